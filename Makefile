@@ -1,0 +1,54 @@
+# The commands of Strandline. `make demo` and `make test` set up what they need; a second run
+# installs nothing. Variables, given on the command line:
+#
+#   PYTHON=python3.12     the interpreter that .venv is made from (3.11 or newer)
+#   ONLY=metastore,spark  the benchmark groups to run; without it, all
+#   ARGS='--keep'         further options for strandline demo, or for pytest
+
+.POSIX:
+.SILENT:
+.PHONY: help setup demo test lint bench soak clean
+
+BIN = .venv/bin
+
+help:
+	echo 'make demo    sets up and runs the main job'
+	echo 'make test    sets up and runs the static checks and the tests'
+	echo 'make lint    runs the static checks alone'
+	echo 'make bench   runs the benchmarks; ONLY=group,group chooses among them'
+	echo 'make soak    runs the long tests'
+	echo 'make setup   sets up: .venv, and Java where it is missing'
+	echo 'make clean   removes what the commands made, except .venv'
+
+setup:
+	PYTHON='$(PYTHON)' scripts/setup
+
+demo: setup
+	$(BIN)/strandline demo $(ARGS)
+
+test: lint
+	echo 'pytest: the tests'
+	$(BIN)/python -m pytest -q -m 'not soak' tests $(ARGS)
+
+lint: setup
+	echo 'ruff: style and mistakes'
+	$(BIN)/ruff check --quiet .
+	echo 'ruff: format'
+	$(BIN)/ruff format --check .
+	echo 'mypy: types'
+	$(BIN)/mypy --strict
+	echo 'import-linter: layers'
+	$(BIN)/lint-imports --no-logo
+
+bench: setup
+	$(BIN)/python -m bench --only '$(ONLY)'
+
+soak: setup
+	echo 'pytest: the long tests'
+	$(BIN)/python -m pytest -q -m soak tests $(ARGS)
+
+clean:
+	echo 'removing build results and caches'
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf spark-warehouse metastore_db derby.log
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

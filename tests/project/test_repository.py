@@ -1,0 +1,157 @@
+"""What must hold for the repository as a whole."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from tests.project.checkout import ROOT, repository_files
+
+import strandline
+
+PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.!+_-]*")
+
+# Needles are put together here, so that this file does not contain them.
+REGISTRIES = [
+    "pypi" + ".org",
+    "files.python" + "hosted",
+    "deb." + "debian.org",
+    "archive." + "ubuntu.com",
+    "registry." + "npmjs",
+    "repo1." + "maven",
+    "repo.maven." + "apache",
+    "proxy." + "golang.org",
+]
+# A made-up home in a test is no finding; the folder that this was built in is.
+FOLDERS = ["/root", "/work", *([str(ROOT)] if len(ROOT.parts) > 2 else [])]
+MACHINE_PATH = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, FOLDERS))})/\w".encode())
+
+
+def findings(path: Path) -> list[str]:
+    """The registry addresses and the paths of somebody's machine in a file."""
+    content = path.read_bytes()
+    found = [needle for needle in REGISTRIES if needle.encode() in content]
+    return found + [match.decode() for match in MACHINE_PATH.findall(content)]
+
+
+def test_no_file_holds_a_registry_address_or_a_machine_path() -> None:
+    found = {
+        path.relative_to(ROOT): hits for path in repository_files() if (hits := findings(path))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--index-url https://" + REGISTRIES[0] + "/simple",
+        "Acquire " + REGISTRIES[2],
+        'ROOT = "/ro' + 'ot/data"',
+        "cd /wo" + "rk/here",
+        f"file://{FOLDERS[-1]}/data",
+    ],
+)
+def test_a_planted_address_or_path_is_found(tmp_path: Path, line: str) -> None:
+    planted = tmp_path / "planted"
+    planted.write_text(f"first line\n{line}\n")
+    assert findings(planted)
+
+
+def constraints() -> list[str]:
+    return (ROOT / "constraints.txt").read_text().splitlines()
+
+
+def test_constraints_are_names_and_versions_only() -> None:
+    assert [line for line in constraints() if not PIN.fullmatch(line)] == []
+    names = [canonicalize_name(line.partition("==")[0]) for line in constraints()]
+    assert len(names) == len(set(names))
+
+
+def test_constraints_name_everything_that_the_dev_extra_brings() -> None:
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in constraints()}
+    wanted = {("strandline", "dev"), ("pip", ""), ("setuptools", "")}
+    seen: set[tuple[str, str]] = set()
+    while wanted - seen:
+        name, extra = item = min(wanted - seen)
+        seen.add(item)
+        for line in metadata.requires(name) or ():
+            requirement = Requirement(line)
+            if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+                continue
+            child = canonicalize_name(requirement.name)
+            wanted |= {(child, inner) for inner in requirement.extras} | {(child, "")}
+    missing = {name for name, _ in seen} - pinned - {"strandline"}
+    assert missing == set()
+
+
+def test_the_version_is_the_same_in_pyproject_and_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == strandline.__version__
+
+
+def test_the_changelog_opens_with_this_version() -> None:
+    releases = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert releases[0] == strandline.__version__
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "src" / "strandline").rglob("*.py"))
+        if not ast.get_docstring(ast.parse(path.read_bytes()))
+    ]
+    assert silent == []
+
+
+def make(*targets: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["make", *targets], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def planted_checkout(folder: Path, *, status: int) -> Path:
+    """A checkout whose tools are all `true`, but for Python, which ends with ``status``."""
+    for name in (".ci/run", "Makefile"):
+        copy = folder / name
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes((ROOT / name).read_bytes())
+        copy.chmod(0o755)
+    tools = {"scripts/setup": 0, ".venv/bin/python": status}
+    tools |= {f".venv/bin/{name}": 0 for name in ("ruff", "mypy", "lint-imports")}
+    for name, ends_with in tools.items():
+        tool = folder / name
+        tool.parent.mkdir(parents=True, exist_ok=True)
+        tool.write_text(f'#!/bin/sh\necho "ran $0 $*"\nexit {ends_with}\n')
+        tool.chmod(0o755)
+    return folder
+
+
+# 5 is how pytest says that it collected no test.
+@pytest.mark.parametrize("status", [0, 1, 5])
+def test_the_build_server_hears_of_every_failure(tmp_path: Path, status: int) -> None:
+    checkout = planted_checkout(tmp_path, status=status)
+    run = subprocess.run([checkout / ".ci" / "run"], cwd="/", capture_output=True, check=False)
+    assert (run.returncode == 0) == (status == 0)
+
+
+def test_make_test_runs_each_check_and_leaves_out_the_long_tests(tmp_path: Path) -> None:
+    output = make("test", cwd=planted_checkout(tmp_path, status=0)).stdout
+    for command in (
+        "scripts/setup",
+        "ruff check",
+        "ruff format --check",
+        "mypy --strict",
+        "lint-imports",
+        "python -m pytest -q -m not soak tests",
+    ):
+        assert command in output
+
+
+def test_make_bench_hands_on_the_chosen_groups(tmp_path: Path) -> None:
+    checkout = planted_checkout(tmp_path, status=0)
+    assert "-m bench --only wire,model" in make("bench", "ONLY=wire,model", cwd=checkout).stdout
