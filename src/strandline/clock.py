@@ -1,0 +1,156 @@
+"""Hybrid logical clock: time that is close to the wall's and never repeats or goes back.
+
+A timestamp is one integer of 64 bits: 48 bits of milliseconds since 1970, then 16 bits of logical
+counter. As an integer it orders events, as milliseconds a person can read it. 0 is reserved for
+"none"; the smallest time is 1.
+
+What must stay true: `HybridClock.now` is strictly monotonic on a node, whatever the wall clock
+does; after ``update(t)`` every later ``now()`` is above ``t``. The wall clock is injected, so that
+a test can stop it, turn it back or let it jump.
+
+Stores do not take this time for their own order: a store gives each write its time where it
+orders its writes (see `strandline.metastorage`). The clock of a node is moved past every store time
+that the node hears, so that local and stored times can be compared.
+
+Rejected: a plain monotonic clock (means nothing on another machine), and a wall clock alone (two
+writes in one millisecond, and a step back after an NTP correction, would break the order).
+"""
+
+from __future__ import annotations
+
+import threading
+import time as _time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import NewType
+
+from strandline.errors import DeadlineExceeded, InvalidInput
+
+Timestamp = NewType("Timestamp", int)
+"""48 bits of milliseconds since 1970 (UTC), 16 bits of logical counter."""
+
+WallClock = Callable[[], int]
+"""Milliseconds since 1970 (UTC)."""
+
+LOGICAL_BITS = 16
+MIN_TIMESTAMP = Timestamp(1)
+MAX_TIMESTAMP = Timestamp((1 << 63) - 1)
+_LOGICAL_MASK = (1 << LOGICAL_BITS) - 1
+_PHYSICAL_LIMIT = 1 << 47
+
+
+def system_wall_clock() -> int:
+    """The machine's clock, in milliseconds since 1970 (UTC)."""
+    return _time.time_ns() // 1_000_000
+
+
+def timestamp(milliseconds: int, logical: int = 0) -> Timestamp:
+    """The timestamp of ``milliseconds`` since 1970 and a ``logical`` counter.
+
+    Raises `InvalidInput` outside 0 ≤ milliseconds < 2⁴⁷, 0 ≤ logical < 2¹⁶, or for (0, 0).
+    """
+    if not 0 <= milliseconds < _PHYSICAL_LIMIT:
+        raise InvalidInput(f"physical time is out of bounds: {milliseconds} ms")
+    if not 0 <= logical <= _LOGICAL_MASK:
+        raise InvalidInput(f"logical time is out of bounds: {logical}")
+    if milliseconds == 0 and logical == 0:
+        raise InvalidInput("time is out of bounds: 0 means 'no time'")
+    return Timestamp(milliseconds << LOGICAL_BITS | logical)
+
+
+def milliseconds(at: Timestamp) -> int:
+    """The milliseconds since 1970 of a timestamp."""
+    return at >> LOGICAL_BITS
+
+
+def logical(at: Timestamp) -> int:
+    """The logical counter of a timestamp."""
+    return at & _LOGICAL_MASK
+
+
+def add_milliseconds(at: Timestamp, delta: int) -> Timestamp:
+    """``at`` moved by ``delta`` milliseconds (may be negative), its logical counter kept."""
+    return timestamp(milliseconds(at) + delta, logical(at))
+
+
+def round_up(at: Timestamp) -> Timestamp:
+    """The first timestamp at or above ``at`` whose logical counter is 0."""
+    return at if logical(at) == 0 else timestamp(milliseconds(at) + 1)
+
+
+def to_datetime(at: Timestamp) -> datetime:
+    """The moment of ``at`` in UTC; the logical counter is dropped."""
+    return datetime.fromtimestamp(milliseconds(at) / 1000, tz=UTC)
+
+
+def format_timestamp(at: Timestamp) -> str:
+    """``2013-01-01T05:00:00.123Z``, with ``+N`` behind it where the logical counter is not 0."""
+    text = to_datetime(at).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return text if logical(at) == 0 else f"{text}+{logical(at)}"
+
+
+def parse_timestamp(text: str) -> Timestamp:
+    """The timestamp that ``text`` names: ISO 8601, with ``+N`` for a logical counter after a ``Z``.
+
+    A text that names no counter means the *end* of its millisecond, so that reading "as of" a
+    time that was printed sees everything that carries it. A time without a zone is UTC. Upper and
+    lower case are the same, because Hive clients lower the case of names.
+    """
+    body, counter = text.strip().upper(), ""
+    if "Z+" in body:
+        body, _, counter = body.partition("+")
+    try:
+        moment = datetime.fromisoformat(body)
+        count = int(counter) if counter else _LOGICAL_MASK
+    except ValueError:
+        raise InvalidInput(
+            f"{text!r} is not a time; write it like 2013-01-31T12:00:00.000Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    whole = round(moment.timestamp() * 1_000_000)
+    return timestamp(whole // 1000, count)
+
+
+class HybridClock:
+    """One node's clock. Safe to use from several threads."""
+
+    def __init__(self, wall: WallClock = system_wall_clock) -> None:
+        self._wall = wall
+        self._latest = 0
+        self._moved = threading.Condition()
+
+    def now(self) -> Timestamp:
+        """A time above every time that this clock gave or heard before."""
+        with self._moved:
+            self._latest = max(self._latest + 1, self._wall() << LOGICAL_BITS)
+            return Timestamp(self._latest)
+
+    def current(self) -> Timestamp:
+        """The present without moving the clock: no later ``now()`` is below it."""
+        with self._moved:
+            return Timestamp(max(self._latest, self._wall() << LOGICAL_BITS, MIN_TIMESTAMP))
+
+    def update(self, heard: Timestamp) -> Timestamp:
+        """Move past ``heard``; returns the clock's new time, above ``heard``."""
+        with self._moved:
+            self._latest = max(self._latest, heard) + 1
+            self._latest = max(self._latest, self._wall() << LOGICAL_BITS)
+            self._moved.notify_all()
+            return Timestamp(self._latest)
+
+    def wait_until(self, at: Timestamp, *, timeout: float) -> None:
+        """Return when the clock has reached ``at``, by the wall or by ``update``.
+
+        Raises `DeadlineExceeded` after ``timeout`` seconds.
+        """
+        end = _time.monotonic() + timeout
+        with self._moved:
+            while max(self._latest, self._wall() << LOGICAL_BITS) < at:
+                left = end - _time.monotonic()
+                if left <= 0:
+                    raise DeadlineExceeded(
+                        f"the clock did not reach {format_timestamp(at)} within {timeout} s"
+                    )
+                ahead = milliseconds(at) - self._wall() + 1
+                self._moved.wait(min(left, max(ahead, 1) / 1000))

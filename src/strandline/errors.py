@@ -1,0 +1,216 @@
+"""Every error that Strandline raises on purpose, in one tree.
+
+A caller catches a branch, a person reads the message: it says what was asked, what was found and
+what to do. Each leaf has a stable ``code`` that crosses the wire and is printed by the command
+line; one table, `SURFACES`, says how each is shown to a Thrift client, to an HTTP client and as
+the exit status of a process.
+
+::
+
+    StrandlineError
+    ├── InvalidInput               the request itself is wrong; nothing was changed
+    │   ├── InvalidName
+    │   ├── InvalidType            a data type that does not parse
+    │   ├── IllegalChange          a change of schema or object that would lose data or break a rule
+    │   └── UnsupportedOperation   right in itself, but not for this object or this client
+    ├── NotFound
+    │   ├── ObjectNotFound         a schema, table, view, column, partition, …
+    │   ├── VersionNotFound        a catalog version or a time outside the readable history
+    │   └── TransactionNotFound
+    ├── AlreadyExists
+    ├── Conflict                   somebody else was first; read again and retry
+    │   ├── OutOfSync              the base of a catalog change is no longer the head
+    │   ├── WriteConflict          another transaction changed the same rows or the table
+    │   └── TransactionFinished    the transaction is committed, aborted or timed out
+    ├── Fenced                     a newer holder of the store exists
+    │   └── WrongEnvironment       the two halves of the store do not belong together
+    ├── HoldExpired                the reader's hold on history has run out
+    ├── Unavailable                the store or node does not answer; nothing is known to be wrong
+    │   ├── DeadlineExceeded
+    │   ├── NotFresh               this node cannot prove that its catalog is not an old one
+    │   └── UnknownOutcome         sent and not answered; it may or may not have happened
+    ├── Stopping                   the node is shutting down
+    ├── CorruptData                stored bytes that do not decode
+    ├── IncompatibleFormat         a store or record written by a newer release
+    ├── ProtocolError              a client sent bytes that are not its protocol
+    └── AddressInUse
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class StrandlineError(Exception):
+    """The root. ``message`` is complete in itself: what was asked, what was found, what to do."""
+
+    code: ClassVar[str] = "internal"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidInput(StrandlineError):
+    code = "invalid_input"
+
+
+class InvalidName(InvalidInput):
+    code = "invalid_name"
+
+
+class InvalidType(InvalidInput):
+    code = "invalid_type"
+
+
+class IllegalChange(InvalidInput):
+    code = "illegal_change"
+
+
+class UnsupportedOperation(InvalidInput):
+    code = "unsupported_operation"
+
+
+class NotFound(StrandlineError):
+    code = "not_found"
+
+
+class ObjectNotFound(NotFound):
+    code = "object_not_found"
+
+
+class VersionNotFound(NotFound):
+    code = "version_not_found"
+
+
+class TransactionNotFound(NotFound):
+    code = "transaction_not_found"
+
+
+class AlreadyExists(StrandlineError):
+    code = "already_exists"
+
+
+class Conflict(StrandlineError):
+    code = "conflict"
+
+
+class OutOfSync(Conflict):
+    code = "out_of_sync"
+
+
+class WriteConflict(Conflict):
+    code = "write_conflict"
+
+
+class TransactionFinished(Conflict):
+    code = "transaction_finished"
+
+
+class Fenced(StrandlineError):
+    code = "fenced"
+
+
+class WrongEnvironment(Fenced):
+    code = "wrong_environment"
+
+
+class HoldExpired(StrandlineError):
+    code = "hold_expired"
+
+
+class Unavailable(StrandlineError):
+    code = "unavailable"
+
+
+class DeadlineExceeded(Unavailable):
+    code = "deadline_exceeded"
+
+
+class NotFresh(Unavailable):
+    code = "not_fresh"
+
+
+class UnknownOutcome(Unavailable):
+    code = "unknown_outcome"
+
+
+class Stopping(StrandlineError):
+    code = "stopping"
+
+
+class CorruptData(StrandlineError):
+    code = "corrupt_data"
+
+
+class IncompatibleFormat(StrandlineError):
+    code = "incompatible_format"
+
+
+class ProtocolError(StrandlineError):
+    code = "protocol_error"
+
+
+class AddressInUse(StrandlineError):
+    code = "address_in_use"
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """How one kind of error looks from outside.
+
+    ``thrift`` is the exception of the Hive Metastore IDL, used where the called method declares it
+    (``MetaException`` elsewhere); ``http`` the status; ``exit`` the exit status of a command.
+    """
+
+    thrift: str
+    http: int
+    exit: int
+
+
+SURFACES: dict[type[StrandlineError], Surface] = {
+    StrandlineError: Surface("MetaException", 500, 70),
+    InvalidInput: Surface("InvalidObjectException", 400, 64),
+    IllegalChange: Surface("InvalidOperationException", 400, 64),
+    UnsupportedOperation: Surface("InvalidOperationException", 400, 64),
+    NotFound: Surface("NoSuchObjectException", 404, 66),
+    TransactionNotFound: Surface("NoSuchTxnException", 404, 66),
+    AlreadyExists: Surface("AlreadyExistsException", 409, 73),
+    Conflict: Surface("InvalidOperationException", 409, 75),
+    TransactionFinished: Surface("TxnAbortedException", 409, 75),
+    Fenced: Surface("MetaException", 503, 76),
+    HoldExpired: Surface("MetaException", 410, 66),
+    Unavailable: Surface("MetaException", 503, 69),
+    Stopping: Surface("MetaException", 503, 69),
+    CorruptData: Surface("MetaException", 500, 65),
+    IncompatibleFormat: Surface("MetaException", 500, 78),
+    ProtocolError: Surface("MetaException", 400, 76),
+    AddressInUse: Surface("MetaException", 500, 71),
+}
+
+
+def surface_of(error: BaseException) -> Surface:
+    """The surface of ``error``: that of its nearest ancestor in `SURFACES`.
+
+    An error that is not ours is an internal one.
+    """
+    for kind in type(error).__mro__:
+        if kind in SURFACES:
+            return SURFACES[kind]
+    return SURFACES[StrandlineError]
+
+
+def error_of(code: str, message: str) -> StrandlineError:
+    """The error that ``code`` names, as a client raises it again. Unknown codes give the root."""
+    return _BY_CODE.get(code, StrandlineError)(message)
+
+
+def _leaves(kind: type[StrandlineError]) -> dict[str, type[StrandlineError]]:
+    found = {kind.code: kind}
+    for sub in kind.__subclasses__():
+        found |= _leaves(sub)
+    return found
+
+
+_BY_CODE = _leaves(StrandlineError)

@@ -1,0 +1,47 @@
+"""Named points at which a test may end or stop this process.
+
+A store that promises "nothing acknowledged is lost" has to be killed at the worst moments to be
+believed. The code names those moments with `reached`; the environment variable
+``STRANDLINE_FAULT`` arms one of them, as ``POINT`` (kill at the first time) or ``POINT:N`` (at the
+N-th). Unarmed, a point costs one comparison. SIGKILL is sent to this very process, so no handler,
+no ``finally`` and no buffer gets a last word.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+ENVIRONMENT_VARIABLE = "STRANDLINE_FAULT"
+
+POINTS: dict[str, str] = {
+    "write-ids-taken": "a write id was handed out durably; the caller has not heard of it",
+    "commit-sent": "a commit was received; nothing of it is durable",
+    "commit-durable": "a commit is durable; the caller has not heard of it",
+    "ddl-appended": "a catalog version is in the log; this node has not applied it",
+}
+"""Every point by name, with the moment it stands for."""
+
+
+def _parse(setting: str) -> tuple[str, int]:
+    name, _, count = setting.partition(":")
+    if name and name not in POINTS:
+        known = ", ".join(sorted(POINTS))
+        raise SystemExit(f"{ENVIRONMENT_VARIABLE}={setting}: no such point; known are {known}")
+    return name, int(count or 1)
+
+
+_lock = threading.Lock()
+_armed, _left = _parse(os.environ.get(ENVIRONMENT_VARIABLE, ""))
+
+
+def reached(point: str) -> None:
+    """Say that this process is at ``point``; it ends here if the point is armed."""
+    if point != _armed:
+        return
+    global _left
+    with _lock:
+        _left -= 1
+        if _left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
