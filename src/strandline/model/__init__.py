@@ -1,0 +1,1 @@
+"""What the catalog is made of: descriptors, data types, names."""

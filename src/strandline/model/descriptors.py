@@ -1,0 +1,225 @@
+"""Descriptors: what the catalog knows about each object, as frozen values.
+
+Every object has an ``id`` that is never given twice, a ``name`` and an ``owner``. Objects refer to
+each other by id, so a rename touches one object. A change makes a new value
+(`dataclasses.replace`); everything that did not change is shared.
+
+Text maps (properties, parameters) are tuples of pairs sorted by key: they compare by value, encode
+to the same bytes always, and cannot be changed behind the catalog's back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from strandline.model.types import DataType
+
+Properties = tuple[tuple[str, str], ...]
+"""Text pairs, sorted by key, each key once."""
+
+
+def properties(pairs: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> Properties:
+    """The canonical form of a text map."""
+    return tuple(sorted(dict(pairs).items()))
+
+
+class PrincipalType(Enum):
+    """What the owner of an object is; the numbers are those of the Hive Metastore protocol."""
+
+    USER = 1
+    ROLE = 2
+    GROUP = 3
+
+
+class TableKind(Enum):
+    """MANAGED: its files are ours to move and delete. EXTERNAL: they are somebody else's."""
+
+    MANAGED = 1
+    EXTERNAL = 2
+
+
+class ConsistencyMode(Enum):
+    """STRONG answers only while fresh; HIGH_AVAILABILITY answers with the last known."""
+
+    STRONG = 1
+    HIGH_AVAILABILITY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseDescriptor:
+    """A top-level namespace; what Hive 3 and later call a catalog."""
+
+    id: int
+    name: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaDescriptor:
+    """What Hive and Spark call a database. ``location`` is the folder of its managed tables."""
+
+    id: int
+    database_id: int
+    name: str
+    owner: str
+    owner_type: PrincipalType = PrincipalType.USER
+    comment: str | None = None
+    location: str = ""
+    properties: Properties = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDescriptor:
+    """One column. ``id`` stays with the column for life and is its Parquet field id.
+
+    ``metadata`` is JSON text: what Spark keeps beside a field, without the comment; empty if
+    there is none. ``default`` is a SQL expression.
+    """
+
+    id: int
+    name: str
+    type: DataType
+    nullable: bool = True
+    comment: str | None = None
+    default: str | None = None
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """The columns of a table from its ``number``-th schema on; numbers start at 1."""
+
+    number: int
+    columns: tuple[ColumnDescriptor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFormat:
+    """How files of a table are read by a Hive client; Spark reads ``provider`` of the table.
+
+    ``hive_columns`` holds (name, type, comment) as a Hive client declared them, and only where
+    they are not simply the table's columns in Hive's spelling. ``sort_columns`` are (name, 1 for
+    ascending or 0).
+    """
+
+    input_format: str | None = None
+    output_format: str | None = None
+    serde: str | None = None
+    serde_name: str | None = None
+    serde_properties: Properties = ()
+    compressed: bool = False
+    buckets: int = 0
+    bucket_columns: tuple[str, ...] = ()
+    sort_columns: tuple[tuple[str, int], ...] = ()
+    properties: Properties = ()
+    hive_columns: tuple[tuple[str, str, str | None], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescriptor:
+    """A table's definition: everything that DDL changes and DML does not.
+
+    Partitions, files, counters and the place of a managed table belong to the object store.
+    ``location`` is set for external tables only. ``partition_columns``, ``primary_key`` and
+    ``colocation`` are column ids. ``created`` is in seconds since 1970. ``next_column_id`` is above
+    every column and nested field id ever given in this table.
+    """
+
+    id: int
+    schema_id: int
+    name: str
+    owner: str
+    kind: TableKind
+    transactional: bool
+    provider: str
+    schema_versions: tuple[SchemaVersion, ...]
+    next_column_id: int
+    zone_id: int
+    partition_columns: tuple[int, ...] = ()
+    primary_key: tuple[int, ...] = ()
+    colocation: tuple[int, ...] = ()
+    storage: StorageFormat = StorageFormat()
+    location: str | None = None
+    properties: Properties = ()
+    comment: str | None = None
+    created: int = 0
+
+    @property
+    def columns(self) -> tuple[ColumnDescriptor, ...]:
+        """The columns of the latest schema, partition columns last."""
+        return self.schema_versions[-1].columns
+
+    @property
+    def schema_version(self) -> int:
+        """The number of the latest schema."""
+        return self.schema_versions[-1].number
+
+    def column(self, name: str) -> ColumnDescriptor | None:
+        """The column of that name, without regard to case."""
+        wanted = name.casefold()
+        return next((c for c in self.columns if c.name.casefold() == wanted), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewDescriptor:
+    """A view: its text, as written and with all names resolved, and the columns it gives."""
+
+    id: int
+    schema_id: int
+    name: str
+    owner: str
+    columns: tuple[ColumnDescriptor, ...]
+    original_text: str
+    expanded_text: str
+    storage: StorageFormat = StorageFormat()
+    properties: Properties = ()
+    comment: str | None = None
+    created: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneDescriptor:
+    """Where table data lies and how it is spread over nodes.
+
+    ``replicas`` None means one on every node. Auto-adjust times are in seconds, None is never.
+    ``storage_location`` None is the store's own warehouse.
+    """
+
+    id: int
+    name: str
+    owner: str
+    partitions: int = 1
+    replicas: int | None = None
+    node_filter: str = ""
+    storage_profiles: tuple[str, ...] = ("default",)
+    storage_location: str | None = None
+    auto_adjust_scale_up: int | None = 0
+    auto_adjust_scale_down: int | None = None
+    consistency_mode: ConsistencyMode = ConsistencyMode.STRONG
+
+
+@dataclass(frozen=True, slots=True)
+class IdAllocator:
+    """The next id that ``name`` will give."""
+
+    name: str
+    next_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """A fact about the catalog itself, fixed at its creation or moved by its own code only."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class FenceEntry:
+    """The fence token as the catalog's own row; ``name`` is always ``catalog``."""
+
+    name: str
+    deploy_generation: int
+    epoch: int

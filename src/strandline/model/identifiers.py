@@ -1,0 +1,135 @@
+"""Names: which are allowed, when two are the same, and what ``sales@42`` means.
+
+Names keep the case in which they were given and are compared without it: `normalize` gives the form
+under which the catalog keeps names unique. It folds case as Unicode does rather than lowering it,
+because Spark holds two names for the same if either their upper or their lower case agrees.
+
+Hive clients can name no version, so a schema name may carry one behind an ``@``: a number, or a
+time. Hive clients also send names in lower case, times included.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+
+from strandline.clock import parse_timestamp
+from strandline.errors import InvalidInput, InvalidName
+from strandline.model.type_text import quote_name
+
+MAX_NAME_LENGTH = 255
+"""Characters; a name often becomes the name of a folder."""
+
+_REFUSED_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_HIVE_NAME = re.compile(r"[A-Za-z0-9_]+")
+_PART = re.compile(r"`((?:[^`]|``)*)`|([^`.\s]+)")
+_VERSION = re.compile(r"[0-9]{1,18}")
+_VERSION_MARK = "@"
+
+
+def normalize(name: str) -> str:
+    """The form in which names are compared: two names are the same if these are equal."""
+    return name.lower() if name.isascii() else name.casefold()
+
+
+def check_name(name: str, what: str) -> None:
+    """Raise `InvalidName` unless ``name`` may name a ``what`` ("schema", "column", …).
+
+    Refused are names that are empty or blank, longer than `MAX_NAME_LENGTH`, that begin or end with
+    a space, or hold control characters or line breaks.
+    """
+    if not name.strip():
+        raise InvalidName(f"the name of a {what} must not be empty or blank, found {name!r}")
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidName(
+            f"the name of a {what} may have {MAX_NAME_LENGTH} characters, found {len(name)}: "
+            f"{name[:40]!r}…"
+        )
+    if not name.isprintable():
+        for position, character in enumerate(name):
+            if unicodedata.category(character) in _REFUSED_CATEGORIES:
+                raise InvalidName(
+                    f"the name of a {what} must not hold control characters, found "
+                    f"{character!r} at position {position} of {name!r}"
+                )
+    if name != name.strip():
+        raise InvalidName(f"the name of a {what} must not begin or end with a space: {name!r}")
+
+
+def check_hive_name(name: str, what: str) -> None:
+    """Raise `InvalidName` unless Hive takes ``name``: ASCII letters, digits and ``_`` only."""
+    check_name(name, what)
+    if not _HIVE_NAME.fullmatch(name):
+        raise InvalidName(
+            f"{name} is not a valid {what} name: Hive allows letters, digits and _ only"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QualifiedName:
+    """``schema.name``; printed with backticks where SQL needs them."""
+
+    schema: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str, *, default_schema: str | None = None) -> QualifiedName:
+        """The name that ``text`` spells: ``a.b``, ``a.`b c` ``; backticks are doubled inside.
+
+        A text of one part is in ``default_schema``. Raises `InvalidName`.
+        """
+        parts = _parts(text)
+        if len(parts) == 1 and default_schema is not None:
+            parts.insert(0, default_schema)
+        if len(parts) != 2:
+            raise InvalidName(f"expected a name like schema.table, found {text!r}")
+        return cls(*parts)
+
+    def __str__(self) -> str:
+        return f"{quote_name(self.schema)}.{quote_name(self.name)}"
+
+
+def split_version(schema_name: str) -> tuple[str, int | str | None]:
+    """A schema name without its version, and the version: a number, a time's text, or None.
+
+    ``sales@42`` → ("sales", 42); ``sales@2026-11-20t10:00:00z`` → ("sales",
+    "2026-11-20T10:00:00Z"), which `strandline.clock.parse_timestamp` reads. Raises `InvalidName` if
+    there is an ``@`` with neither behind it.
+    """
+    schema, mark, version = schema_name.partition(_VERSION_MARK)
+    if not mark:
+        return schema_name, None
+    if schema:
+        if _VERSION.fullmatch(version):
+            return schema, int(version)
+        try:
+            parse_timestamp(version)
+        except (InvalidInput, OverflowError):
+            pass
+        else:
+            return schema, version.upper()
+    raise InvalidName(
+        f"{schema_name!r} does not name a version of a schema; write schema@42 or "
+        f"schema@2026-11-20T10:00:00Z"
+    )
+
+
+def _parts(text: str) -> list[str]:
+    parts: list[str] = []
+    at = 0
+    while True:
+        found = _PART.match(text, at)
+        if found is None:
+            raise InvalidName(
+                f"{text!r} is not a name: expected a word or a name in backticks at position {at}"
+            )
+        part = found[2] if found[1] is None else found[1].replace("``", "`")
+        check_name(part, "schema or table")
+        parts.append(part)
+        at = found.end()
+        if at == len(text):
+            return parts
+        if text[at] != ".":
+            raise InvalidName(f"{text!r} is not a name: expected '.' at position {at}")
+        at += 1

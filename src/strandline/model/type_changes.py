@@ -1,0 +1,269 @@
+"""What a type may become, and the ids of struct fields while it does.
+
+A change of type touches no data file. Files that were written before it stay and are read with
+the new type, so a change is allowed exactly if Spark's Parquet reader, vectorized or not, gives
+every old value unchanged as a value of the new type:
+
+| from | to |
+| --- | --- |
+| tinyint, smallint, int | a wider one, bigint, double, decimal with 10 integer digits or more |
+| bigint | decimal with 20 integer digits or more |
+| float | double |
+| decimal(p,s) | decimal that has as many integer digits or more, and as many decimals or more |
+| date | timestamp_ntz |
+| char(n), varchar(n) | the same or varchar with n or more characters, string |
+| void | everything: it has no values |
+| struct | fields moved, renamed (same id), changed by these rules, or added and nullable |
+
+"May hold NULL" may be granted and not withdrawn. Integer digits must cover the whole physical type
+(an int32 for tinyint too), since the reader looks at that. Steps compose: what is allowed in two
+steps is allowed in one, so files of any age serve any later type.
+
+Refused though no bit is lost: a change of collation, which would change what equals what in keys
+and partitions; timestamp to timestamp_ntz, which depends on a zone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strandline.errors import IllegalChange
+from strandline.model.identifiers import normalize
+from strandline.model.type_text import simple_string
+from strandline.model.types import (
+    BIGINT,
+    DATE,
+    DEFAULT_COLLATION,
+    DOUBLE,
+    FLOAT,
+    INTEGRAL_TYPES,
+    TIMESTAMP_NTZ,
+    VOID,
+    ArrayType,
+    AtomicType,
+    CharType,
+    DataType,
+    DecimalType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+    walk,
+)
+
+_INT_DIGITS = 10
+_BIGINT_DIGITS = 20
+
+
+def assign_ids(data_type: DataType, next_id: int) -> tuple[DataType, int]:
+    """The type with an id on every struct field in it, and the next id that is free.
+
+    Ids that are there stay. New ones are given in the order of the text, outer before inner, from
+    ``next_id`` or, if higher, from behind the highest that is there.
+    """
+    used = [
+        entry.field_id
+        for inner in walk(data_type)
+        if isinstance(inner, StructType)
+        for entry in inner.fields
+        if entry.field_id is not None
+    ]
+    counter = _Counter(max(next_id, max(used, default=-1) + 1))
+    return _assigned(data_type, counter), counter.next_id
+
+
+def carry_ids(old: DataType, new: DataType, next_id: int) -> tuple[DataType, int]:
+    """``new`` with the ids that its fields have in ``old``, and the next id that is free.
+
+    A field is the same if it carries an id of the old struct (so a rename keeps it), else if it has
+    the same name there, exactly or else without regard to case. All others get new ids.
+    """
+    carried = _carried(old, new)
+    return assign_ids(carried, next_id)
+
+
+def check_change(old: DataType, new: DataType) -> None:
+    """Raise `IllegalChange` unless values of ``old`` can all be read as ``new``."""
+    _check(old, new, "")
+
+
+def match_fields(old: StructType, new: StructType) -> dict[int, StructField]:
+    """Which old field each new one continues: position in ``new`` → field of ``old``.
+
+    By id where the new field has one that the old struct knows, else by name.
+    """
+    by_id = {f.field_id: f for f in old.fields if f.field_id is not None}
+    found: dict[int, StructField] = {}
+    for position, entry in enumerate(new.fields):
+        if entry.field_id in by_id:
+            found[position] = by_id.pop(entry.field_id)
+    claimed = {id(entry) for entry in found.values()}
+    left = [entry for entry in old.fields if id(entry) not in claimed]
+    for key in (_exact_name, _folded_name):
+        by_name: dict[str, list[StructField]] = {}
+        for entry in left:
+            by_name.setdefault(key(entry), []).append(entry)
+        for position, entry in enumerate(new.fields):
+            candidates = by_name.get(key(entry))
+            if position not in found and candidates:
+                found[position] = candidates.pop(0)
+        claimed = {id(entry) for entry in found.values()}
+        left = [entry for entry in left if id(entry) not in claimed]
+    return found
+
+
+def _exact_name(entry: StructField) -> str:
+    return entry.name
+
+
+def _folded_name(entry: StructField) -> str:
+    return normalize(entry.name)
+
+
+class _Counter:
+    def __init__(self, next_id: int) -> None:
+        self.next_id = next_id
+
+    def take(self) -> int:
+        self.next_id += 1
+        return self.next_id - 1
+
+
+def _assigned(data_type: DataType, counter: _Counter) -> DataType:
+    match data_type:
+        case ArrayType():
+            return replace(data_type, element=_assigned(data_type.element, counter))
+        case MapType():
+            key = _assigned(data_type.key, counter)
+            return replace(data_type, key=key, value=_assigned(data_type.value, counter))
+        case StructType():
+            numbered = [
+                replace(entry, field_id=counter.take()) if entry.field_id is None else entry
+                for entry in data_type.fields
+            ]
+            return StructType(
+                tuple(replace(entry, type=_assigned(entry.type, counter)) for entry in numbered)
+            )
+    return data_type
+
+
+def _carried(old: DataType | None, new: DataType) -> DataType:
+    match new:
+        case ArrayType():
+            below = old.element if isinstance(old, ArrayType) else None
+            return replace(new, element=_carried(below, new.element))
+        case MapType():
+            known = old if isinstance(old, MapType) else None
+            return replace(
+                new,
+                key=_carried(known.key if known else None, new.key),
+                value=_carried(known.value if known else None, new.value),
+            )
+        case StructType():
+            same = match_fields(old, new) if isinstance(old, StructType) else {}
+            fields = []
+            for position, entry in enumerate(new.fields):
+                before = same.get(position)
+                fields.append(
+                    replace(
+                        entry,
+                        type=_carried(before.type if before else None, entry.type),
+                        field_id=before.field_id if before else None,
+                    )
+                )
+            return StructType(tuple(fields))
+    return new
+
+
+def _check(old: DataType, new: DataType, path: str) -> None:
+    match old, new:
+        case ArrayType(), ArrayType():
+            _check(old.element, new.element, f"{path}.element")
+            if old.contains_null and not new.contains_null:
+                raise _illegal(old, new, path, "elements may be NULL and must stay so")
+        case MapType(), MapType():
+            _check(old.key, new.key, f"{path}.key")
+            _check(old.value, new.value, f"{path}.value")
+            if old.value_contains_null and not new.value_contains_null:
+                raise _illegal(old, new, path, "values may be NULL and must stay so")
+        case StructType(), StructType():
+            _check_struct(old, new, path)
+        case _:
+            if not _widens(old, new):
+                raise _illegal(old, new, path, _reason(old, new))
+
+
+def _check_struct(old: StructType, new: StructType, path: str) -> None:
+    same = match_fields(old, new)
+    kept = {id(entry) for entry in same.values()}
+    for entry in old.fields:
+        if id(entry) not in kept:
+            raise _illegal(old, new, path, f"the field {entry.name!r} is missing")
+    for position, entry in enumerate(new.fields):
+        before = same.get(position)
+        if before is None:
+            if not entry.nullable:
+                raise _illegal(old, new, path, f"the added field {entry.name!r} must be nullable")
+            continue
+        if before.nullable and not entry.nullable:
+            raise _illegal(old, new, path, f"the field {entry.name!r} must stay nullable")
+        _check(before.type, entry.type, f"{path}.{before.name}")
+
+
+def _widens(old: DataType, new: DataType) -> bool:
+    match old, new:
+        case StringType(before), StringType(after):
+            return (before or DEFAULT_COLLATION) == (after or DEFAULT_COLLATION)
+        case _ if old in (new, VOID):
+            return True
+        case AtomicType(), DecimalType(precision, scale) if old in INTEGRAL_TYPES:
+            digits = _BIGINT_DIGITS if old == BIGINT else _INT_DIGITS
+            return precision - scale >= digits
+        case DecimalType(), DecimalType(precision, scale):
+            return scale >= old.scale and precision - scale >= old.precision - old.scale
+        case CharType(length), CharType(longer) | VarcharType(longer):
+            return longer >= length
+        case VarcharType(length), VarcharType(longer):
+            return longer >= length
+        case CharType() | VarcharType(), StringType(collation):
+            return (collation or DEFAULT_COLLATION) == DEFAULT_COLLATION
+        case AtomicType(), AtomicType():
+            return _widens_atomic(old, new)
+    return False
+
+
+def _widens_atomic(old: AtomicType, new: AtomicType) -> bool:
+    if old in INTEGRAL_TYPES:
+        if new in INTEGRAL_TYPES:
+            return INTEGRAL_TYPES.index(new) > INTEGRAL_TYPES.index(old)
+        return new == DOUBLE and old != BIGINT
+    return (old, new) in ((FLOAT, DOUBLE), (DATE, TIMESTAMP_NTZ))
+
+
+def _reason(old: DataType, new: DataType) -> str:
+    match old, new:
+        case DecimalType(), DecimalType():
+            return "neither the digits before the point nor those behind it may become fewer"
+        case AtomicType(), DecimalType() if old in INTEGRAL_TYPES:
+            digits = _BIGINT_DIGITS if old == BIGINT else _INT_DIGITS
+            return f"the decimal needs at least {digits} digits before the point"
+        case CharType() | VarcharType(), CharType() | VarcharType():
+            return "the length may not shrink, and varchar does not become char"
+        case StringType(), StringType():
+            return "the collation may not change"
+        case _ if new == DOUBLE and old == BIGINT:
+            return "double can not hold every bigint"
+    return "stored values can not be read as the new type"
+
+
+def _illegal(old: DataType, new: DataType, path: str, reason: str) -> IllegalChange:
+    place = f" at {path.lstrip('.')}" if path else ""
+    return IllegalChange(
+        f"cannot change the type{place} from {_shown(old)} to {_shown(new)}: {reason}"
+    )
+
+
+def _shown(data_type: DataType) -> str:
+    text = simple_string(data_type)
+    return text if len(text) <= 200 else text[:200] + "…"

@@ -1,0 +1,417 @@
+"""Spark's JSON of types and schemas: the text in the table property ``spark.sql.sources.schema``.
+
+``{"type":"struct","fields":[{"name":"a","type":"integer","nullable":true,"metadata":{}}]}``: no
+spaces, keys in this order, type names of its own (``integer`` for int, ``long`` for bigint).
+
+Some of what belongs to a type travels in the metadata of a field around it, because older readers
+know plain strings only. It is part of the type here, and goes there when the text is written:
+
+| metadata key | holds |
+| --- | --- |
+| ``comment`` | the field's comment |
+| ``__CHAR_VARCHAR_TYPE_STRING`` | of a column: its type, if char or varchar stands as string |
+| ``__COLLATIONS`` | each string's collation: ``{"a.element":"icu.UNICODE_CI"}`` |
+| ``parquet.field.id`` | the field's id; only where the caller asks for ids |
+
+All other metadata is kept as it came. What is read and written again is the same value; and the
+same text, if the order of metadata keys was the one above (Spark's own is a hash table's).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from strandline.errors import InvalidType
+from strandline.model.type_parser import (
+    MAX_TEXT_LENGTH,
+    canonical_collation,
+    parse_hive_type,
+    parse_type,
+)
+from strandline.model.type_text import simple_string
+from strandline.model.types import (
+    BIGINT,
+    DEFAULT_COLLATION,
+    INT,
+    MAX_DEPTH,
+    SMALLINT,
+    TINYINT,
+    ArrayType,
+    CharType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+    walk,
+)
+
+FIELD_ID_KEY = "parquet.field.id"
+CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
+COLLATIONS_KEY = "__COLLATIONS"
+COMMENT_KEY = "comment"
+
+_JSON_NAMES: dict[DataType, str] = {
+    TINYINT: "byte",
+    SMALLINT: "short",
+    INT: "integer",
+    BIGINT: "long",
+}
+_SCALAR = re.compile(
+    r"boolean|byte|short|integer|long|float|double|binary|date|timestamp|timestamp_ntz"
+    r"|timestamp_ltz|variant|void|null|string( collate [A-Za-z][A-Za-z0-9_.]*)?|time\(\d+\)"
+    r"|decimal(\( *\d+ *, *\d+ *\))?|(char|varchar)\( *\d+ *\)|interval( [a-z]+( to [a-z]+)?)?"
+)
+
+
+def schema_json(struct: StructType, *, field_ids: bool = False) -> str:
+    """The text of ``spark.sql.sources.schema``: char and varchar stand as string plus metadata.
+
+    With ``field_ids``, each field that has an id carries it for Spark's Parquet reader and writer.
+    """
+    fields = [_field_value(entry, field_ids=field_ids, hide_char=True) for entry in struct.fields]
+    return _compact({"type": "struct", "fields": fields})
+
+
+def type_json(data_type: DataType, *, field_ids: bool = False) -> str:
+    """Spark's own JSON of any type; char and varchar stand as such."""
+    return _compact(_value(data_type, _Style(field_ids=field_ids, collations_aside=False)))
+
+
+def parse_schema_json(text: str, *, field_ids: bool = False) -> StructType:
+    """The schema that `schema_json` or Spark wrote. Raises `InvalidType`, also if not a struct.
+
+    With ``field_ids``, ids in the metadata become `StructField.field_id`; otherwise they stay
+    metadata, as they do in a schema that somebody else brings.
+    """
+    data_type = parse_type_json(text, field_ids=field_ids)
+    if not isinstance(data_type, StructType):
+        raise InvalidType(f"a schema must be a struct, found {simple_string(data_type)[:200]!r}")
+    return StructType(tuple(_with_char_from_metadata(entry) for entry in data_type.fields))
+
+
+def parse_type_json(text: str, *, field_ids: bool = False) -> DataType:
+    """The type that Spark's JSON ``text`` describes. Raises `InvalidType` with the place in it."""
+    if len(text) > MAX_TEXT_LENGTH:
+        raise InvalidType(
+            f"a type of {len(text)} characters is too long; at most {MAX_TEXT_LENGTH} are read"
+        )
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+        text.encode()
+        _compact(value).encode()
+    except json.JSONDecodeError as error:
+        raise InvalidType(
+            f"the JSON of a type does not parse: expected {error.msg} at position {error.pos}"
+        ) from None
+    except UnicodeEncodeError:
+        raise InvalidType("the JSON of a type holds half a surrogate pair") from None
+    except RecursionError:
+        raise InvalidType(
+            f"the JSON of a type is nested too deep; at most {MAX_DEPTH} levels are allowed"
+        ) from None
+    except ValueError as error:
+        raise InvalidType(f"the JSON of a type does not parse: {error}") from None
+    return _Reader(field_ids=field_ids).data_type(value, "the type", 0, {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """How to write: ids or not, and whether the field around takes the collations."""
+
+    field_ids: bool
+    collations_aside: bool
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _value(data_type: DataType, style: _Style) -> object:
+    match data_type:
+        case ArrayType():
+            return {
+                "type": "array",
+                "elementType": _value(data_type.element, style),
+                "containsNull": data_type.contains_null,
+            }
+        case MapType():
+            return {
+                "type": "map",
+                "keyType": _value(data_type.key, style),
+                "valueType": _value(data_type.value, style),
+                "valueContainsNull": data_type.value_contains_null,
+            }
+        case StructType():
+            fields = [
+                _field_value(entry, field_ids=style.field_ids, hide_char=False)
+                for entry in data_type.fields
+            ]
+            return {"type": "struct", "fields": fields}
+        case StringType() if style.collations_aside and _goes_aside(data_type):
+            return "string"
+    return _JSON_NAMES.get(data_type) or simple_string(data_type)
+
+
+def _field_value(entry: StructField, *, field_ids: bool, hide_char: bool) -> dict[str, object]:
+    metadata: dict[str, object] = {}
+    if entry.comment is not None:
+        metadata[COMMENT_KEY] = entry.comment
+    if entry.metadata:
+        metadata.update(json.loads(entry.metadata))
+    data_type = entry.type
+    if hide_char and any(isinstance(inner, CharType | VarcharType) for inner in walk(data_type)):
+        metadata[CHAR_VARCHAR_KEY] = simple_string(data_type)
+        data_type = _without_char(data_type)
+    if collations := _collations(data_type, entry.name):
+        metadata[COLLATIONS_KEY] = collations
+    if field_ids:
+        metadata.pop(FIELD_ID_KEY, None)
+        if entry.field_id is not None:
+            metadata[FIELD_ID_KEY] = entry.field_id
+    return {
+        "name": entry.name,
+        "type": _value(data_type, _Style(field_ids=field_ids, collations_aside=True)),
+        "nullable": entry.nullable,
+        "metadata": metadata,
+    }
+
+
+def _goes_aside(string: StringType) -> bool:
+    return string.collation is not None and string.collation != DEFAULT_COLLATION
+
+
+def _collations(data_type: DataType, path: str) -> dict[str, str]:
+    """``path: provider.collation`` of each string below, not looking into structs."""
+    match data_type:
+        case StringType(collation) if collation is not None and _goes_aside(data_type):
+            provider = "spark" if collation.startswith("UTF8_") else "icu"
+            return {path: f"{provider}.{collation}"}
+        case ArrayType():
+            return _collations(data_type.element, f"{path}.element")
+        case MapType():
+            return _collations(data_type.key, f"{path}.key") | _collations(
+                data_type.value, f"{path}.value"
+            )
+    return {}
+
+
+def _without_char(data_type: DataType) -> DataType:
+    match data_type:
+        case CharType() | VarcharType():
+            return StringType()
+        case ArrayType():
+            return replace(data_type, element=_without_char(data_type.element))
+        case MapType(key, value):
+            return replace(data_type, key=_without_char(key), value=_without_char(value))
+        case StructType(fields):
+            return StructType(tuple(replace(f, type=_without_char(f.type)) for f in fields))
+    return data_type
+
+
+def _with_char_from_metadata(entry: StructField) -> StructField:
+    """The field with the char and varchar types that its metadata names.
+
+    Spark does not quote field names in that text, so one with odd names may not parse or not fit;
+    such a field stays string and keeps its metadata.
+    """
+    if CHAR_VARCHAR_KEY not in entry.metadata:
+        return entry
+    metadata = json.loads(entry.metadata)
+    named = metadata.pop(CHAR_VARCHAR_KEY, None)
+    if not isinstance(named, str):
+        return entry
+    try:
+        parsed = parse_hive_type(named)
+        restored = _with_char(entry.type, parsed)
+    except InvalidType:
+        return entry
+    if parse_hive_type(simple_string(restored)) != parsed:
+        return entry
+    return replace(entry, type=restored, metadata=_compact(metadata) if metadata else "")
+
+
+def _with_char(data_type: DataType, named: DataType) -> DataType:
+    """``data_type`` with its strings replaced by the char or varchar that stands in ``named``."""
+    match data_type, named:
+        case StringType(None), CharType() | VarcharType():
+            return named
+        case ArrayType(), ArrayType():
+            return replace(data_type, element=_with_char(data_type.element, named.element))
+        case MapType(), MapType():
+            return replace(
+                data_type,
+                key=_with_char(data_type.key, named.key),
+                value=_with_char(data_type.value, named.value),
+            )
+        case StructType(fields), StructType(others) if len(fields) == len(others):
+            return StructType(
+                tuple(
+                    replace(entry, type=_with_char(entry.type, other.type))
+                    for entry, other in zip(fields, others, strict=True)
+                )
+            )
+    return data_type
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """JSON values to types. ``where`` is the path to the value, for errors."""
+
+    field_ids: bool
+
+    def data_type(
+        self, value: object, where: str, depth: int, collations: dict[str, str], path: str = ""
+    ) -> DataType:
+        if isinstance(value, str):
+            return self.scalar(value, where, collations.get(path))
+        if not isinstance(value, dict):
+            raise _unexpected(where, "the name of a type or an object", value)
+        if depth >= MAX_DEPTH:
+            raise InvalidType(
+                f"{where[:200]} is nested too deep; at most {MAX_DEPTH} levels are allowed"
+            )
+        match value.get("type"):
+            case "array":
+                element = _member(value, "elementType", where)
+                return ArrayType(
+                    self.data_type(
+                        element, f"{where}.elementType", depth + 1, collations, f"{path}.element"
+                    ),
+                    contains_null=_flag(value, "containsNull", where),
+                )
+            case "map":
+                return self.map_type(value, where, depth, collations, path)
+            case "struct":
+                fields = _member(value, "fields", where)
+                if not isinstance(fields, list):
+                    raise _unexpected(f"{where}.fields", "a list", fields)
+                return StructType(
+                    tuple(
+                        self.field(entry, f"{where}.fields[{index}]", depth + 1)
+                        for index, entry in enumerate(fields)
+                    )
+                )
+            case "udt":
+                raise InvalidType(
+                    f"{where} is a user-defined type; store its plain form (sqlType) instead"
+                )
+        raise _unexpected(f"{where}.type", '"array", "map" or "struct"', value.get("type"))
+
+    def map_type(
+        self, value: dict[str, Any], where: str, depth: int, collations: dict[str, str], path: str
+    ) -> MapType:
+        key = _member(value, "keyType", where)
+        inner = _member(value, "valueType", where)
+        return MapType(
+            self.data_type(key, f"{where}.keyType", depth + 1, collations, f"{path}.key"),
+            self.data_type(inner, f"{where}.valueType", depth + 1, collations, f"{path}.value"),
+            value_contains_null=_flag(value, "valueContainsNull", where),
+        )
+
+    def scalar(self, name: str, where: str, collation: str | None) -> DataType:
+        if not _SCALAR.fullmatch(name):
+            raise _unexpected(where, "the name of a type", name)
+        try:
+            found = parse_type(name)
+        except InvalidType as error:
+            raise InvalidType(f"{where}: {error.message}") from None
+        if found == StringType() and collation is not None:
+            return StringType(collation)
+        return found
+
+    def field(self, value: object, where: str, depth: int) -> StructField:
+        if not isinstance(value, dict):
+            raise _unexpected(where, "an object", value)
+        name = _member(value, "name", where)
+        if not isinstance(name, str):
+            raise _unexpected(f"{where}.name", "a text", name)
+        metadata = value.get("metadata") or {}
+        if not isinstance(metadata, dict):
+            raise _unexpected(f"{where}.metadata", "an object", metadata)
+        _check_metadata_depth(metadata, where)
+        metadata = dict(metadata)
+        data_type, used = self.type_of_field(value, name, where, depth)
+        if used:
+            del metadata[COLLATIONS_KEY]
+        comment = field_id = None
+        if isinstance(metadata.get(COMMENT_KEY), str):
+            comment = metadata.pop(COMMENT_KEY)
+        if self.field_ids and FIELD_ID_KEY in metadata:
+            field_id = metadata.pop(FIELD_ID_KEY)
+            if type(field_id) is not int:
+                raise _unexpected(f"{where}.metadata.{FIELD_ID_KEY}", "a whole number", field_id)
+        return StructField(
+            name,
+            data_type,
+            nullable=_flag(value, "nullable", where),
+            comment=comment,
+            metadata=_compact(metadata) if metadata else "",
+            field_id=field_id,
+        )
+
+    def type_of_field(
+        self, value: dict[str, Any], name: str, where: str, depth: int
+    ) -> tuple[DataType, bool]:
+        """The field's type, and whether it says all that the collations in the metadata say."""
+        written = _member(value, "type", where)
+        where = f"{where}.type"
+        collations = _collations_of((value.get("metadata") or {}).get(COLLATIONS_KEY), name)
+        if collations:
+            collated = self.data_type(written, where, depth, collations)
+            if len(_collations(collated, "")) == len(collations):
+                return collated, True
+        return self.data_type(written, where, depth, {}), False
+
+
+def _check_metadata_depth(metadata: dict[str, Any], where: str) -> None:
+    level: list[Any] = [metadata]
+    for _ in range(MAX_DEPTH):
+        containers = (entry for entry in level if isinstance(entry, dict | list))
+        level = [
+            inner
+            for container in containers
+            for inner in (container.values() if isinstance(container, dict) else container)
+        ]
+        if not level:
+            return
+    raise InvalidType(
+        f"{where[:400]}.metadata is nested too deep; at most {MAX_DEPTH} levels are allowed"
+    )
+
+
+def _collations_of(value: object, name: str) -> dict[str, str]:
+    """The collations in a field's metadata, by path below the field; empty if not understood."""
+    if not isinstance(value, dict):
+        return {}
+    found: dict[str, str] = {}
+    for path, collation in value.items():
+        if not isinstance(collation, str) or "." not in collation or not path.startswith(name):
+            return {}
+        found[path[len(name) :]] = canonical_collation(collation.split(".", 1)[1])
+    return found
+
+
+def _member(value: dict[str, Any], key: str, where: str) -> object:
+    if key not in value:
+        raise InvalidType(f"{where} has no {key!r}; found {', '.join(map(repr, value))[:200]}")
+    return value[key]
+
+
+def _flag(value: dict[str, Any], key: str, where: str) -> bool:
+    flag = _member(value, key, where)
+    if not isinstance(flag, bool):
+        raise _unexpected(f"{where}.{key}", "true or false", flag)
+    return flag
+
+
+def _unexpected(where: str, expected: str, found: object) -> InvalidType:
+    return InvalidType(f"{where[:400]}: expected {expected}, found {_compact(found)[:100]}")

@@ -1,0 +1,361 @@
+"""Reads types from SQL text: Spark's DDL and Hive's type names.
+
+One scanner reads both. It walks over the text once, from left to right, without tokens in between,
+so that its cost is the length of the text and an error knows its position. Spark and Hive differ in
+one point alone: Hive cannot quote, so there a field name runs up to the next colon and may hold
+blanks, dots and dollars.
+
+Rejected: sqlglot for these texts. It reads more than Spark does and forgets where; what is kept as
+a type must be what Spark will read again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from strandline.errors import InvalidType
+from strandline.model.type_text import HIVE_NAME
+from strandline.model.types import (
+    ATOMIC_TYPES,
+    BIGINT,
+    CALENDAR_INTERVAL,
+    DAY_TIME_UNITS,
+    FLOAT,
+    INT,
+    MAX_DEPTH,
+    SMALLINT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    TINYINT,
+    VOID,
+    YEAR_MONTH_UNITS,
+    ArrayType,
+    CharType,
+    DataType,
+    DayTimeIntervalType,
+    DecimalType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimeType,
+    VarcharType,
+    YearMonthIntervalType,
+)
+
+T = TypeVar("T")
+
+MAX_TEXT_LENGTH = 16 * 2**20
+"""Characters of a type's text; some 300,000 columns."""
+
+_ALIASES: dict[str, DataType] = {
+    **ATOMIC_TYPES,
+    "byte": TINYINT,
+    "short": SMALLINT,
+    "integer": INT,
+    "long": BIGINT,
+    "real": FLOAT,
+    "timestamp_ltz": TIMESTAMP,
+    "null": VOID,
+}
+_SPACE = re.compile(r"\s*")
+_WORD = re.compile(r"[A-Za-z0-9_]+")
+_NUMBER = re.compile(r"[0-9]{1,10}(?![A-Za-z0-9_])")
+_QUOTED_NAME = re.compile(r"`((?:[^`]|``)*)`")
+_STRING = re.compile(r"""'((?:[^'\\]|\\.|'')*)'|"((?:[^"\\]|\\.|"")*)\"""", re.DOTALL)
+_RAW_STRING = re.compile(r"""[rR](?:'([^']*)'|"([^"]*)")""")
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[01][0-7]{2}|.)", re.DOTALL)
+_COLLATION = re.compile(r"[A-Za-z][A-Za-z0-9_.]*")
+_COLLATION_HOME = "system.builtin."
+_CONTROL_ESCAPES = {
+    "0": "\0",
+    "b": "\b",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "Z": "\x1a",
+    "%": "\\%",
+    "_": "\\_",
+}
+
+
+def parse_type(text: str) -> DataType:
+    """The type that Spark's DDL ``text`` spells: ``int``, ``struct<a: int, b: array<string>>``.
+
+    Keywords in any case; ``decimal`` alone is decimal(10,0). Raises `InvalidType` with the position
+    (in characters, from 0) and what was expected there.
+    """
+    scanner = _Scanner(text, in_hive=False)
+    return scanner.whole(scanner.data_type)
+
+
+def parse_fields(text: str) -> tuple[StructField, ...]:
+    """The columns that Spark's DDL ``text`` lists: ``a INT NOT NULL COMMENT 'x', b STRING``."""
+    scanner = _Scanner(text, in_hive=False)
+    return scanner.whole(scanner.fields)
+
+
+def parse_hive_type(text: str) -> DataType:
+    """The type that a Hive client means by ``text``. Raises `InvalidType` as `parse_type` does."""
+    scanner = _Scanner(text, in_hive=True)
+    return scanner.whole(scanner.data_type)
+
+
+def canonical_collation(name: str) -> str:
+    """Spark's spelling of a collation name: its own in upper case, locales as they came."""
+    if name.lower().startswith(_COLLATION_HOME):
+        name = name[len(_COLLATION_HOME) :]
+    return name.upper() if name.upper().startswith(("UTF8_", "UNICODE")) else name
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    body = match[1]
+    if body[0] in "uU" and len(body) > 1:
+        code = int(body[1:], 16)
+        return chr(code) if code <= 0x10FFFF else body
+    if len(body) == 3:
+        return chr(int(body, 8))
+    return _CONTROL_ESCAPES.get(body, body)
+
+
+class _Scanner:
+    """Reads one text from left to right; each method reads one construct and moves behind it."""
+
+    def __init__(self, text: str, *, in_hive: bool) -> None:
+        if len(text) > MAX_TEXT_LENGTH:
+            raise InvalidType(
+                f"a type of {len(text)} characters is too long; at most {MAX_TEXT_LENGTH} are read"
+            )
+        self.text = text
+        self.at = 0
+        self.depth = 0
+        self.in_hive = in_hive
+
+    def whole(self, construct: Callable[[], T]) -> T:
+        result = construct()
+        self.skip_space()
+        if self.at < len(self.text):
+            raise self.error("the end")
+        return result
+
+    def data_type(self) -> DataType:
+        start = self.skip_space()
+        word = self.word()
+        if word is None:
+            raise self.error("a data type")
+        if word in ("array", "map", "struct"):
+            return self.nested(word)
+        if word in ("decimal", "dec", "numeric"):
+            return self.decimal()
+        if word == "string":
+            return self.string()
+        if word in ("char", "character", "varchar"):
+            length = self.parameter(f"the length of {word}, as in {word}(10)")
+            return VarcharType(length) if word == "varchar" else CharType(length)
+        if word in ("timestamp", "time"):
+            return self.timestamp(word)
+        if word == "interval":
+            return self.interval()
+        if word in _ALIASES:
+            return _ALIASES[word]
+        self.at = start
+        raise self.error("a data type")
+
+    def nested(self, word: str) -> DataType:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.error(f"at most {MAX_DEPTH} levels of nesting")
+        self.expect("<")
+        result: DataType
+        if word == "array":
+            result = ArrayType(self.data_type())
+        elif word == "map":
+            key = self.data_type()
+            self.expect(",")
+            result = MapType(key, self.data_type())
+        else:
+            result = StructType(() if self.peek(">") else self.fields())
+        self.expect(">")
+        self.depth -= 1
+        return result
+
+    def fields(self) -> tuple[StructField, ...]:
+        found = [self.field()]
+        while self.take(","):
+            found.append(self.field())
+        return tuple(found)
+
+    def field(self) -> StructField:
+        name = self.hive_name() if self.in_hive else self.name()
+        if self.in_hive:
+            self.expect(":")
+        else:
+            self.take(":")
+        data_type = self.data_type()
+        nullable, comment = True, None
+        if self.keyword("not"):
+            if not self.keyword("null"):
+                raise self.error("NULL after NOT")
+            nullable = False
+        if self.keyword("comment"):
+            comment = self.literal()
+        return StructField(name, data_type, nullable=nullable, comment=comment)
+
+    def name(self) -> str:
+        self.skip_space()
+        if found := _QUOTED_NAME.match(self.text, self.at):
+            self.at = found.end()
+            return found[1].replace("``", "`")
+        found = _WORD.match(self.text, self.at)
+        if found is None or found[0].isdigit():
+            raise self.error("a field name (other than plain words in backticks)")
+        self.at = found.end()
+        return found[0]
+
+    def hive_name(self) -> str:
+        self.skip_space()
+        found = HIVE_NAME.match(self.text, self.at)
+        if found is None:
+            raise self.error("a field name")
+        self.at = found.end()
+        return found[0].rstrip()
+
+    def decimal(self) -> DecimalType:
+        if not self.take("("):
+            return DecimalType()
+        precision, scale = self.number("a precision"), 0
+        if self.take(","):
+            scale = self.number("a scale")
+        self.expect(")")
+        return DecimalType(precision, scale)
+
+    def string(self) -> StringType:
+        if not self.keyword("collate"):
+            return STRING
+        self.skip_space()
+        found = _COLLATION.match(self.text, self.at)
+        if found is None:
+            raise self.error("the name of a collation")
+        self.at = found.end()
+        return StringType(canonical_collation(found[0]))
+
+    def timestamp(self, word: str) -> DataType:
+        precision = self.parameter("a precision") if word == "time" and self.peek("(") else None
+        before = self.at
+        zoned = None
+        if self.keyword("without") and self.keyword("time"):
+            zoned = False
+        elif self.keyword("with") and self.keyword("local") and self.keyword("time"):
+            zoned = True
+        if zoned is None:
+            self.at = before
+        elif not self.keyword("zone"):
+            raise self.error("ZONE after TIME")
+        if word == "time":
+            return TimeType() if precision is None else TimeType(precision)
+        return TIMESTAMP_NTZ if zoned is False else TIMESTAMP
+
+    def interval(self) -> DataType:
+        start = self.unit()
+        if start is None:
+            return CALENDAR_INTERVAL
+        end = start
+        if self.keyword("to"):
+            named = self.unit()
+            if named is None or named == start:
+                raise self.error(f"a smaller unit than {start}")
+            end = named
+        if start in YEAR_MONTH_UNITS:
+            return YearMonthIntervalType(start, end)
+        return DayTimeIntervalType(start, end)
+
+    def unit(self) -> str | None:
+        for unit in (*YEAR_MONTH_UNITS, *DAY_TIME_UNITS):
+            if self.keyword(unit):
+                return unit
+        return None
+
+    def literal(self) -> str:
+        parts = []
+        while True:
+            self.skip_space()
+            if found := _RAW_STRING.match(self.text, self.at):
+                parts.append(found[1] if found[1] is not None else found[2])
+            elif found := _STRING.match(self.text, self.at):
+                quote = found[0][0]
+                body = found[1] if found[1] is not None else found[2]
+                parts.append(_ESCAPE.sub(_unescaped, body.replace(quote * 2, quote)))
+            elif parts:
+                return self.joined(parts)
+            else:
+                raise self.error("a text in quotes")
+            self.at = found.end()
+
+    def joined(self, parts: list[str]) -> str:
+        """The parts as one text; two escapes may spell one character beyond 16 bits."""
+        try:
+            return "".join(parts).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except UnicodeDecodeError:
+            raise self.error("whole characters in the text before") from None
+
+    def parameter(self, what: str) -> int:
+        if not self.take("("):
+            raise self.error(what)
+        value = self.number(what)
+        self.expect(")")
+        return value
+
+    def number(self, what: str) -> int:
+        self.skip_space()
+        found = _NUMBER.match(self.text, self.at)
+        if found is None:
+            raise self.error(what)
+        self.at = found.end()
+        return int(found[0])
+
+    def word(self) -> str | None:
+        self.skip_space()
+        found = _WORD.match(self.text, self.at)
+        if found is None:
+            return None
+        self.at = found.end()
+        return found[0].lower()
+
+    def keyword(self, word: str) -> bool:
+        before = self.at
+        if self.word() == word:
+            return True
+        self.at = before
+        return False
+
+    def peek(self, mark: str) -> bool:
+        self.skip_space()
+        return self.text.startswith(mark, self.at)
+
+    def take(self, mark: str) -> bool:
+        if not self.peek(mark):
+            return False
+        self.at += len(mark)
+        return True
+
+    def expect(self, mark: str) -> None:
+        if not self.take(mark):
+            raise self.error(repr(mark))
+
+    def skip_space(self) -> int:
+        found = _SPACE.match(self.text, self.at)
+        if found is not None:
+            self.at = found.end()
+        return self.at
+
+    def error(self, expected: str) -> InvalidType:
+        self.skip_space()
+        rest = self.text[self.at : self.at + 20]
+        shown = self.text if len(self.text) <= 200 else self.text[:200] + "…"
+        return InvalidType(
+            f"the type {shown!r} does not parse: expected {expected} at position {self.at}, "
+            f"found {repr(rest) if rest else 'the end'}"
+        )

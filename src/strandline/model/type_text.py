@@ -1,0 +1,138 @@
+"""Spellings of a type in SQL: Spark's DDL, Spark's catalog string, Hive's type names.
+
+| spelling | written by | read by | cannot say |
+| --- | --- | --- | --- |
+| ``STRUCT<a: INT NOT NULL COMMENT 'x'>`` | `ddl_text` | `parse_type` | metadata, ids |
+| ``struct<a:int>`` | `simple_string` | `parse_type` | NOT NULL, comments, odd names either |
+| ``struct<a:int>`` in lower case | `hive_string` | `parse_hive_type` | nor the case of names |
+
+The readers are in `strandline.model.type_parser`. What is written here is what Spark writes, letter
+by letter, because clients compare these texts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from strandline.model.types import (
+    ArrayType,
+    AtomicType,
+    CharType,
+    DataType,
+    DayTimeIntervalType,
+    DecimalType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimeType,
+    VarcharType,
+    YearMonthIntervalType,
+)
+
+HIVE_NAME = re.compile(r"[\w.$][\w.$ ]*", re.UNICODE)
+_UNSPELLABLE_IN_HIVE = frozenset({"timestamp_ntz", "interval", "variant"})
+_MAX_HIVE_CHAR = 255
+_MAX_HIVE_VARCHAR = 65535
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def ddl_text(data_type: DataType) -> str:
+    """Spark's SQL for the type, as Spark prints it; `parse_type` reads it again."""
+    match data_type:
+        case ArrayType():
+            return f"ARRAY<{ddl_text(data_type.element)}>"
+        case MapType():
+            return f"MAP<{ddl_text(data_type.key)}, {ddl_text(data_type.value)}>"
+        case StructType():
+            return f"STRUCT<{fields_ddl(data_type.fields)}>"
+        case StringType(collation) if collation is not None:
+            return f"STRING COLLATE {collation}"
+    return simple_string(data_type).upper()
+
+
+def fields_ddl(fields: Iterable[StructField]) -> str:
+    """``a: INT NOT NULL COMMENT 'x', b: STRING``; `parse_fields` reads it again."""
+    return ", ".join(map(_field_ddl, fields))
+
+
+def simple_string(data_type: DataType) -> str:
+    """Spark's catalog string: ``struct<a:int,b:array<string>>``; names are not quoted."""
+    match data_type:
+        case AtomicType(name):
+            return name
+        case StringType(collation):
+            return "string" if collation is None else f"string collate {collation}"
+        case DecimalType(precision, scale):
+            return f"decimal({precision},{scale})"
+        case CharType(length):
+            return f"char({length})"
+        case VarcharType(length):
+            return f"varchar({length})"
+        case TimeType(precision):
+            return f"time({precision})"
+        case YearMonthIntervalType(start, end) | DayTimeIntervalType(start, end):
+            return f"interval {start}" if start == end else f"interval {start} to {end}"
+        case ArrayType():
+            return f"array<{simple_string(data_type.element)}>"
+        case MapType():
+            return f"map<{simple_string(data_type.key)},{simple_string(data_type.value)}>"
+        case StructType(fields):
+            inner = ",".join(f"{entry.name}:{simple_string(entry.type)}" for entry in fields)
+            return f"struct<{inner}>"
+
+
+def hive_string(data_type: DataType) -> str | None:
+    """Hive's name of the type, in lower case; None if Hive has no such type.
+
+    Hive has no timestamp_ntz, time, interval, variant or collated string as a column type, no
+    struct without fields, no char over 255 and no varchar over 65535 characters, and no way to
+    write a field name with other characters than letters, digits, blank and ``_ . $``.
+    """
+    match data_type:
+        case AtomicType(name):
+            return None if name in _UNSPELLABLE_IN_HIVE else name
+        case StringType(collation):
+            return None if collation is not None else "string"
+        case CharType(length):
+            return f"char({length})" if 1 <= length <= _MAX_HIVE_CHAR else None
+        case VarcharType(length):
+            return f"varchar({length})" if 1 <= length <= _MAX_HIVE_VARCHAR else None
+        case TimeType() | YearMonthIntervalType() | DayTimeIntervalType():
+            return None
+        case ArrayType():
+            element = hive_string(data_type.element)
+            return None if element is None else f"array<{element}>"
+        case MapType():
+            key, value = hive_string(data_type.key), hive_string(data_type.value)
+            return None if key is None or value is None else f"map<{key},{value}>"
+        case StructType(fields):
+            return _hive_struct(fields)
+    return simple_string(data_type)
+
+
+def quote_name(name: str) -> str:
+    """``name`` as Spark's SQL reads it: in backticks unless it is a plain word."""
+    return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+
+
+def _field_ddl(entry: StructField) -> str:
+    text = f"{quote_name(entry.name)}: {ddl_text(entry.type)}"
+    if not entry.nullable:
+        text += " NOT NULL"
+    if entry.comment is not None:
+        escaped = entry.comment.replace("\\", "\\\\").replace("'", "\\'")
+        text += f" COMMENT '{escaped}'"
+    return text
+
+
+def _hive_struct(fields: tuple[StructField, ...]) -> str | None:
+    parts = []
+    for entry in fields:
+        name, inner = entry.name.lower(), hive_string(entry.type)
+        if inner is None or not HIVE_NAME.fullmatch(name) or name != name.strip():
+            return None
+        parts.append(f"{name}:{inner}")
+    return f"struct<{','.join(parts)}>" if parts else None

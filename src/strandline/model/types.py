@@ -1,0 +1,284 @@
+"""The data types of columns: Spark SQL's types as one immutable tree.
+
+A type arrives as text in three spellings (Spark's DDL, Hive's, and the JSON of Spark's schemas) and
+is read once; from then on it is a value. Texts are written and read by `type_text`, `type_parser`
+and `type_json` beside this module; what may become what is said by `type_changes`.
+
+Three facts shape the tree.
+
+*Struct fields carry ids.* Data files are Parquet and columns are found in them by id, so that a
+rename is free and a name that is dropped and created again does not bring the old values back. A
+top-level column has its id in its descriptor; a field inside a struct has it here, `field_id`, or
+None as long as nobody has assigned one. List elements and map keys and values have none: Spark
+has no place for them.
+
+*Names of fields keep their case and are compared without it*, as Spark does by default. Two fields
+that differ in case alone can be represented, because other people's tables have them.
+
+*A tree is never deeper than `MAX_DEPTH`.* The constructors refuse more, so every function over
+types may recurse, and so may hashing, comparison and pickling. Rejected: a check in the parsers
+alone, which a tree that is built by hand would pass by.
+
+Types without parameters are instances of `AtomicType` and exist as constants (`INT`, `DATE`, …),
+not as classes of their own: nothing but their name tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from strandline.errors import InvalidType
+
+MAX_DEPTH = 100
+"""Levels of array, map and struct around the innermost type."""
+
+MAX_DECIMAL_PRECISION = 38
+MAX_TIME_PRECISION = 9
+DEFAULT_TIME_PRECISION = 6
+MAX_LENGTH = 2**31 - 1
+"""Of char and varchar, in characters."""
+
+YEAR_MONTH_UNITS = ("year", "month")
+DAY_TIME_UNITS = ("day", "hour", "minute", "second")
+DEFAULT_COLLATION = "UTF8_BINARY"
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicType:
+    """A type without parameters, by Spark's SQL name: ``int``, ``timestamp_ntz``, …"""
+
+    name: str
+
+
+BOOLEAN = AtomicType("boolean")
+TINYINT = AtomicType("tinyint")
+SMALLINT = AtomicType("smallint")
+INT = AtomicType("int")
+BIGINT = AtomicType("bigint")
+FLOAT = AtomicType("float")
+DOUBLE = AtomicType("double")
+BINARY = AtomicType("binary")
+DATE = AtomicType("date")
+TIMESTAMP = AtomicType("timestamp")
+"""An instant, shown in the session's time zone."""
+TIMESTAMP_NTZ = AtomicType("timestamp_ntz")
+"""A reading of calendar and clock, without a zone."""
+CALENDAR_INTERVAL = AtomicType("interval")
+VARIANT = AtomicType("variant")
+VOID = AtomicType("void")
+"""The type of NULL."""
+
+ATOMIC_TYPES: dict[str, AtomicType] = {
+    atomic.name: atomic
+    for atomic in (
+        BOOLEAN,
+        TINYINT,
+        SMALLINT,
+        INT,
+        BIGINT,
+        FLOAT,
+        DOUBLE,
+        BINARY,
+        DATE,
+        TIMESTAMP,
+        TIMESTAMP_NTZ,
+        CALENDAR_INTERVAL,
+        VARIANT,
+        VOID,
+    )
+}
+
+INTEGRAL_TYPES = (TINYINT, SMALLINT, INT, BIGINT)
+"""From the narrowest to the widest."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecimalType:
+    """``precision`` digits, ``scale`` of them behind the point."""
+
+    precision: int = 10
+    scale: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.precision <= MAX_DECIMAL_PRECISION:
+            raise InvalidType(
+                f"decimal({self.precision},{self.scale}) is not a type: the precision must be "
+                f"between 1 and {MAX_DECIMAL_PRECISION}"
+            )
+        if not 0 <= self.scale <= self.precision:
+            raise InvalidType(
+                f"decimal({self.precision},{self.scale}) is not a type: the scale must be "
+                f"between 0 and the precision"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class StringType:
+    """Text. ``collation`` is None where none was written; then text compares by its bytes."""
+
+    collation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CharType:
+    """Text of exactly ``length`` characters, padded with blanks."""
+
+    length: int
+
+    def __post_init__(self) -> None:
+        _check_length("char", self.length)
+
+
+@dataclass(frozen=True, slots=True)
+class VarcharType:
+    """Text of at most ``length`` characters."""
+
+    length: int
+
+    def __post_init__(self) -> None:
+        _check_length("varchar", self.length)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeType:
+    """A time of day with ``precision`` digits of a second."""
+
+    precision: int = DEFAULT_TIME_PRECISION
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.precision <= MAX_TIME_PRECISION:
+            raise InvalidType(
+                f"time({self.precision}) is not a type: the precision must be between 0 and "
+                f"{MAX_TIME_PRECISION}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class YearMonthIntervalType:
+    """``interval year to month`` and its parts; ``start`` and ``end`` out of YEAR_MONTH_UNITS."""
+
+    start: str = "year"
+    end: str = "month"
+
+    def __post_init__(self) -> None:
+        _check_units(YEAR_MONTH_UNITS, self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class DayTimeIntervalType:
+    """``interval day to second`` and its parts; ``start`` and ``end`` out of DAY_TIME_UNITS."""
+
+    start: str = "day"
+    end: str = "second"
+
+    def __post_init__(self) -> None:
+        _check_units(DAY_TIME_UNITS, self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    element: DataType
+    contains_null: bool = True
+    depth: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "depth", _depth_over("array", (self.element,)))
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    key: DataType
+    value: DataType
+    value_contains_null: bool = True
+    depth: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "depth", _depth_over("map", (self.key, self.value)))
+
+
+@dataclass(frozen=True, slots=True)
+class StructField:
+    """One field of a struct.
+
+    ``metadata`` is the compact JSON text of Spark's field metadata without the comment, and
+    without what the type itself says (char lengths, collations); "" if there is none.
+    """
+
+    name: str
+    type: DataType
+    nullable: bool = True
+    comment: str | None = None
+    metadata: str = ""
+    field_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StructType:
+    fields: tuple[StructField, ...]
+    depth: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        under = (entry.type for entry in self.fields)
+        object.__setattr__(self, "depth", _depth_over("struct", under))
+
+
+DataType: TypeAlias = (
+    AtomicType
+    | DecimalType
+    | StringType
+    | CharType
+    | VarcharType
+    | TimeType
+    | YearMonthIntervalType
+    | DayTimeIntervalType
+    | ArrayType
+    | MapType
+    | StructType
+)
+
+STRING = StringType()
+
+
+def depth_of(data_type: DataType) -> int:
+    """How many arrays, maps and structs lie around the innermost type; 0 for a scalar."""
+    return data_type.depth if isinstance(data_type, ArrayType | MapType | StructType) else 0
+
+
+def walk(data_type: DataType) -> Iterator[DataType]:
+    """The type and every type inside it, outermost first."""
+    yield data_type
+    match data_type:
+        case ArrayType():
+            yield from walk(data_type.element)
+        case MapType():
+            yield from walk(data_type.key)
+            yield from walk(data_type.value)
+        case StructType():
+            for entry in data_type.fields:
+                yield from walk(entry.type)
+
+
+def _depth_over(what: str, inner: Iterator[DataType] | tuple[DataType, ...]) -> int:
+    depth = 1 + max(map(depth_of, inner), default=0)
+    if depth > MAX_DEPTH:
+        raise InvalidType(
+            f"the {what} is nested {depth} levels deep; at most {MAX_DEPTH} levels are allowed"
+        )
+    return depth
+
+
+def _check_length(what: str, length: int) -> None:
+    if not 0 <= length <= MAX_LENGTH:
+        raise InvalidType(
+            f"{what}({length}) is not a type: the length must be between 0 and {MAX_LENGTH}"
+        )
+
+
+def _check_units(units: tuple[str, ...], start: str, end: str) -> None:
+    if start not in units or end not in units or units.index(start) > units.index(end):
+        raise InvalidType(
+            f"interval {start} to {end} is not a type: an interval goes from a larger to a "
+            f"smaller unit out of {', '.join(units)}"
+        )

@@ -1,0 +1,42 @@
+"""Bytes written down by hand from the documented layout, for the golden tests.
+
+These few functions are the layout's words, written without the encoder that they check: a golden
+file made by the encoder would only prove that it agrees with itself.
+"""
+
+from __future__ import annotations
+
+
+def record(type_id: int, version: int, *payload: bytes) -> bytes:
+    """A whole record: protocol 1, the header, the payload."""
+    return b"\x01\x00" + nested(type_id, version, *payload)
+
+
+def nested(type_id: int, version: int, *payload: bytes) -> bytes:
+    """A nested object: type id (2 bytes, low first), version, payload."""
+    assert version < 128
+    return bytes([type_id & 0xFF, type_id >> 8, version]) + b"".join(payload)
+
+
+def n(*small: int) -> bytes:
+    """Numbers below 128: one byte each."""
+    assert all(number < 128 for number in small)
+    return bytes(small)
+
+
+def text(value: str) -> bytes:
+    """A length below 128 and ASCII."""
+    assert len(value) < 128
+    return bytes([len(value)]) + value.encode("ascii")
+
+
+NONE = b"\x00"
+
+
+def some(value: bytes) -> bytes:
+    """An optional that is there."""
+    return b"\x01" + value
+
+
+NO = b"\x00"
+YES = b"\x01"

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.clock import format_timestamp, parse_timestamp, timestamp
+from strandline.errors import InvalidName
+from strandline.model.identifiers import (
+    MAX_NAME_LENGTH,
+    QualifiedName,
+    check_hive_name,
+    check_name,
+    normalize,
+    split_version,
+)
+
+names = st.text(
+    st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=20
+).filter(lambda name: name == name.strip())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("Flights", "fLIGHTS", True),
+        ("STRASSE", "straße", True),
+        ("ſ", "S", True),
+        ("\u212a", "k", True),
+        ("Ä", "ä", True),
+        ("a", "b", False),
+        ("a", "ä", False),
+    ],
+)
+def test_names_are_the_same_up_to_case(one: str, other: str, same: bool) -> None:
+    assert (normalize(one) == normalize(other)) is same
+
+
+@given(st.text())
+def test_a_normal_form_is_its_own(name: str) -> None:
+    assert normalize(normalize(name)) == normalize(name)
+    assert normalize(name) == name.casefold()
+
+
+@pytest.mark.parametrize("name", ["a", "a b", "Ünïcode 😀", "x" * MAX_NAME_LENGTH, "a\u200db", "."])
+def test_a_good_name_passes(name: str) -> None:
+    check_name(name, "column")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "empty or blank"),
+        (" \t", "empty or blank"),
+        ("x" * (MAX_NAME_LENGTH + 1), "may have 255 characters, found 256"),
+        ("a\nb", r"found '\n' at position 1"),
+        ("a\0", r"found '\x00' at position 1"),
+        ("a\x7fb", "control characters"),
+        ("a\x85b", "control characters"),
+        ("a\u2028b", "control characters"),
+        ("a\ud800", "control characters"),
+        (" a", "begin or end with a space"),
+        ("a ", "begin or end with a space"),
+    ],
+)
+def test_a_bad_name_is_refused_with_what_is_wrong(name: str, message: str) -> None:
+    with pytest.raises(InvalidName) as caught:
+        check_name(name, "column")
+    assert message in caught.value.message
+    assert "name of a column" in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["flights", "F_1", "2013", "_"])
+def test_hive_takes_letters_digits_and_underscores(name: str) -> None:
+    check_hive_name(name, "database")
+
+
+@pytest.mark.parametrize("name", ["a-b", "a b", "ä", "a.b", "sales@42", "a\n", "٣"])
+def test_hive_takes_nothing_else(name: str) -> None:
+    with pytest.raises(InvalidName):
+        check_hive_name(name, "database")
+
+
+def test_hives_own_words_for_a_bad_name() -> None:
+    with pytest.raises(InvalidName, match="a-b is not a valid database name"):
+        check_hive_name("a-b", "database")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.b", QualifiedName("a", "b")),
+        ("`a`.b", QualifiedName("a", "b")),
+        ("`sales@42`.`b c`", QualifiedName("sales@42", "b c")),
+        ("`a.b`.`c``d`", QualifiedName("a.b", "c`d")),
+        ("b", QualifiedName("nyc", "b")),
+    ],
+)
+def test_a_qualified_name_is_read(text: str, expected: QualifiedName) -> None:
+    assert QualifiedName.parse(text, default_schema="nyc") == expected
+
+
+@pytest.mark.parametrize("text", ["", "a", "a.", ".a", "a.b.c", "a..b", "a b.c", "`a", "a.`b`c", "``.b"])
+def test_a_wrong_qualified_name_is_refused(text: str) -> None:
+    with pytest.raises(InvalidName):
+        QualifiedName.parse(text)
+
+
+@given(names, names)
+def test_a_printed_qualified_name_reads_back(schema: str, name: str) -> None:
+    qualified = QualifiedName(schema, name)
+    assert QualifiedName.parse(str(qualified)) == qualified
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("sales", ("sales", None)),
+        ("sales@42", ("sales", 42)),
+        ("sales@0", ("sales", 0)),
+        ("sales@2026-11-20t10:00:00z", ("sales", "2026-11-20T10:00:00Z")),
+        ("sales@2026-11-20T10:00:00Z", ("sales", "2026-11-20T10:00:00Z")),
+        ("sales@2026-11-20 10:00:00+01:00", ("sales", "2026-11-20 10:00:00+01:00")),
+        ("sales@2026-11-20", ("sales", "2026-11-20")),
+    ],
+)
+def test_a_version_is_split_from_a_schema_name(
+    name: str, expected: tuple[str, int | str | None]
+) -> None:
+    assert split_version(name) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["sales@", "@42", "sales@x", "sales@-1", "sales@head~1", "sales@1@2", "sales@٣", "@"]
+)
+def test_what_names_no_version_is_refused(name: str) -> None:
+    with pytest.raises(InvalidName, match="does not name a version"):
+        split_version(name)
+
+
+@given(st.integers(1, 2**45), st.integers(0, 2**16 - 1))
+def test_every_printed_time_names_a_version_whatever_its_case(ms: int, logical: int) -> None:
+    at = timestamp(ms, logical)
+    schema, version = split_version(f"sales@{format_timestamp(at)}".lower())
+    assert schema == "sales"
+    assert isinstance(version, str)
+    assert parse_timestamp(version) == (at if logical else timestamp(ms, 2**16 - 1))

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from pyspark.sql.types import StructType as SparkStruct
+
+from strandline.errors import InvalidType
+from strandline.model.type_changes import assign_ids
+from strandline.model.type_json import (
+    parse_schema_json,
+    parse_type_json,
+    schema_json,
+    type_json,
+)
+from strandline.model.type_parser import parse_fields, parse_type
+from strandline.model.types import INT, CharType, DataType, StringType, StructField, StructType
+from tests.model.type_strategies import plain_names, structs, types
+
+
+def struct(text: str) -> StructType:
+    return StructType(parse_fields(text))
+
+
+# A DDL text and Spark 4.3's own DataType.json of it.
+SPARK_JSON = [
+    ("byte", '"byte"'),
+    ("smallint", '"short"'),
+    ("int", '"integer"'),
+    ("bigint", '"long"'),
+    ("real", '"float"'),
+    ("dec", '"decimal(10,0)"'),
+    ("string collate UNICODE_CI", '"string collate UNICODE_CI"'),
+    ("char(3)", '"char(3)"'),
+    ("timestamp_ntz", '"timestamp_ntz"'),
+    ("time", '"time(6)"'),
+    ("interval", '"interval"'),
+    ("interval day to second", '"interval day to second"'),
+    ("variant", '"variant"'),
+    ("void", '"void"'),
+    ("array<int>", '{"type":"array","elementType":"integer","containsNull":true}'),
+    (
+        "map<string,array<int>>",
+        '{"type":"map","keyType":"string","valueType":{"type":"array","elementType":"integer",'
+        '"containsNull":true},"valueContainsNull":true}',
+    ),
+    ("struct<>", '{"type":"struct","fields":[]}'),
+    (
+        r"struct<a: int not null comment 'x\'y', `b c`: string>",
+        '{"type":"struct","fields":[{"name":"a","type":"integer","nullable":false,"metadata":'
+        '{"comment":"x\'y"}},{"name":"b c","type":"string","nullable":true,"metadata":{}}]}',
+    ),
+    (
+        "struct<a:char(3)>",
+        '{"type":"struct","fields":[{"name":"a","type":"char(3)","nullable":true,"metadata":{}}]}',
+    ),
+    (
+        "struct<a:string collate UTF8_BINARY>",
+        '{"type":"struct","fields":[{"name":"a","type":"string collate UTF8_BINARY",'
+        '"nullable":true,"metadata":{}}]}',
+    ),
+    (
+        "struct<a:struct<b:string collate UNICODE>>",
+        '{"type":"struct","fields":[{"name":"a","type":{"type":"struct","fields":[{"name":"b",'
+        '"type":"string","nullable":true,"metadata":{"__COLLATIONS":{"b":"icu.UNICODE"}}}]},'
+        '"nullable":true,"metadata":{}}]}',
+    ),
+    (
+        "struct<a:int comment 'é \" / <'>",
+        '{"type":"struct","fields":[{"name":"a","type":"integer","nullable":true,"metadata":'
+        '{"comment":"é \\" / <"}}]}',
+    ),
+]
+
+# What Spark 4.3 stores in spark.sql.sources.schema for a table with char and varchar columns.
+STORED_DDL = "a char(3) comment 'q', b array<varchar(4)>, c struct<D:char(2),e:int>, f int"
+STORED = (
+    '{"type":"struct","fields":[{"name":"a","type":"string","nullable":true,"metadata":'
+    '{"comment":"q","__CHAR_VARCHAR_TYPE_STRING":"char(3)"}},{"name":"b","type":{"type":"array",'
+    '"elementType":"string","containsNull":true},"nullable":true,"metadata":'
+    '{"__CHAR_VARCHAR_TYPE_STRING":"array<varchar(4)>"}},{"name":"c","type":{"type":"struct",'
+    '"fields":[{"name":"D","type":"string","nullable":true,"metadata":{}},{"name":"e","type":'
+    '"integer","nullable":true,"metadata":{}}]},"nullable":true,"metadata":'
+    '{"__CHAR_VARCHAR_TYPE_STRING":"struct<D:char(2),e:int>"}},{"name":"f","type":"integer",'
+    '"nullable":true,"metadata":{}}]}'
+)
+
+
+def field_json(type_text: str = '"integer"', metadata: str = "{}") -> str:
+    return (
+        '{"type":"struct","fields":[{"name":"a","type":'
+        f'{type_text},"nullable":true,"metadata":{metadata}}}]}}'
+    )
+
+
+@pytest.mark.parametrize(("ddl", "text"), SPARK_JSON)
+def test_json_is_sparks_letter_by_letter(ddl: str, text: str) -> None:
+    assert type_json(parse_type(ddl)) == text
+    assert parse_type_json(text) == parse_type(ddl)
+
+
+def test_a_stored_schema_is_sparks_letter_by_letter() -> None:
+    assert schema_json(struct(STORED_DDL)) == STORED
+    assert parse_schema_json(STORED) == struct(STORED_DDL)
+
+
+@given(types())
+def test_json_reads_back_the_same(data_type: DataType) -> None:
+    text = type_json(data_type)
+    assert parse_type_json(text) == data_type
+    assert type_json(parse_type_json(text)) == text
+
+
+@given(structs(types()))
+def test_a_stored_schema_writes_back_the_same_text(schema: StructType) -> None:
+    text = schema_json(schema)
+    assert schema_json(parse_schema_json(text)) == text
+
+
+@given(structs(types(named=plain_names), named=plain_names))
+def test_a_stored_schema_with_plain_names_reads_back_the_same(schema: StructType) -> None:
+    assert parse_schema_json(schema_json(schema)) == schema
+
+
+@given(structs(types()))
+def test_pyspark_reads_our_json_and_we_read_its(schema: StructType) -> None:
+    theirs = SparkStruct.fromJson(json.loads(type_json(schema)))
+    back = parse_type_json(theirs.json())
+    again = SparkStruct.fromJson(json.loads(type_json(back)))
+    assert again == theirs
+    assert json.loads(again.json()) == json.loads(theirs.json())
+
+
+@given(structs(types()))
+def test_ids_travel_in_the_metadata_where_asked_for(schema: StructType) -> None:
+    numbered, _ = assign_ids(schema, 1)
+    assert parse_type_json(type_json(numbered, field_ids=True), field_ids=True) == numbered
+    assert parse_type_json(type_json(numbered)) == schema
+
+
+def test_ids_of_others_stay_metadata() -> None:
+    text = field_json(metadata='{"parquet.field.id":7}')
+    schema = parse_schema_json(text)
+    assert schema.fields[0].field_id is None
+    assert schema_json(schema) == text
+    assert schema_json(assign_ids(schema, 1)[0], field_ids=True) == text.replace("7", "1")
+    assert parse_schema_json(text, field_ids=True).fields[0].field_id == 7
+
+
+def test_metadata_is_kept_as_it_came() -> None:
+    metadata = '{"comment":5,"k":[1,2.5,true,null,"ü"],"n":9223372036854775807,"m":{"x":{}}}'
+    text = field_json(metadata=metadata)
+    assert parse_schema_json(text).fields[0].metadata == metadata
+    assert schema_json(parse_schema_json(text)) == text
+
+
+def test_metadata_may_be_missing() -> None:
+    text = '{"type":"struct","fields":[{"name":"a","type":"integer","nullable":true}]}'
+    assert parse_schema_json(text) == struct("a int")
+
+
+@pytest.mark.parametrize(
+    "named", ["nonsense", "array<char(3)>", "struct<a", "int", "varchar(3) x"]
+)
+def test_a_char_type_that_does_not_fit_leaves_string_and_metadata(named: str) -> None:
+    text = field_json('"string"', f'{{"__CHAR_VARCHAR_TYPE_STRING":"{named}"}}')
+    schema = parse_schema_json(text)
+    assert schema.fields[0].type == StringType()
+    assert schema_json(schema) == text
+
+
+def test_char_below_a_field_name_that_hive_quotes_not_is_found() -> None:
+    schema = StructType((StructField("a", struct("`b c` char(3)"), comment="x"),))
+    assert parse_schema_json(schema_json(schema)) == schema
+
+
+@pytest.mark.parametrize("value", ["5", '{"b":"icu.UNICODE"}', '{"a":"UNICODE"}', '{"a.key":"x.y"}'])
+def test_collations_that_do_not_fit_stay_metadata(value: str) -> None:
+    text = field_json('"string"', f'{{"__COLLATIONS":{value}}}')
+    schema = parse_schema_json(text)
+    assert schema.fields[0].type == StringType()
+    assert schema_json(schema) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "at position 0"),
+        ('{"type":"struct","fields":[}', "at position 27"),
+        ("5", "the type: expected the name of a type or an object, found 5"),
+        ("[]", "the type: expected the name of a type or an object"),
+        ('"intx"', "the type: expected the name of a type"),
+        ('"struct<a:int>"', "the type: expected the name of a type"),
+        ('"decimal(39,0)"', "the type: decimal(39,0)"),
+        ('{"type":"set"}', 'the type.type: expected "array", "map" or "struct", found "set"'),
+        ('{"type":"udt","class":"x","sqlType":"double"}', "user-defined type"),
+        ('{"type":"array","containsNull":true}', "the type has no 'elementType'"),
+        ('{"type":"array","elementType":"integer"}', "the type has no 'containsNull'"),
+        ('{"type":"map","keyType":"integer","valueType":"integer","valueContainsNull":1}', "true"),
+        ('{"type":"struct"}', "the type has no 'fields'"),
+        ('{"type":"struct","fields":{}}', "the type.fields: expected a list"),
+        ('{"type":"struct","fields":[5]}', "the type.fields[0]: expected an object"),
+        ('{"type":"struct","fields":[{"name":5}]}', "the type.fields[0].name: expected a text"),
+        (field_json('"nope"'), "the type.fields[0].type: expected the name of a type"),
+        (field_json(metadata="[1]"), "the type.fields[0].metadata: expected an object"),
+        (field_json(metadata='{"k":NaN}'), "NaN is not JSON"),
+        (field_json(metadata='{"k":1e999}'), "does not parse"),
+        (field_json(metadata='{"k":"\\ud800"}'), "half a surrogate pair"),
+        (field_json(metadata='{"k":' + "[" * 200 + "]" * 200 + "}"), "nested too deep"),
+        ('{"type":"array","elementType":' * 101 + '"integer"' + "}" * 101, "nested too deep"),
+        ("[" * 1_000_000, "nested too deep"),
+    ],
+)
+def test_wrong_json_is_refused_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(InvalidType) as caught:
+        parse_type_json(text)
+    assert message in caught.value.message
+
+
+def test_a_schema_must_be_a_struct() -> None:
+    with pytest.raises(InvalidType, match="must be a struct"):
+        parse_schema_json('"integer"')
+
+
+def test_a_hundred_levels_of_struct_are_read_and_written() -> None:
+    deep: DataType = INT
+    for _ in range(99):
+        deep = StructType((StructField("a", deep),))
+    schema = StructType((StructField("a", deep), StructField("b", CharType(3))))
+    assert parse_schema_json(schema_json(schema)) == schema
+
+
+def test_ten_thousand_columns_are_read_and_written_in_under_a_second() -> None:
+    schema = struct(", ".join(f"c{i} array<decimal(9,2)> comment 'x'" for i in range(10_000)))
+    start = time.process_time()
+    assert parse_schema_json(schema_json(schema)) == schema
+    assert time.process_time() - start < 1.0
