@@ -1,0 +1,47 @@
+"""A linearizable key-value store: one interface, one implementation for each kind of server."""
+
+from strandline.metastorage.sqlite import SqliteMetastorage
+from strandline.metastorage.store import (
+    MAX_KEY_LENGTH,
+    MAX_VALUE_BYTES,
+    Absent,
+    Condition,
+    Delete,
+    DeleteRange,
+    Exists,
+    Head,
+    KeyValue,
+    Lease,
+    LeaseHeld,
+    Metastorage,
+    MetastorageStatistics,
+    Operation,
+    Outcome,
+    Put,
+    RevisionIs,
+    ValueIs,
+    prefix_end,
+)
+
+__all__ = [
+    "MAX_KEY_LENGTH",
+    "MAX_VALUE_BYTES",
+    "Absent",
+    "Condition",
+    "Delete",
+    "DeleteRange",
+    "Exists",
+    "Head",
+    "KeyValue",
+    "Lease",
+    "LeaseHeld",
+    "Metastorage",
+    "MetastorageStatistics",
+    "Operation",
+    "Outcome",
+    "Put",
+    "RevisionIs",
+    "SqliteMetastorage",
+    "ValueIs",
+    "prefix_end",
+]

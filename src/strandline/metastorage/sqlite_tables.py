@@ -1,0 +1,118 @@
+"""The tables of the metastorage in SQLite, and the leases among them.
+
+A lease row stays when its lease ends, with no holder, so that its token goes on growing. Whoever
+first sees a lease expired takes the holder out of the row: a time that was only looked at could be
+ahead of what another reader sees after its wall clock was set back, and the lease would be alive
+again.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+)
+
+from strandline.clock import Timestamp, add_milliseconds
+from strandline.metastorage.store import Lease
+
+METADATA = MetaData()
+PART = "metastorage"
+VERSION = 1
+
+ENTRIES = Table(
+    "metastorage",
+    METADATA,
+    Column("key", String, primary_key=True),
+    Column("revision", BigInteger, nullable=False),
+    Column("time", BigInteger, nullable=False),
+    # Last, because SQLite reads a row from its start, through every page of a large value.
+    Column("value", LargeBinary, nullable=False),
+)
+Index("metastorage_by_revision", ENTRIES.c.revision, ENTRIES.c.key)
+
+HEAD = Table(
+    "metastorage_head",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("revision", BigInteger, nullable=False),
+    Column("time", BigInteger, nullable=False),
+    # Of deletions up to this revision nothing is known any more.
+    Column("forgotten", BigInteger, nullable=False),
+)
+
+DELETIONS = Table(
+    "metastorage_deletion",
+    METADATA,
+    Column("revision", BigInteger, primary_key=True),
+    Column("key", String, primary_key=True),
+    sqlite_with_rowid=False,
+)
+
+LEASES = Table(
+    "metastorage_lease",
+    METADATA,
+    Column("name", String, primary_key=True),
+    Column("holder", String),
+    Column("expires", BigInteger, nullable=False),
+    Column("token", BigInteger, nullable=False),
+)
+
+
+def lease_row(connection: Connection, name: str) -> Lease | None:
+    """The lease in the row of ``name``, expired or not; None where there is no holder."""
+    row = connection.exec_driver_sql(
+        "SELECT holder, expires, token FROM metastorage_lease"
+        " WHERE name = ? AND holder IS NOT NULL",
+        (name,),
+    ).first()
+    return None if row is None else Lease(name, row[0], Timestamp(row[1]), row[2])
+
+
+def live_lease(connection: Connection, name: str, now: Timestamp) -> Lease | None:
+    """The lease if it is held at ``now``. An expired one is ended for everyone.
+
+    Runs in a write transaction that gave ``now``.
+    """
+    lease = lease_row(connection, name)
+    if lease is not None and lease.expires <= now:
+        end_lease(connection, lease)
+        return None
+    return lease
+
+
+def grant_lease(
+    connection: Connection, name: str, holder: str, now: Timestamp, ttl_ms: int
+) -> Lease | None:
+    """The lease for ``holder``: a new one with the next token, or its own; None if it is taken."""
+    expires = add_milliseconds(now, ttl_ms)
+    held = live_lease(connection, name, now)
+    if held is not None and held.holder != holder:
+        return None
+    if held is None:
+        connection.exec_driver_sql(
+            "INSERT INTO metastorage_lease (name, holder, expires, token) VALUES (?, ?, ?, 1)"
+            " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder,"
+            " expires = excluded.expires, token = token + 1",
+            (name, holder, expires),
+        )
+    else:
+        connection.exec_driver_sql(
+            "UPDATE metastorage_lease SET expires = ? WHERE name = ?", (expires, name)
+        )
+    return lease_row(connection, name)
+
+
+def end_lease(connection: Connection, lease: Lease) -> None:
+    """Take the holder out of the row if it is still this lease."""
+    connection.exec_driver_sql(
+        "UPDATE metastorage_lease SET holder = NULL WHERE name = ? AND token = ?",
+        (lease.name, lease.token),
+    )

@@ -1,0 +1,203 @@
+"""How a SQLite file is found, opened and what its errors mean.
+
+The rules of every connection: write-ahead log, so that readers never wait for writers;
+``synchronous=FULL``, so that a commit which returned is on disk; foreign keys; and Python's own
+transaction handling switched off (``isolation_level=None``): it opens transactions by looking at
+the first word of a statement, never for reads, and so gives neither snapshots nor
+``BEGIN IMMEDIATE``.
+
+A file on a network file system is refused. SQLite's log keeps its index in memory shared between
+processes, and its locks are the file system's: over a network the one does not exist and the other
+are often only promised, and the result is a torn file, long after the cause.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import time
+from pathlib import Path
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from strandline.errors import (
+    CorruptData,
+    DeadlineExceeded,
+    InvalidInput,
+    StrandlineError,
+    Unavailable,
+    UnsupportedOperation,
+)
+
+MOUNTS = Path("/proc/self/mounts")
+
+_NETWORK_KINDS = re.compile(
+    r"9p|afs|beegfs|ceph|cifs|coda|davfs|gfs2|gpfs|lustre|ncpfs|nfs|nfs4|ocfs2|smb[23]?|smbfs"
+    r"|virtiofs|wekafs"
+    r"|fuse\.(sshfs|s3fs|glusterfs|ceph|rclone|gcsfuse|goofys|davfs|nfs|smb|curlftpfs|juicefs).*"
+)
+
+READER_BUSY_MS = 5_000
+"""A reader of a write-ahead log waits only while another process recovers or removes the log."""
+WRITER_BUSY_MS = 3
+"""SQLite sleeps 1 ms, then 2, and gives the decision back to our own loop, which has a deadline."""
+_JOURNAL_LIMIT = 64 << 20
+_FIRST_OPEN_PATIENCE = 10.0
+
+
+def sqlite_url(path: Path | str) -> str:
+    """The URL of a database file; any character of the path survives."""
+    return URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
+
+
+def file_of(url: str) -> Path:
+    """The file that a ``sqlite:///…`` URL names, absolute and with symbolic links resolved.
+
+    Raises `InvalidInput` for a URL that is none, for a database in memory, for a folder that is
+    missing and for a folder in place of the file; `UnsupportedOperation` for other databases.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise InvalidInput(
+            f"{url!r} is not a database URL; write it like sqlite:////folder/strandline.db"
+        ) from None
+    if parsed.get_backend_name() != "sqlite":
+        raise UnsupportedOperation(
+            f"this release keeps its data in SQLite; {parsed.get_backend_name()!r} is not supported"
+        )
+    if not parsed.database or parsed.database == ":memory:" or parsed.query:
+        raise InvalidInput(
+            f"{url!r} names no database file; write it like sqlite:////folder/strandline.db"
+        )
+    path = Path(parsed.database)
+    try:
+        path = path.resolve()
+        if not path.parent.is_dir():
+            raise InvalidInput(f"the folder {path.parent} does not exist; create it first")
+        if path.is_dir():
+            raise InvalidInput(f"{path} is a folder; a database file is needed in its place")
+    except OSError as error:
+        raise Unavailable(f"{path} can not be reached ({error.strerror}); look at it") from None
+    return path
+
+
+def refuse_network_file_system(path: Path, *, mounts: Path = MOUNTS) -> None:
+    """Raise `UnsupportedOperation` when ``path`` (absolute, resolved) is not on a local disk.
+
+    Where there is no list of mounts (not Linux) nothing is known, and nothing is refused.
+    """
+    try:
+        lines = mounts.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return
+    best, kind = "", ""
+    for line in lines:
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[1])
+        # Of two mounts on one point the later hides the earlier.
+        if len(point) >= len(best) and path.is_relative_to(point):
+            best, kind = point, fields[2]
+    if _NETWORK_KINDS.fullmatch(kind):
+        raise UnsupportedOperation(
+            f"{path} lies on a network file system ({kind}, mounted at {best}), where SQLite's"
+            " locks do not hold; use a folder on a local disk"
+        )
+
+
+def connect(path: Path, *, synchronous: str, busy_ms: int, query_only: bool) -> sqlite3.Connection:
+    """A connection under the rules of this module; the caller opens every transaction itself."""
+    connection = sqlite3.connect(
+        path,
+        timeout=READER_BUSY_MS / 1000,
+        isolation_level=None,
+        check_same_thread=False,  # a connection moves between threads, one at a time
+        cached_statements=256,
+    )
+    try:
+        _use_write_ahead_log(connection, path)
+        connection.execute(f"PRAGMA synchronous={synchronous}")
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute(f"PRAGMA journal_size_limit={_JOURNAL_LIMIT}")
+        connection.execute(f"PRAGMA query_only={'ON' if query_only else 'OFF'}")
+        connection.execute(f"PRAGMA busy_timeout={busy_ms}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
+    """Two processes that create the file together may collide here, where SQLite does not wait."""
+    end = time.monotonic() + _FIRST_OPEN_PATIENCE
+    while True:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.001)
+            continue
+        if mode != "wal":
+            raise Unavailable(f"{path} can not use a write-ahead log (it is in mode {mode!r})")
+        return
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether another connection was in the way."""
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def is_io_error(error: BaseException) -> bool:
+    """Whether the disk failed."""
+    return _code(error) == sqlite3.SQLITE_IOERR
+
+
+def is_database_error(error: BaseException) -> bool:
+    """Whether ``error`` comes from the database or its pool and may be translated."""
+    return isinstance(error, DBAPIError | PoolTimeout | sqlite3.Error)
+
+
+def translate(error: BaseException, path: Path) -> StrandlineError | None:
+    """Our error for one of SQLite or of the pool; None where it is the caller's (a constraint)."""
+    if isinstance(error, PoolTimeout):
+        return DeadlineExceeded(f"no connection to {path} came free: too many reads at once")
+    code = _code(error)
+    said = getattr(error, "orig", None) or error
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return CorruptData(
+            f"{path} is damaged or is no SQLite database ({said}); restore from a backup of the"
+            " whole folder"
+        )
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return DeadlineExceeded(f"{path} is locked by another process ({said}); try again")
+    if code == sqlite3.SQLITE_FULL:
+        return Unavailable(f"the disk that holds {path} is full; free space and try again")
+    if code == sqlite3.SQLITE_TOOBIG:
+        return InvalidInput(f"a value is larger than {path} can hold ({said})")
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+        return Unavailable(_unwritable(path))
+    if code == sqlite3.SQLITE_CANTOPEN:
+        writable = os.access(path.parent, os.W_OK)
+        return Unavailable(f"{path} can not be opened ({said})" if writable else _unwritable(path))
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL):
+        return Unavailable(f"reading or writing {path} failed ({said}); look at the disk")
+    return None
+
+
+def _unwritable(path: Path) -> str:
+    return (
+        f"{path} or its folder can not be written by this user; readers write too (locks and the"
+        " log's index), so give this user the right to write the folder"
+    )
+
+
+def _code(error: BaseException) -> int | None:
+    """SQLite's primary result code."""
+    code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF

@@ -1,0 +1,71 @@
+"""A lock that is given in the order in which it was asked for.
+
+Writers of one process wait here, and not in SQLite's own back-off, which sleeps in growing steps
+and lets whoever wakes at the right moment in first. `threading.Lock` promises no order either: with
+sixteen threads that write in a loop one of them can wait for seconds.
+
+The lock is handed over, never dropped while somebody waits: `release` wakes the thread that waited
+longest, and that thread owns the lock from then on, even before it runs. So a wait that ends by its
+time-out must look once more whether it was served in the same moment.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+
+class Turns:
+    """A first-come-first-served mutex with a time-out. Not reentrant."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._waiting: deque[threading.Lock] = deque()
+        self._taken = False
+        self._owner: int | None = None
+
+    def acquire(self, *, timeout: float) -> bool:
+        """True when it is this thread's turn, False after ``timeout`` seconds (0: do not wait)."""
+        with self._guard:
+            if not self._taken:
+                self._taken = True
+                self._owner = threading.get_ident()
+                return True
+            turn = threading.Lock()
+            turn.acquire()
+            self._waiting.append(turn)
+        try:
+            served = turn.acquire(timeout=max(timeout, 0.0))
+        except BaseException:
+            if not self._leave(turn):
+                self.release()
+            raise
+        if not served and self._leave(turn):
+            return False
+        self._owner = threading.get_ident()
+        return True
+
+    def release(self) -> None:
+        """Give the lock to the thread that has waited longest."""
+        with self._guard:
+            self._owner = None
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._taken = False
+
+    def held_by_this_thread(self) -> bool:
+        """Whether the calling thread holds the lock."""
+        return self._owner == threading.get_ident()
+
+    def waiting(self) -> int:
+        """How many threads wait."""
+        return len(self._waiting)
+
+    def _leave(self, turn: threading.Lock) -> bool:
+        """Stop waiting; False if the lock was handed over meanwhile."""
+        with self._guard:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+                return True
+            return False

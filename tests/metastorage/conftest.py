@@ -1,0 +1,72 @@
+"""A fresh store of each kind, and more nodes on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from strandline.clock import HybridClock
+from strandline.metastorage import Metastorage, Outcome, Put
+from tests.metastorage.stores import STORES, StoreKind
+
+
+@dataclass
+class Wall:
+    """A wall clock that stands until it is set."""
+
+    now: int
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@dataclass
+class Place:
+    """One store, to be opened by as many nodes as a test wants."""
+
+    kind: str
+    address: str
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    def node(self, wall: Wall | None = None) -> Metastorage:
+        """The store as another node has it open, with that node's wall clock."""
+        clock = HybridClock() if wall is None else HybridClock(wall)
+        return self._open.enter_context(STORES[self.kind].open(self.address, clock))
+
+    def close(self) -> None:
+        self._open.close()
+
+
+@pytest.fixture(params=STORES)
+def kind_name(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def kind(kind_name: str) -> StoreKind:
+    return STORES[kind_name]
+
+
+@pytest.fixture
+def place(kind_name: str, tmp_path: Path) -> Iterator[Place]:
+    made = Place(kind_name, STORES[kind_name].create(tmp_path))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(place: Place) -> Metastorage:
+    return place.node()
+
+
+def put(store: Metastorage, key: str, value: bytes = b"") -> Outcome:
+    return store.invoke([], [Put(key, value)])
+
+
+def keys(store: Metastorage, prefix: str = "") -> list[str]:
+    return [found.key for found in store.range(prefix, prefix + "~")]

@@ -1,0 +1,163 @@
+"""The metastorage as a dictionary, and the random calls that compare the two."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from strandline.clock import HybridClock, Timestamp, timestamp
+from strandline.metastorage import (
+    Absent,
+    Condition,
+    Delete,
+    DeleteRange,
+    Exists,
+    KeyValue,
+    Operation,
+    Put,
+    RevisionIs,
+    ValueIs,
+    prefix_end,
+)
+from tests.metastorage.conftest import Wall
+from tests.metastorage.stores import StoreKind
+
+KEYS = st.sampled_from(["a", "a.1", "a.10", "a.2", "b", "c~"])
+PREFIXES = st.sampled_from(["", "a", "a.", "a.1", "b", "c", "d"])
+VALUES = st.sampled_from([b"", b"1", b"2"])
+CONDITIONS = st.lists(
+    st.one_of(
+        st.builds(Exists, KEYS),
+        st.builds(Absent, KEYS),
+        st.builds(ValueIs, KEYS, VALUES),
+        st.builds(RevisionIs, KEYS, st.integers(1, 6)),
+    ),
+    max_size=2,
+)
+
+
+@st.composite
+def operations(draw: st.DrawFn) -> list[Operation]:
+    """Operations of one branch: none touches what another puts."""
+    puts = draw(st.dictionaries(KEYS, VALUES, max_size=3))
+    found: list[Operation] = [Put(key, value) for key, value in puts.items()]
+    for start, end in draw(st.lists(st.tuples(KEYS, KEYS), max_size=2)):
+        if start == end and start not in puts:
+            found.append(Delete(start))
+        elif not any(start <= key < end for key in puts):
+            found.append(DeleteRange(start, end))
+    return draw(st.permutations(found))
+
+
+class AgainstADictionary(RuleBasedStateMachine):
+    """Two nodes with wall clocks of their own on one store, and a dictionary."""
+
+    def __init__(self, kind: StoreKind) -> None:
+        super().__init__()
+        self.stack = ExitStack()
+        folder = self.stack.enter_context(tempfile.TemporaryDirectory())
+        address = kind.create(Path(folder))
+        self.walls = [Wall(1_000), Wall(1_000)]
+        self.nodes = [
+            self.stack.enter_context(kind.open(address, HybridClock(wall))) for wall in self.walls
+        ]
+        self.entries: dict[str, KeyValue] = {}
+        self.changed: dict[str, int] = {}
+        self.revision = 0
+        self.time = Timestamp(0)
+        self.floor = Timestamp(0)
+
+    def teardown(self) -> None:
+        """Close both nodes and remove the store."""
+        self.stack.close()
+
+    @rule(node=st.integers(0, 1), wall=st.integers(1, 5_000))
+    def set_wall(self, node: int, wall: int) -> None:
+        self.walls[node].now = wall
+
+    @rule(
+        node=st.integers(0, 1),
+        conditions=CONDITIONS,
+        on_success=operations(),
+        on_failure=operations(),
+    )
+    def invoke(
+        self,
+        node: int,
+        conditions: list[Condition],
+        on_success: list[Operation],
+        on_failure: list[Operation],
+    ) -> None:
+        outcome = self.nodes[node].invoke(conditions, on_success, on_failure)
+        succeeded = all(self.holds(condition) for condition in conditions)
+        assert outcome.succeeded == succeeded
+        touched = self.touched(on_success if succeeded else on_failure)
+        if touched:
+            assert outcome.time > self.floor
+            assert outcome.time >= timestamp(self.walls[node].now)
+            self.revision, self.time, self.floor = self.revision + 1, outcome.time, outcome.time
+        assert (outcome.revision, outcome.time) == (self.revision, self.time)
+        for key, value in touched.items():
+            self.changed[key] = self.revision
+            if value is None:
+                del self.entries[key]
+            else:
+                self.entries[key] = KeyValue(key, value, self.revision, self.time)
+
+    def holds(self, condition: Condition) -> bool:
+        match condition:
+            case Exists():
+                return condition.key in self.entries
+            case Absent():
+                return condition.key not in self.entries
+            case ValueIs():
+                found = self.entries.get(condition.key)
+                return found is not None and found.value == condition.value
+            case RevisionIs():
+                found = self.entries.get(condition.key)
+                return found is not None and found.revision == condition.revision
+        raise AssertionError(condition)
+
+    def touched(self, operations: list[Operation]) -> dict[str, bytes | None]:
+        found: dict[str, bytes | None] = {}
+        for operation in operations:
+            match operation:
+                case Put():
+                    found[operation.key] = operation.value
+                case Delete() if operation.key in self.entries:
+                    found[operation.key] = None
+                case DeleteRange():
+                    inside = (k for k in self.entries if operation.start <= k < operation.end)
+                    found.update(dict.fromkeys(inside))
+        return found
+
+    @rule(node=st.integers(0, 1), key=KEYS)
+    def get(self, node: int, key: str) -> None:
+        assert self.nodes[node].get(key) == self.entries.get(key)
+
+    @rule(node=st.integers(0, 1), start=KEYS, end=KEYS, limit=st.none() | st.integers(1, 3))
+    def range(self, node: int, start: str, end: str, limit: int | None) -> None:
+        wanted = [self.entries[key] for key in sorted(self.entries) if start <= key < end]
+        assert self.nodes[node].range(start, end, limit=limit) == wanted[:limit]
+
+    @rule(node=st.integers(0, 1))
+    def check(self, node: int) -> None:
+        head = self.nodes[node].check()
+        assert head.revision == self.revision
+        assert head.time > self.floor
+        self.floor = head.time
+
+    @rule(node=st.integers(0, 1), prefix=PREFIXES, back=st.integers(0, 4))
+    def wait(self, node: int, prefix: str, back: int) -> None:
+        after = max(0, self.revision - back)
+        inside = (r for k, r in self.changed.items() if prefix <= k < prefix_end(prefix))
+        wanted = max(inside, default=0) > after
+        assert self.nodes[node].wait_for_change(prefix, after, timeout=0) == wanted
+
+    @invariant()
+    def revision_is_the_model_s(self) -> None:
+        assert [node.revision() for node in self.nodes] == [self.revision] * 2

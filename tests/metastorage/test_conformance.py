@@ -1,0 +1,332 @@
+"""What every metastorage has to prove: entries, waiting, ends. Nothing knows which one it is."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from strandline.clock import Timestamp
+from strandline.errors import InvalidInput, Stopping
+from strandline.metastorage import (
+    MAX_KEY_LENGTH,
+    MAX_VALUE_BYTES,
+    Absent,
+    Condition,
+    Delete,
+    DeleteRange,
+    Exists,
+    KeyValue,
+    LeaseHeld,
+    Metastorage,
+    Operation,
+    Outcome,
+    Put,
+    RevisionIs,
+    ValueIs,
+)
+from tests.metastorage.conftest import Place, keys, put
+
+# Reading and writing
+
+
+def test_an_empty_store_has_revision_0_and_nothing_in_it(store: Metastorage) -> None:
+    assert store.revision() == 0
+    assert store.check().revision == 0
+    assert store.get("a") is None
+    assert store.range("", "\x7f") == []
+    assert store.invoke([Exists("a")], [Put("a", b"")]) == Outcome(False, 0, Timestamp(0))
+
+
+def test_a_key_carries_the_revision_and_time_of_the_invoke_that_wrote_it(
+    store: Metastorage,
+) -> None:
+    first = store.invoke([], [Put("a", b"1"), Put("b", b"\0\xff")])
+    second = put(store, "a", b"2")
+    assert (first.succeeded, first.revision, second.revision) == (True, 1, 2)
+    assert first.time < second.time
+    assert store.get("a") == KeyValue("a", b"2", 2, second.time)
+    assert store.get("b") == KeyValue("b", b"\0\xff", 1, first.time)
+    assert store.revision() == 2
+
+
+def test_writing_the_same_value_again_is_a_write(store: Metastorage) -> None:
+    put(store, "a", b"1")
+    assert put(store, "a", b"1").revision == 2
+
+
+def test_a_range_is_in_byte_order_and_half_open(store: Metastorage) -> None:
+    names = ["a", "a.1", "a.10", "a.2", "a/", "aB", "b", "~", "A"]
+    store.invoke([], [Put(name, name.encode()) for name in names])
+    assert [found.key for found in store.range("", "\x7f")] == sorted(names)
+    assert [found.key for found in store.range("a.1", "a.2")] == ["a.1", "a.10"]
+    assert [found.value for found in store.range("a.", "a/", limit=2)] == [b"a.1", b"a.10"]
+    assert store.range("b", "a") == []
+    assert store.range("a", "a") == []
+
+
+def test_deletes_remove_what_is_there(store: Metastorage) -> None:
+    store.invoke([], [Put(f"k{n}", b"") for n in range(6)])
+    outcome = store.invoke([], [Delete("k5"), DeleteRange("k1", "k3"), Put("new", b"")])
+    assert (outcome.succeeded, outcome.revision) == (True, 2)
+    assert keys(store) == ["k0", "k3", "k4", "new"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        (Exists("a"), True),
+        (Exists("b"), False),
+        (Absent("a"), False),
+        (Absent("b"), True),
+        (ValueIs("a", b"1"), True),
+        (ValueIs("a", b"2"), False),
+        (ValueIs("b", b""), False),
+        (ValueIs("empty", b""), True),
+        (RevisionIs("a", 1), True),
+        (RevisionIs("a", 2), False),
+        (RevisionIs("b", 1), False),
+        (LeaseHeld("none", 1), False),
+    ],
+)
+def test_a_condition_chooses_the_branch(
+    store: Metastorage, condition: Condition, holds: bool
+) -> None:
+    store.invoke([], [Put("a", b"1"), Put("empty", b"")])
+    outcome = store.invoke([condition], [Put("yes", b"")], [Put("no", b"")])
+    assert outcome.succeeded is holds
+    assert outcome.revision == 2
+    assert set(keys(store)) - {"a", "empty"} == {"yes" if holds else "no"}
+
+
+def test_all_conditions_must_hold(store: Metastorage) -> None:
+    put(store, "a", b"1")
+    both: list[Condition] = [Exists("a"), Absent("b")]
+    assert store.invoke(both, [Put("b", b"")]).succeeded
+    assert not store.invoke(both, [Put("c", b"")]).succeeded
+    assert keys(store) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "operations"),
+    [
+        ([Exists("none")], [Put("b", b"")]),
+        ([], []),
+        ([], [Delete("none"), DeleteRange("n", "o")]),
+        ([], [DeleteRange("b", "a")]),
+    ],
+)
+def test_an_invoke_that_changes_nothing_does_not_move_the_head(
+    store: Metastorage, conditions: list[Condition], operations: list[Operation]
+) -> None:
+    before = put(store, "a")
+    after = store.invoke(conditions, operations)
+    assert (after.revision, after.time) == (before.revision, before.time)
+    assert store.revision() == 1
+    assert put(store, "a").revision == 2
+
+
+def test_another_node_reads_what_was_written(place: Place) -> None:
+    one, other = place.node(), place.node()
+    for number in range(20):
+        outcome = put(one, "a", b"%d" % number)
+        assert other.revision() == outcome.revision
+        assert other.get("a") == one.get("a")
+        assert other.range("a", "b") == one.range("a", "b")
+
+
+def test_what_was_written_is_there_after_a_restart(place: Place) -> None:
+    outcome = put(place.node(), "a", b"1")
+    place.close()
+    store = place.node()
+    assert store.get("a") == KeyValue("a", b"1", 1, outcome.time)
+    assert store.revision() == 1
+    assert put(store, "b").time > outcome.time
+
+
+def test_a_value_of_twenty_megabytes_is_one_value(store: Metastorage) -> None:
+    value = random.Random(0).randbytes(20_000_000)
+    put(store, "big", value)
+    found = store.get("big")
+    assert found is not None
+    assert found.value == value
+    assert store.invoke([ValueIs("big", value)], [Delete("big")]).succeeded
+    assert store.get("big") is None
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        [Put("", b"")],
+        [Put("é", b"")],
+        [Put("a\n", b"")],
+        [Put("a" * (MAX_KEY_LENGTH + 1), b"")],
+        [Put("a", b"x" * (MAX_VALUE_BYTES + 1))],
+        [Put("a", b""), Put("b", b""), Put("a", b"")],
+        [Put("a", b""), Delete("a")],
+        [DeleteRange("a", "c"), Put("b", b"")],
+        [Delete("")],
+        [DeleteRange("é", "ü")],
+        [Put("a", "text")],  # type: ignore[arg-type]  # what a caller without types may send
+    ],
+    ids=lambda operations: type(operations[-1]).__name__,
+)
+def test_what_no_store_takes_is_refused_whole(
+    store: Metastorage, operations: list[Operation]
+) -> None:
+    put(store, "kept")
+    with pytest.raises(InvalidInput):
+        store.invoke([], [Put("first", b""), *operations])
+    with pytest.raises(InvalidInput):
+        store.invoke([Absent("kept")], [], operations)
+    assert keys(store) == ["kept"]
+    assert store.revision() == 1
+
+
+def test_other_bad_arguments_are_refused(store: Metastorage) -> None:
+    lease = store.acquire_lease("lead", "me", ttl_ms=1000)
+    assert lease is not None
+    for call in (
+        lambda: store.get(""),
+        lambda: store.range("", "é"),
+        lambda: store.range("a", "b", limit=0),
+        lambda: store.invoke([Exists("é")], []),
+        lambda: store.invoke([LeaseHeld("", 1)], []),
+        lambda: store.wait_for_change("é", 0, timeout=0),
+        lambda: store.acquire_lease("lead", "", ttl_ms=1),
+        lambda: store.acquire_lease("lead", "me", ttl_ms=0),
+        lambda: store.renew_lease(lease, ttl_ms=-1),
+        lambda: store.lease("\0"),
+    ):
+        with pytest.raises(InvalidInput):
+            call()
+
+
+def test_the_longest_key_and_the_empty_value_are_fine(store: Metastorage) -> None:
+    put(store, "~" * MAX_KEY_LENGTH)
+    found = store.get("~" * MAX_KEY_LENGTH)
+    assert found is not None
+    assert found.value == b""
+
+
+# Waiting
+
+
+def wait(store: Metastorage, prefix: str, after: int) -> bool:
+    """The answer that needs no waiting."""
+    return store.wait_for_change(prefix, after, timeout=0)
+
+
+def test_a_change_of_the_past_is_told_at_once(place: Place) -> None:
+    store, other = place.node(), place.node()
+    store.invoke([], [Put("a.1", b""), Put("a.2", b""), Put("b", b"")])
+    put(store, "c")
+    for node in (store, other):
+        assert wait(node, "a.", 0)
+        assert wait(node, "", 1)
+        assert wait(node, "c", 1)
+        assert not wait(node, "a.", 1)
+        assert not wait(node, "c", 2)
+        assert not wait(node, "d", 0)
+        assert not wait(node, "a.", 99)
+
+
+@pytest.mark.parametrize("operation", [Delete("a.2"), DeleteRange("a.2", "a.4")])
+def test_a_delete_is_a_change_under_its_own_prefix_only(place: Place, operation: Operation) -> None:
+    store, other = place.node(), place.node()
+    store.invoke([], [Put(key, b"") for key in ("a.1", "a.2", "a.5", "b")])
+    store.invoke([], [operation])
+    for node in (store, other):
+        assert wait(node, "a.", 1)
+        assert wait(node, "a.2", 1)
+        assert not wait(node, "a.1", 1)
+        assert not wait(node, "a.3", 1)
+        assert not wait(node, "a.", 2)
+    put(store, "a.2")
+    assert wait(other, "a.2", 2)
+
+
+def test_a_waiter_wakes_for_its_prefix_and_sleeps_through_others(place: Place) -> None:
+    store, other = place.node(), place.node()
+    for writer in (store, other):
+        seen = store.revision()
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(store.wait_for_change, "a", seen, timeout=60)
+            put(writer, "b")
+            put(writer, "c")
+            assert not waiting.done()
+            put(writer, "a")
+            assert waiting.result()
+
+
+def test_waiting_ends_with_its_time(store: Metastorage) -> None:
+    began = time.monotonic()
+    assert not store.wait_for_change("a", 0, timeout=0.02)
+    assert time.monotonic() - began >= 0.02
+
+
+def test_a_follower_sees_every_state_that_stays(place: Place) -> None:
+    writer, follower = place.node(), place.node()
+    rounds = 100
+    turn = threading.Barrier(2)
+
+    def follow() -> list[bytes]:
+        states = []
+        for _ in range(rounds):
+            seen = follower.revision()
+            turn.wait(60)
+            assert follower.wait_for_change("state", seen, timeout=60)
+            found = follower.get("state")
+            states.append(b"none" if found is None else found.value)
+        return states
+
+    with ThreadPoolExecutor(1) as threads:
+        following = threads.submit(follow)
+        for number in range(rounds):
+            turn.wait(60)
+            change = Delete("state") if number % 3 == 2 else Put("state", b"%d" % number)
+            writer.invoke([], [change])
+        states = following.result()
+    assert states == [b"none" if n % 3 == 2 else b"%d" % n for n in range(rounds)]
+
+
+# Ends and counts
+
+
+def test_a_closed_store_refuses_and_ends_those_who_wait(place: Place) -> None:
+    store, other = place.node(), place.node()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(store.wait_for_change, "a", 0, timeout=60)
+        put(other, "b")
+        store.close()
+        assert isinstance(waiting.exception(), Stopping)
+    store.close()
+    for call in (store.revision, store.check, lambda: store.get("a"), lambda: put(store, "a")):
+        with pytest.raises(Stopping):
+            call()
+    assert keys(other) == ["b"]
+
+
+def test_statistics_count_the_calls(store: Metastorage) -> None:
+    put(store, "a")
+    store.invoke([Absent("a")], [])
+    store.get("a")
+    store.range("a", "b")
+    store.check()
+    assert [store.revision() for _ in range(5)] == [1] * 5
+    store.wait_for_change("a", 0, timeout=0)
+    store.wait_for_change("a", 1, timeout=0)
+    store.lease("lead")
+    counted = store.statistics()
+    assert (counted.invokes, counted.refused) == (2, 1)
+    assert (counted.gets, counted.ranges, counted.checks) == (1, 1, 1)
+    assert counted.revisions == 5
+    assert counted.revision_reads <= 5
+    assert (counted.waits, counted.waits_timed_out) == (2, 1)
+    assert counted.lease_calls == 1

@@ -1,0 +1,116 @@
+"""What every metastorage has to prove: leases."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from strandline.clock import timestamp
+from strandline.errors import Conflict
+from strandline.metastorage import (
+    Condition,
+    LeaseHeld,
+    Metastorage,
+    Put,
+)
+from tests.metastorage.conftest import Place, Wall, keys, put
+
+
+def test_a_lease_has_one_holder_and_its_token_grows_with_each(place: Place) -> None:
+    wall = Wall(1_000)
+    store, other = place.node(wall), place.node(wall)
+    assert store.lease("lead") is None
+    first = store.acquire_lease("lead", "one", ttl_ms=500)
+    assert first is not None
+    assert first.expires >= timestamp(1_500)
+    assert other.acquire_lease("lead", "two", ttl_ms=500) is None
+    assert other.lease("lead") == first
+    assert other.acquire_lease("else", "two", ttl_ms=500) is not None
+    store.release_lease(first)
+    assert other.lease("lead") is None
+    second = other.acquire_lease("lead", "two", ttl_ms=500)
+    assert second is not None
+    assert second.token > first.token
+    store.release_lease(first)
+    assert store.lease("lead") == second
+
+
+def test_the_holder_keeps_its_token_when_it_asks_again(store: Metastorage) -> None:
+    first = store.acquire_lease("lead", "one", ttl_ms=60_000)
+    again = store.acquire_lease("lead", "one", ttl_ms=120_000)
+    assert first is not None
+    assert again is not None
+    assert again.token == first.token
+    assert again.expires > first.expires
+
+
+def test_an_expired_lease_is_gone_for_every_reader_for_good(place: Place) -> None:
+    wall, late = Wall(1_000), Wall(1_000)
+    store, slow = place.node(wall), place.node(late)
+    first = store.acquire_lease("lead", "one", ttl_ms=500)
+    assert first is not None
+    wall.now = 1_499
+    assert store.lease("lead") == first
+    wall.now = 1_501
+    assert store.lease("lead") is None
+    wall.now = 1_000
+    assert store.lease("lead") is None
+    assert slow.lease("lead") is None
+    with pytest.raises(Conflict, match="lead"):
+        slow.renew_lease(first, ttl_ms=500)
+    assert not slow.invoke([LeaseHeld("lead", first.token)], []).succeeded
+    second = slow.acquire_lease("lead", "one", ttl_ms=500)
+    assert second is not None
+    assert second.token > first.token
+
+
+def test_a_lease_expires_by_the_store_s_time_not_by_the_reader_s(place: Place) -> None:
+    wall, late = Wall(1_000), Wall(1_000)
+    store, slow = place.node(wall), place.node(late)
+    first = slow.acquire_lease("lead", "one", ttl_ms=500)
+    assert first is not None
+    wall.now = 2_000
+    put(store, "a")
+    assert slow.lease("lead") is None
+
+
+def test_a_write_that_relies_on_a_lease_names_its_token(place: Place) -> None:
+    wall = Wall(1_000)
+    store = place.node(wall)
+    lease = store.acquire_lease("lead", "one", ttl_ms=500)
+    assert lease is not None
+    relying: list[Condition] = [LeaseHeld("lead", lease.token)]
+    assert store.invoke(relying, [Put("a", b"")]).succeeded
+    assert not store.invoke([LeaseHeld("lead", lease.token + 1)], [Put("b", b"")]).succeeded
+    wall.now = 1_400
+    lease = store.renew_lease(lease, ttl_ms=500)
+    wall.now = 1_899
+    assert store.invoke(relying, [Put("a", b"")]).succeeded
+    wall.now = 1_901
+    assert not store.invoke(relying, [Put("b", b"")]).succeeded
+    wall.now = 1_000
+    assert not store.invoke(relying, [Put("b", b"")]).succeeded
+    assert store.lease("lead") is None
+    assert keys(store) == ["a"]
+
+
+def test_a_lost_lease_can_not_be_renewed(place: Place) -> None:
+    wall = Wall(1_000)
+    store = place.node(wall)
+    lost = store.acquire_lease("lead", "one", ttl_ms=500)
+    assert lost is not None
+    wall.now = 2_000
+    assert store.acquire_lease("lead", "two", ttl_ms=500) is not None
+    with pytest.raises(Conflict, match="two holds"):
+        store.renew_lease(lost, ttl_ms=500)
+
+
+def test_one_of_many_gets_a_lease(place: Place) -> None:
+    nodes = [place.node(), place.node()]
+
+    def run_for(number: int) -> bool:
+        return nodes[number % 2].acquire_lease("lead", f"n{number}", ttl_ms=60_000) is not None
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(run_for, range(8))) == 1

@@ -1,0 +1,219 @@
+"""What every metastorage has to prove: one order and time over threads, nodes and processes."""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import pairwise
+
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from strandline.clock import timestamp
+from strandline.metastorage import (
+    Delete,
+    DeleteRange,
+    Head,
+    Outcome,
+    Put,
+)
+from tests.metastorage.conftest import Place, Wall, put
+from tests.metastorage.model import AgainstADictionary
+from tests.metastorage.stores import StoreKind
+from tests.metastorage.work import increment
+from tests.sql.processes import Process
+
+
+def test_time_grows_with_revision_whatever_the_wall_clocks_do(place: Place) -> None:
+    walls = [Wall(1_000), Wall(900_000), Wall(50)]
+    nodes = [place.node(wall) for wall in walls]
+    dice = random.Random(7)
+    seen = [Head(0, timestamp(1))]
+    for _ in range(60):
+        node = dice.randrange(3)
+        walls[node].now = max(1, walls[node].now + dice.choice([-500_000, -1, 0, 0, 1, 10_000]))
+        outcome = put(nodes[node], "a")
+        assert outcome.time >= timestamp(walls[node].now)
+        seen.append(Head(outcome.revision, outcome.time))
+    for earlier, later in pairwise(seen):
+        assert later.revision == earlier.revision + 1
+        assert later.time > earlier.time
+
+
+def test_every_write_after_a_check_has_a_later_time(place: Place) -> None:
+    ahead, behind = Wall(1_000_000), Wall(10)
+    fast, slow = place.node(ahead), place.node(behind)
+    put(slow, "a")
+    checked = fast.check()
+    assert checked.revision == 1
+    assert checked.time >= timestamp(1_000_000)
+    ahead.now = 5
+    assert slow.check().time > checked.time
+    assert put(slow, "a").time > checked.time
+    place.close()
+    assert put(place.node(behind), "a").time > checked.time
+
+
+def test_checks_and_writes_of_many_threads_form_one_order(place: Place) -> None:
+    """No write that a check did not see may have a time that the check promised to be past."""
+    walls = [Wall(1_000), Wall(5_000), Wall(100)]
+    nodes = [place.node(wall) for wall in walls]
+    heads: list[Head] = []
+    outcomes: list[Outcome] = []
+
+    def work(number: int) -> None:
+        dice = random.Random(number)
+        for _ in range(40):
+            walls[number % 3].now = dice.randrange(1, 10_000)
+            if dice.random() < 0.5:
+                heads.append(nodes[number % 3].check())
+            else:
+                outcomes.append(put(nodes[number % 3], f"k{number}"))
+
+    with ThreadPoolExecutor(9) as threads:
+        list(threads.map(work, range(9)))
+    assert sorted(outcome.revision for outcome in outcomes) == list(range(1, len(outcomes) + 1))
+    for head in heads:
+        for outcome in outcomes:
+            assert (outcome.revision > head.revision) == (outcome.time > head.time)
+
+
+def test_the_revision_is_never_older_than_a_write_that_returned(place: Place) -> None:
+    nodes = [place.node(), place.node()]
+    written = 0
+    lock = threading.Lock()
+    done = threading.Event()
+
+    def write(number: int) -> None:
+        nonlocal written
+        for _ in range(60):
+            revision = put(nodes[number % 2], f"k{number}").revision
+            with lock:
+                written = max(written, revision)
+
+    def read(number: int) -> int:
+        reads = 0
+        while not done.is_set():
+            floor = written
+            assert nodes[number % 2].revision() >= floor
+            reads += 1
+        return reads
+
+    with ThreadPoolExecutor(8) as threads:
+        readers = [threads.submit(read, number) for number in range(4)]
+        try:
+            list(threads.map(write, range(4)))
+        finally:
+            done.set()
+        assert all(reader.result() > 0 for reader in readers)
+    assert [node.revision() for node in nodes] == [240, 240]
+
+
+def test_increments_of_many_threads_lose_nothing(place: Place) -> None:
+    nodes = [place.node(), place.node()]
+
+    def increments(number: int) -> None:
+        for _ in range(20):
+            increment(nodes[number % 2], "number")
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(increments, range(8)))
+    found = nodes[0].get("number")
+    assert found is not None
+    assert (found.value, found.revision) == (b"160", 160)
+
+
+# Random calls
+
+
+def test_random_calls_on_two_nodes_give_what_a_dictionary_gives(kind: StoreKind) -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]  # Hypothesis leaves it untyped
+        lambda: AgainstADictionary(kind),
+        settings=settings(max_examples=40, stateful_step_count=25, deadline=None),
+    )
+
+
+# Several processes
+
+
+def test_increments_of_many_processes_lose_nothing(place: Place) -> None:
+    store = place.node()
+    with ExitStack() as stack:
+        others = [
+            stack.enter_context(
+                Process("tests.metastorage.work:increments", place.kind, place.address, 50)
+            )
+            for _ in range(3)
+        ]
+        for other in others:
+            assert other.hear() == "ready"
+        for other in others:
+            other.say("go")
+        for _ in range(50):
+            increment(store, "number")
+        for other in others:
+            assert other.hear() == "done"
+            assert other.finish() == 0
+    found = store.get("number")
+    assert found is not None
+    assert (found.value, found.revision, store.revision()) == (b"200", 200, 200)
+
+
+def test_a_waiter_in_another_process_is_told_of_puts_and_deletes(place: Place) -> None:
+    store = place.node()
+    with Process(
+        "tests.metastorage.work:wait_for_changes", place.kind, place.address, "p."
+    ) as other:
+        assert other.hear() == []
+        put(store, "q")
+        put(store, "p.1", b"x")
+        assert other.hear() == [["p.1", "x"]]
+        store.invoke([], [Delete("p.1")])
+        assert other.hear() == []
+        other.stop()
+        store.invoke([], [Put("p.1", b"y"), Put("p.2", b"z")])
+        store.invoke([], [DeleteRange("p.", "p.2")])
+        other.go_on()
+        assert other.hear() == [["p.2", "z"]]
+        put(store, "p.end")
+        assert other.hear() == [["p.2", "z"], ["p.end", ""]]
+        assert other.finish() == 0
+
+
+def test_the_revision_in_another_process_is_never_old(place: Place) -> None:
+    store = place.node()
+    with Process("tests.metastorage.work:answer_revisions", place.kind, place.address) as other:
+        assert other.hear() == "ready"
+        for _ in range(200):
+            mine = put(store, "mine").revision
+            other.say("look")
+            seen, theirs = other.hear()
+            assert seen == mine
+            assert store.revision() == theirs == mine + 1
+        other.say(None)
+        assert other.finish() == 0
+
+
+def test_a_process_killed_while_it_writes_loses_nothing_acknowledged_and_tears_nothing(
+    place: Place,
+) -> None:
+    store = place.node()
+    number = 0
+    for rounds in (1, 40):
+        with Process(
+            "tests.metastorage.work:write_pairs", place.kind, place.address, number
+        ) as other:
+            for _ in range(rounds):
+                number = other.hear()
+            other.kill()
+            assert other.popen.stdout is not None
+            acknowledged = [number, *map(int, other.popen.stdout.read().split())]
+        left, right = store.get("left"), store.get("right")
+        assert left is not None
+        assert right is not None
+        assert (left.value, left.revision) == (right.value, right.revision)
+        assert int(left.value) - acknowledged[-1] in (0, 1)
+        number = int(left.value)
+        assert put(store, "mine").revision == left.revision + 1

@@ -1,0 +1,205 @@
+"""What is special to the metastorage in SQLite; the conformance suite has the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.clock import HybridClock
+from strandline.errors import CorruptData, DeadlineExceeded, IncompatibleFormat
+from strandline.metastorage import (
+    MAX_VALUE_BYTES,
+    Absent,
+    Delete,
+    DeleteRange,
+    KeyValue,
+    Put,
+    SqliteMetastorage,
+)
+from strandline.sql import Database, open_engine, sqlite_url, stored_time, take_time
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "strandline.db"
+
+
+@pytest.fixture
+def database(path: Path) -> Iterator[Database]:
+    opened = open_engine(sqlite_url(path), patience=0.05)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def store(database: Database) -> SqliteMetastorage:
+    return SqliteMetastorage(database, HybridClock())
+
+
+def put(store: SqliteMetastorage, key: str, value: bytes = b"") -> int:
+    return store.invoke([], [Put(key, value)]).revision
+
+
+def test_a_value_of_the_largest_size_is_kept(store: SqliteMetastorage) -> None:
+    value = bytes(MAX_VALUE_BYTES)
+    put(store, "big", value)
+    found = store.get("big")
+    assert found is not None
+    assert found.value == value
+
+
+def test_the_time_is_the_database_s_and_shared_with_its_other_writers(
+    store: SqliteMetastorage, database: Database
+) -> None:
+    clock = HybridClock(lambda: 1)
+    before = store.invoke([], [Put("a", b"")]).time
+    with database.write() as connection:
+        between = take_time(connection, clock)
+    after = store.invoke([], [Put("a", b"")]).time
+    checked = store.check().time
+    assert before < between < after < checked
+    with database.read() as connection:
+        assert stored_time(connection) == checked
+
+
+def test_the_revision_is_read_again_only_after_a_commit(
+    store: SqliteMetastorage, database: Database
+) -> None:
+    put(store, "a")
+    reads = []
+    for step in (
+        lambda: None,
+        lambda: None,
+        lambda: put(store, "b"),
+        lambda: None,
+        store.check,
+        lambda: store.get("a"),
+    ):
+        step()
+        before = database.statistics().reads
+        store.revision()
+        reads.append(database.statistics().reads - before)
+    assert reads == [1, 0, 1, 0, 1, 0]
+
+
+def test_a_commit_between_looking_and_reading_is_not_taken_as_seen(
+    store: SqliteMetastorage, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data version that is remembered must be the one from before the revision was read."""
+    put(store, "a")
+    real, other = database.read, SqliteMetastorage(database, HybridClock())
+
+    def read_late() -> object:
+        monkeypatch.setattr(database, "read", real)
+        put(other, "b")
+        return real()
+
+    monkeypatch.setattr(database, "read", read_late)
+    assert store.revision() == 2
+    put(other, "c")
+    assert store.revision() == 3
+
+
+def test_reads_inside_a_transaction_of_the_caller_see_its_snapshot(
+    store: SqliteMetastorage, database: Database
+) -> None:
+    put(store, "a", b"1")
+    with database.read() as connection:
+        assert store.revision_on(connection) == 1
+        put(store, "a", b"2")
+        found = store.get_on(connection, "a")
+        assert found is not None
+        assert (found.value, found.revision) == (b"1", 1)
+        assert store.revision_on(connection) == 1
+        assert store.get_on(connection, "b") is None
+    assert store.revision() == 2
+
+
+def test_a_waiter_behind_the_deletions_that_are_kept_is_told_that_something_changed(
+    database: Database,
+) -> None:
+    store = SqliteMetastorage(database, HybridClock(), deletions_kept=3)
+    store.invoke([], [Put(f"k{n}", b"") for n in range(6)])
+    for n in range(4):
+        store.invoke([], [Delete(f"k{n}")])
+    assert store.revision() == 5
+    # Of k0, deleted in revision 2, nothing is known any more.
+    assert store.wait_for_change("else", 1, timeout=0)
+    assert not store.wait_for_change("else", 2, timeout=0)
+    assert store.wait_for_change("k1", 2, timeout=0)
+    assert not store.wait_for_change("k1", 3, timeout=0)
+    store.invoke([], [Put(f"m{n}", b"") for n in range(9)])
+    store.invoke([], [DeleteRange("m", "n")])
+    assert store.wait_for_change("m3", 6, timeout=0)
+    assert not store.wait_for_change("m3", 7, timeout=0)
+
+
+def test_a_write_that_can_not_begin_in_time_changes_nothing(
+    store: SqliteMetastorage, path: Path
+) -> None:
+    put(store, "a")
+    other = open_engine(sqlite_url(path))
+    with other.write():
+        for call in (
+            lambda: put(store, "a"),
+            store.check,
+            lambda: store.acquire_lease("lead", "me", ttl_ms=1000),
+        ):
+            with pytest.raises(DeadlineExceeded, match="another process") as refused:
+                call()
+            assert str(path) in refused.value.message
+        assert store.get("a") is not None
+        assert store.revision() == 1
+    other.close()
+    assert put(store, "a") == 2
+
+
+def test_a_store_of_a_newer_release_is_refused_and_left_alone(
+    store: SqliteMetastorage, database: Database
+) -> None:
+    put(store, "a")
+    with database.write() as connection:
+        connection.exec_driver_sql(
+            "UPDATE strandline_schema SET version = 2 WHERE part = 'metastorage'"
+        )
+    with pytest.raises(IncompatibleFormat, match=r"'metastorage' has version 2.*version 1"):
+        SqliteMetastorage(database, HybridClock())
+    assert store.revision() == 1
+
+
+def test_damaged_pages_are_told_as_corrupt_data(path: Path) -> None:
+    database = open_engine(sqlite_url(path))
+    store = SqliteMetastorage(database, HybridClock())
+    store.invoke([], [Put(f"k{n:03d}", bytes(3000)) for n in range(300)])
+    database.close()
+    whole = path.read_bytes()
+    # The pages of the entries lie behind those of the schema.
+    path.write_bytes(whole[: 4096 * 60] + b"\xa5" * (len(whole) - 4096 * 60))
+    database = open_engine(sqlite_url(path))
+    store = SqliteMetastorage(database, HybridClock())
+    with pytest.raises(CorruptData, match="restore from a backup") as refused:
+        store.range("", "\x7f")
+    assert str(path) in refused.value.message
+    database.close()
+
+
+def test_an_invoke_that_fails_half_way_leaves_nothing(
+    store: SqliteMetastorage, database: Database
+) -> None:
+    put(store, "kept", b"1")
+    with database.write() as connection:
+        connection.exec_driver_sql(
+            "CREATE TRIGGER refuse BEFORE INSERT ON metastorage WHEN NEW.key = 'z'"
+            " BEGIN SELECT RAISE(ABORT, 'planted'); END"
+        )
+    before = store.check().time
+    with pytest.raises(Exception, match="planted"):
+        store.invoke([Absent("a")], [Put("a", b""), Delete("kept"), Put("z", b"")])
+    assert store.revision() == 1
+    assert [found.key for found in store.range("", "\x7f")] == ["kept"]
+    assert not store.wait_for_change("", 1, timeout=0)
+    with database.read() as connection:
+        assert stored_time(connection) == before
+    assert isinstance(store.get("kept"), KeyValue)

@@ -1,0 +1,65 @@
+"""What other processes do in the conformance suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from strandline.clock import HybridClock
+from strandline.metastorage import Absent, Metastorage, Put, RevisionIs
+from tests.metastorage.stores import STORES
+
+Say = Callable[[object], None]
+Hear = Callable[[], Any]
+
+
+def increment(store: Metastorage, key: str) -> None:
+    """Add 1 to the number at ``key`` by compare-and-set."""
+    while True:
+        found = store.get(key)
+        value = 0 if found is None else int(found.value)
+        condition = Absent(key) if found is None else RevisionIs(key, found.revision)
+        if store.invoke([condition], [Put(key, b"%d" % (value + 1))]).succeeded:
+            return
+
+
+def increments(say: Say, hear: Hear, kind: str, address: str, rounds: int) -> None:
+    """Increment as often as told, together with others."""
+    with STORES[kind].open(address, HybridClock()) as store:
+        say("ready")
+        hear()
+        for _ in range(rounds):
+            increment(store, "number")
+        say("done")
+
+
+def wait_for_changes(say: Say, hear: Hear, kind: str, address: str, prefix: str) -> None:
+    """Say what ``prefix`` holds, and again after each change; end when it holds ``{prefix}end``."""
+    with STORES[kind].open(address, HybridClock()) as store:
+        while True:
+            seen = store.revision()
+            found = store.range(prefix, prefix + "~")
+            say([[pair.key, pair.value.decode()] for pair in found])
+            if any(pair.key == prefix + "end" for pair in found):
+                return
+            assert store.wait_for_change(prefix, seen, timeout=60)
+
+
+def answer_revisions(say: Say, hear: Hear, kind: str, address: str) -> None:
+    """For each word heard say the revision, then write and say the new one; None ends it."""
+    with STORES[kind].open(address, HybridClock()) as store:
+        say("ready")
+        while hear() is not None:
+            seen = store.revision()
+            say([seen, store.invoke([], [Put("theirs", b"")]).revision])
+
+
+def write_pairs(say: Say, hear: Hear, kind: str, address: str, start: int) -> None:
+    """Write 1, 2, 3 … to two keys in one step and say each that was acknowledged."""
+    with STORES[kind].open(address, HybridClock()) as store:
+        number = start
+        while True:
+            number += 1
+            value = b"%d" % number
+            store.invoke([], [Put("left", value), Put("right", value)])
+            say(number)

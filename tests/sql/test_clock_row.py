@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.clock import HybridClock, Timestamp, timestamp
+from strandline.sql import Database, open_engine, sqlite_url, stored_time, take_time
+from tests.sql.processes import Process
+
+
+def take(database: Database, clock: HybridClock) -> Timestamp:
+    with database.write() as connection:
+        return take_time(connection, clock)
+
+
+def stored(database: Database) -> Timestamp:
+    with database.read() as connection:
+        return stored_time(connection)
+
+
+def test_no_time_was_given_at_first(database: Database) -> None:
+    assert stored(database) == 0
+
+
+def test_a_time_is_the_wall_s_where_that_is_ahead(database: Database) -> None:
+    assert take(database, HybridClock(lambda: 5_000)) == timestamp(5_000)
+    assert stored(database) == timestamp(5_000)
+
+
+def test_a_time_is_one_more_than_the_last_where_the_wall_is_behind(database: Database) -> None:
+    take(database, HybridClock(lambda: 5_000))
+    slow = HybridClock(lambda: 1)
+    assert take(database, slow) == timestamp(5_000, 1)
+    assert slow.now() > timestamp(5_000, 1)
+
+
+def test_a_time_taken_in_a_write_that_fails_was_never_given(database: Database) -> None:
+    def fail() -> None:
+        with database.write() as connection:
+            take_time(connection, HybridClock())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert stored(database) == 0
+
+
+@given(walls=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 1 << 40)), max_size=20))
+def test_times_grow_whatever_the_walls_do(
+    tmp_path_factory: pytest.TempPathFactory, walls: list[tuple[int, int]]
+) -> None:
+    database = open_engine(sqlite_url(tmp_path_factory.mktemp("clock") / "strandline.db"))
+    now = [1, 1, 1]
+    clocks = [HybridClock(lambda node=node: now[node]) for node in range(3)]  # type: ignore[misc]  # mypy can not type a lambda with a default
+    times = []
+    for node, wall in walls:
+        now[node] = wall
+        times.append(take(database, clocks[node]))
+    database.close()
+    assert all(earlier < later for earlier, later in pairwise(times))
+    assert all(time >= timestamp(wall) for time, (_, wall) in zip(times, walls, strict=True))
+
+
+def test_times_grow_over_processes_with_different_walls(path: Path) -> None:
+    with ExitStack() as stack:
+        others = [
+            stack.enter_context(Process("tests.sql.work:take_times", str(path), wall, 60))
+            for wall in (1_000, 50_000, 50_001)
+        ]
+        for other in others:
+            assert other.hear() == "ready"
+        for other in others:
+            other.say("go")
+        pairs = sorted(tuple(pair) for other in others for pair in other.hear())
+    # Each time was taken on top of the one before, so the pairs make one chain.
+    assert len(pairs) == 180
+    assert pairs[0][0] == 0
+    for (_, taken), (found, _) in pairwise(pairs):
+        assert taken == found
+    assert all(found < taken for found, taken in pairs)

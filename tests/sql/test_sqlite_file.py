@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from strandline.errors import (
+    CorruptData,
+    InvalidInput,
+    StrandlineError,
+    UnsupportedOperation,
+)
+from strandline.sql import open_engine, sqlite_url
+from strandline.sql.sqlite_file import file_of, refuse_network_file_system
+from tests.sql.processes import Process
+from tests.sql.work import BLOB, METADATA, file_named
+
+
+@pytest.mark.parametrize("name", ["a b", "50%", "what?", "x#y", "é", "a&b=c", "%41"])
+def test_any_path_survives_its_url(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    assert file_of(sqlite_url(path)) == path.resolve()
+    open_engine(sqlite_url(path)).close()
+    assert [found.name for found in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("", InvalidInput),
+        ("no url", InvalidInput),
+        ("sqlite://", InvalidInput),
+        ("sqlite:///:memory:", InvalidInput),
+        ("sqlite:////tmp/x.db?mode=memory", InvalidInput),
+        ("postgresql://localhost/x", UnsupportedOperation),
+    ],
+)
+def test_a_url_that_names_no_file_is_refused(url: str, error: type[StrandlineError]) -> None:
+    with pytest.raises(error):
+        open_engine(url)
+
+
+def test_a_missing_folder_is_refused_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="does not exist"):
+        open_engine(sqlite_url(tmp_path / "none" / "strandline.db"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="is a folder"):
+        open_engine(sqlite_url(tmp_path))
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> None:
+    content = b"a letter to a friend, longer than the header of a database file " * 40
+    path.write_bytes(content)
+    with pytest.raises(CorruptData, match="restore from a backup") as refused:
+        open_engine(sqlite_url(path))
+    assert str(path) in refused.value.message
+    assert path.read_bytes() == content
+
+
+def test_the_database_of_another_program_is_refused_and_left_alone(path: Path) -> None:
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE bookmarks (id)")
+    other.close()
+    with pytest.raises(InvalidInput, match="another program"):
+        open_engine(sqlite_url(path))
+    other = sqlite3.connect(path)
+    assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("bookmarks",)]
+    other.close()
+
+
+def test_a_damaged_database_is_told_as_such(path: Path) -> None:
+    database = open_engine(sqlite_url(path))
+    database.ensure_schema("counter", 1, METADATA)
+    with database.write() as connection:
+        for number in range(200):
+            connection.execute(BLOB.insert().values(id=number, value=bytes(1000)))
+    database.close()
+    whole = bytearray(path.read_bytes())
+    whole[4096 * 4 :] = b"\xa5" * (len(whole) - 4096 * 4)
+    path.write_bytes(whole)
+    with pytest.raises(CorruptData, match="restore from a backup") as refused:
+        database = open_engine(sqlite_url(path))
+        try:
+            with database.read() as connection:
+                connection.exec_driver_sql("SELECT sum(length(value)) FROM blob").all()
+        finally:
+            database.close()
+    assert str(path) in refused.value.message
+
+
+def test_a_folder_that_can_not_be_written_is_told_as_such() -> None:
+    # Not pytest's folder: the user who may not write must still be able to reach it.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        open_engine(sqlite_url(file_named(folder))).close()
+        folder.chmod(0o555)
+        try:
+            for path in (file_named(folder), folder / "new.db"):
+                with Process("tests.sql.work:open_without_the_right_to", str(path)) as other:
+                    code, message = other.hear()
+                assert code == "unavailable"
+                assert "can not be written by this user" in message
+                assert str(path) in message
+        finally:
+            folder.chmod(0o755)
+        assert os.listdir(folder) == ["strandline.db"]
+
+
+def test_a_disk_that_fails_during_the_commit_makes_the_outcome_unknown(path: Path) -> None:
+    database = open_engine(sqlite_url(path))
+    database.ensure_schema("counter", 1, METADATA)
+    with database.write() as connection:
+        connection.execute(BLOB.insert().values(id=1, value=b"kept"))
+    with Process("tests.sql.work:write_on_a_failing_disk", str(path)) as other:
+        code, message = other.hear()
+        assert code == "unknown_outcome"
+        assert str(path) in message
+        assert other.hear() == [1]
+        assert other.finish() == 0
+    with database.read() as connection:
+        assert connection.exec_driver_sql("SELECT id FROM blob").scalars().all() == [1]
+    database.close()
+
+
+MOUNTS = """\
+/dev/vda / ext4 rw 0 0
+proc /proc proc rw 0 0
+server:/export /home nfs4 rw 0 0
+/dev/vdb /home/local ext4 rw 0 0
+host:/x /mnt/with\\040blank fuse.sshfs rw 0 0
+//pc/share /mnt/share cifs rw 0 0
+drive /mnt/over 9p rw 0 0
+tmpfs /mnt/over tmpfs rw 0 0
+/dev/fuse /mnt/app fuse.portal rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/data/x.db", None),
+        ("/home/me/x.db", "nfs4"),
+        ("/homes/x.db", None),
+        ("/home/local/x.db", None),
+        ("/mnt/with blank/x.db", "fuse.sshfs"),
+        ("/mnt/share/deep/x.db", "cifs"),
+        ("/mnt/over/x.db", None),
+        ("/mnt/app/x.db", None),
+    ],
+)
+def test_a_network_file_system_is_refused(tmp_path: Path, path: str, kind: str | None) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(MOUNTS)
+    if kind is None:
+        refuse_network_file_system(Path(path), mounts=mounts)
+        return
+    with pytest.raises(UnsupportedOperation, match=kind) as refused:
+        refuse_network_file_system(Path(path), mounts=mounts)
+    assert path in refused.value.message
+
+
+def test_without_a_list_of_mounts_nothing_is_refused(tmp_path: Path) -> None:
+    refuse_network_file_system(tmp_path, mounts=tmp_path / "none")

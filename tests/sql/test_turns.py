@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import threading
+import time
+
+from strandline.sql.turns import Turns
+
+
+def test_a_turn_that_is_not_given_in_time_is_given_up() -> None:
+    turns = Turns()
+    assert turns.acquire(timeout=0)
+    assert turns.held_by_this_thread()
+    answers: list[bool] = []
+    thread = threading.Thread(target=lambda: answers.append(turns.acquire(timeout=0.01)))
+    thread.start()
+    thread.join()
+    assert answers == [False]
+    assert turns.waiting() == 0
+    turns.release()
+    assert not turns.held_by_this_thread()
+    assert turns.acquire(timeout=0)
+
+
+def test_the_lock_is_handed_over_and_can_not_be_taken_from_who_waits() -> None:
+    turns = Turns()
+    turns.acquire(timeout=0)
+    got = threading.Event()
+    leave = threading.Event()
+
+    def wait() -> None:
+        assert turns.acquire(timeout=30)
+        got.set()
+        assert leave.wait(30)
+        turns.release()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while turns.waiting() == 0:
+        time.sleep(0)
+    turns.release()
+    assert not turns.acquire(timeout=0)
+    assert got.wait(30)
+    leave.set()
+    thread.join()
+    assert turns.acquire(timeout=0)
+
+
+def test_time_outs_and_hand_overs_at_the_same_moment_lose_nobody() -> None:
+    turns = Turns()
+    inside = 0
+    served = 0
+
+    def contend(timeout: float) -> None:
+        nonlocal inside, served
+        for _ in range(300):
+            if turns.acquire(timeout=timeout):
+                inside += 1
+                assert inside == 1
+                time.sleep(0)
+                inside -= 1
+                served += 1
+                turns.release()
+
+    threads = [threading.Thread(target=contend, args=(n * 0.00005,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert served > 0
+    assert turns.waiting() == 0
+    assert turns.acquire(timeout=0)

@@ -1,0 +1,114 @@
+"""What other processes do in the tests of the SQL seam."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table
+
+from strandline.clock import HybridClock
+from strandline.errors import StrandlineError
+from strandline.sql import open_engine, sqlite_url, stored_time, take_time
+
+Say = Callable[[object], None]
+Hear = Callable[[], Any]
+
+METADATA = MetaData()
+COUNTER = Table(
+    "counter", METADATA, Column("id", Integer, primary_key=True), Column("value", Integer)
+)
+BLOB = Table(
+    "blob", METADATA, Column("id", Integer, primary_key=True), Column("value", LargeBinary)
+)
+
+
+def make_and_count(say: Say, hear: Hear, path: str, rounds: int) -> None:
+    """Open a file that others open too, and add to one number in it."""
+    say("ready")
+    hear()
+    database = open_engine(sqlite_url(path))
+    database.ensure_schema("counter", 1, METADATA)
+    for _ in range(rounds):
+        with database.write() as connection:
+            connection.exec_driver_sql(
+                "INSERT INTO counter VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET value = value + 1"
+            )
+    database.close()
+    say("done")
+
+
+def take_times(say: Say, hear: Hear, path: str, wall: int, rounds: int) -> None:
+    """Take times by a wall clock that stands still; say each with the one stored before."""
+    clock = HybridClock(lambda: wall)
+    database = open_engine(sqlite_url(path))
+    say("ready")
+    hear()
+    taken = []
+    for _ in range(rounds):
+        with database.write() as connection:
+            taken.append((stored_time(connection), take_time(connection, clock)))
+    database.close()
+    say(taken)
+
+
+def hold_a_write(say: Say, hear: Hear, path: str) -> None:
+    """Change the number inside a write transaction and stay there until told to go on."""
+    database = open_engine(sqlite_url(path))
+    database.ensure_schema("counter", 1, METADATA)
+    with database.write() as connection:
+        connection.exec_driver_sql("INSERT INTO counter VALUES (7, 7)")
+        say("holding")
+        hear()
+    database.close()
+    say("done")
+
+
+def stand_by(say: Say, hear: Hear, path: str) -> None:
+    """Have the file open, with all kinds of connections, and no transaction."""
+    database = open_engine(sqlite_url(path))
+    database.data_version()
+    with database.write() as connection:
+        take_time(connection, HybridClock())
+    say("ready")
+    hear()
+    database.close()
+
+
+def open_without_the_right_to(say: Say, hear: Hear, path: str) -> None:
+    """Open the file as a user who may not write its folder."""
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+    try:
+        open_engine(sqlite_url(path)).close()
+    except StrandlineError as error:
+        say([error.code, error.message])
+    else:
+        say("opened")
+
+
+def write_on_a_failing_disk(say: Say, hear: Hear, path: str) -> None:
+    """Commit a megabyte where the kernel lets no file grow beyond a quarter of one."""
+    database = open_engine(sqlite_url(path))
+    limit = 256 << 10
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        with database.write() as connection:
+            connection.execute(BLOB.insert().values(id=2, value=bytes(1 << 20)))
+    except StrandlineError as error:
+        say([error.code, error.message])
+    else:
+        say("written")
+    with database.read() as connection:
+        say(connection.exec_driver_sql("SELECT id FROM blob").scalars().all())
+    database.close()
+
+
+def file_named(folder: Path) -> Path:
+    """The database file of a folder in these tests."""
+    return folder / "strandline.db"
