@@ -1,0 +1,38 @@
+"""The durable catalog state and the update logs under it."""
+
+from strandline.durable.contents import Contents, Namespace, Reference
+from strandline.durable.log import Checked, Frontier, UpdateLog
+from strandline.durable.metastorage_log import MetastorageLog
+from strandline.durable.state import (
+    AppliedUpdate,
+    DurableCatalogState,
+    OpenableState,
+    ReadOnlyState,
+    durable_state,
+    new_environment_id,
+)
+from strandline.durable.transaction import Transaction
+from strandline.durable.update import Arguments, AuditEvent, Change, Entry, Snapshot, Update
+
+__all__ = [
+    "AppliedUpdate",
+    "Arguments",
+    "AuditEvent",
+    "Change",
+    "Checked",
+    "Contents",
+    "DurableCatalogState",
+    "Entry",
+    "Frontier",
+    "MetastorageLog",
+    "Namespace",
+    "OpenableState",
+    "ReadOnlyState",
+    "Reference",
+    "Snapshot",
+    "Transaction",
+    "Update",
+    "UpdateLog",
+    "durable_state",
+    "new_environment_id",
+]

@@ -1,0 +1,250 @@
+"""The update log on a metastorage.
+
+====================================  ==========================================================
+``catalog.version``                   the last version, 20 decimal digits
+``catalog.update.{version}``          that update's record, or a snapshot's at ``since``
+``catalog.snapshot.version``          ``since``; absent while it is 0
+``catalog.fence``                     the record of the fence token
+``catalog.append.{kind}.{version}.{n}``  the n-th object of an append-only kind of that version
+====================================  ==========================================================
+
+Versions in keys have 20 digits, so that a range of keys is in the order of versions. An append is
+one ``invoke`` on two conditions: ``catalog.version`` is the version before, and ``catalog.fence``
+is the writer's token. The time of an update is the store's time of that invoke. A snapshot's record
+carries the time of its version itself, since the store's time is then that of the compaction.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from sqlalchemy import Connection
+
+from strandline.clock import MIN_TIMESTAMP
+from strandline.durable.log import Checked, Frontier, Scanned, UpdateLog
+from strandline.durable.update import Snapshot, Update
+from strandline.errors import (
+    CorruptData,
+    Fenced,
+    OutOfSync,
+    Unavailable,
+    UnknownOutcome,
+    VersionNotFound,
+)
+from strandline.fencing import FenceToken
+from strandline.metastorage import (
+    Absent,
+    DeleteRange,
+    Exists,
+    KeyValue,
+    Metastorage,
+    Operation,
+    Put,
+    ValueIs,
+)
+from strandline.wire.codecs import UINT
+from strandline.wire.registry import decode, encode, open_record, register
+
+VERSION = "catalog.version"
+UPDATE = "catalog.update."
+SNAPSHOT_VERSION = "catalog.snapshot.version"
+FENCE = "catalog.fence"
+APPEND = "catalog.append."
+PREFIX = "catalog."
+
+register(
+    FenceToken,
+    type_id=5,
+    version=1,
+    since="0.1.0",
+    fields=[("deploy_generation", UINT), ("epoch", UINT)],
+)
+
+
+def update_key(version: int) -> str:
+    """The key of the update that made ``version``."""
+    return f"{UPDATE}{version:020d}"
+
+
+def append_key(kind: str, version: int, number: int = 0) -> str:
+    """The key of the ``number``-th object of an append-only kind in ``version``."""
+    return f"{APPEND}{kind}.{version:020d}.{number:06d}"
+
+
+def _digits(version: int) -> bytes:
+    return b"%020d" % version
+
+
+def _frontier(since: KeyValue | None, version: KeyValue | None) -> Frontier:
+    last = int(version.value) if version else 0
+    return Frontier(int(since.value) if since else 0, last + 1)
+
+
+GetOn = Callable[[Connection, str], KeyValue | None]
+"""`Metastorage.get` inside a SQL transaction that somebody else opened on the same database."""
+
+
+class MetastorageLog(UpdateLog):
+    """See the module. ``get_on`` is given where the store lies in the object store's database."""
+
+    def __init__(self, store: Metastorage, *, get_on: GetOn | None = None) -> None:
+        self._store = store
+        self._get_on = get_on
+        self._lock = threading.Lock()
+        self._seen: tuple[int, Frontier] | None = None
+
+    def frontier(self) -> Frontier:
+        revision = self._store.revision()
+        seen = self._seen
+        if seen is not None and seen[0] == revision:
+            return seen[1]
+        frontier = self._read_frontier()
+        with self._lock:
+            # Read at or after `revision`: true of it, or of a later one, which asks again.
+            if self._seen is None or self._seen[0] < revision:
+                self._seen = (revision, frontier)
+        return frontier
+
+    def _read_frontier(self) -> Frontier:
+        # Both only grow. Since is read first, so a compaction in between gives an old `since`
+        # below a new `upper`, which `updates` finds out; never a `since` above its `upper`.
+        since = self._store.get(SNAPSHOT_VERSION)
+        return _frontier(since, self._store.get(VERSION))
+
+    def frontier_on(self, connection: Connection) -> Frontier | None:
+        if self._get_on is None:
+            return None
+        since = self._get_on(connection, SNAPSHOT_VERSION)
+        return _frontier(since, self._get_on(connection, VERSION))
+
+    def check(self) -> Checked:
+        head = self._store.check()
+        return Checked(self.frontier(), head.time)
+
+    def token(self) -> FenceToken | None:
+        found = self._store.get(FENCE)
+        return None if found is None else decode(found.value, FenceToken)
+
+    def append(
+        self,
+        expected_upper: int,
+        token: FenceToken | None,
+        updates: Sequence[Update],
+        *,
+        new_token: FenceToken | None = None,
+    ) -> tuple[Update, ...]:
+        versions = [update.version for update in updates]
+        if versions != list(range(expected_upper, expected_upper + len(updates))) or not versions:
+            raise ValueError(f"versions {versions} do not follow upper {expected_upper}")
+        before = expected_upper - 1
+        conditions = [
+            ValueIs(VERSION, _digits(before)) if before else Absent(VERSION),
+            ValueIs(FENCE, encode(token)) if token else Absent(FENCE),
+        ]
+        operations: list[Operation] = [Put(VERSION, _digits(versions[-1]))]
+        operations += [Put(update_key(update.version), encode(update)) for update in updates]
+        operations += [
+            Put(append_key(one.kind, update.version, number), one.data)
+            for update in updates
+            for number, one in enumerate(update.appended)
+        ]
+        if new_token is not None:
+            operations.append(Put(FENCE, encode(new_token)))
+        try:
+            outcome = self._store.invoke(conditions, operations)
+        except (Unavailable, OSError) as error:
+            return self._settle(updates, error)
+        if outcome.succeeded:
+            return tuple(update.at(outcome.time) for update in updates)
+        return self._refused(expected_upper, token, updates)
+
+    def _settle(self, updates: Sequence[Update], error: Exception) -> tuple[Update, ...]:
+        """The append got no answer: whose id stands at its version decides."""
+        try:
+            found = self._store.get(update_key(updates[0].version))
+            head = self._store.get(VERSION)
+        except (Unavailable, OSError):
+            raise UnknownOutcome(
+                f"version {updates[0].version} was sent to the log and not answered, and the log "
+                "cannot be read now; read the catalog when it answers again"
+            ) from error
+        if found is not None and decode(found.value, Update).id == updates[0].id:
+            return tuple(update.at(found.time) for update in updates)
+        if found is None and (head is None or int(head.value) < updates[0].version):
+            raise error  # it is not there, and the caller's deadline decides what to do next
+        raise OutOfSync(f"version {updates[0].version} was taken by somebody else") from error
+
+    def _refused(
+        self, expected_upper: int, token: FenceToken | None, updates: Sequence[Update]
+    ) -> tuple[Update, ...]:
+        # An invoke that a store retried by itself may have found its own first try in the way.
+        found = self._store.get(update_key(updates[0].version))
+        if found is not None:
+            record, _ = open_record(found.value)
+            if record.of is Update and decode(found.value, Update).id == updates[0].id:
+                return tuple(update.at(found.time) for update in updates)
+        current = self.token()
+        if current != token:
+            raise Fenced(
+                f"this node writes with fence token {token}, and the catalog's is {current}: a "
+                "newer deployment has taken over; restart this node to join it"
+            )
+        upper = self._read_frontier().upper
+        raise OutOfSync(f"version {expected_upper} was asked for, the next version is {upper}")
+
+    def snapshot(self) -> Snapshot:
+        since = self.frontier().since
+        if since == 0:
+            return Snapshot(0, MIN_TIMESTAMP, ())
+        found = self._store.get(update_key(since))
+        if found is None:
+            if self._read_frontier().since != since:  # compacted again while we read
+                return self.snapshot()
+            raise CorruptData(f"the snapshot of version {since} is not in the log")
+        return decode(found.value, Snapshot)
+
+    def updates(self, start: int, end: int) -> tuple[Update, ...]:
+        found = self._store.range(update_key(start), update_key(end))
+        frontier = self._read_frontier()
+        if start <= frontier.since and start < end:
+            raise VersionNotFound(
+                f"version {start} was asked for; the earliest in the log is {frontier.since}"
+            )
+        if len(found) != end - start:
+            present = {int(kv.key.removeprefix(UPDATE)) for kv in found}
+            missing = sorted(set(range(start, end)) - present)
+            raise CorruptData(
+                f"the log has a hole: version {missing[0]} is missing between {start} and "
+                f"{end - 1}; restore the store from a backup"
+            )
+        return tuple(decode(kv.value, Update).at(kv.time) for kv in found)
+
+    def wait(self, seen: Frontier, *, timeout: float) -> bool:
+        # The revision is taken before the look, so that what comes between is not slept through.
+        revision = self._store.revision()
+        if self.frontier() != seen:
+            return True
+        return self._store.wait_for_change(PREFIX, revision, timeout=timeout)
+
+    def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
+        for kv in self._store.range(append_key(kind, start), append_key(kind, end)):
+            version = int(kv.key.removeprefix(f"{APPEND}{kind}.").partition(".")[0])
+            yield Scanned(version, kv.time, kv.value)
+
+    def compact(self, snapshot: Snapshot, token: FenceToken) -> bool:
+        since = self._read_frontier().since
+        if snapshot.version <= since:
+            return False
+        standing = ValueIs(SNAPSHOT_VERSION, _digits(since)) if since else Absent(SNAPSHOT_VERSION)
+        outcome = self._store.invoke(
+            [standing, ValueIs(FENCE, encode(token)), Exists(update_key(snapshot.version))],
+            [
+                Put(SNAPSHOT_VERSION, _digits(snapshot.version)),
+                Put(update_key(snapshot.version), encode(snapshot)),
+                DeleteRange(update_key(0), update_key(snapshot.version)),
+            ],
+        )
+        if not outcome.succeeded and self.token() != token:
+            raise Fenced(f"fence token {token} is no longer the catalog's ({self.token()})")
+        return outcome.succeeded

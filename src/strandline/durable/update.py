@@ -1,0 +1,186 @@
+"""Updates: what the log of the catalog is made of.
+
+An **update** is one commit and one version. It has a random ``id`` (an append whose answer was lost
+is settled by looking whose id stands at its version), the ``time`` that the log gave it, an author,
+the member of the deployment that wrote it, and a tuple of entries. An **entry** is a verb with its
+arguments and the changes it makes. The *changes* alone decide the state, the same way in every log;
+the *verb* decides which event fires and is what people read later. A **change** replaces the object
+at ``(kind, key)``: ``old`` and ``new`` are the exact bytes, None where there is none.
+
+Time is not part of an update's bytes: the log knows it only when it has ordered the append.
+
+Append-only objects (`appended`) travel in the same commit under keys of their own. They are in no
+snapshot and in no memory.
+
+An update whose entries are all silent keeps the books only (fence, configuration): no event fires
+for it and no history shows it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from strandline.clock import MIN_TIMESTAMP, Timestamp
+from strandline.errors import CorruptData
+from strandline.wire.codecs import BYTES, TEXT, UINT, Codec, optional, pair, sequence
+from strandline.wire.registry import nested_list, register
+
+Argument = str | int | bool | list[str] | None
+Arguments = Mapping[str, Argument]
+
+SILENT_VERBS = frozenset({"fence", "configure", "allocate"})
+"""Verbs that keep the books. They fire no event and are in no history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The object of ``kind`` at ``key`` goes from the bytes ``old`` to the bytes ``new``."""
+
+    kind: str
+    key: bytes
+    old: bytes | None
+    new: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that somebody did."""
+
+    verb: str
+    arguments: Arguments
+    changes: tuple[Change, ...]
+
+    @property
+    def silent(self) -> bool:
+        """Whether this entry keeps the books only."""
+        return self.verb in SILENT_VERBS
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """An object of an append-only kind, as its bytes."""
+
+    kind: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One commit; see the module."""
+
+    version: int
+    id: bytes
+    author: str
+    member: str
+    entries: tuple[Entry, ...]
+    time: Timestamp = MIN_TIMESTAMP
+    appended: tuple[Appended, ...] = field(default=(), compare=False)
+
+    @property
+    def silent(self) -> bool:
+        """Whether every entry of this update is silent."""
+        return all(entry.silent for entry in self.entries)
+
+    def at(self, time: Timestamp) -> Update:
+        """This update with the time that the log gave it."""
+        return replace(self, time=time)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Every object of the catalog at ``version``, by kind, in place of all updates up to it.
+
+    ``time`` is that of the update that made the version.
+    """
+
+    version: int
+    time: Timestamp
+    kinds: tuple[tuple[str, tuple[bytes, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEvent:
+    """What one update did, without the changes: it outlives the update."""
+
+    version: int
+    id: bytes
+    author: str
+    member: str
+    actions: tuple[tuple[str, Arguments], ...]
+
+
+def _write_arguments(out: bytearray, value: Arguments) -> None:
+    text = json.dumps(dict(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    TEXT.write(out, text)
+
+
+def _parse_arguments(text: str) -> Arguments:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise CorruptData(f"the arguments of an entry are not a JSON object: {text[:80]!r}")
+    return value
+
+
+ARGUMENTS: Codec[Arguments] = Codec(
+    _write_arguments, lambda reader: _parse_arguments(TEXT.read(reader))
+)
+"""JSON text with sorted keys and no spaces."""
+
+_OPTIONAL_BYTES = optional(BYTES)
+
+register(
+    Change,
+    type_id=3,
+    version=1,
+    since="0.1.0",
+    fields=[("kind", TEXT), ("key", BYTES), ("old", _OPTIONAL_BYTES), ("new", _OPTIONAL_BYTES)],
+)
+register(
+    Entry,
+    type_id=2,
+    version=1,
+    since="0.1.0",
+    fields=[("verb", TEXT), ("arguments", ARGUMENTS), ("changes", nested_list(Change))],
+)
+register(
+    Update,
+    type_id=1,
+    version=1,
+    since="0.1.0",
+    fields=[
+        ("version", UINT),
+        ("id", BYTES),
+        ("author", TEXT),
+        ("member", TEXT),
+        ("entries", nested_list(Entry)),
+    ],
+)
+register(
+    Snapshot,
+    type_id=4,
+    version=1,
+    since="0.1.0",
+    fields=[
+        ("version", UINT),
+        ("time", UINT),
+        ("kinds", sequence(pair(TEXT, sequence(BYTES)))),
+    ],
+)
+register(
+    AuditEvent,
+    type_id=30,
+    version=1,
+    since="0.1.0",
+    fields=[
+        ("version", UINT),
+        ("id", BYTES),
+        ("author", TEXT),
+        ("member", TEXT),
+        ("actions", sequence(pair(TEXT, ARGUMENTS))),
+    ],
+)

@@ -1,0 +1,109 @@
+"""What several layers' tests need: stores on real files, clocks that a test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from strandline.catalog import CatalogManager, initial_catalog
+from strandline.clock import HybridClock
+from strandline.durable import DurableCatalogState, MetastorageLog, OpenableState, durable_state
+from strandline.fencing import FenceToken
+from strandline.metastorage import SqliteMetastorage
+from strandline.sql import Database, open_engine, sqlite_url
+
+
+class ManualWall:
+    """A wall clock that stands where a test puts it, in milliseconds."""
+
+    def __init__(self, start: int = 1_000_000) -> None:
+        self.now = start
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@dataclass
+class Member:
+    """One process's view of a store: everything up to the log, opened on the shared file."""
+
+    database: Database
+    store: SqliteMetastorage
+    clock: HybridClock
+    log: MetastorageLog
+    fences: list[FenceToken]
+
+    def openable(self) -> OpenableState:
+        return durable_state(self.log)
+
+    def open(
+        self, *, delay_ms: int = 0, skew_ms: int = 0, generation: int = 0
+    ) -> DurableCatalogState:
+        return self.openable().open(
+            member="opener",
+            initialize=initial_catalog(
+                delay_ms=delay_ms, skew_ms=skew_ms, default_location="file:/warehouse"
+            ),
+            raise_fence=lambda token, _environment: self.fences.append(token),
+            deploy_generation=generation,
+        )
+
+    def join(self, name: str = "joiner") -> DurableCatalogState:
+        return self.openable().join(member=name)
+
+
+@pytest.fixture
+def wall() -> ManualWall:
+    return ManualWall()
+
+
+@pytest.fixture
+def new_member(tmp_path: Path, wall: ManualWall) -> Iterator[Callable[[], Member]]:
+    """Makes members of one store; each has connections and a clock of its own."""
+    opened: list[Member] = []
+
+    def make() -> Member:
+        database = open_engine(sqlite_url(tmp_path / "strandline.db"))
+        clock = HybridClock(wall)
+        store = SqliteMetastorage(database, clock)
+        log = MetastorageLog(store, get_on=store.get_on)
+        opened.append(Member(database, store, clock, log, []))
+        return opened[-1]
+
+    yield make
+    for member in opened:
+        member.store.close()
+        member.database.close()
+
+
+@pytest.fixture
+def member(new_member: Callable[[], Member]) -> Member:
+    return new_member()
+
+
+@pytest.fixture
+def new_manager(new_member: Callable[[], Member]) -> Iterator[Callable[..., CatalogManager]]:
+    """Makes catalog managers on one store: the first opens it, the others join."""
+    running: list[CatalogManager] = []
+
+    def make(*, delay_ms: int = 0, skew_ms: int = 0) -> CatalogManager:
+        one = new_member()
+        state = (
+            one.join(f"m{len(running)}")
+            if one.openable().is_initialized()
+            else one.open(delay_ms=delay_ms, skew_ms=skew_ms)
+        )
+        running.append(CatalogManager(state, one.clock))
+        return running[-1]
+
+    yield make
+    for manager in running:
+        manager.stop()
+
+
+@pytest.fixture
+def manager(new_manager: Callable[..., CatalogManager]) -> CatalogManager:
+    return new_manager()

@@ -1,0 +1,199 @@
+"""Opening, fencing, joining and writing the durable catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from strandline.durable import DurableCatalogState
+from strandline.errors import Fenced, InvalidInput, NotFound, OutOfSync
+from strandline.model.descriptors import ConfigEntry, SchemaDescriptor, ZoneDescriptor
+from tests.conftest import Member
+
+
+def commit(state: DurableCatalogState, name: str) -> None:
+    while state.sync():
+        pass
+    transaction = state.transaction()
+    with transaction.entry("create_zone", {"zone": name}):
+        transaction.put(ZoneDescriptor(transaction.allocate_id()[0], name, "ann"))
+    state.commit_transaction(transaction, author="ann")
+
+
+def zones(state: DurableCatalogState) -> set[str]:
+    while state.sync():
+        pass
+    return {stored.name for stored in state.contents.objects("zone")}
+
+
+def test_looking_at_a_store_changes_nothing(member: Member) -> None:
+    openable = member.openable()
+    assert not openable.is_initialized()
+    assert openable.epoch() is None
+    assert openable.deploy_generation() is None
+    assert member.store.revision() == 0
+
+
+@pytest.mark.parametrize("how", ["join", "open_read_only"])
+def test_what_is_not_there_cannot_be_joined_or_read(member: Member, how: str) -> None:
+    openable = member.openable()
+    with pytest.raises(NotFound, match="open it to create one"):
+        openable.join(member="m") if how == "join" else openable.open_read_only()
+    assert member.store.revision() == 0
+
+
+def test_a_new_catalog_has_a_fence_then_its_contents(member: Member) -> None:
+    state = member.open()
+    assert (state.epoch, state.version) == (1, 2)
+    assert [u.entries[0].verb for u in state.log.updates(1, 3)] == ["fence", "initialize"]
+    assert state.environment() is not None
+    assert member.fences == [state.token]
+
+
+def test_each_open_takes_the_next_epoch_and_fences_the_one_before(
+    new_member: Callable[[], Member],
+) -> None:
+    first = new_member().open()
+    second_member = new_member()
+    second = second_member.open()
+    assert (first.epoch, second.epoch) == (1, 2)
+    assert second_member.fences == [second.token]
+    with pytest.raises(Fenced):
+        first.confirm_leadership()
+    second.confirm_leadership()
+    for attempt in (lambda: first.sync(), lambda: first.transaction(), lambda: zones(first)):
+        with pytest.raises(Fenced):
+            attempt()
+
+
+def test_nothing_that_a_fenced_holder_tries_becomes_durable(
+    new_member: Callable[[], Member],
+) -> None:
+    first = new_member().open()
+    transaction = first.transaction()
+    with transaction.entry("create_zone", {}):
+        transaction.put(ZoneDescriptor(transaction.allocate_id()[0], "late", "ann"))
+    second = new_member().open()
+    with pytest.raises((Fenced, OutOfSync)):
+        first.commit_transaction(transaction, author="ann")
+    assert "late" not in zones(second)
+
+
+def test_an_older_deploy_generation_cannot_open_a_newer_one(
+    new_member: Callable[[], Member],
+) -> None:
+    new_member().open(generation=3)
+    with pytest.raises(Fenced, match="generation 2 asked for, 3 holds"):
+        new_member().open(generation=2)
+    assert new_member().open(generation=4).token.deploy_generation == 4
+
+
+def test_members_of_one_deployment_share_the_token_and_commit_in_turn(
+    new_member: Callable[[], Member],
+) -> None:
+    opened = new_member().open()
+    joined = new_member().join("second")
+    assert joined.token == opened.token
+    for n in range(5):
+        commit(opened if n % 2 else joined, f"z{n}")
+    assert zones(opened) == zones(joined) >= {f"z{n}" for n in range(5)}
+    authors = {u.member for u in opened.log.updates(3, 8)}
+    assert authors == {"opener", "second"}
+
+
+def test_of_two_transactions_on_one_base_one_commits(new_member: Callable[[], Member]) -> None:
+    one, two = new_member().open(), new_member().join()
+    late = two.transaction()
+    with late.entry("create_zone", {}):
+        late.put(ZoneDescriptor(late.allocate_id()[0], "late", "ann"))
+    commit(one, "early")
+    with pytest.raises(OutOfSync):
+        two.commit_transaction(late, author="ann")
+    assert zones(two) == {"default", "early"}
+
+
+def test_a_read_only_state_follows_and_has_no_means_to_write(
+    new_member: Callable[[], Member],
+) -> None:
+    writer = new_member().open()
+    reader = new_member().openable().open_read_only()
+    commit(writer, "z")
+    while reader.sync():
+        pass
+    assert reader.contents == writer.contents or zones(writer)
+    assert not hasattr(reader, "transaction")
+    assert not hasattr(reader, "commit_transaction")
+
+
+def test_a_state_that_starts_from_a_snapshot_equals_one_that_replayed(
+    new_member: Callable[[], Member],
+) -> None:
+    writer = new_member().open()
+    for n in range(10):
+        commit(writer, f"z{n}")
+    while writer.sync():
+        pass
+    replayed = new_member().join()
+    update = writer.log.updates(9, 10)[0]
+    at_9 = next(a.contents for a in replayed.backlog if a.update.version == 9)
+    assert writer.compact_at(9, update.time, at_9)
+    from_snapshot = new_member().join()
+    assert from_snapshot.base.update.version == 9
+    assert from_snapshot.contents == replayed.contents == writer.contents
+
+
+def test_transactions_read_their_own_writes_and_leave_the_base_alone(member: Member) -> None:
+    state = member.open()
+    transaction = state.transaction()
+    before = state.contents
+    with transaction.entry("configure", {}):
+        transaction.put(ConfigEntry("a", "1"))
+        transaction.put(ConfigEntry("a", "2"))
+    assert transaction.get_named("config", "a") == ConfigEntry("a", "2")
+    assert state.contents is before
+    assert len(transaction.entries) == 1
+
+
+def test_an_entry_that_fails_takes_back_what_it_did(member: Member) -> None:
+    transaction = member.open().transaction()
+    before = transaction.contents
+    with pytest.raises(InvalidInput), transaction.entry("configure", {}):
+        transaction.put(ConfigEntry("a", "1"))
+        raise InvalidInput("no")
+    assert transaction.contents is before
+    assert transaction.entries == []
+
+
+def test_ids_are_never_given_twice(member: Member) -> None:
+    state = member.open()
+    transaction = state.transaction()
+    with transaction.entry("allocate", {}):
+        first = transaction.allocate_id(amount=3)
+        second = transaction.allocate_id()
+        assert list(transaction.allocate_id(amount=0)) == []
+    assert second[0] == first[-1] + 1
+    with pytest.raises(InvalidInput):
+        transaction.allocate_id(amount=10**9)
+
+
+def test_bookkeeping_alone_leaves_no_audit_event(member: Member) -> None:
+    state = member.open()
+    transaction = state.transaction()
+    with transaction.entry("configure", {}):
+        transaction.put(ConfigEntry("a", "1"))
+    update = state.commit_transaction(transaction, author="ann")
+    assert update.silent
+    assert not list(state.log.scan("audit_event", update.version, update.version + 1))
+
+
+def test_names_are_unique_below_a_parent_without_regard_to_case(member: Member) -> None:
+    from strandline.errors import AlreadyExists
+
+    state = member.open()
+    transaction = state.transaction()
+    with transaction.entry("create_schema", {}):
+        transaction.put(SchemaDescriptor(100, 1, "Sales", "ann"))
+        with pytest.raises(AlreadyExists):
+            transaction.put(SchemaDescriptor(101, 1, "sALES", "ann"))
+        transaction.put(SchemaDescriptor(102, 2, "sales", "ann"))
