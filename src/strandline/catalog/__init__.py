@@ -1,0 +1,22 @@
+"""The versioned catalog: immutable versions, commands, the manager that moves it on."""
+
+from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog, Relation
+from strandline.catalog.events import AppliedVersion, CatalogEvent, VersionInfo
+from strandline.catalog.initial import SYSTEM, initial_catalog
+from strandline.catalog.manager import Applied, Behind, CatalogManager
+from strandline.catalog.planning import Command
+
+__all__ = [
+    "DEFAULT_DATABASE",
+    "SYSTEM",
+    "Applied",
+    "AppliedVersion",
+    "Behind",
+    "Catalog",
+    "CatalogEvent",
+    "CatalogManager",
+    "Command",
+    "Relation",
+    "VersionInfo",
+    "initial_catalog",
+]

@@ -1,0 +1,93 @@
+"""How a command becomes entries.
+
+A command is a frozen value with one method, `Command.plan`: a pure function of the catalog it is
+judged by. It looks at the catalog, refuses with a typed error or writes entries into the
+transaction. It may run several times, each time on a newer catalog, because an append can be lost
+to somebody else's; so it must read nothing else. A command that changes nothing writes nothing.
+
+The commands of a batch see what the ones before them did, and are one version, all or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from strandline.catalog.catalog import Catalog, Relation
+from strandline.clock import Timestamp, milliseconds
+from strandline.durable.transaction import OBJECT_IDS, Transaction
+from strandline.durable.update import Argument
+from strandline.errors import AlreadyExists, ObjectNotFound, UnsupportedOperation
+from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, ViewDescriptor
+
+
+class Planning:
+    """One batch on its way: the transaction, and the catalog as it stands within it."""
+
+    def __init__(self, base: Catalog, transaction: Transaction, now: Timestamp) -> None:
+        self.base = base
+        self.transaction = transaction
+        self.now = now
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog with everything that this batch did so far."""
+        return Catalog(self.base.version, self.base.time, self.transaction.contents)
+
+    @property
+    def now_seconds(self) -> int:
+        """The time of planning in seconds since 1970."""
+        return milliseconds(self.now) // 1000
+
+    @contextmanager
+    def entry(self, verb: str, /, **arguments: Argument) -> Iterator[Transaction]:
+        """The transaction, for the changes of one entry; arguments that are None are left out."""
+        named = {name: value for name, value in arguments.items() if value is not None}
+        with self.transaction.entry(verb, named):
+            yield self.transaction
+
+    @property
+    def next_id(self) -> int:
+        """What the next `new_id` will give."""
+        allocator = self.transaction.get_named("id_allocator", OBJECT_IDS)
+        return allocator.next_id if allocator else 1
+
+    def new_id(self) -> int:
+        """An id for a new object; call it inside `entry`."""
+        return self.transaction.allocate_id()[0]
+
+    def schema(self, name: str) -> SchemaDescriptor:
+        """The schema of that name; `ObjectNotFound` if there is none."""
+        found = self.catalog.schema(name)
+        if found is None:
+            raise ObjectNotFound(f"schema {name!r} does not exist")
+        return found
+
+    def relation(self, schema: str, name: str) -> Relation:
+        """The table or view of that name; `ObjectNotFound` if there is none."""
+        found = self.catalog.relation(schema, name)
+        if found is None:
+            raise ObjectNotFound(f"{schema}.{name} table not found")
+        return found
+
+    def table(self, schema: str, name: str) -> TableDescriptor:
+        """The table of that name; a view is refused."""
+        found = self.relation(schema, name)
+        if isinstance(found, ViewDescriptor):
+            raise UnsupportedOperation(f"{schema}.{name} is a view, a table was expected")
+        return found
+
+    def ensure_free(self, schema: SchemaDescriptor, name: str) -> None:
+        """Raise `AlreadyExists` when ``name`` stands for a table or view of ``schema``."""
+        found = self.catalog.relation(schema.name, name)
+        if found is not None:
+            what = "view" if isinstance(found, ViewDescriptor) else "table"
+            raise AlreadyExists(f"{what} {schema.name}.{found.name} already exists")
+
+
+class Command(Protocol):
+    """See the module."""
+
+    def plan(self, planning: Planning) -> None:
+        """Write the entries that carry this command out, or refuse."""

@@ -1,0 +1,370 @@
+"""The catalog manager: versions, time, freshness, events, trimming."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from strandline.catalog import AppliedVersion, CatalogManager
+from strandline.catalog.commands import CreateSchema, DropSchema
+from strandline.clock import Timestamp, add_milliseconds, milliseconds, round_up, timestamp
+from strandline.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    Fenced,
+    IllegalChange,
+    InvalidInput,
+    ObjectNotFound,
+    Stopping,
+    VersionNotFound,
+)
+from tests.conftest import ManualWall, Member
+
+Managers = Callable[..., CatalogManager]
+
+
+def create(name: str, *, if_not_exists: bool = False) -> CreateSchema:
+    return CreateSchema(name=name, if_not_exists=if_not_exists)
+
+
+def names(manager: CatalogManager) -> list[str]:
+    return manager.present().schema_names()
+
+
+def test_a_new_catalog_is_version_2_after_its_fence(manager: CatalogManager) -> None:
+    assert manager.catalog(0).schema_names() == []
+    assert manager.latest_catalog().version == 2
+    assert names(manager) == ["default"]
+
+
+def test_each_command_is_a_version_and_old_versions_stay_as_they_were(
+    manager: CatalogManager,
+) -> None:
+    versions = [manager.execute(create(n), author="ann").version for n in ("a", "b", "c")]
+    assert versions == [3, 4, 5]
+    assert manager.catalog(4).schema_names() == ["a", "b", "default"]
+    assert manager.catalog(2).schema_names() == ["default"]
+
+
+def test_a_batch_is_one_version_all_or_nothing(manager: CatalogManager) -> None:
+    with pytest.raises(AlreadyExists):
+        manager.execute([create("a"), create("b"), create("a")], author="ann")
+    assert manager.latest_catalog().version == 2
+    done = manager.execute(
+        [create("a", if_not_exists=True), create("b"), create("a", if_not_exists=True)],
+        author="ann",
+    )
+    assert (done.version, done.applied) == (3, (True, True, False))
+
+
+def test_a_command_that_changes_nothing_makes_no_version(manager: CatalogManager) -> None:
+    manager.execute(create("a"), author="ann")
+    done = manager.execute(create("a", if_not_exists=True), author="ann")
+    assert (done.version, done.applied) == (3, (False,))
+    assert manager.execute([], author="ann").version == 3
+
+
+def test_a_refused_command_changes_nothing_and_uses_no_id(manager: CatalogManager) -> None:
+    before = manager.latest_catalog()
+    with pytest.raises(ObjectNotFound):
+        manager.execute([create("a"), DropSchema(name="nope")], author="ann")
+    assert manager.latest_catalog() is before
+
+
+@pytest.mark.parametrize("version", [-1, 3, 100])
+def test_versions_that_are_not_there_are_named(manager: CatalogManager, version: int) -> None:
+    with pytest.raises(VersionNotFound, match=str(version)):
+        manager.catalog(version)
+
+
+def test_the_catalog_as_of_a_time_is_the_one_active_then(
+    manager: CatalogManager, wall: ManualWall
+) -> None:
+    wall.now += 1000
+    done = manager.execute(create("a"), author="ann")
+    assert manager.active_catalog(done.time).schema_names() == ["a", "default"]
+    assert manager.active_catalog(Timestamp(done.time - 1)).schema_names() == ["default"]
+    assert manager.last_moment(2) == done.time - 1
+    assert manager.last_moment(3) is None
+    wall.now += 1000
+    assert manager.catalog_as_of(timestamp(wall.now)).version == 3
+
+
+def test_a_time_far_ahead_is_refused(manager: CatalogManager, wall: ManualWall) -> None:
+    with pytest.raises(DeadlineExceeded, match="ahead"):
+        manager.wait_for_completeness(timestamp(wall.now + 3_600_000), timeout=0.01)
+
+
+def test_what_one_node_did_every_node_reads_at_once(new_manager: Managers) -> None:
+    nodes = [new_manager() for _ in range(3)]
+    for n in range(30):
+        nodes[n % 3].execute(create(f"s{n}"), author="ann")
+        assert all(f"s{n}" in names(node) for node in nodes)
+    assert len({node.present().version for node in nodes}) == 1
+    assert all(nodes[0].catalog(v).contents == nodes[2].catalog(v).contents for v in range(2, 33))
+
+
+def test_known_present_is_none_once_another_node_appended(new_manager: Managers) -> None:
+    one, two = new_manager(), new_manager()
+    two.present()
+    assert two.known_present() is two.latest_catalog()
+    one.execute(create("a"), author="ann")
+    assert two.known_present() is None
+    assert "a" in names(two)
+    assert two.known_present() is two.latest_catalog()
+
+
+def test_nodes_that_race_all_get_their_version(new_manager: Managers) -> None:
+    nodes = [new_manager() for _ in range(2)]
+    failures: list[BaseException] = []
+
+    def work(node: CatalogManager, who: str) -> None:
+        try:
+            for n in range(10):
+                node.execute(create(f"{who}_{n}"), author=who)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(nodes[n % 2], f"t{n}")) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert len(names(nodes[0])) == 41
+    assert nodes[0].present().version == nodes[1].present().version == 42
+
+
+def test_a_restart_finds_every_version_at_its_old_time(
+    new_manager: Managers, wall: ManualWall
+) -> None:
+    first = new_manager()
+    for name in ("a", "b"):
+        wall.now += 5000
+        first.execute(create(name), author="ann")
+    wall.now += 86_400_000
+    again = new_manager()
+    for version in range(5):
+        assert again.catalog(version).time == first.catalog(version).time
+        assert again.catalog(version).contents == first.catalog(version).contents
+
+
+def test_the_order_of_times_is_the_order_of_versions_whatever_the_wall_does(
+    new_manager: Managers, wall: ManualWall
+) -> None:
+    one, two = new_manager(), new_manager()
+    for n, jump in enumerate((0, -50_000, 70_000, -1, 0, -400_000)):
+        wall.now += jump
+        (one, two)[n % 2].execute(create(f"s{n}"), author="ann")
+    two.present()
+    times = [two.catalog(v).time for v in range(9)]
+    assert times == sorted(set(times))
+
+
+# -- delay: activation lies ahead of the append ------------------------------------------------
+
+
+def test_with_a_delay_the_call_returns_when_every_clock_has_passed_the_activation(
+    new_manager: Managers, wall: ManualWall
+) -> None:
+    manager = new_manager(delay_ms=200, skew_ms=100)
+    wall.now += 1000
+    began = wall.now
+    with pytest.raises(DeadlineExceeded):
+        manager.execute(create("a"), author="ann", timeout=0.02)
+    latest = manager.latest_catalog()
+    assert milliseconds(latest.time) == began + 200
+    assert manager.present().version == 2
+    target = round_up(add_milliseconds(latest.time, 100))
+    wall.now = milliseconds(target)
+    assert manager.present().version == 3
+    assert manager.execute(create("a", if_not_exists=True), author="ann").version == 3
+
+
+def test_with_a_delay_a_refusal_waits_for_the_version_it_was_judged_by(
+    new_manager: Managers, wall: ManualWall
+) -> None:
+    manager = new_manager(delay_ms=200, skew_ms=0)
+    wall.now += 1000
+    with pytest.raises(DeadlineExceeded):
+        manager.execute(create("a"), author="ann", timeout=0.02)
+    done = threading.Event()
+    found: list[BaseException] = []
+
+    def again() -> None:
+        try:
+            manager.execute(create("a"), author="ann", timeout=30)
+        except AlreadyExists as error:
+            found.append(error)
+        done.set()
+
+    thread = threading.Thread(target=again)
+    thread.start()
+    assert not done.wait(0.05)
+    wall.now += 201
+    assert done.wait(10)
+    thread.join()
+    assert len(found) == 1
+
+
+def test_with_a_delay_memory_answers_until_the_horizon_and_asks_again_beyond(
+    new_manager: Managers, wall: ManualWall
+) -> None:
+    manager = new_manager(delay_ms=200, skew_ms=50)
+    wall.now += 1000
+    assert manager.known_present() is None
+    manager.present()
+    assert manager.known_present() is not None
+    wall.now += 100
+    assert manager.known_present() is not None
+    wall.now += 100
+    assert manager.known_present() is None
+    assert manager.present().version == 2
+
+
+# -- events ------------------------------------------------------------------------------------
+
+
+def test_every_node_hears_of_every_version_in_order_and_can_read_it(
+    new_manager: Managers,
+) -> None:
+    one, two = new_manager(), new_manager()
+    heard: dict[int, list[tuple[int, list[str]]]] = {0: [], 1: []}
+
+    def listener(index: int, manager: CatalogManager) -> Callable[[AppliedVersion], None]:
+        def listen(applied: AppliedVersion) -> None:
+            version = applied.update.version
+            verbs = [event.verb for event in applied.events()]
+            assert manager.catalog(version) is applied.catalog
+            assert applied.before.version == version - 1
+            heard[index].append((version, verbs))
+
+        return listen
+
+    one.subscribe(listener(0, one))
+    two.subscribe(listener(1, two))
+    one.execute([create("a"), create("b")], author="ann")
+    two.execute(DropSchema(name="a"), author="ann")
+    one.present()
+    expected = [(3, ["create_schema", "create_schema"]), (4, ["drop_schema"])]
+    assert heard == {0: expected, 1: expected}
+
+
+def test_a_failing_listener_is_counted_and_stops_nobody(
+    manager: CatalogManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[int] = []
+
+    def fail(_applied: AppliedVersion) -> None:
+        raise RuntimeError("listener broke")
+
+    manager.subscribe(fail)
+    manager.subscribe(lambda applied: heard.append(applied.update.version))
+    manager.execute(create("a"), author="ann")
+    assert heard == [3]
+    assert manager.statistics().listener_failures == 1
+    assert "listener broke" in caplog.text
+    assert "a" in names(manager)
+
+
+# -- history and trimming ----------------------------------------------------------------------
+
+
+def test_history_tells_who_did_what_when(manager: CatalogManager) -> None:
+    manager.execute([create("a"), create("b")], author="ann")
+    manager.execute(DropSchema(name="a"), author="bob")
+    infos = manager.history()
+    assert [(i.version, i.author, [verb for verb, _ in i.actions]) for i in infos] == [
+        (2, "system", ["initialize"]),
+        (3, "ann", ["create_schema", "create_schema"]),
+        (4, "bob", ["drop_schema"]),
+    ]
+    assert infos[2].time == manager.catalog(4).time
+    assert [i.version for i in manager.history(3, 4)] == [3]
+
+
+def test_trimmed_versions_are_refused_by_name_and_the_rest_answer_as_before(
+    new_manager: Managers,
+) -> None:
+    manager, other = new_manager(), new_manager()
+    for name in "abcd":
+        manager.execute(create(name), author="ann")
+    before = {v: (manager.catalog(v).time, manager.catalog(v).schema_names()) for v in range(7)}
+    assert manager.compact(4)
+    assert not manager.compact(4)
+    for node in (manager, other, new_manager()):
+        node.sync()
+        assert node.earliest_catalog().version == 4
+        for version in (0, 3):
+            with pytest.raises(VersionNotFound, match="earliest is version 4"):
+                node.catalog(version)
+        with pytest.raises(VersionNotFound, match="earliest is version 4"):
+            node.active_catalog(before[3][0])
+        for version in (4, 5, 6):
+            catalog = node.catalog(version)
+            assert (catalog.time, catalog.schema_names()) == before[version]
+    assert [i.trimmed for i in manager.history()] == [True, True, False, False, False]
+    manager.execute(create("e"), author="ann")
+    assert "e" in names(other)
+
+
+def test_a_node_that_slept_through_a_trimming_begins_again_from_the_snapshot(
+    new_manager: Managers,
+) -> None:
+    awake, asleep = new_manager(), new_manager()
+    for name in "abc":
+        awake.execute(create(name), author="ann")
+    assert awake.compact(5)
+    assert names(asleep) == ["a", "b", "c", "default"]
+    assert asleep.earliest_catalog().version == 5
+
+
+def test_compacting_what_is_not_there_is_refused(manager: CatalogManager) -> None:
+    with pytest.raises(VersionNotFound):
+        manager.compact(9)
+
+
+# -- life --------------------------------------------------------------------------------------
+
+
+def test_the_applier_follows_other_nodes_by_itself(new_manager: Managers) -> None:
+    follower, writer = new_manager(), new_manager()
+    follower.start()
+    version = writer.execute(create("a"), author="ann").version
+    assert follower.catalog_ready(version, timeout=10).schema("a") is not None
+    with pytest.raises(DeadlineExceeded):
+        follower.catalog_ready(version + 1, timeout=0.01)
+
+
+def test_a_stopped_manager_refuses_work_and_still_answers_from_memory(
+    new_manager: Managers,
+) -> None:
+    manager = new_manager()
+    manager.start()
+    manager.stop()
+    with pytest.raises(Stopping):
+        manager.execute(create("a"), author="ann")
+    with pytest.raises(Stopping):
+        manager.catalog_ready(99)
+    assert manager.latest_catalog().version == 2
+
+
+def test_a_manager_that_was_fenced_changes_nothing_more(
+    new_manager: Managers, new_member: Callable[[], Member]
+) -> None:
+    manager = new_manager()
+    new_member().open()
+    with pytest.raises(Fenced):
+        manager.execute(create("a"), author="ann")
+
+
+def test_a_batch_has_a_size(manager: CatalogManager) -> None:
+    with pytest.raises(InvalidInput, match="10001"):
+        manager.execute([create("a", if_not_exists=True)] * 10_001, author="ann")
+
+
+def test_the_default_schema_stays(manager: CatalogManager) -> None:
+    with pytest.raises(IllegalChange, match="default"):
+        manager.execute(DropSchema(name="DEFAULT"), author="ann")
