@@ -1,0 +1,48 @@
+"""Transactions, write ids and what readers see, holds on history. Kept in SQL."""
+
+from strandline.transactions.catalog_view import (
+    Behind,
+    CatalogSnapshot,
+    CatalogView,
+    ColumnView,
+    TableView,
+)
+from strandline.transactions.holds import Hold, Holds
+from strandline.transactions.transaction import (
+    Heartbeat,
+    Step,
+    Transaction,
+    TransactionListener,
+    TransactionState,
+    TransactionStatistics,
+)
+from strandline.transactions.transactions import Transactions
+from strandline.transactions.write_ids import (
+    NO_OPEN,
+    RangeResponse,
+    ValidTxnList,
+    ValidTxnWriteIdList,
+    ValidWriteIdList,
+)
+
+__all__ = [
+    "NO_OPEN",
+    "Behind",
+    "CatalogSnapshot",
+    "CatalogView",
+    "ColumnView",
+    "Heartbeat",
+    "Hold",
+    "Holds",
+    "RangeResponse",
+    "Step",
+    "TableView",
+    "Transaction",
+    "TransactionListener",
+    "TransactionState",
+    "TransactionStatistics",
+    "Transactions",
+    "ValidTxnList",
+    "ValidTxnWriteIdList",
+    "ValidWriteIdList",
+]

@@ -1,0 +1,77 @@
+"""When a transaction may not commit, because somebody else was first.
+
+Two reasons. *Rows*: another transaction that committed after this one began removed a row, or
+changed the rows behind it, that this one removes or changes too: the first committer wins.
+Appending touches no row that is there, so appends never clash. *Tables*: a table was written under
+the definition of the begin and would be read under that of the commit. Rows are bound to a table
+and its columns by id, so added, dropped and renamed columns and a renamed table do no harm. A
+table that is gone does, and so does a change of kind, key, partitioning, type or nullability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import Connection, select
+
+from strandline.clock import Timestamp, format_timestamp
+from strandline.transactions.catalog_view import CatalogSnapshot, TableView
+from strandline.transactions.tables import TXN_FOOTPRINT
+from strandline.transactions.transaction import Transaction
+
+
+def row_conflict(connection: Connection, transaction: Transaction) -> str | None:
+    """What another transaction did first to a row of this one's footprint; None if nothing."""
+    own, other = TXN_FOOTPRINT.alias("own"), TXN_FOOTPRINT.alias("other")
+    found = connection.execute(
+        select(other.c.table_id, other.c.row_id, other.c.txn_id, other.c.commit_time)
+        .select_from(own.join(other, own.c.row_id == other.c.row_id))
+        .where(own.c.txn_id == transaction.txn_id)
+        .where(other.c.txn_id != transaction.txn_id)
+        .where(other.c.commit_time > transaction.begin_time)
+        .limit(1)
+    ).first()
+    if found is None:
+        return None
+    return (
+        f"row {found.row_id} of table {found.table_id} was changed by transaction {found.txn_id},"
+        f" which committed at {format_timestamp(Timestamp(found.commit_time))}"
+    )
+
+
+def catalog_conflict(
+    table_ids: Iterable[int], *, base: CatalogSnapshot, now: CatalogSnapshot
+) -> str | None:
+    """What DDL did to one of the tables between the two catalogs; None if nothing that matters."""
+    for table_id in table_ids:
+        change = _change(base.table_by_id(table_id), now.table_by_id(table_id))
+        if change:
+            return (
+                f"table {table_id} {change} between catalog version {base.version} and"
+                f" {now.version}"
+            )
+    return None
+
+
+def _change(base: TableView | None, now: TableView | None) -> str | None:
+    """How ``now`` cannot hold what was written for ``base``, as a predicate of the table."""
+    if base is None:
+        return "was created after the transaction began, or never: it was not there"
+    if now is None:
+        return f"({base.name}) was dropped"
+    if (base.kind, base.transactional) != (now.kind, now.transactional):
+        return f"({now.name}) changed its kind"
+    if base.primary_key != now.primary_key:
+        return f"({now.name}) changed its primary key"
+    if base.partition_columns != now.partition_columns:
+        return f"({now.name}) changed its partitioning"
+    present = {column.id: column for column in now.columns}
+    for column in base.columns:
+        kept = present.get(column.id)
+        if kept is None:
+            continue
+        if kept.type != column.type:
+            return f"({now.name}) changed the type of column {kept.name}"
+        if kept.nullable != column.nullable:
+            return f"({now.name}) changed the nullability of column {kept.name}"
+    return None

@@ -1,0 +1,202 @@
+"""Holds: who still needs the past, and how far back the past goes.
+
+History is thrown away behind a *low watermark*: the present less the retention, or the oldest hold
+where that is older. A reader of an old snapshot, a pinned version, a stream, a job takes a hold on
+its time, and keeps it by renewing it. It is one row that says what holds, for whom, at which time
+and until when.
+
+What must stay true:
+
+* a hold is granted only at or above the low watermark: what is below may be gone already;
+* the watermark never goes back below one that was given, whatever becomes of clocks, holds and
+  settings: the highest one given is stored, and is given again at least;
+* grant and watermark are decided in write transactions of one database, so no watermark passes a
+  hold that is being granted;
+* a hold whose expiry has passed is gone for every reader at once, row or no row; and so is one
+  that the watermark has passed, because its history may be gone, even if a clock says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, RowMapping, delete, func, insert, select, update
+
+from strandline.clock import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    HybridClock,
+    Timestamp,
+    add_milliseconds,
+    format_timestamp,
+    milliseconds,
+)
+from strandline.errors import HoldExpired, InvalidInput, VersionNotFound
+from strandline.sql import Database, stored_time, take_time
+from strandline.transactions.tables import (
+    HOLD,
+    HOLD_WATERMARK,
+    LAST_ID,
+    METADATA,
+    PART,
+    VERSION,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """History from ``at`` on is kept for ``owner`` until ``expires``."""
+
+    hold_id: int
+    kind: str
+    owner: str
+    at: Timestamp
+    expires: Timestamp
+
+
+class Holds:
+    """The holds of one store. Safe for threads, and for several processes on one store."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: HybridClock,
+        *,
+        guard: Callable[[Connection], None],
+        history_retention_ms: int,
+    ) -> None:
+        database.ensure_schema(PART, VERSION, METADATA)
+        self._database = database
+        self._clock = clock
+        self._guard = guard
+        self._retention_ms = history_retention_ms
+
+    def acquire(self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int) -> Hold:
+        """Hold history from ``at`` on for ``ttl_ms`` milliseconds.
+
+        Raises `VersionNotFound` if ``at`` is below the low watermark, `InvalidInput` for a
+        ``ttl_ms`` below 1 and for a number that is no time.
+        """
+        _positive(ttl_ms)
+        if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
+            raise InvalidInput(f"{at} is not a time")
+        with self._database.write() as connection:
+            self._guard(connection)
+            now = take_time(connection, self._clock)
+            lowest = self._raise_watermark(connection, now)
+            if at < lowest:
+                raise VersionNotFound(
+                    f"history at {format_timestamp(at)} cannot be held for {owner!r}: it is kept"
+                    f" from {format_timestamp(lowest)} on; read at a later time"
+                )
+            values = {"kind": kind, "owner": owner, "time": at}
+            expires = add_milliseconds(now, ttl_ms)
+            hold_id = connection.execute(
+                insert(HOLD).values(expires=expires, **values).returning(HOLD.c.hold_id)
+            ).scalar_one()
+            return Hold(hold_id, kind, owner, at, expires)
+
+    def renew(self, hold_id: int, *, ttl_ms: int) -> Hold:
+        """Keep a hold for ``ttl_ms`` milliseconds from now. Raises `HoldExpired`."""
+        _positive(ttl_ms)
+        with self._database.write() as connection:
+            self._guard(connection)
+            now = take_time(connection, self._clock)
+            held = _live(connection, hold_id, now)
+            expires = add_milliseconds(now, ttl_ms)
+            connection.execute(
+                update(HOLD).where(HOLD.c.hold_id == hold_id).values(expires=expires)
+            )
+            return Hold(hold_id, held.kind, held.owner, held.at, expires)
+
+    def release(self, hold_id: int) -> None:
+        """Give a hold up; one that is gone already is no error."""
+        with self._database.write() as connection:
+            self._guard(connection)
+            if 0 < hold_id <= LAST_ID:
+                connection.execute(delete(HOLD).where(HOLD.c.hold_id == hold_id))
+
+    def get(self, hold_id: int) -> Hold:
+        """The hold. Raises `HoldExpired` if it has run out, was released, or never was."""
+        with self._database.read() as connection:
+            return _live(connection, hold_id, self._present(connection))
+
+    def list(self) -> tuple[Hold, ...]:
+        """The holds that have not run out, oldest time first."""
+        with self._database.read() as connection:
+            lowest = _given_watermark(connection)
+            rows = connection.execute(
+                select(HOLD)
+                .where(HOLD.c.expires > self._present(connection), HOLD.c.time >= lowest)
+                .order_by(HOLD.c.time, HOLD.c.hold_id)
+            )
+            return tuple(_hold(row) for row in rows.mappings())
+
+    def low_watermark(self) -> Timestamp:
+        """The time below which nobody needs history: what is older may be thrown away.
+
+        From the return on no hold is granted below it. Holds that have run out are deleted.
+        """
+        with self._database.write() as connection:
+            self._guard(connection)
+            now = take_time(connection, self._clock)
+            connection.execute(delete(HOLD).where(HOLD.c.expires <= now))
+            return self._raise_watermark(connection, now)
+
+    def _raise_watermark(self, connection: Connection, now: Timestamp) -> Timestamp:
+        given = _given_watermark(connection)
+        kept_ms = milliseconds(now) - self._retention_ms
+        lowest = add_milliseconds(now, -self._retention_ms) if kept_ms > 0 else MIN_TIMESTAMP
+        oldest = connection.execute(
+            select(func.min(HOLD.c.time)).where(HOLD.c.expires > now)
+        ).scalar_one()
+        if oldest is not None:
+            lowest = min(lowest, Timestamp(oldest))
+        if lowest <= given:
+            return given
+        changed = connection.execute(update(HOLD_WATERMARK).values(time=lowest)).rowcount
+        if not changed:
+            connection.execute(insert(HOLD_WATERMARK).values(id=1, time=lowest))
+        return lowest
+
+    def _present(self, connection: Connection) -> Timestamp:
+        """The later of the clock's and the store's time."""
+        return max(self._clock.current(), stored_time(connection))
+
+
+def _given_watermark(connection: Connection) -> Timestamp:
+    given = connection.execute(select(HOLD_WATERMARK.c.time)).scalar_one_or_none()
+    return MIN_TIMESTAMP if given is None else Timestamp(given)
+
+
+def _live(connection: Connection, hold_id: int, now: Timestamp) -> Hold:
+    row = None
+    if 0 < hold_id <= LAST_ID:
+        row = connection.execute(select(HOLD).where(HOLD.c.hold_id == hold_id)).mappings().first()
+    if row is None:
+        raise HoldExpired(
+            f"hold {hold_id} is not there: it was released, or it ran out; take a new one"
+        )
+    held = _hold(row)
+    if held.expires <= now or held.at < _given_watermark(connection):
+        raise HoldExpired(
+            f"hold {hold_id} of {held.owner!r} ran out at {format_timestamp(held.expires)}, its"
+            f" history may be gone; take a new one and renew it in time"
+        )
+    return held
+
+
+def _hold(row: RowMapping) -> Hold:
+    return Hold(
+        hold_id=row["hold_id"],
+        kind=row["kind"],
+        owner=row["owner"],
+        at=Timestamp(row["time"]),
+        expires=Timestamp(row["expires"]),
+    )
+
+
+def _positive(ttl_ms: int) -> None:
+    if ttl_ms < 1:
+        raise InvalidInput(f"a hold lasts for at least 1 ms, not {ttl_ms}")

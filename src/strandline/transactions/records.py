@@ -1,0 +1,227 @@
+"""The statements on the rows of a transaction. Each runs on the caller's connection.
+
+A transaction leaves the state open by one conditional statement, whoever tries it and however
+often; what hangs on it (write ids, footprint) is changed in the same SQL transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+
+from strandline.clock import Timestamp, format_timestamp
+from strandline.errors import TransactionFinished, TransactionNotFound, UnsupportedOperation
+from strandline.transactions.tables import LAST_ID, NEXT_WRITE_ID, TXN, TXN_FOOTPRINT, TXN_WRITE_ID
+from strandline.transactions.transaction import Heartbeat, Transaction, TransactionState
+
+_IS_OPEN = TXN.c.state == TransactionState.OPEN.value
+_SILENT_AFTER = TXN.c.last_heartbeat + TXN.c.timeout_ms
+_CHUNK = 500  # ids in one statement: databases limit the parameters of a statement
+
+
+def add(connection: Connection, **values: object) -> Transaction:
+    """Insert an open transaction with these values of `TXN`."""
+    inserted = insert(TXN).values(state=TransactionState.OPEN.value, **values)
+    return find(connection, connection.execute(inserted.returning(TXN.c.txn_id)).scalar_one())
+
+
+def find(connection: Connection, txn_id: int) -> Transaction:
+    """The transaction. Raises `TransactionNotFound`."""
+    row = None
+    if 0 < txn_id <= LAST_ID:
+        row = connection.execute(select(TXN).where(TXN.c.txn_id == txn_id)).mappings().first()
+    if row is None:
+        raise TransactionNotFound(
+            f"there is no transaction {txn_id}; begin one, or check which store this is"
+        )
+    return Transaction(**{**row, "state": TransactionState(row["state"])})
+
+
+def find_for_writing(connection: Connection, txn_id: int) -> Transaction:
+    """The transaction, open and not read-only.
+
+    Raises `TransactionNotFound`, `TransactionFinished`, `UnsupportedOperation`.
+    """
+    found = find(connection, txn_id)
+    if found.state is not TransactionState.OPEN:
+        raise TransactionFinished(
+            f"transaction {txn_id} cannot write: it {ending(found)}; begin another"
+        )
+    if found.read_only:
+        raise UnsupportedOperation(
+            f"transaction {txn_id} cannot write: it was begun read-only; begin another"
+        )
+    return found
+
+
+def find_for_reading(connection: Connection, txn_id: int) -> Transaction:
+    """The transaction, not aborted: an aborted one's own writes are no longer there to be read.
+
+    Raises `TransactionNotFound`, `TransactionFinished`.
+    """
+    found = find(connection, txn_id)
+    if found.state is TransactionState.ABORTED:
+        raise TransactionFinished(
+            f"transaction {txn_id} cannot read: it {ending(found)}; begin another"
+        )
+    return found
+
+
+def ending(transaction: Transaction) -> str:
+    """How it ended, as a predicate of the transaction."""
+    if transaction.commit_time is not None:
+        return f"was committed at {format_timestamp(transaction.commit_time)}"
+    return "was aborted, by its client, by a conflict or because it was silent for too long"
+
+
+# -- write ids
+
+
+def allocate(connection: Connection, txn_id: int, table_id: int) -> int:
+    """The write id of the transaction for the table, given now unless it has one."""
+    given = own_write_id(connection, txn_id, table_id)
+    if given is not None:
+        return given
+    of_table = NEXT_WRITE_ID.c.table_id == table_id
+    following = connection.execute(
+        update(NEXT_WRITE_ID)
+        .where(of_table)
+        .values(next=NEXT_WRITE_ID.c.next + 1)
+        .returning(NEXT_WRITE_ID.c.next)
+    ).scalar_one_or_none()
+    if following is None:
+        following = 2
+        connection.execute(insert(NEXT_WRITE_ID).values(table_id=table_id, next=following))
+    write_id = int(following) - 1
+    connection.execute(
+        insert(TXN_WRITE_ID).values(table_id=table_id, write_id=write_id, txn_id=txn_id)
+    )
+    return write_id
+
+
+def own_write_id(connection: Connection, txn_id: int, table_id: int) -> int | None:
+    """The write id that the transaction has for the table."""
+    columns = TXN_WRITE_ID.c
+    return connection.execute(
+        select(columns.write_id).where(columns.txn_id == txn_id, columns.table_id == table_id)
+    ).scalar_one_or_none()
+
+
+def write_id_pairs(connection: Connection, txn_id: int) -> tuple[tuple[int, int], ...]:
+    """All (table id, write id) of the transaction, by table id."""
+    columns = TXN_WRITE_ID.c
+    pairs = connection.execute(
+        select(columns.table_id, columns.write_id)
+        .where(columns.txn_id == txn_id)
+        .order_by(columns.table_id)
+    )
+    return tuple((table_id, write_id) for table_id, write_id in pairs)
+
+
+# -- the end
+
+
+def mark_committed(connection: Connection, txn_id: int, *, at: Timestamp) -> Transaction:
+    """Commit an open transaction with everything that hangs on it."""
+    connection.execute(
+        update(TXN)
+        .where(TXN.c.txn_id == txn_id, _IS_OPEN)
+        .values(state=TransactionState.COMMITTED.value, commit_time=at)
+    )
+    for table in (TXN_WRITE_ID, TXN_FOOTPRINT):
+        connection.execute(update(table).where(table.c.txn_id == txn_id).values(commit_time=at))
+    return find(connection, txn_id)
+
+
+def mark_aborted(
+    connection: Connection, txn_id: int, *, silent_at: int | None = None
+) -> Transaction | None:
+    """Abort an open transaction; None if it is not open.
+
+    With ``silent_at`` (ms) only if its time-out has passed by then without a heartbeat.
+    """
+    conditions: list[ColumnElement[bool]] = [TXN.c.txn_id == txn_id, _IS_OPEN]
+    if silent_at is not None:
+        conditions.append(silent_at > _SILENT_AFTER)
+    changed = connection.execute(
+        update(TXN).where(*conditions).values(state=TransactionState.ABORTED.value)
+    ).rowcount
+    if not changed:
+        return None
+    connection.execute(delete(TXN_FOOTPRINT).where(TXN_FOOTPRINT.c.txn_id == txn_id))
+    return find(connection, txn_id)
+
+
+def silent(connection: Connection, *, at: int) -> list[int]:
+    """The open transactions whose time-out has passed by ``at`` (ms) without a heartbeat."""
+    found = select(TXN.c.txn_id).where(_IS_OPEN, at > _SILENT_AFTER).order_by(TXN.c.txn_id)
+    return list(connection.execute(found).scalars())
+
+
+def beat(connection: Connection, txn_ids: frozenset[int], *, at: int) -> Heartbeat:
+    """Note at ``at`` (ms) that the clients of the open ones among ``txn_ids`` are alive."""
+    states: dict[int, TransactionState] = {}
+    for chunk in _chunks(frozenset(t for t in txn_ids if 0 < t <= LAST_ID)):
+        connection.execute(
+            update(TXN)
+            .where(TXN.c.txn_id.in_(chunk), _IS_OPEN, TXN.c.last_heartbeat < at)
+            .values(last_heartbeat=at)
+        )
+        found = select(TXN.c.txn_id, TXN.c.state).where(TXN.c.txn_id.in_(chunk))
+        states |= {t: TransactionState(state) for t, state in connection.execute(found)}
+    aborted = {t for t, state in states.items() if state is TransactionState.ABORTED}
+    return Heartbeat(aborted=frozenset(aborted), missing=txn_ids - states.keys())
+
+
+def open_count(connection: Connection) -> int:
+    """How many transactions are open."""
+    return connection.execute(select(func.count()).select_from(TXN).where(_IS_OPEN)).scalar_one()
+
+
+def oldest_begin(connection: Connection) -> Timestamp | None:
+    """The smallest begin time of the open transactions."""
+    oldest = connection.execute(select(func.min(TXN.c.begin_time)).where(_IS_OPEN)).scalar_one()
+    return None if oldest is None else Timestamp(oldest)
+
+
+# -- footprints
+
+
+def add_footprint(
+    connection: Connection, txn_id: int, table_id: int, row_ids: frozenset[int]
+) -> None:
+    """Note that the transaction changes these rows; again changes nothing."""
+    columns = TXN_FOOTPRINT.c
+    for chunk in _chunks(row_ids):
+        present = connection.execute(
+            select(columns.row_id).where(columns.row_id.in_(chunk), columns.txn_id == txn_id)
+        ).scalars()
+        added = [
+            {"row_id": row_id, "txn_id": txn_id, "table_id": table_id}
+            for row_id in sorted(set(chunk).difference(present))
+        ]
+        if added:
+            connection.execute(insert(TXN_FOOTPRINT), added)
+
+
+def has_stale_footprint(connection: Connection) -> bool:
+    """Whether there is something for `forget_footprints` to do."""
+    first = connection.execute(select(func.min(TXN_FOOTPRINT.c.commit_time))).scalar_one()
+    oldest = oldest_begin(connection)
+    return first is not None and (oldest is None or first <= oldest)
+
+
+def forget_footprints(connection: Connection) -> None:
+    """Delete the footprints that were committed before every open transaction began."""
+    committed = TXN_FOOTPRINT.c.commit_time
+    oldest = oldest_begin(connection)
+    stale = committed.is_not(None) if oldest is None else committed <= oldest
+    connection.execute(delete(TXN_FOOTPRINT).where(stale))
+
+
+def _chunks(ids: frozenset[int]) -> Iterator[list[int]]:
+    rest: Iterable[int] = iter(sorted(ids))
+    while chunk := list(islice(rest, _CHUNK)):
+        yield chunk

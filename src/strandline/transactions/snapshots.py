@@ -1,0 +1,81 @@
+"""Reading lists of valid ids out of the tables.
+
+A list is built from what is *not* in it: ids that are open or aborted (no commit time), and ids
+that were committed after the moment asked for. Both are ranges of an index on the commit time, so
+a list costs by the ids that are hidden, not by the ids ever given.
+
+As of a time T a list sees what was committed at or before T. Commit times are given in commit
+order, and never at or below a time that was given before; so once the store's time has reached T,
+no later commit changes the answer. Only the split of hidden ids into open and aborted follows the
+present.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, func, literal, select, union_all
+
+from strandline.clock import Timestamp
+from strandline.transactions.tables import NEXT_WRITE_ID, TXN, TXN_WRITE_ID
+from strandline.transactions.transaction import Transaction, TransactionState
+from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
+
+_OPEN = TransactionState.OPEN.value
+_ABORTED = TransactionState.ABORTED.value
+
+
+def write_ids_at(
+    connection: Connection, table_id: int, *, at: Timestamp | None
+) -> ValidWriteIdList:
+    """The writes of a table that were committed at or before ``at``; None: by now.
+
+    Its high-water mark is itself committed, or 0.
+    """
+    following = connection.execute(
+        select(NEXT_WRITE_ID.c.next).where(NEXT_WRITE_ID.c.table_id == table_id)
+    ).scalar_one_or_none()
+    if following is None:
+        return ValidWriteIdList(hwm=0)
+    ids = TXN_WRITE_ID.c
+    hidden = (
+        select(ids.write_id, TXN.c.state)
+        .select_from(TXN_WRITE_ID.join(TXN, TXN.c.txn_id == ids.txn_id))
+        .where(ids.table_id == table_id, ids.commit_time.is_(None))
+    )
+    rows = connection.execute(
+        hidden
+        if at is None
+        else union_all(
+            hidden,
+            select(ids.write_id, literal(_OPEN)).where(
+                ids.table_id == table_id, ids.commit_time > at
+            ),
+        )
+    ).all()
+    return ValidWriteIdList.of(
+        following - 1,
+        open_ids=[w for w, state in rows if state != _ABORTED],
+        aborted=[w for w, state in rows if state == _ABORTED],
+    ).canonical()
+
+
+def txns_of(connection: Connection, reader: Transaction | None) -> ValidTxnList:
+    """The transactions that ``reader`` sees as committed, itself among them; None: by now."""
+    later: list[int] = []
+    if reader is None:
+        last = connection.execute(select(func.max(TXN.c.txn_id))).scalar_one() or 0
+    else:
+        # Ids are given in the order of begin times: what began later has a larger id.
+        last = reader.txn_id
+        after = TXN.c.commit_time > reader.begin_time
+        later.extend(
+            connection.execute(select(TXN.c.txn_id).where(after, TXN.c.txn_id < last)).scalars()
+        )
+    rows = connection.execute(
+        select(TXN.c.txn_id, TXN.c.state).where(TXN.c.commit_time.is_(None))
+    ).all()
+    return ValidTxnList.derive(
+        last,
+        unfinished=[*later, *(txn_id for txn_id, _ in rows)],
+        aborted=frozenset(txn_id for txn_id, state in rows if state == _ABORTED),
+        current=0 if reader is None else last,
+    )

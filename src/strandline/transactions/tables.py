@@ -1,0 +1,100 @@
+"""The SQL tables of transactions and holds.
+
+``commit_time`` stands on the transaction and again on its write ids and its footprint, written by
+the one statement block that commits. Without the copies, "what of this table was not yet committed
+at T" and "who committed on this row since" would have to visit every transaction ever; with them
+each is a range of one index. Null means open or aborted; the transaction says which.
+
+Rows of aborted transactions stay, because their ids stay hidden for as long as a row may carry
+them. Only footprints are deleted: at abort, and when no open transaction is old enough to clash.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+)
+
+PART = "transactions"
+VERSION = 1
+LAST_ID = (1 << 63) - 1
+"""The largest number that a column holds: a larger one is nobody's id."""
+
+METADATA = MetaData()
+
+# SQLite numbers rows by itself only where the key is exactly an INTEGER.
+_RowNumber = BigInteger().with_variant(Integer(), "sqlite")
+
+TXN = Table(
+    "txn",
+    METADATA,
+    Column("txn_id", _RowNumber, primary_key=True),
+    Column("state", Integer, nullable=False),
+    Column("begin_time", BigInteger, nullable=False),
+    Column("commit_time", BigInteger),
+    Column("catalog_version", BigInteger, nullable=False),
+    Column("last_heartbeat", BigInteger, nullable=False),
+    Column("user", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("read_only", Boolean, nullable=False),
+    Column("timeout_ms", BigInteger, nullable=False),
+    Index("txn_by_state", "state", "begin_time"),
+    Index("txn_by_commit_time", "commit_time"),
+    sqlite_autoincrement=True,  # an id is never given twice, whatever was deleted
+)
+
+TXN_WRITE_ID = Table(
+    "txn_write_id",
+    METADATA,
+    Column("table_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("write_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("txn_id", BigInteger, nullable=False),
+    Column("commit_time", BigInteger),
+    Index("txn_write_id_by_txn", "txn_id", "table_id", unique=True),
+    Index("txn_write_id_by_commit_time", "table_id", "commit_time"),
+)
+
+NEXT_WRITE_ID = Table(
+    "next_write_id",
+    METADATA,
+    Column("table_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("next", BigInteger, nullable=False),
+)
+
+TXN_FOOTPRINT = Table(
+    "txn_footprint",
+    METADATA,
+    Column("row_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("txn_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("table_id", BigInteger, nullable=False),
+    Column("commit_time", BigInteger),
+    Index("txn_footprint_by_txn", "txn_id"),
+    Index("txn_footprint_by_commit_time", "commit_time"),
+)
+
+HOLD = Table(
+    "hold",
+    METADATA,
+    Column("hold_id", _RowNumber, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("time", BigInteger, nullable=False),
+    Column("expires", BigInteger, nullable=False),
+    Index("hold_by_expiry", "expires"),
+    sqlite_autoincrement=True,
+)
+
+HOLD_WATERMARK = Table(
+    "hold_watermark",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("time", BigInteger, nullable=False),
+)

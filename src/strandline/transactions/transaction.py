@@ -1,0 +1,104 @@
+"""The values that transactions are spoken about in, and who is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from sqlalchemy import Connection
+
+from strandline.clock import Timestamp
+from strandline.transactions.catalog_view import CatalogSnapshot
+
+
+class TransactionState(Enum):
+    """The numbers are what is stored."""
+
+    OPEN = 0
+    COMMITTED = 1
+    ABORTED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transaction as it stood when it was read.
+
+    It sees what was committed up to ``begin_time``, under ``catalog_version``. ``last_heartbeat``
+    is in milliseconds since 1970; without another for ``timeout_ms`` it may be aborted.
+    ``commit_time`` is there exactly when it is committed.
+    """
+
+    txn_id: int
+    state: TransactionState
+    begin_time: Timestamp
+    commit_time: Timestamp | None
+    catalog_version: int
+    last_heartbeat: int
+    user: str
+    host: str
+    agent: str
+    read_only: bool
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Which of the transactions that were beaten for are gone; the rest are open or committed."""
+
+    aborted: frozenset[int]
+    missing: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A transaction that is one SQL transaction, while it runs: stage rows on ``connection``."""
+
+    connection: Connection
+    transaction: Transaction
+    write_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionStatistics:
+    """Counts of what this process did since it started, and what is open in the store now.
+
+    ``behind`` counts how often a begin or commit had to wait for the catalog to catch up.
+    """
+
+    begun: int
+    committed: int
+    aborted: int
+    conflicts: int
+    expired: int
+    behind: int
+    open: int
+    oldest_begin: Timestamp | None
+
+
+class TransactionListener(Protocol):
+    """Who takes part in the end of transactions that wrote.
+
+    Both are called inside the one SQL transaction, before it is known whether it will be durable:
+    what they do on ``connection`` happens with the commit or not at all, and an exception undoes
+    everything. ``writes`` are the transaction's (table id, write id) pairs, never none.
+    """
+
+    def committing(
+        self,
+        connection: Connection,
+        transaction: Transaction,
+        *,
+        time: Timestamp,
+        writes: Sequence[tuple[int, int]],
+        catalog: CatalogSnapshot,
+    ) -> None: ...
+
+    def aborting(
+        self,
+        connection: Connection,
+        transaction: Transaction,
+        *,
+        writes: Sequence[tuple[int, int]],
+    ) -> None: ...

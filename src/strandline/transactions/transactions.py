@@ -1,0 +1,444 @@
+"""Transactions: begin, write ids, commit, abort, and what each of them sees.
+
+The problem: several tables are written by one job, several jobs run at once in several processes,
+and a reader must see all of a job's writes or none, the same ones for as long as it reads, now or
+as of a time that has passed. And the tables' definitions change meanwhile.
+
+The model. A transaction takes a number and a *begin time*. It sees what was committed by then,
+under the catalog that was active then. It writes rows under a *write id* of its own for each
+table. At its commit it takes a *commit time*, and from then on its write ids count as committed,
+all at once. Both times come from the clock row of the database, inside the SQL transaction that
+makes them durable, so commit order, time order and the order of events are one order, over DDL too.
+
+What must stay true:
+
+* a time that was given is below every later commit time; so a snapshot as of T is settled as soon
+  as the store's time has reached T, and `Transactions.ensure_past` makes it reach it;
+* a state changes once, from open, by one conditional statement; commit and abort say the same when
+  asked again, and `Transactions.get` settles what became of a commit whose answer was lost;
+* the first committer on a row wins, the other one is aborted in its own commit call;
+* a commit is judged by the catalog active at its commit time. If the log has gone on beyond what
+  this process knows, nothing is written: it catches up and takes a new time;
+* every write compares the fence first: `guard` raises, and nothing has happened;
+* whoever listens to commits writes in the same SQL transaction, so no event tells of a commit that
+  is not there, and none is missing.
+
+A transaction lives as long as it is heard of. `Transactions.expire` aborts silent ones; the abort
+itself looks at the heartbeat again, so one that arrives just before still wins.
+
+Rejected: a begin that takes its snapshot as a list of ids (Hive's way: it must be sent along, and
+cannot answer for a time in the past); locks (a writer that dies would have to be waited for).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from strandline import faults
+from strandline.clock import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    HybridClock,
+    Timestamp,
+    format_timestamp,
+    milliseconds,
+)
+from strandline.errors import (
+    InvalidInput,
+    TransactionFinished,
+    VersionNotFound,
+    WriteConflict,
+)
+from strandline.sql import Database, stored_time, take_time
+from strandline.transactions import records
+from strandline.transactions.catalog_view import CatalogView
+from strandline.transactions.conflicts import catalog_conflict, row_conflict
+from strandline.transactions.guarded_writes import GuardedWrites
+from strandline.transactions.holds import Holds
+from strandline.transactions.snapshots import txns_of, write_ids_at
+from strandline.transactions.tables import METADATA, PART, VERSION
+from strandline.transactions.transaction import (
+    Heartbeat,
+    Step,
+    Transaction,
+    TransactionListener,
+    TransactionState,
+    TransactionStatistics,
+)
+from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
+
+DAY_MS = 24 * 60 * 60 * 1000
+DEFAULT_TIMEOUT_MS = 300_000
+DEFAULT_HISTORY_RETENTION_MS = 7 * DAY_MS
+PATIENCE = 30.0
+"""Seconds that a call may wait for the database and the catalog unless it says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """What a commit or abort left: the transaction, whether it changed, and why it conflicted."""
+
+    transaction: Transaction
+    changed: bool
+    conflict: str | None = None
+
+
+class Transactions:
+    """The transactions of one store. Safe for threads, and for several processes on one store.
+
+    ``timeout_ms`` is how long a transaction lives without a heartbeat. ``guard`` is called inside
+    every write transaction and raises if this process may no longer write. ``holds`` are the holds
+    on the same store.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: HybridClock,
+        *,
+        catalogs: CatalogView,
+        guard: Callable[[Connection], None],
+        listeners: Iterable[TransactionListener] = (),
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        history_retention_ms: int = DEFAULT_HISTORY_RETENTION_MS,
+    ) -> None:
+        database.ensure_schema(PART, VERSION, METADATA)
+        self._database = database
+        self._clock = clock
+        self._catalogs = catalogs
+        self._guard = guard
+        self._writes = GuardedWrites(
+            database, catalogs=catalogs, guard=guard, on_behind=lambda: self._count("behind")
+        )
+        self._listeners = tuple(listeners)
+        self._timeout_ms = timeout_ms
+        self._counts: Counter[str] = Counter()
+        self._counting = threading.Lock()
+        self.holds = Holds(database, clock, guard=guard, history_retention_ms=history_retention_ms)
+
+    # -- the life of a transaction
+
+    def begin(
+        self,
+        *,
+        user: str,
+        host: str = "",
+        agent: str = "",
+        read_only: bool = False,
+        timeout: float = PATIENCE,
+    ) -> Transaction:
+        """Begin a transaction. Waits at most ``timeout`` seconds (`DeadlineExceeded`)."""
+        begun = self._writes.run(
+            lambda connection: self._begin_on(
+                connection, user=user, host=host, agent=agent, read_only=read_only
+            ),
+            timeout=timeout,
+        )
+        self._count("begun")
+        return begun
+
+    def get(self, txn_id: int) -> Transaction:
+        """The transaction as it stands. Raises `TransactionNotFound`."""
+        with self._database.read() as connection:
+            return records.find(connection, txn_id)
+
+    def heartbeat(self, txn_ids: Iterable[int]) -> Heartbeat:
+        """Say that the clients of these transactions are alive; tells which are gone."""
+        # Worth remembering only while the machine runs: after a power cut clients beat again.
+        with self._database.write_unsynced() as connection:
+            self._guard(connection)
+            now = milliseconds(self._present(connection))
+            return records.beat(connection, frozenset(txn_ids), at=now)
+
+    def allocate_write_id(self, txn_id: int, table_id: int) -> int:
+        """The transaction's write id of a table, from 1 on; the same one when asked again.
+
+        Raises `TransactionNotFound`, `TransactionFinished`, or `UnsupportedOperation` for a
+        read-only transaction.
+        """
+        write_id = self._writes.run(
+            lambda connection: self.allocate_on(connection, txn_id, table_id), timeout=PATIENCE
+        )
+        faults.reached("write-ids-taken")
+        return write_id
+
+    def allocate_on(self, connection: Connection, txn_id: int, table_id: int) -> int:
+        """`allocate_write_id` inside the caller's write transaction, which checks the fence."""
+        records.find_for_writing(connection, txn_id)
+        return records.allocate(connection, txn_id, table_id)
+
+    def record_writes(
+        self, connection: Connection, txn_id: int, table_id: int, row_ids: Iterable[int]
+    ) -> None:
+        """Note that the transaction removes these rows, or changes the rows behind them.
+
+        Inside the caller's write transaction. Raises as `allocate_write_id` does.
+        """
+        records.find_for_writing(connection, txn_id)
+        records.add_footprint(connection, txn_id, table_id, frozenset(row_ids))
+
+    def commit(self, txn_id: int, *, timeout: float = PATIENCE) -> Transaction:
+        """Commit; once more on a committed one gives the same answer.
+
+        Raises `TransactionNotFound`; `TransactionFinished` if it is aborted; `WriteConflict`,
+        and then it is aborted; `DeadlineExceeded` or whatever a listener raised, and then it is
+        open as before.
+        """
+        faults.reached("commit-sent")
+        ended = self._writes.run(
+            lambda connection: self._commit_on(connection, txn_id), timeout=timeout
+        )
+        if ended.conflict is not None:
+            self._count("conflicts", "aborted")
+            raise WriteConflict(ended.conflict)
+        faults.reached("commit-durable")
+        if ended.changed:
+            self._count("committed")
+        return ended.transaction
+
+    def abort(self, txn_id: int) -> Transaction:
+        """Abort; once more on an aborted one gives the same answer.
+
+        Raises `TransactionNotFound`, or `TransactionFinished` if it is committed.
+        """
+
+        def end(connection: Connection) -> _End:
+            found = records.find(connection, txn_id)
+            aborted = self._abort_on(connection, txn_id)
+            return _End(aborted or found, changed=aborted is not None)
+
+        ended = self._writes.run(end, timeout=PATIENCE)
+        transaction = ended.transaction
+        if transaction.state is TransactionState.COMMITTED:
+            raise TransactionFinished(
+                f"transaction {txn_id} cannot be aborted: it {records.ending(transaction)}"
+            )
+        if ended.changed:
+            self._count("aborted")
+        return transaction
+
+    def expire(self) -> list[int]:
+        """Abort the transactions that were silent for longer than their time-out; their ids.
+
+        Also forgets footprints that no open transaction can clash with any more.
+        """
+        with self._database.read() as connection:
+            now = milliseconds(self._present(connection))
+            candidates = records.silent(connection, at=now)
+        expired = [txn_id for txn_id in candidates if self._expire_one(txn_id, silent_at=now)]
+        self._count(*["expired", "aborted"] * len(expired))
+        with self._database.read() as connection:
+            stale = records.has_stale_footprint(connection)
+        if stale:
+            self._writes.run(records.forget_footprints, timeout=PATIENCE)
+        return expired
+
+    @contextmanager
+    def autocommit(
+        self,
+        table_id: int,
+        *,
+        user: str,
+        host: str = "",
+        agent: str = "",
+        timeout: float = PATIENCE,
+    ) -> Iterator[Step]:
+        """A transaction on one table that begins, writes and commits in one SQL transaction.
+
+        The block stages rows on the step's connection, under its write id; when the block ends
+        all of it is committed, when it raises nothing has happened. Raises as `commit` does.
+        """
+        with ExitStack() as opened:
+
+            def start(connection: Connection) -> Step:
+                begun = self._begin_on(
+                    connection, user=user, host=host, agent=agent, read_only=False
+                )
+                write_id = records.allocate(connection, begun.txn_id, table_id)
+                return Step(connection, begun, write_id)
+
+            step = self._writes.enter(opened, start, timeout=timeout)
+            yield step
+            ended = self._commit_on(step.connection, step.transaction.txn_id)
+            if ended.conflict is not None:
+                raise WriteConflict(ended.conflict)
+        self._count("begun", "committed")
+
+    # -- what is seen
+
+    def valid_txns(self, txn_id: int | None = None) -> ValidTxnList:
+        """The transactions that ``txn_id`` sees as committed, itself among them; None: by now.
+
+        Raises `TransactionNotFound`, or `TransactionFinished` if it is aborted.
+        """
+        with self._database.read() as connection:
+            reader = None if txn_id is None else records.find_for_reading(connection, txn_id)
+            return txns_of(connection, reader)
+
+    def write_ids(
+        self, table_id: int, *, at: Timestamp | None = None, txn_id: int | None = None
+    ) -> ValidWriteIdList:
+        """The writes of a table that are seen now, as of ``at``, or by a transaction.
+
+        A transaction sees what was committed by its begin, and its own writes. What is seen as of
+        a time never changes. The list carries no table name. Raises `VersionNotFound` for a time
+        that has not come yet, `TransactionNotFound`, or `TransactionFinished` if the transaction
+        is aborted.
+        """
+        if txn_id is not None:
+            if at is not None:
+                raise InvalidInput("name a time or a transaction to read by, not both")
+            return self._write_ids_of(table_id, txn_id)
+        if at is not None:
+            self.ensure_past(at)
+        with self._database.read() as connection:
+            return write_ids_at(connection, table_id, at=at)
+
+    def ensure_past(self, at: Timestamp) -> None:
+        """Return when no commit, of rows or of DDL, can get a time at or below ``at`` any more.
+
+        Raises `VersionNotFound` if the clock has not reached the millisecond of ``at``,
+        `InvalidInput` for a number that is no time.
+        """
+        if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
+            raise InvalidInput(f"{at} is not a time")
+        with self._database.read() as connection:
+            if stored_time(connection) >= at:
+                return
+        present = self._clock.current()
+        if milliseconds(at) > milliseconds(present):
+            raise VersionNotFound(
+                f"{format_timestamp(at)} is in the future, it is {format_timestamp(present)};"
+                " name a time that has passed"
+            )
+        # A time that names no counter means the end of its millisecond, which may be this one.
+        self._clock.update(at)
+        self._writes.run(lambda connection: take_time(connection, self._clock), timeout=PATIENCE)
+
+    def write_id_pairs(self, txn_id: int) -> tuple[tuple[int, int], ...]:
+        """The (table id, write id) pairs of a transaction. Raises `TransactionNotFound`."""
+        with self._database.read() as connection:
+            return records.write_id_pairs(connection, records.find(connection, txn_id).txn_id)
+
+    def min_open_begin(self) -> Timestamp | None:
+        """The smallest begin time of the open transactions, read-only ones too; None without."""
+        with self._database.read() as connection:
+            return records.oldest_begin(connection)
+
+    def statistics(self) -> TransactionStatistics:
+        """What this process did, and what is open in the store."""
+        with self._database.read() as connection:
+            count = records.open_count(connection)
+            oldest = records.oldest_begin(connection)
+        with self._counting:
+            counts = self._counts.copy()
+        return TransactionStatistics(
+            begun=counts["begun"],
+            committed=counts["committed"],
+            aborted=counts["aborted"],
+            conflicts=counts["conflicts"],
+            expired=counts["expired"],
+            behind=counts["behind"],
+            open=count,
+            oldest_begin=oldest,
+        )
+
+    # -- inside one SQL transaction
+
+    def _begin_on(
+        self, connection: Connection, *, user: str, host: str, agent: str, read_only: bool
+    ) -> Transaction:
+        begin_time = take_time(connection, self._clock)
+        version = self._catalogs.catalog_at(connection, begin_time).version
+        return records.add(
+            connection,
+            begin_time=begin_time,
+            catalog_version=version,
+            last_heartbeat=milliseconds(begin_time),
+            user=user,
+            host=host,
+            agent=agent,
+            read_only=read_only,
+            timeout_ms=self._timeout_ms,
+        )
+
+    def _commit_on(self, connection: Connection, txn_id: int) -> _End:
+        """Commit, or abort and say which conflict was the reason."""
+        commit_time = take_time(connection, self._clock)
+        transaction = records.find(connection, txn_id)
+        if transaction.state is TransactionState.COMMITTED:
+            return _End(transaction, changed=False)
+        if transaction.state is TransactionState.ABORTED:
+            raise TransactionFinished(
+                f"transaction {txn_id} cannot be committed: it {records.ending(transaction)}"
+            )
+        writes = records.write_id_pairs(connection, txn_id)
+        conflict = self._judge_on(connection, transaction, commit_time, writes) if writes else None
+        if conflict is None:
+            committed = records.mark_committed(connection, txn_id, at=commit_time)
+            return _End(committed, changed=True)
+        aborted = self._abort_on(connection, txn_id)
+        reason = (
+            f"transaction {txn_id}, which began at {format_timestamp(transaction.begin_time)}, was"
+            f" aborted at its commit: {conflict}; begin again"
+        )
+        return _End(aborted or transaction, changed=True, conflict=reason)
+
+    def _judge_on(
+        self,
+        connection: Connection,
+        transaction: Transaction,
+        commit_time: Timestamp,
+        writes: Sequence[tuple[int, int]],
+    ) -> str | None:
+        """The conflict that forbids this commit; without one, the listeners have been told."""
+        now = self._catalogs.catalog_at(connection, commit_time)
+        base = self._catalogs.catalog(transaction.catalog_version)
+        tables = [table_id for table_id, _ in writes]
+        conflict = catalog_conflict(tables, base=base, now=now)
+        conflict = conflict or row_conflict(connection, transaction)
+        if conflict is None:
+            for listener in self._listeners:
+                listener.committing(
+                    connection, transaction, time=commit_time, writes=writes, catalog=now
+                )
+        return conflict
+
+    def _abort_on(
+        self, connection: Connection, txn_id: int, *, silent_at: int | None = None
+    ) -> Transaction | None:
+        """Abort if it is open (and, with ``silent_at``, silent); None if not."""
+        aborted = records.mark_aborted(connection, txn_id, silent_at=silent_at)
+        if aborted is not None:
+            writes = records.write_id_pairs(connection, txn_id)
+            for listener in self._listeners if writes else ():
+                listener.aborting(connection, aborted, writes=writes)
+        return aborted
+
+    def _present(self, connection: Connection) -> Timestamp:
+        """The later of the clock's and the store's time."""
+        return max(self._clock.current(), stored_time(connection))
+
+    def _write_ids_of(self, table_id: int, txn_id: int) -> ValidWriteIdList:
+        with self._database.read() as connection:
+            reader = records.find_for_reading(connection, txn_id)
+            seen = write_ids_at(connection, table_id, at=reader.begin_time)
+            own = records.own_write_id(connection, txn_id, table_id)
+        return seen if own is None else seen.with_own_write(own)
+
+    def _expire_one(self, txn_id: int, *, silent_at: int) -> bool:
+        aborted = self._writes.run(
+            lambda connection: self._abort_on(connection, txn_id, silent_at=silent_at),
+            timeout=PATIENCE,
+        )
+        return aborted is not None
+
+    def _count(self, *events: str) -> None:
+        with self._counting:
+            self._counts.update(events)

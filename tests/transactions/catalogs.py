@@ -1,0 +1,79 @@
+"""Catalogs for tests of transactions: versions made by hand, in memory, behind the protocol."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from strandline.clock import Timestamp
+from strandline.errors import VersionNotFound
+from strandline.transactions import Behind, CatalogSnapshot
+
+
+@dataclass(frozen=True)
+class Column:
+    id: int
+    name: str
+    type: str = "bigint"
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    id: int
+    name: str
+    columns: tuple[Column, ...] = (Column(1, "k"), Column(2, "v", "string"))
+    kind: str = "managed"
+    transactional: bool = True
+    primary_key: tuple[int, ...] = ()
+    partition_columns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Version:
+    version: int
+    tables: dict[int, Table]
+
+    def table_by_id(self, table_id: int, /) -> Table | None:
+        return self.tables.get(table_id)
+
+
+@dataclass
+class Catalogs:
+    """Versions by number. ``publish`` adds one; ``unapplied`` ones are known after a sync only."""
+
+    versions: list[Version] = field(default_factory=lambda: [Version(0, {})])
+    unapplied: list[Version] = field(default_factory=list)
+    syncs: int = 0
+    on_sync: Callable[[], None] | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def publish(self, *tables: Table, applied: bool = True) -> None:
+        with self.lock:
+            number = len(self.versions) + len(self.unapplied)
+            made = Version(number, {table.id: table for table in tables})
+            (self.versions if applied else self.unapplied).append(made)
+
+    def catalog_at(self, connection: Connection, at: Timestamp, /) -> CatalogSnapshot:
+        with self.lock:
+            if self.unapplied:
+                raise Behind(f"version {self.unapplied[-1].version} is not applied here")
+            return self.versions[-1]
+
+    def sync(self, *, timeout: float) -> None:
+        self.syncs += 1
+        if self.on_sync is not None:
+            self.on_sync()
+            return
+        with self.lock:
+            self.versions.extend(self.unapplied)
+            self.unapplied.clear()
+
+    def catalog(self, version: int, /) -> CatalogSnapshot:
+        with self.lock:
+            if version >= len(self.versions):
+                raise VersionNotFound(f"there is no version {version}")
+            return self.versions[version]

@@ -1,0 +1,64 @@
+"""A store for tests of transactions: a real database, and the levers of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from strandline.clock import HybridClock
+from strandline.errors import Fenced
+from strandline.sql import open_engine, sqlite_url
+from strandline.transactions import TransactionListener, Transactions
+from tests.transactions.catalogs import Catalogs, Table
+
+START_MS = 1_700_000_000_000
+FLIGHTS, CANCELLATIONS = 1, 2
+
+
+class Store:
+    """What a node would hold. ``wall_ms`` is the wall clock, ``fenced`` the fence."""
+
+    def __init__(self, path: Path) -> None:
+        self.wall_ms = START_MS
+        self.fenced = False
+        self.path = path
+        self.database = open_engine(sqlite_url(path))
+        self.clock = HybridClock(lambda: self.wall_ms)
+        self.catalogs = Catalogs()
+        self.catalogs.publish(Table(FLIGHTS, "flights"), Table(CANCELLATIONS, "cancellations"))
+        self.transactions = self.heard_by()
+
+    def guard(self, connection: Connection) -> None:
+        if self.fenced:
+            raise Fenced("a newer owner has opened the store; nothing was written")
+
+    def heard_by(self, *listeners: TransactionListener) -> Transactions:
+        """The transactions of this store, with listeners."""
+        return Transactions(
+            self.database, self.clock, catalogs=self.catalogs, guard=self.guard, listeners=listeners
+        )
+
+    def begin(self, *, writing: Iterable[int] = (), read_only: bool = False) -> int:
+        """Begin a transaction with write ids of these tables."""
+        txn_id = self.transactions.begin(user="ann", read_only=read_only).txn_id
+        for table_id in writing:
+            self.transactions.allocate_write_id(txn_id, table_id)
+        return txn_id
+
+    def change_rows(self, txn_id: int, *row_ids: int, table_id: int = FLIGHTS) -> None:
+        """Enter rows into the footprint of a transaction."""
+        with self.database.write() as connection:
+            self.transactions.record_writes(connection, txn_id, table_id, row_ids)
+
+    def contents(self) -> dict[str, list[tuple[object, ...]]]:
+        """Every row of every table of the database."""
+        with self.database.read() as connection:
+            names = connection.exec_driver_sql(
+                "SELECT name FROM sqlite_master WHERE type = 'table'"
+            ).scalars()
+            return {
+                name: [tuple(row) for row in connection.exec_driver_sql(f'SELECT * FROM "{name}"')]
+                for name in list(names)
+            }

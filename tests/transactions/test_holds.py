@@ -1,0 +1,184 @@
+"""Holds and the low watermark."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from strandline.clock import MIN_TIMESTAMP, Timestamp, add_milliseconds, milliseconds, timestamp
+from strandline.errors import HoldExpired, InvalidInput, VersionNotFound
+from strandline.transactions import Hold, Holds
+from tests.transactions.stores import START_MS, Store
+
+DAY = 86_400_000
+WEEK = 7 * DAY
+
+
+def ago(ms: int) -> Timestamp:
+    return timestamp(START_MS - ms)
+
+
+def test_a_hold_is_given_renewed_listed_and_released(store: Store) -> None:
+    holds = store.transactions.holds
+    later = holds.acquire("pin", "release 7", at=ago(DAY), ttl_ms=1000)
+    older = holds.acquire("reader", "ann", at=ago(2 * DAY), ttl_ms=1000)
+    assert (later.kind, later.owner, later.at) == ("pin", "release 7", ago(DAY))
+    assert milliseconds(later.expires) == START_MS + 1000
+    assert holds.list() == (older, later)
+    renewed = holds.renew(older.hold_id, ttl_ms=5000)
+    assert milliseconds(renewed.expires) == START_MS + 5000
+    assert holds.get(older.hold_id) == renewed
+    holds.release(older.hold_id)
+    holds.release(older.hold_id)
+    assert holds.list() == (later,)
+    with pytest.raises(HoldExpired, match="not there"):
+        holds.get(older.hold_id)
+
+
+def test_a_hold_that_ran_out_is_gone_for_everybody_at_once(store: Store) -> None:
+    holds = store.transactions.holds
+    held = holds.acquire("reader", "ann", at=ago(0), ttl_ms=1000)
+    store.wall_ms += 1001
+    with pytest.raises(HoldExpired, match="'ann' ran out"):
+        holds.get(held.hold_id)
+    with pytest.raises(HoldExpired):
+        holds.renew(held.hold_id, ttl_ms=1000)
+    assert holds.list() == ()
+    assert len(store.contents()["hold"]) == 1
+    holds.low_watermark()
+    assert store.contents()["hold"] == []
+
+
+def test_the_watermark_is_the_retention_or_the_oldest_hold(store: Store) -> None:
+    holds = store.transactions.holds
+    assert milliseconds(holds.low_watermark()) == START_MS - WEEK
+    held = holds.acquire("reader", "ann", at=ago(6 * DAY), ttl_ms=10 * DAY)
+    store.wall_ms += 3 * DAY
+    assert holds.low_watermark() == ago(6 * DAY)
+    holds.acquire("reader", "bob", at=ago(6 * DAY), ttl_ms=10)
+    with pytest.raises(VersionNotFound, match="kept from"):
+        holds.acquire("reader", "bob", at=Timestamp(ago(6 * DAY) - 1), ttl_ms=10)
+    holds.release(held.hold_id)
+    store.wall_ms += 11
+    assert milliseconds(holds.low_watermark()) == store.wall_ms - WEEK
+    with pytest.raises(VersionNotFound):
+        holds.acquire("reader", "bob", at=ago(6 * DAY), ttl_ms=10)
+
+
+def test_the_watermark_does_not_go_back_with_a_longer_retention_or_another_clock(
+    store: Store,
+) -> None:
+    given = store.transactions.holds.low_watermark()
+    longer = Holds(store.database, store.clock, guard=store.guard, history_retention_ms=10 * WEEK)
+    store.wall_ms -= DAY
+    assert longer.low_watermark() == given
+    with pytest.raises(VersionNotFound):
+        longer.acquire("reader", "ann", at=Timestamp(given - 1), ttl_ms=10)
+
+
+def test_a_hold_below_the_watermark_is_gone_though_its_expiry_says_otherwise(
+    store: Store,
+) -> None:
+    """As after a time that was given far ahead and a clock that is back to normal."""
+    holds = store.transactions.holds
+    held = holds.acquire("reader", "ann", at=ago(DAY), ttl_ms=1000)
+    with store.database.write() as connection:
+        connection.exec_driver_sql(f"UPDATE hold_watermark SET time = {held.at + 1}")
+    with pytest.raises(HoldExpired):
+        holds.get(held.hold_id)
+    with pytest.raises(HoldExpired):
+        holds.renew(held.hold_id, ttl_ms=9)
+    assert holds.list() == ()
+
+
+def test_a_retention_longer_than_time_keeps_everything(store: Store) -> None:
+    forever = Holds(
+        store.database, store.clock, guard=store.guard, history_retention_ms=2 * START_MS
+    )
+    assert forever.low_watermark() == MIN_TIMESTAMP
+    assert forever.acquire("pin", "all", at=MIN_TIMESTAMP, ttl_ms=1).at == MIN_TIMESTAMP
+
+
+@pytest.mark.parametrize("hold_id", [0, 7, 1 << 63])
+def test_an_unknown_hold_is_an_expired_one(store: Store, hold_id: int) -> None:
+    with pytest.raises(HoldExpired, match=str(hold_id)):
+        store.transactions.holds.get(hold_id)
+    with pytest.raises(HoldExpired):
+        store.transactions.holds.renew(hold_id, ttl_ms=5)
+    store.transactions.holds.release(hold_id)
+
+
+@pytest.mark.parametrize("at", [0, -1, 1 << 63])
+def test_a_number_that_is_no_time_cannot_be_held(store: Store, at: int) -> None:
+    with pytest.raises(InvalidInput):
+        store.transactions.holds.acquire("reader", "ann", at=Timestamp(at), ttl_ms=5)
+
+
+@pytest.mark.parametrize("ttl_ms", [0, -5])
+def test_a_hold_lasts_for_a_while(store: Store, ttl_ms: int) -> None:
+    with pytest.raises(InvalidInput):
+        store.transactions.holds.acquire("reader", "ann", at=ago(0), ttl_ms=ttl_ms)
+    assert store.transactions.holds.list() == ()
+
+
+def test_no_watermark_ever_passes_a_live_hold_or_goes_back(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    class HoldsMachine(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.store = Store(tmp_path_factory.mktemp("store") / "strandline.db")
+            self.holds = self.store.transactions.holds
+            self.live: list[Hold] = []
+            self.lowest = self.holds.low_watermark()
+
+        def teardown(self) -> None:
+            self.store.database.close()
+
+        @rule(days=st.integers(0, 9), ttl_days=st.integers(1, 9))
+        def acquire(self, days: int, ttl_days: int) -> None:
+            at = timestamp(self.store.wall_ms - days * DAY)
+            below = at < self.lowest
+            try:
+                held = self.holds.acquire("pin", "x", at=at, ttl_ms=ttl_days * DAY)
+            except VersionNotFound:
+                self.lowest = max(self.lowest, self.holds.low_watermark())
+                assert at < self.lowest
+            else:
+                assert not below
+                self.live.append(held)
+
+        @precondition(lambda self: self.live)
+        @rule(data=st.data())
+        def release(self, data: st.DataObject) -> None:
+            held = data.draw(st.sampled_from(self.live))
+            self.holds.release(held.hold_id)
+            self.live.remove(held)
+
+        @rule(days=st.integers(-2, 4))
+        def pass_time(self, days: int) -> None:
+            self.store.wall_ms += days * DAY
+
+        @rule()
+        def advance(self) -> None:
+            given = self.holds.low_watermark()
+            assert given >= self.lowest
+            self.lowest = given
+            present = self.store.clock.current()
+            self.live = [held for held in self.live if held.expires > present]
+            assert all(held.at >= given for held in self.live)
+            week_ago = add_milliseconds(present, -WEEK)
+            assert given <= week_ago
+
+        @invariant()
+        def live_holds_are_found(self) -> None:
+            present = self.store.clock.current()
+            expected = {held.hold_id for held in self.live if held.expires > present}
+            assert {held.hold_id for held in self.holds.list()} == expected
+
+    HoldsMachine.TestCase.settings = settings(
+        max_examples=15, stateful_step_count=20, deadline=None
+    )
+    HoldsMachine.TestCase().runTest()

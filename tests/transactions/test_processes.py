@@ -1,0 +1,74 @@
+"""Several processes on one store, and processes that end at the worst moment."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from strandline.transactions import TransactionState
+from tests.transactions.contender import contend
+from tests.transactions.stores import FLIGHTS, Store
+
+ROUNDS = 25
+
+
+def test_two_processes_have_one_order_and_the_first_committer_wins(tmp_path: Path) -> None:
+    path = tmp_path / "strandline.db"
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=spawn) as pool:
+        ends = list(pool.map(contend, [path, path], [ROUNDS, ROUNDS]))
+    every = sorted((one for end in ends for one in end), key=lambda t: t.begin_time)
+    assert [one.txn_id for one in every] == list(range(1, 2 * ROUNDS + 1))
+    won = [one for one in every if one.state is TransactionState.COMMITTED]
+    assert len(won) >= ROUNDS
+    # Two that changed one row and both committed were not open at the same time.
+    for earlier, later in pairwise(won):
+        assert earlier.commit_time is not None
+        assert earlier.commit_time < later.begin_time
+    store = Store(path)
+    seen = store.transactions.write_ids(FLIGHTS)
+    assert len([w for w in range(1, 2 * ROUNDS + 1) if seen.valid(w)]) == len(won)
+    assert not seen.open_ids
+    store.database.close()
+
+
+@pytest.mark.parametrize(
+    ("point", "state", "write_ids"),
+    [
+        ("write-ids-taken", TransactionState.OPEN, 1),
+        ("commit-sent", TransactionState.OPEN, 1),
+        ("commit-durable", TransactionState.COMMITTED, 1),
+    ],
+)
+def test_what_became_of_a_killed_writer_is_told_by_its_transaction(
+    tmp_path: Path, point: str, state: TransactionState, write_ids: int
+) -> None:
+    path = tmp_path / "strandline.db"
+    program = "import sys, pathlib; from tests.transactions.contender import contend;"
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{program} contend(pathlib.Path(sys.argv[1]), 1)", str(path)],
+        env={
+            **os.environ,
+            "STRANDLINE_FAULT": point,
+            "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+        },
+        check=False,
+    )
+    assert ended.returncode == -signal.SIGKILL
+    store = Store(path)
+    assert store.transactions.get(1).state is state
+    assert len(store.transactions.write_id_pairs(1)) == write_ids
+    assert store.transactions.write_ids(FLIGHTS).valid(1) == (state is TransactionState.COMMITTED)
+    if state is TransactionState.OPEN:
+        store.wall_ms += 300_001
+        assert store.transactions.expire() == [1]
+    assert store.transactions.begin(user="next").txn_id == 2
+    store.database.close()
