@@ -21,7 +21,7 @@ from __future__ import annotations
 import threading
 import time as _time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NewType
 
 from strandline.errors import DeadlineExceeded, InvalidInput
@@ -35,6 +35,7 @@ WallClock = Callable[[], int]
 LOGICAL_BITS = 16
 MIN_TIMESTAMP = Timestamp(1)
 MAX_TIMESTAMP = Timestamp((1 << 63) - 1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOGICAL_MASK = (1 << LOGICAL_BITS) - 1
 _PHYSICAL_LIMIT = 1 << 47
 
@@ -80,7 +81,7 @@ def round_up(at: Timestamp) -> Timestamp:
 
 def to_datetime(at: Timestamp) -> datetime:
     """The moment of ``at`` in UTC; the logical counter is dropped."""
-    return datetime.fromtimestamp(milliseconds(at) / 1000, tz=UTC)
+    return _EPOCH + timedelta(milliseconds=milliseconds(at))
 
 
 def format_timestamp(at: Timestamp) -> str:
@@ -108,8 +109,7 @@ def parse_timestamp(text: str) -> Timestamp:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    whole = round(moment.timestamp() * 1_000_000)
-    return timestamp(whole // 1000, count)
+    return timestamp((moment - _EPOCH) // timedelta(milliseconds=1), count)
 
 
 class HybridClock:
