@@ -1,0 +1,43 @@
+"""``strandline demo``: the main job, end to end, on real input."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from strandline.errors import UnsupportedOperation
+
+
+@click.command()
+@click.option(
+    "--client",
+    type=click.Choice(["local", "http"]),
+    default="local",
+    show_default=True,
+    help="The transactional client: in the driver's process, or over HTTP.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="An empty folder to work in. By default a temporary one.",
+)
+@click.option("--keep", is_flag=True, help="Leave the folder and a running node behind.")
+def command(*, client: str, folder: Path | None, keep: bool) -> None:
+    """Run the main job on the flights that left New York in 2013, and check every number.
+
+    Needs the extra "demo". Exit status 0 only if every check holds.
+    """
+    try:
+        import pandas  # noqa: F401 - the step modules need both; say it before they fail
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        raise UnsupportedOperation(
+            f"the demo needs {error.name}; install it with: pip install 'strandline[demo]'"
+        ) from error
+    from strandline.cli.demo.run import run
+
+    if folder is not None and folder.exists() and any(folder.iterdir()):
+        raise UnsupportedOperation(f"{folder} is not empty; name an empty folder")
+    sys.exit(0 if run(folder, client=client, keep=keep) else 1)

@@ -1,0 +1,106 @@
+"""A served node as a process of its own, which the demo kills and starts again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from strandline.errors import Unavailable
+from strandline.faults import ENVIRONMENT_VARIABLE
+
+STOP_SECONDS = 20
+
+
+class NodeProcess:
+    """``strandline serve`` on one folder. Ports stay the same from the first start on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._process: subprocess.Popen[str] | None = None
+        self._ports = {"thrift": 0, "http": 0}
+        self._lock = threading.Lock()
+        self.log = folder.parent / f"{folder.name}.node.log"
+        self.starts = 0
+
+    @property
+    def thrift_uri(self) -> str:
+        """Where Hive clients connect."""
+        return f"thrift://127.0.0.1:{self._ports['thrift']}"
+
+    @property
+    def http_uri(self) -> str:
+        """Where HTTP clients connect."""
+        return f"http://127.0.0.1:{self._ports['http']}"
+
+    @property
+    def pid(self) -> int:
+        """The id of the running process."""
+        if self._process is None:
+            raise Unavailable("the node is not running")
+        return self._process.pid
+
+    def start(self, *, fault: str = "") -> None:
+        """Start the node and wait until it accepts; ``fault`` arms a point at which it dies."""
+        command = [sys.executable, "-m", "strandline", "serve", str(self.folder)]
+        for name, port in self._ports.items():
+            command += [f"--{name}-port", str(port)]
+        environment = {**os.environ, ENVIRONMENT_VARIABLE: fault}
+        with self.log.open("ab") as log, self._lock:
+            self._process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                env=environment,
+                start_new_session=True,
+            )
+            line = self._process.stdout.readline() if self._process.stdout else ""
+        word, *uris = line.split() or [""]
+        if word != "ready" or len(uris) != 2:
+            self.stop()
+            raise Unavailable(f"the node did not start; its log is {self.log}:\n{self._tail()}")
+        for uri in uris:
+            parts = urlsplit(uri)
+            self._ports[parts.scheme] = parts.port or 0
+        self.starts += 1
+
+    def kill(self) -> None:
+        """SIGKILL: no handler, no clean-up, nothing flushed."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.wait()
+
+    def wait(self) -> int:
+        """Wait until the process has ended; its exit status (negative: the signal)."""
+        if self._process is None:
+            return 0
+        status = self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return status
+
+    def stop(self) -> int:
+        """SIGTERM, and SIGKILL if that does not help; the exit status."""
+        if self._process is None:
+            return 0
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        return self.wait()
+
+    def leave_running(self) -> None:
+        """Let the process go on after this one has ended."""
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _tail(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n".join(lines[-20:])

@@ -1,0 +1,119 @@
+"""The main job from start to end."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from strandline.cli.demo import (
+    step_crashes,
+    step_ddl,
+    step_history,
+    step_months,
+    step_plain,
+    step_two_tables,
+)
+from strandline.cli.demo.checks import Ledger
+from strandline.cli.demo.context import USER, Demo
+from strandline.cli.demo.data import load
+from strandline.cli.demo.node_process import NodeProcess
+from strandline.cli.demo.report import Report
+from strandline.metastore.http_session import HttpSession
+from strandline.metastore.session import Session
+from strandline.node import Node
+from strandline.spark import Tables, configure_session
+
+
+def run(folder: Path | None, *, client: str, keep: bool) -> bool:
+    """Run every step; True if every check held. Leaves folder and node behind with ``keep``."""
+    began = time.monotonic()
+    console = Console()
+    report = Report(console)
+    with ExitStack() as stack:
+        place = folder or Path(tempfile.mkdtemp(prefix="strandline-demo-"))
+        if folder is None and not keep:
+            stack.callback(shutil.rmtree, place, ignore_errors=True)
+        store = place / "store"
+        report.heading(1, "A node, a process of its own, on an empty folder")
+        node = NodeProcess(store)
+        node.start()
+        if not keep:
+            stack.callback(node.stop)
+        report.say(f"process {node.pid} serves {store} at {node.thrift_uri} and {node.http_uri}")
+        spark = stack.enter_context(_spark(node, place))
+        session = stack.enter_context(_session(client, node, store))
+        demo = Demo(
+            folder=place,
+            node=node,
+            plain=spark,
+            session=session,
+            tables=Tables(configure_session(spark.newSession()), session),
+            input=load(place / "input"),
+            report=report,
+            ledger=Ledger(),
+        )
+        step_plain.run(demo)
+        step_months.run(demo)
+        step_two_tables.run(demo)
+        before = step_ddl.run(demo)
+        step_crashes.run(demo)
+        step_history.run(demo, before)
+        report.summary(demo.ledger, seconds=time.monotonic() - began)
+        if keep:
+            _how_to_connect(report, node, place)
+        return not demo.ledger.failures()
+
+
+@contextmanager
+def _spark(node: NodeProcess, place: Path) -> Iterator[SparkSession]:
+    """An unmodified session: all it knows of Strandline is where the metastore listens."""
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("strandline demo")
+        .config("spark.hadoop.hive.metastore.uris", node.thrift_uri)
+        .config("spark.sql.warehouse.dir", (place / "spark-warehouse").as_uri())
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.pyspark.python", sys.executable)
+        .enableHiveSupport()
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _session(client: str, node: NodeProcess, store: Path) -> Iterator[Session]:
+    if client == "http":
+        session: Session = HttpSession(node.http_uri, user=USER)
+        try:
+            yield session
+        finally:
+            session.close()
+        return
+    with Node.open(store) as embedded:
+        yield embedded.session(user=USER)
+
+
+def _how_to_connect(report: Report, node: NodeProcess, place: Path) -> None:
+    node.leave_running()
+    report.say(f"The data lies in {place}. The node goes on as process {node.pid}.")
+    report.say("Connect your own Spark to it:")
+    report.say(
+        f"  spark-sql --conf spark.hadoop.hive.metastore.uris={node.thrift_uri} "
+        "--conf spark.sql.catalogImplementation=hive -e 'SHOW TABLES IN nyc'"
+    )
+    report.say(f"Stop it with: kill {node.pid}")

@@ -1,0 +1,164 @@
+"""Step 6: the node is killed at the worst moments, and started again each time.
+
+This step speaks HTTP to the served node whatever client the rest of the demo uses: a client in the
+driver's own process dies with its store and has nobody to ask what became of its commit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from strandline.catalog.commands import AddColumns, ColumnDefinition
+from strandline.cli.demo.context import Demo, rows
+from strandline.errors import StrandlineError, Unavailable
+from strandline.metastore.session import Session
+from strandline.model.types import STRING
+from strandline.spark import Tables
+from strandline.transactions import TransactionState
+
+STEP = "6 crashes"
+PROBE = "nyc.probe"
+
+
+def run(demo: Demo) -> None:
+    """Kill at each point, restart, and compare what is there with what was acknowledged."""
+    demo.report.heading(6, "The node is killed with SIGKILL, and nothing acknowledged is lost")
+    demo.tables.create(PROBE, "n int, point string")
+    expected: list[tuple[int, str]] = []
+    points: list[tuple[str, Callable[[Demo, Tables, Session, int], bool]]] = [
+        ("files-written", _killed_between_files_and_store),
+        ("write-ids-taken", _append),
+        ("commit-sent", _append),
+        ("commit-durable", _append),
+        ("ddl-appended", _add_column),
+    ]
+    with demo.report.bar("five crashes", total=len(points)) as bar:
+        for number, (point, work) in enumerate(points, start=1):
+            starts = demo.node.starts
+            fault = "" if point == "files-written" else point
+            with _armed(demo, fault), demo.http() as session:
+                tables = Tables(demo.tables.spark, session)
+                acknowledged = work(demo, tables, session, number)
+            if acknowledged and work is _append:
+                expected.append((number, "appended"))
+            _judge(demo, point, expected, died=demo.node.starts > starts + (1 if fault else 0))
+            bar.step()
+
+
+@contextmanager
+def _armed(demo: Demo, fault: str) -> Iterator[None]:
+    """Run the node with ``fault`` armed, and start it again, unarmed, as soon as it has died."""
+    if not fault:
+        yield
+        return
+    demo.node.stop()
+    demo.node.start(fault=fault)
+    failure: list[BaseException] = []
+
+    def restart() -> None:
+        try:
+            demo.node.wait()
+            demo.node.start()
+        except BaseException as error:
+            failure.append(error)
+
+    supervisor = threading.Thread(target=restart, name="supervisor")
+    supervisor.start()
+    try:
+        yield
+    finally:
+        # The work went on only because the node came back, unless the fault was never reached.
+        supervisor.join(timeout=60)
+        if supervisor.is_alive():
+            demo.node.stop()
+            supervisor.join()
+        if failure:
+            raise failure[0]
+
+
+def _append(demo: Demo, tables: Tables, session: Session, number: int) -> bool:
+    """One transaction; the client settles whatever answer was lost."""
+    del demo, session
+    with tables.transaction() as transaction:
+        transaction.append(PROBE, _one_row(tables, number))
+    return True
+
+
+def _one_row(tables: Tables, number: int) -> Any:  # Any: a Spark DataFrame
+    return tables.spark.range(1).selectExpr(f"{number} AS n", "'appended' AS point")
+
+
+class _KilledBeforeStage:
+    """A session whose node dies when files were written and before it hears of them."""
+
+    def __init__(self, session: Session, demo: Demo) -> None:
+        self._session = session
+        self._demo = demo
+
+    def stage(self, *arguments: object, **named: object) -> None:
+        self._demo.node.kill()
+        raise Unavailable("the node was killed before it heard of the files")
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever a session has
+        return getattr(self._session, name)
+
+
+def _killed_between_files_and_store(
+    demo: Demo, tables: Tables, session: Session, number: int
+) -> bool:
+    """Nothing was acknowledged, so nothing may be there; the transaction is still open."""
+    dying = Tables(tables.spark, _KilledBeforeStage(session, demo))  # type: ignore[arg-type]
+    before = session.transaction(session.begin(read_only=True).txn_id).txn_id
+    try:
+        with dying.transaction() as transaction:
+            transaction.append(PROBE, _one_row(tables, number))
+    except StrandlineError:
+        demo.node.start()
+    open_after = session.transaction(before + 1).state
+    if open_after is TransactionState.OPEN:
+        session.abort(before + 1)
+    state = session.transaction(before + 1).state
+    demo.ledger.compare(
+        STEP, "the transaction whose files nobody heard of", expected="ABORTED", found=state.name
+    )
+    return False
+
+
+def _add_column(demo: Demo, tables: Tables, session: Session, number: int) -> bool:
+    """DDL whose answer is lost: the history tells whether it happened."""
+    del tables, number
+    command = AddColumns(schema="nyc", table="probe", columns=(ColumnDefinition("more", STRING),))
+    settled = "answered"
+    try:
+        session.execute(command)
+    except Unavailable:
+        settled = "unknown"
+    demo.ledger.compare(STEP, "the answer to DDL was lost", expected="unknown", found=settled)
+    with _patience(session):
+        last = session.history()[-1]
+    demo.ledger.compare(
+        STEP,
+        "the last version in the history",
+        expected=[("add_columns", PROBE)],
+        found=[(verb, arguments.get("table")) for verb, arguments in last.actions],
+    )
+    columns = [column.name for column in session.table(PROBE).descriptor.columns]
+    demo.ledger.compare(STEP, "columns of probe", expected=["n", "point", "more"], found=columns)
+    return True
+
+
+@contextmanager
+def _patience(session: Session) -> Iterator[None]:
+    """Reads wait for the node to come back by themselves; this says so where it matters."""
+    del session
+    yield
+
+
+def _judge(demo: Demo, point: str, expected: list[tuple[int, str]], *, died: bool) -> None:
+    demo.ledger.compare(STEP, f"the node died at {point}", expected=True, found=died)
+    found = rows(demo.tables.read(PROBE).select("n", "point"))
+    demo.ledger.compare(STEP, f"rows after the crash at {point}", expected=expected, found=found)
+    demo.report.say(f"{point}: killed, started again; {len(expected)} acknowledged rows are there")

@@ -1,0 +1,89 @@
+"""Step 5: DDL is a version, and versions can be read."""
+
+from __future__ import annotations
+
+from strandline.catalog.commands import AddColumns, ColumnDefinition
+from strandline.cli.demo.context import FLIGHTS, Demo, flight_aggregates, one
+from strandline.clock import Timestamp
+from strandline.metastore.session import AsOf
+from strandline.model.types import STRING
+
+STEP = "5 time travel"
+
+
+def run(demo: Demo) -> int:
+    """Add a column to flights, read as of before; returns the version before."""
+    demo.report.heading(5, "DDL makes a version; the version before can still be read")
+    session, tables = demo.session, demo.tables
+    old = session.table(FLIGHTS)
+    columns = [column.name for column in old.descriptor.columns]
+    aggregates = flight_aggregates(tables.read(FLIGHTS))
+    done = session.execute(
+        AddColumns(
+            schema="nyc",
+            table="flights",
+            columns=(ColumnDefinition("remark", STRING, comment="added later"),),
+        )
+    )
+    before = done.version - 1
+    just_before = Timestamp(done.time - 1)
+    demo.ledger.compare(
+        STEP,
+        "columns now",
+        expected=[*columns, "remark"],
+        found=tables.read(FLIGHTS).columns,
+    )
+    for what, frame in (
+        (f"as of version {before}", tables.read(FLIGHTS, version=before)),
+        ("as of the time before", tables.read(FLIGHTS, time=just_before)),
+    ):
+        demo.ledger.compare(STEP, f"columns {what}", expected=columns, found=frame.columns)
+        demo.ledger.compare(
+            STEP, f"rows {what}", expected=aggregates, found=flight_aggregates(frame)
+        )
+    demo.ledger.compare(
+        STEP,
+        "rows now, none with a remark",
+        expected=(aggregates[0], 0),
+        found=one(tables.read(FLIGHTS).selectExpr("count(*)", "count(remark)")),
+    )
+    _rows_of_then(demo)
+    _plain_time_travel(demo)
+    demo.report.say(f"version {done.version} added remark; version {before} reads without it")
+    return before
+
+
+def _rows_of_then(demo: Demo) -> None:
+    """The version at which flights was created is the last one before any flight was in it."""
+    for info in demo.session.history():
+        if any(arguments.get("table") == FLIGHTS for _, arguments in info.actions):
+            found = demo.session.table(FLIGHTS, at=AsOf(version=info.version)).catalog_version
+            demo.ledger.compare(
+                STEP, "the version that created flights", expected=info.version, found=found
+            )
+            empty = demo.tables.read(FLIGHTS, time=info.time).count()
+            demo.ledger.compare(
+                STEP, "flights at the time of their creation", expected=0, found=empty
+            )
+            return
+
+
+def _plain_time_travel(demo: Demo) -> None:
+    """An unmodified Spark reads a schema as of a version by its name alone."""
+    versions = [
+        info.version
+        for info in demo.session.history()
+        for verb, arguments in info.actions
+        if verb == "add_columns" and arguments.get("table") == "nyc.airlines"
+    ]
+    for version, columns in (
+        (versions[0] - 1, ["carrier", "name"]),
+        (versions[0], ["carrier", "name", "alliance"]),
+    ):
+        found = demo.plain.sql(f"DESCRIBE TABLE `nyc@{version}`.airlines").collect()
+        demo.ledger.compare(
+            STEP,
+            f"unmodified Spark describes airlines as of version {version}",
+            expected=columns,
+            found=[row[0] for row in found],
+        )

@@ -1,0 +1,1 @@
+"""The Hive Metastore protocol: names, filters, conversions and the service."""

@@ -1,0 +1,276 @@
+"""Hive's tables and views, to definitions of the catalog and back.
+
+What comes in is a ``Table`` as a client sends it; `read_table` splits it by the rule in
+`strandline.metastore.hive.parameters` into a definition, counted parameters and a location. What
+goes out is made by `table_struct` and `view_struct` from a descriptor, and from the two facts that
+the object store holds. A table that goes in and comes out again is what Hive 2.3 would answer:
+names in lower case, but Spark's schema with its own case; type and ``EXTERNAL`` brought into line;
+what is not set as Hive fills it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.catalog.commands import ColumnDefinition, TableDefinition, ViewDefinition
+from strandline.errors import InvalidInput, UnsupportedOperation
+from strandline.metastore.hive.locations import hadoop_location
+from strandline.metastore.hive.parameters import (
+    COMMENT,
+    DERIVED,
+    EXTERNAL,
+    HIVE_PROVIDER,
+    LAST_ACCESS,
+    LAST_DDL_TIME,
+    PROVIDER,
+    RETENTION,
+    SCHEMA,
+    split_parameters,
+)
+from strandline.metastore.hive.spark_schema import SparkSchema, schema_parameters, take_schema
+from strandline.metastore.hive.storage import (
+    Struct,
+    declared_columns,
+    field_structs,
+    parse_column_type,
+    read_fields,
+    read_storage,
+    shown_columns,
+    storage_struct,
+)
+from strandline.model.descriptors import (
+    ColumnDescriptor,
+    Properties,
+    TableDescriptor,
+    TableKind,
+    ViewDescriptor,
+    properties,
+)
+from strandline.model.type_text import hive_string, simple_string
+
+MANAGED_TABLE = "MANAGED_TABLE"
+EXTERNAL_TABLE = "EXTERNAL_TABLE"
+VIRTUAL_VIEW = "VIRTUAL_VIEW"
+TABLE_TYPES = (
+    MANAGED_TABLE,
+    EXTERNAL_TABLE,
+    VIRTUAL_VIEW,
+    "INDEX_TABLE",
+    "MATERIALIZED_VIEW",
+)
+"""All types that Hive knows. There are none of the last two here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTable:
+    """A table or view as a client described it, split.
+
+    ``location`` is None where the client named none, and for views.
+    """
+
+    definition: TableDefinition | ViewDefinition
+    counted: Properties
+    location: str | None
+
+
+def table_type_of(table: Mapping[str, Any]) -> str:
+    """The type of a client's table by Hive's rule: ``EXTERNAL`` = TRUE decides, not the type.
+
+    Raises `UnsupportedOperation` for types that are not kept here.
+    """
+    external = (table.get("parameters") or {}).get(EXTERNAL) == "TRUE"
+    named = table.get("tableType")
+    if named is None and table.get("viewOriginalText"):
+        return VIRTUAL_VIEW
+    if named in (None, MANAGED_TABLE, EXTERNAL_TABLE):
+        return EXTERNAL_TABLE if external else MANAGED_TABLE
+    if named == VIRTUAL_VIEW:
+        return VIRTUAL_VIEW
+    raise UnsupportedOperation(
+        f"a table of type {named} cannot be kept; use {MANAGED_TABLE}, {EXTERNAL_TABLE} or "
+        f"{VIRTUAL_VIEW}"
+    )
+
+
+def read_table(table: Mapping[str, Any], *, default_location: str) -> ClientTable:
+    """What a client's ``Table`` says. ``default_location`` is where it lies if it names no place.
+
+    Raises `InvalidInput` for columns and types that cannot be, `UnsupportedOperation`.
+    """
+    sd = table.get("sd")
+    if sd is None:
+        raise InvalidInput(f"the table {table.get('tableName')} has no storage descriptor")
+    kind = table_type_of(table)
+    schema, parameters = take_schema(table.get("parameters") or {})
+    defining, counted = split_parameters(parameters)
+    if schema is not None:
+        defining[SCHEMA] = DERIVED
+    comment = defining.pop(COMMENT, None)
+    columns, partition_columns = _columns(table, schema)
+    plain = columns[: len(columns) - len(partition_columns)]
+    if table.get("retention"):
+        defining[RETENTION] = str(table["retention"])
+    location = None
+    if sd.get("location") and kind != VIRTUAL_VIEW:
+        location = hadoop_location(sd["location"])
+    storage = read_storage(
+        sd,
+        hive_columns=declared_columns(sd.get("cols"), plain),
+        location=None if kind == VIRTUAL_VIEW else location or default_location,
+    )
+    name, owner = table.get("tableName", "").lower(), table.get("owner", "")
+    if kind == VIRTUAL_VIEW:
+        view = ViewDefinition(
+            name=name,
+            columns=columns,
+            original_text=table.get("viewOriginalText", ""),
+            expanded_text=table.get("viewExpandedText", ""),
+            owner=owner,
+            storage=storage,
+            properties=properties(defining),
+            comment=comment,
+        )
+        return ClientTable(definition=view, counted=counted, location=None)
+    provider = defining.get(PROVIDER, HIVE_PROVIDER)
+    if provider != HIVE_PROVIDER:
+        del defining[PROVIDER]
+    external = kind == EXTERNAL_TABLE
+    if external:
+        del defining[EXTERNAL]
+    if table.get("lastAccessTime"):
+        counted = properties([*counted, (LAST_ACCESS, str(table["lastAccessTime"]))])
+    definition = TableDefinition(
+        name=name,
+        columns=columns,
+        owner=owner,
+        kind=TableKind.EXTERNAL if external else TableKind.MANAGED,
+        provider=provider,
+        partition_columns=partition_columns,
+        storage=storage,
+        location=(location or default_location) if external else None,
+        properties=properties(defining),
+        comment=comment,
+    )
+    return ClientTable(definition=definition, counted=counted, location=location)
+
+
+def _columns(
+    table: Mapping[str, Any], schema: SparkSchema | None
+) -> tuple[tuple[ColumnDefinition, ...], tuple[str, ...]]:
+    """All columns, partition columns last, and the names of these."""
+    keys = read_fields(table.get("partitionKeys"))
+    if schema is not None:
+        names = schema.partition_columns
+        if keys and [name for name, _, _ in keys] != [name.lower() for name in names]:
+            raise InvalidInput(
+                f"the partition keys {[name for name, _, _ in keys]} of {table.get('tableName')} "
+                f"are not the partition columns {list(names)} in its Spark schema"
+            )
+        return schema.columns, names
+    columns = tuple(
+        ColumnDefinition(name, parse_column_type(text), comment=comment)
+        for name, text, comment in (*read_fields(table["sd"].get("cols")), *keys)
+    )
+    return columns, tuple(name for name, _, _ in keys)
+
+
+def partition_columns_of(table: TableDescriptor) -> tuple[ColumnDescriptor, ...]:
+    """The partition columns of a table, in their order."""
+    count = len(table.partition_columns)
+    return table.columns[len(table.columns) - count :] if count else ()
+
+
+def plain_columns_of(table: TableDescriptor) -> tuple[ColumnDescriptor, ...]:
+    """The columns of a table that do not partition it."""
+    return table.columns[: len(table.columns) - len(table.partition_columns)]
+
+
+def partition_key_structs(table: TableDescriptor) -> list[Struct]:
+    """``FieldSchema`` structs of the partition columns."""
+    return field_structs(
+        [
+            (key.name.lower(), hive_string(key.type) or simple_string(key.type), key.comment)
+            for key in partition_columns_of(table)
+        ]
+    )
+
+
+def table_struct(
+    table: TableDescriptor, *, schema: str, location: str, counted: Properties
+) -> Struct:
+    """The ``Table`` of a plain table that a client sees under the schema name ``schema``."""
+    location = hadoop_location(location)
+    parameters = _shown_parameters(table, counted)
+    if table.provider != HIVE_PROVIDER:
+        parameters[PROVIDER] = table.provider
+    external = table.kind is TableKind.EXTERNAL
+    if external:
+        parameters[EXTERNAL] = "TRUE"
+    if parameters.get(SCHEMA) == DERIVED:
+        names = [column.name for column in partition_columns_of(table)]
+        del parameters[SCHEMA]
+        parameters.update(schema_parameters(table.columns, names))
+    return {
+        **_relation_struct(table, schema=schema, parameters=parameters),
+        "lastAccessTime": int(dict(counted).get(LAST_ACCESS, "0")),
+        "sd": storage_struct(
+            table.storage,
+            columns=shown_columns(table.storage, plain_columns_of(table)),
+            location=location,
+            table_location=location,
+        ),
+        "partitionKeys": partition_key_structs(table),
+        "tableType": EXTERNAL_TABLE if external else MANAGED_TABLE,
+    }
+
+
+def view_struct(view: ViewDescriptor, *, schema: str) -> Struct:
+    """The ``Table`` of a view that a client sees under the schema name ``schema``."""
+    parameters = _shown_parameters(view, ())
+    if parameters.get(SCHEMA) == DERIVED:
+        del parameters[SCHEMA]
+        parameters.update(schema_parameters(view.columns, ()))
+    return {
+        **_relation_struct(view, schema=schema, parameters=parameters),
+        "lastAccessTime": 0,
+        "sd": storage_struct(
+            view.storage,
+            columns=shown_columns(view.storage, view.columns),
+            location=None,
+            table_location=None,
+        ),
+        "partitionKeys": [],
+        "viewOriginalText": view.original_text,
+        "viewExpandedText": view.expanded_text,
+        "tableType": VIRTUAL_VIEW,
+    }
+
+
+def _shown_parameters(
+    relation: TableDescriptor | ViewDescriptor, counted: Properties
+) -> dict[str, str]:
+    parameters = {LAST_DDL_TIME: str(relation.created)}
+    parameters.update(relation.properties)
+    parameters.update(counted)
+    parameters.pop(RETENTION, None)
+    parameters.pop(LAST_ACCESS, None)
+    if relation.comment is not None:
+        parameters[COMMENT] = relation.comment
+    return parameters
+
+
+def _relation_struct(
+    relation: TableDescriptor | ViewDescriptor, *, schema: str, parameters: Mapping[str, str]
+) -> Struct:
+    return {
+        "tableName": relation.name.lower(),
+        "dbName": schema,
+        "owner": relation.owner,
+        "createTime": relation.created,
+        "retention": int(dict(relation.properties).get(RETENTION, "0")),
+        "parameters": dict(parameters),
+        "temporary": False,
+        "rewriteEnabled": False,
+    }

@@ -1,0 +1,74 @@
+"""Names of schemas as Hive clients send them, and the versions that stand in them.
+
+Hive lowers the case of names; clients of Hive 3 and later put the catalog before the name of a
+schema, as ``@hive#sales``. Behind the name may stand a version or a time: ``sales@42``,
+``sales@2026-11-20t10:00:00z``. Such a schema can be read and not changed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from strandline.catalog import DEFAULT_DATABASE
+from strandline.clock import parse_timestamp
+from strandline.errors import InvalidName, ObjectNotFound, UnsupportedOperation
+from strandline.metastore.session import PRESENT, AsOf
+from strandline.model.identifiers import split_version
+
+_WITH_CATALOG = re.compile(r"@([^#@]*)#(.*)", re.DOTALL)
+_NO_SCHEMA = "!"
+_HIVE_NAME = re.compile(r"\w+", re.ASCII)
+
+
+def without_catalog(name: str) -> str | None:
+    """The name without the catalog that a client of Hive 3 puts before it; None for no name.
+
+    Raises `ObjectNotFound` for a catalog that is not here.
+    """
+    found = _WITH_CATALOG.fullmatch(name)
+    if found is None:
+        return name
+    if found[1].lower() != DEFAULT_DATABASE:
+        raise ObjectNotFound(
+            f"catalog {found[1]} does not exist; the one here is {DEFAULT_DATABASE}"
+        )
+    if not found[2]:
+        return None
+    return "" if found[2] == _NO_SCHEMA else found[2]
+
+
+def split_schema(name: str) -> tuple[str, AsOf]:
+    """The schema's own name in lower case, and the point in history that stands behind it.
+
+    Raises `ObjectNotFound` for a name with an ``@`` that names no version: no schema is called so.
+    """
+    try:
+        schema, version = split_version((without_catalog(name) or "").lower())
+    except InvalidName as error:
+        raise ObjectNotFound(error.message) from None
+    if version is None:
+        return schema, PRESENT
+    if isinstance(version, int):
+        return schema, AsOf(version=version)
+    return schema, AsOf(time=parse_timestamp(version))
+
+
+def shown_schema(name: str) -> str:
+    """The name that answers carry: the one that was asked for, in lower case, with its version."""
+    return (without_catalog(name) or "").lower()
+
+
+def present_schema(name: str) -> str:
+    """The schema's name for a change. Raises `UnsupportedOperation` if it carries a version."""
+    schema, at = split_schema(name)
+    if at != PRESENT:
+        raise UnsupportedOperation(
+            f"`{shown_schema(name)}` is the schema {schema} as it was then: it can be read and not "
+            f"changed; to change what is there now, name it {schema}"
+        )
+    return schema
+
+
+def is_hive_name(name: str) -> bool:
+    """Whether Hive takes the name for a schema or table: letters, digits and ``_``."""
+    return _HIVE_NAME.fullmatch(name) is not None

@@ -1,0 +1,211 @@
+"""What a request reads: catalog, rows and locations, at once from memory or with patience.
+
+The event loop may answer a request as long as it waits for nothing. So each request is first tried
+`at once`: every fact must then be proved from memory, and where that fails `MustWait` is raised and
+the request is answered again in a worker thread, where reading may ask the store. The same handlers
+serve both ways.
+
+What is read in one request belongs together: the present catalog is taken once, and rows are never
+older than it. (`CachedStore.known_location` proves that memory is level with the log; what is read
+after it is at least as new.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from strandline.catalog import Catalog, Relation
+from strandline.clock import Timestamp, format_timestamp
+from strandline.errors import ObjectNotFound
+from strandline.metastore.cached_store import CachedStore
+from strandline.metastore.hive.conversion import table_struct, view_struct
+from strandline.metastore.hive.locations import hadoop_location
+from strandline.metastore.hive.names import shown_schema, split_schema
+from strandline.metastore.hive.storage import Struct
+from strandline.metastore.hive.transactional import transactional_struct
+from strandline.metastore.metastore import Metastore
+from strandline.metastore.rows import PARAMETERS_NAME, Row, RowKind, TableParametersRow
+from strandline.metastore.session import PRESENT, AsOf
+from strandline.model.descriptors import (
+    Properties,
+    SchemaDescriptor,
+    TableDescriptor,
+    TableKind,
+    ViewDescriptor,
+    properties,
+)
+
+_VIEW_NAMESPACE = "view.catalogAndNamespace.part.1"
+"""Where Spark looks for the tables that a view's text names without a schema."""
+
+
+class MustWait(Exception):
+    """The answer cannot be given at once; not an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A schema as it was asked for: ``name`` is the name in answers, with its version if any.
+
+    ``moment`` is the time as of which rows are read, None for the present.
+    """
+
+    name: str
+    schema: SchemaDescriptor
+    catalog: Catalog
+    at: AsOf = PRESENT
+    moment: Timestamp | None = None
+
+
+class Reading:
+    """The reads of one request. Not for several threads.
+
+    ``address`` is this service's own URI, None as long as it is not known; ``identities`` says
+    whether answers carry the identity of transactional tables.
+    """
+
+    def __init__(
+        self,
+        metastore: Metastore,
+        *,
+        at_once: bool,
+        address: str | None = None,
+        identities: bool = True,
+    ) -> None:
+        self._metastore = metastore
+        self._at_once = at_once
+        self._address = address
+        self._identities = identities
+        self._catalog: Catalog | None = None
+        self._level = False
+
+    # -- catalog
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog of the present, the same one throughout the request."""
+        if self._catalog is None:
+            catalogs = self._metastore.catalogs
+            found = catalogs.known_present() if self._at_once else catalogs.present()
+            if found is None:
+                raise MustWait
+            self._catalog = found
+        return self._catalog
+
+    def find_scope(self, name: str) -> Scope | None:
+        """The schema of that name, with or without a version; None if there is none.
+
+        Raises `VersionNotFound`, and `ObjectNotFound` where the name cannot be one.
+        """
+        own_name, at = split_schema(name)
+        if at == PRESENT:
+            catalog, moment = self.catalog, None
+        else:
+            if self._at_once:
+                raise MustWait
+            point = self._metastore.point(at)
+            catalog, moment = point.catalog, point.moment
+        schema = catalog.schema(own_name)
+        return None if schema is None else Scope(shown_schema(name), schema, catalog, at, moment)
+
+    def scope(self, name: str) -> Scope:
+        """The schema of that name. Raises `ObjectNotFound` with the name as its text."""
+        found = self.find_scope(name)
+        if found is None:
+            raise ObjectNotFound(name)
+        return found
+
+    def relation(self, schema: str, name: str) -> tuple[Scope, Relation]:
+        """The table or view of that name. Raises `ObjectNotFound`."""
+        scope = self.find_scope(schema)
+        found = None if scope is None else scope.catalog.relation(scope.schema.name, name)
+        if scope is None or found is None:
+            raise ObjectNotFound(f"{schema}.{name} table not found")
+        return scope, found
+
+    # -- the object store
+
+    def _prove_level(self, table: TableDescriptor) -> None:
+        """Make sure that what memory says of rows is as new as the request."""
+        store = self._metastore.store
+        if self._level:
+            return
+        if self._at_once:
+            if not isinstance(store, CachedStore) or store.known_location(table.id) is None:
+                raise MustWait
+        elif isinstance(store, CachedStore):
+            store.catch_up()
+        self._level = True
+
+    def location(self, table: TableDescriptor) -> str:
+        """Where the table's files lie, as Hadoop prints it. Raises `ObjectNotFound`."""
+        if table.kind is TableKind.EXTERNAL and table.location is not None:
+            return hadoop_location(table.location)
+        store = self._metastore.store
+        if not self._at_once:
+            return hadoop_location(self._metastore.location(table))
+        found = store.known_location(table.id) if isinstance(store, CachedStore) else None
+        if found is None:
+            raise MustWait
+        return hadoop_location(found)
+
+    def rows(
+        self,
+        scope: Scope,
+        table: TableDescriptor,
+        kind: RowKind,
+        names: Collection[str] | None = None,
+    ) -> list[Row]:
+        """The rows of a plain table by name, as of the scope."""
+        self._prove_level(table)
+        store = self._metastore.store
+        if self._at_once:
+            found = None
+            if isinstance(store, CachedStore) and scope.moment is None:
+                found = store.known_rows(table.id, kind, write_ids=None, names=names)
+            if found is None:
+                raise MustWait
+            return found
+        write_ids = None
+        if scope.moment is not None:
+            write_ids = self._metastore.transactions.write_ids(table.id, at=scope.moment)
+        return store.rows(table.id, kind, write_ids=write_ids, names=names)
+
+    def counted(self, scope: Scope, table: TableDescriptor) -> Properties:
+        """The parameters that count or date the table's content."""
+        rows = self.rows(scope, table, RowKind.TABLE_PARAMETERS, (PARAMETERS_NAME,))
+        return rows[0].as_(TableParametersRow).parameters if rows else ()
+
+    # -- answers
+
+    def struct(self, scope: Scope, relation: Relation) -> Struct:
+        """The ``Table`` struct of a table or view."""
+        if isinstance(relation, ViewDescriptor):
+            return view_struct(_as_of(scope, relation), schema=scope.name)
+        location, counted = self.location(relation), self.counted(scope, relation)
+        if not relation.transactional:
+            return table_struct(relation, schema=scope.name, location=location, counted=counted)
+        return transactional_struct(
+            relation,
+            schema=scope.name,
+            location=location,
+            counted=counted,
+            identity=self._identity(scope, relation) if self._identities else None,
+        )
+
+    def _identity(self, scope: Scope, table: TableDescriptor) -> str:
+        version = str(scope.catalog.version)
+        if scope.at.time is not None:
+            version = format_timestamp(scope.at.time)
+        name = f"{scope.schema.name}.{table.name}@{version}"
+        return name if self._address is None else f"{name};{self._address}"
+
+
+def _as_of(scope: Scope, view: ViewDescriptor) -> ViewDescriptor:
+    """The view, reading what its text names without a schema as of the scope too."""
+    kept = dict(view.properties)
+    if scope.at == PRESENT or kept.get(_VIEW_NAMESPACE, "").lower() != scope.schema.name.lower():
+        return view
+    kept[_VIEW_NAMESPACE] = scope.name
+    return replace(view, properties=properties(kept))

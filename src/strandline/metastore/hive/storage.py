@@ -1,0 +1,207 @@
+"""Hive's storage descriptors: how the files of a table or a partition are read.
+
+A descriptor of Hive repeats the columns and the location. Here the columns are the table's, and a
+location is a fact of its own; what remains is `StorageFormat`. Columns are kept with it only where
+a client's differ from the table's columns in Hive's spelling: Hive writes ``decimal`` and
+``decimal(10,0)`` for one type, keeps the case of names inside a struct, and for a table that it
+cannot read at all Spark declares one column that stands for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from strandline.errors import InvalidInput, InvalidType, UnsupportedOperation
+from strandline.metastore.hive.locations import same_location
+from strandline.metastore.hive.parameters import DERIVED, PATH
+from strandline.model.descriptors import StorageFormat, properties
+from strandline.model.type_parser import parse_hive_type
+from strandline.model.type_text import hive_string
+from strandline.model.types import ATOMIC_TYPES, DataType
+
+HiveColumn = tuple[str, str, str | None]
+"""Name in lower case, type in Hive's spelling, comment."""
+
+# Structs of the protocol are dicts of values of as many types as it has: hence Any, here and below.
+Struct = dict[str, Any]
+
+PLACEHOLDER_COLUMNS: tuple[HiveColumn, ...] = (("col", "array<string>", "from deserializer"),)
+"""What Spark declares where Hive cannot spell the columns, or not read the files."""
+
+
+class Column(Protocol):
+    """A column, defined or described."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> DataType: ...
+    @property
+    def comment(self) -> str | None: ...
+
+
+def hive_columns(columns: Sequence[Column]) -> tuple[HiveColumn, ...]:
+    """The columns in Hive's spelling; `PLACEHOLDER_COLUMNS` if one of them has none."""
+    spelled = []
+    for column in columns:
+        text = hive_string(column.type)
+        if text is None:
+            return PLACEHOLDER_COLUMNS
+        spelled.append((column.name.lower(), text, column.comment))
+    return tuple(spelled)
+
+
+def read_fields(fields: Sequence[Mapping[str, Any]] | None) -> tuple[HiveColumn, ...]:
+    """The columns that a client declared, names in lower case."""
+    return tuple(
+        (field.get("name", "").lower(), field.get("type", ""), field.get("comment"))
+        for field in fields or ()
+    )
+
+
+def declared_columns(
+    fields: Sequence[Mapping[str, Any]] | None, columns: Sequence[Column]
+) -> tuple[HiveColumn, ...] | None:
+    """What has to be kept of a client's columns beside ``columns``; None if nothing."""
+    declared = read_fields(fields)
+    return None if declared == hive_columns(columns) else declared
+
+
+def shown_columns(storage: StorageFormat, columns: Sequence[Column]) -> tuple[HiveColumn, ...]:
+    """The columns as a Hive client sees them.
+
+    What a client declared holds for a column as long as that has not changed; it changed if the
+    declared type means another one now.
+    """
+    derived = hive_columns(columns)
+    declared = storage.hive_columns
+    if declared is None or declared == PLACEHOLDER_COLUMNS:
+        return derived if declared is None else declared
+    names = {name for name, _, _ in derived}
+    texts = {name: text for name, text, _ in declared}
+    if names.isdisjoint(texts):
+        return declared
+    return tuple(
+        (name, texts[name] if _means(texts.get(name), text) else text, comment)
+        for name, text, comment in derived
+    )
+
+
+def _means(declared: str | None, text: str) -> bool:
+    if declared is None:
+        return False
+    try:
+        return hive_string(parse_hive_type(declared)) == text
+    except InvalidType:
+        return False
+
+
+def field_structs(columns: Sequence[HiveColumn]) -> list[Struct]:
+    """``FieldSchema`` structs."""
+    return [
+        {"name": name, "type": text} if comment is None else
+        {"name": name, "type": text, "comment": comment}
+        for name, text, comment in columns
+    ]  # fmt: skip
+
+
+def read_storage(
+    sd: Mapping[str, Any],
+    *,
+    hive_columns: tuple[HiveColumn, ...] | None = None,
+    location: str | None = None,
+) -> StorageFormat:
+    """The format that a client described. ``location`` is that of the table: it is kept once.
+
+    Raises `UnsupportedOperation` for skewed tables, whose folders follow another rule.
+    """
+    skewed = sd.get("skewedInfo") or {}
+    if skewed.get("skewedColNames") or sd.get("storedAsSubDirectories"):
+        raise UnsupportedOperation(
+            "skewed tables are not supported; create the table without SKEWED BY"
+        )
+    serde = sd.get("serdeInfo") or {}
+    parameters = dict(serde.get("parameters") or {})
+    path = parameters.get(PATH)
+    if path is not None and location is not None and same_location(path, location):
+        parameters[PATH] = DERIVED
+    return StorageFormat(
+        input_format=sd.get("inputFormat"),
+        output_format=sd.get("outputFormat"),
+        serde=serde.get("serializationLib"),
+        serde_name=serde.get("name"),
+        serde_properties=properties(parameters),
+        compressed=sd.get("compressed", False),
+        buckets=sd.get("numBuckets", 0),
+        bucket_columns=tuple(sd.get("bucketCols") or ()),
+        sort_columns=tuple(
+            (order.get("col", ""), order.get("order", 1)) for order in sd.get("sortCols") or ()
+        ),
+        properties=properties(sd.get("parameters") or {}),
+        hive_columns=hive_columns,
+    )
+
+
+def storage_struct(
+    storage: StorageFormat,
+    *,
+    columns: Sequence[HiveColumn],
+    location: str | None,
+    table_location: str | None,
+) -> Struct:
+    """A ``StorageDescriptor``. ``location`` is left out if None, as for views."""
+    serde: Struct = {"parameters": _serde_parameters(storage, table_location)}
+    if storage.serde_name is not None:
+        serde["name"] = storage.serde_name
+    if storage.serde is not None:
+        serde["serializationLib"] = storage.serde
+    struct: Struct = {
+        "cols": field_structs(columns),
+        "compressed": storage.compressed,
+        "numBuckets": storage.buckets,
+        "serdeInfo": serde,
+        "bucketCols": list(storage.bucket_columns),
+        "sortCols": [{"col": name, "order": order} for name, order in storage.sort_columns],
+        "parameters": dict(storage.properties),
+        "skewedInfo": {
+            "skewedColNames": [],
+            "skewedColValues": [],
+            "skewedColValueLocationMaps": {},
+        },
+        "storedAsSubDirectories": False,
+    }
+    for name, value in (
+        ("location", location),
+        ("inputFormat", storage.input_format),
+        ("outputFormat", storage.output_format),
+    ):
+        if value is not None:
+            struct[name] = value
+    return struct
+
+
+def _serde_parameters(storage: StorageFormat, table_location: str | None) -> dict[str, str]:
+    parameters = dict(storage.serde_properties)
+    if parameters.get(PATH) == DERIVED and table_location is not None:
+        parameters[PATH] = table_location
+    return parameters
+
+
+_FIRST_WORDS = frozenset({*ATOMIC_TYPES, "string", "decimal", "char", "varchar"}) | frozenset(
+    {"array", "map", "struct"}
+)
+
+
+def parse_column_type(text: str) -> DataType:
+    """The type of a column that a Hive client declared.
+
+    Hive takes its names of types in lower case only. Raises `InvalidInput` with Hive's words.
+    """
+    first = text.split("<", 1)[0].split("(", 1)[0].strip()
+    try:
+        if first in _FIRST_WORDS:
+            return parse_hive_type(text)
+    except InvalidType as error:
+        raise InvalidInput(f"Invalid column type: {text} ({error.message})") from None
+    raise InvalidInput(f"Invalid column type: {text}")

@@ -1,0 +1,162 @@
+"""Transactional tables, as clients see them that know nothing of transactions.
+
+Such a client may look at the table and may not touch its content: it would list files of open and
+aborted transactions. So the answer names a provider that only our own data source serves
+(`PROVIDER_NAME`), and a format that nobody has (`NOT_READABLE`), the type of an external table and
+no ``transactional`` parameter: nobody takes the files for Hive's own transactional ones. A session
+with our package reads it, any other says that it does not know the provider.
+
+The data source gets no table name from Spark, only the fields of the schema. So the first field
+carries the table's identity as metadata: ``sales.orders@42;thrift://host:9083``, where 42 is the
+catalog version that was current when the answer was given.
+
+What plain clients may do is DDL: add columns, set parameters, rename, drop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from strandline.catalog.commands import ColumnDefinition, TableDefinition
+from strandline.errors import UnsupportedOperation
+from strandline.metastore.hive.conversion import EXTERNAL_TABLE, ClientTable, table_struct
+from strandline.metastore.hive.locations import same_location
+from strandline.metastore.hive.parameters import (
+    DERIVED,
+    EXTERNAL,
+    PROVIDER,
+    SCHEMA,
+    TRANSACTIONAL,
+    without_time,
+)
+from strandline.metastore.hive.spark_schema import schema_parameters
+from strandline.metastore.hive.storage import Struct
+from strandline.model.descriptors import (
+    Properties,
+    StorageFormat,
+    TableDescriptor,
+    TableKind,
+    properties,
+)
+
+PROVIDER_NAME = "strandline"
+NOT_READABLE = "org.strandline.NotReadableByHive"
+
+_STORAGE = StorageFormat(input_format=NOT_READABLE, output_format=NOT_READABLE, serde=NOT_READABLE)
+
+
+def transactional_struct(
+    table: TableDescriptor,
+    *,
+    schema: str,
+    location: str,
+    counted: Properties,
+    identity: str | None,
+) -> Struct:
+    """The ``Table`` of a transactional table that a client sees under ``schema``.
+
+    All its columns are plain ones: there are no partitions that a client could list.
+    """
+    hidden = {TRANSACTIONAL, SCHEMA, EXTERNAL}
+    shown = replace(
+        table,
+        kind=TableKind.EXTERNAL,
+        provider=PROVIDER_NAME,
+        partition_columns=(),
+        storage=_STORAGE,
+        properties=properties(
+            (name, value) for name, value in table.properties if name not in hidden
+        ),
+    )
+    struct = table_struct(shown, schema=schema, location=location, counted=counted)
+    struct["parameters"] |= schema_parameters(table.columns, (), identity=identity)
+    return struct
+
+
+def refuse_transactional(table: Mapping[str, Any]) -> None:
+    """Refuse a request that would make a transactional table, with the reason."""
+    parameters = table.get("parameters") or {}
+    if parameters.get(TRANSACTIONAL, "").lower() == "true":
+        raise UnsupportedOperation(
+            f"table {table.get('tableName')} cannot be created or altered with transactional=true: "
+            "Hive's transactional tables are ORC files that Hive merges, and Spark does not read "
+            "them; create a transactional table with strandline's own session instead"
+        )
+    if parameters.get(PROVIDER, "").lower() == PROVIDER_NAME:
+        raise UnsupportedOperation(
+            f"table {table.get('tableName')} cannot be given the provider {PROVIDER_NAME} through "
+            "the Hive protocol; create a transactional table with strandline's own session instead"
+        )
+
+
+def refuse_content_change(name: str, what: str) -> UnsupportedOperation:
+    """The error for a plain client's change to the content of the transactional table ``name``."""
+    return UnsupportedOperation(
+        f"{name} is a transactional table and its {what} cannot be changed by a client that knows "
+        "nothing of transactions; write to it with strandline's own session"
+    )
+
+
+def redefined(
+    old: TableDescriptor,
+    request: Mapping[str, Any],
+    wanted: ClientTable,
+    *,
+    name: str,
+    location: str,
+    counted: Properties,
+) -> TableDefinition:
+    """The definition that an alter of a transactional table asks for.
+
+    ``wanted`` is the request, split; ``location`` and ``counted`` are how it stands. Raises
+    `UnsupportedOperation` for what only a transaction may do, or nobody.
+    """
+    new = wanted.definition
+    if not isinstance(new, TableDefinition) or request.get("tableType") != EXTERNAL_TABLE:
+        raise refuse_content_change(name, "type")
+    if wanted.location is not None and not same_location(wanted.location, location):
+        raise refuse_content_change(name, "location")
+    if new.provider != PROVIDER_NAME:
+        raise refuse_content_change(name, "provider")
+    if new.partition_columns:
+        raise refuse_content_change(name, "partitioning")
+    if replace(new.storage, hive_columns=None, properties=(), serde_properties=()) != replace(
+        _STORAGE, buckets=new.storage.buckets
+    ):
+        raise refuse_content_change(name, "format")
+    if without_time(wanted.counted) != without_time(counted):
+        raise refuse_content_change(name, "statistics")
+    partitioned = set(old.partition_columns)
+    return TableDefinition(
+        name=old.name,
+        columns=_ordered(old, new.columns),
+        owner=new.owner,
+        kind=old.kind,
+        transactional=True,
+        provider=old.provider,
+        partition_columns=tuple(c.name for c in old.columns if c.id in partitioned),
+        storage=old.storage,
+        location=old.location,
+        properties=_kept_properties(old, new.properties),
+        comment=new.comment,
+    )
+
+
+def _ordered(
+    old: TableDescriptor, columns: tuple[ColumnDefinition, ...]
+) -> tuple[ColumnDefinition, ...]:
+    """The columns with the partition columns last, as the catalog keeps them."""
+    partitioned = {c.name.lower() for c in old.columns if c.id in old.partition_columns}
+    plain = [column for column in columns if column.name.lower() not in partitioned]
+    return (*plain, *(column for column in columns if column.name.lower() in partitioned))
+
+
+def _kept_properties(old: TableDescriptor, new: Properties) -> Properties:
+    """What the client sent, and what it was never shown."""
+    hidden = {name: value for name, value in old.properties if name == TRANSACTIONAL}
+    sent = {name: value for name, value in new if not (name == SCHEMA and value == DERIVED)}
+    if SCHEMA in dict(old.properties):
+        sent[SCHEMA] = dict(old.properties)[SCHEMA]
+    return properties(sent | hidden)

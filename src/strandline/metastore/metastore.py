@@ -1,0 +1,134 @@
+"""`Metastore`: one store's catalog, transactions and rows behind one face.
+
+The protocols (Hive Thrift, HTTP, a session in process) differ in how they speak; what they ask for
+is the same and is answered here: carry out DDL with all its effects, find a table as of a point in
+history, take a snapshot.
+
+A point in history is turned into a catalog *and* a moment, and rows are read as of that moment, so
+the two clocks (catalog versions and write ids) always stand at the same place:
+
+* as of a time T: the catalog active at T; rows committed at or before T;
+* as of a version V: that catalog; the moment is the last at which V was active (now, if it is);
+* the present: a time that the store gives, so that no later commit can fall below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from strandline.catalog import Applied, Catalog, CatalogManager, Command
+from strandline.catalog.commands import DEFAULT_SCHEMA
+from strandline.clock import Timestamp, format_timestamp
+from strandline.errors import ObjectNotFound, VersionNotFound
+from strandline.metastore.object_store import ObjectStore
+from strandline.metastore.projection import Projector
+from strandline.metastore.session import PRESENT, AsOf, ResolvedTable, Snapshot
+from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
+from strandline.model.identifiers import QualifiedName
+from strandline.transactions import Transactions
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A place in history: a catalog, and the moment as of which rows are read with it."""
+
+    catalog: Catalog
+    moment: Timestamp
+
+
+class Metastore:
+    """See the module. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        *,
+        catalogs: CatalogManager,
+        transactions: Transactions,
+        store: ObjectStore,
+        projector: Projector,
+        warehouse: str,
+    ) -> None:
+        self.catalogs = catalogs
+        self.transactions = transactions
+        self.store = store
+        self.projector = projector
+        self.warehouse = warehouse.rstrip("/")
+
+    def execute(
+        self, commands: Command | Sequence[Command], *, author: str, timeout: float = 30.0
+    ) -> Applied:
+        """Carry out DDL; when it returns, its folders and notification events are there too."""
+        applied = self.catalogs.execute(commands, author=author, timeout=timeout)
+        self.projector.project_up_to(applied.version)
+        return applied
+
+    def point(self, at: AsOf = PRESENT) -> Point:
+        """The catalog and the moment that ``at`` stands for. `VersionNotFound`."""
+        if at.version is not None:
+            return self._point_of_version(at.version)
+        if at.time is not None:
+            self.transactions.ensure_past(at.time)
+            return Point(self.catalogs.catalog_as_of(at.time), at.time)
+        moment = self.catalogs.complete_now()
+        return Point(self.catalogs.active_catalog(moment), moment)
+
+    def _point_of_version(self, version: int) -> Point:
+        now = self.catalogs.complete_now()
+        catalog = self.catalogs.catalog(version)
+        if catalog.time > now:
+            raise VersionNotFound(
+                f"version {version} becomes active at {format_timestamp(catalog.time)}"
+            )
+        end = self.catalogs.last_moment(version)
+        return Point(catalog, now if end is None else min(now, end))
+
+    def snapshot(
+        self, table_ids: Iterable[int], *, at: AsOf = PRESENT, txn_id: int | None = None
+    ) -> Snapshot:
+        """The snapshot of these tables as of ``at``, or as the transaction sees them."""
+        if txn_id is not None:
+            transaction = self.transactions.get(txn_id)
+            lists = {i: self.transactions.write_ids(i, txn_id=txn_id) for i in table_ids}
+            return Snapshot(transaction.catalog_version, transaction.begin_time, lists)
+        point = self.point(at)
+        lists = {i: self.transactions.write_ids(i, at=point.moment) for i in table_ids}
+        return Snapshot(point.catalog.version, point.moment, lists)
+
+    def resolve(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
+        """The table ``schema.table`` as of ``at``. `ObjectNotFound`, `VersionNotFound`."""
+        catalog = self.catalogs.present() if at == PRESENT else self.point(at).catalog
+        schema, table = self.find_table(catalog, name)
+        return ResolvedTable(schema.name, table, catalog.version, self.location(table))
+
+    def find_table(self, catalog: Catalog, name: str) -> tuple[SchemaDescriptor, TableDescriptor]:
+        """The table ``schema.table`` in ``catalog``, and its schema. `ObjectNotFound`."""
+        qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
+        schema = catalog.schema(qualified.schema)
+        table = catalog.table(qualified.schema, qualified.name)
+        if schema is None or table is None:
+            raise ObjectNotFound(
+                f"table {name} does not exist in version {catalog.version} of the catalog"
+            )
+        return schema, table
+
+    def location(self, table: TableDescriptor) -> str:
+        """The URI of the folder where the files of ``table`` lie now."""
+        if table.kind is TableKind.EXTERNAL and table.location is not None:
+            return table.location
+        found = self.store.location(table.id)
+        if found is None:
+            raise ObjectNotFound(
+                f"the place of table {table.name!r} (id {table.id}) is unknown; its version of "
+                "the catalog is not projected yet, or its files were cleaned up"
+            )
+        return found
+
+    def schema_location(self, name: str) -> str:
+        """The URI of the folder that a new schema gets unless its creator names one."""
+        return f"{self.warehouse}/{name.lower()}.db"
+
+    def table_location(self, schema: SchemaDescriptor, name: str) -> str:
+        """The URI of the folder that a new managed table gets unless its creator names one."""
+        parent = schema.location or self.schema_location(schema.name)
+        return f"{parent.rstrip('/')}/{name.lower()}"

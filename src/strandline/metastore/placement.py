@@ -1,0 +1,114 @@
+"""Where new schemas and tables are put.
+
+A command carries the places that it decides, so that every node that applies its version finds the
+same ones. Whoever sends it may leave them out; they are filled in here, from the catalog of the
+present and from what the batch itself does before. A catalog that moves on in between does no harm:
+a place is a fact of its own, and any folder that no other table uses will do.
+
+A managed table follows its name as long as it lies where its name says. One that was put elsewhere
+stays there when it is renamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from strandline.catalog import Catalog, Command
+from strandline.catalog.commands import (
+    CreateSchema,
+    CreateTable,
+    CreateView,
+    RenameTable,
+)
+from strandline.metastore.metastore import Metastore
+from strandline.model.descriptors import SchemaDescriptor, TableKind
+from strandline.model.identifiers import normalize
+
+
+def completed(metastore: Metastore, commands: Sequence[Command], *, user: str) -> list[Command]:
+    """``commands`` with their places filled in; what they create without an owner is ``user``'s."""
+    return _Batch(metastore, user).complete(commands)
+
+
+class _Batch:
+    """The places of one batch, as they stand after the commands so far."""
+
+    def __init__(self, metastore: Metastore, user: str) -> None:
+        self._metastore = metastore
+        self._user = user
+        self._known: Catalog | None = None
+        self._schemas: dict[str, str] = {}
+        self._tables: dict[tuple[str, str], str | None] = {}
+
+    def complete(self, commands: Sequence[Command]) -> list[Command]:
+        return [self._one(command) for command in commands]
+
+    def _one(self, command: Command) -> Command:
+        match command:
+            case CreateSchema():
+                return self._create_schema(command)
+            case CreateTable():
+                return self._create_table(command)
+            case RenameTable(new_location=None):
+                return self._rename_table(command)
+            case CreateView(definition=definition) if not definition.owner:
+                return replace(command, definition=replace(definition, owner=self._user))
+        return command
+
+    def _create_schema(self, command: CreateSchema) -> CreateSchema:
+        location = command.location or self._metastore.schema_location(command.name)
+        self._schemas.setdefault(normalize(command.name), location)
+        return replace(command, location=location, owner=command.owner or self._user)
+
+    def _create_table(self, command: CreateTable) -> CreateTable:
+        definition = replace(command.definition, owner=command.definition.owner or self._user)
+        place = None
+        if definition.kind is TableKind.MANAGED:
+            # A managed table's place is no part of its definition, whoever chose it.
+            place = command.managed_location or definition.location
+            place = place or self._default(command.schema, definition.name)
+            definition = replace(definition, location=None)
+        self._tables.setdefault(_key(command.schema, definition.name), place)
+        return replace(command, definition=definition, managed_location=place)
+
+    def _rename_table(self, command: RenameTable) -> RenameTable:
+        target = command.new_schema or command.schema
+        place = self._place(command.schema, command.table)
+        if place is not None and place == self._default(command.schema, command.table):
+            place = self._default(target, command.new_name)
+            command = replace(command, new_location=place)
+        self._tables[_key(command.schema, command.table)] = None
+        self._tables[_key(target, command.new_name)] = place
+        return command
+
+    def _place(self, schema: str, table: str) -> str | None:
+        """Where a managed table lies; None for anything else."""
+        if _key(schema, table) in self._tables:
+            return self._tables[_key(schema, table)]
+        found = self._catalog.table(schema, table)
+        if found is None or found.kind is not TableKind.MANAGED:
+            return None
+        return self._metastore.store.location(found.id)
+
+    def _default(self, schema: str, table: str) -> str:
+        """Where a managed table of that name lies unless its creator names a place."""
+        location = self._schemas.get(normalize(schema))
+        found = self._catalog.schema(schema)
+        if found is None or location is not None:
+            found = SchemaDescriptor(
+                id=0, database_id=0, name=schema, owner="", location=location or ""
+            )
+        return self._metastore.table_location(found, table)
+
+    @property
+    def _catalog(self) -> Catalog:
+        """The catalog of the present, with its places; read at most once, and only if needed."""
+        if self._known is None:
+            self._known = self._metastore.catalogs.present()
+            self._metastore.projector.project_up_to(self._known.version)
+        return self._known
+
+
+def _key(schema: str, table: str) -> tuple[str, str]:
+    return normalize(schema), normalize(table)

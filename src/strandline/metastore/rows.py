@@ -1,0 +1,272 @@
+"""Rows: what DML changes, as values.
+
+Everything that a transaction can add to a table or take from it has one shape: a `Row` of some
+kind, added by one write id, with its content as a record. A row never changes. What ends it is a
+`Removal`, a row of its own with the write id of whoever removed it, because two open transactions
+may remove one file and only one of them will commit.
+
+    visible(row, L) = L.valid(row.write_id) and no removal of it has L.valid(removal.write_id)
+
+for the reader's `ValidWriteIdList` L of that table. Adding and removing are therefore the same at
+every snapshot, now or as of long ago, and a reader needs nothing but its list.
+
+Names are unique among the visible rows of one table and kind: the name of a partition, the path of
+a file. Where several are visible all the same (table parameters, which two writers may set at once
+without a conflict) the newest row, the one with the largest id, is the truth.
+
+``bucket`` is the zone partition that a row belongs to, `TABLE_LEVEL` if it belongs to all. Content
+is kept as bytes and decoded at the first touch, see `strandline.wire.stored`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import sha256
+from typing import TypeVar
+
+from strandline.errors import CorruptData, InvalidInput
+from strandline.model.descriptors import Properties, StorageFormat
+from strandline.wire import decode, encode, nested, nested_list, register
+from strandline.wire.codecs import PROPERTIES, SINT, TEXT, UINT, optional, sequence, triple
+
+TABLE_LEVEL = -1
+"""The bucket of a row that belongs to every zone partition."""
+
+PARAMETERS_NAME = ""
+"""The name of every row of table parameters."""
+
+
+class RowKind(Enum):
+    """The numbers are what is stored."""
+
+    PARTITION = 1
+    DATA_FILE = 2
+    DELETE_FILE = 3
+    TABLE_PARAMETERS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRow:
+    """A partition of a plain table, as a Hive client adds it; the row's name is ``a=1/b=2``.
+
+    ``values`` follow the table's partition columns. ``location`` is a URI or path; a relative one
+    lies below the table's location and moves with it. ``storage`` and ``columns`` (name, type,
+    comment) are None where they are the table's. Times are in seconds since 1970.
+    """
+
+    values: tuple[str, ...]
+    location: str
+    parameters: Properties = ()
+    created: int = 0
+    last_access: int = 0
+    storage: StorageFormat | None = None
+    columns: tuple[tuple[str, str, str | None], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnStatistics:
+    """What is known of one column's values in one file.
+
+    The bounds are text in the canonical form of the column's type (decimal digits for numbers, ISO
+    8601 for dates and times in UTC, the text itself for strings); None where they are not known.
+    A bound of text may be cut short, the upper one then rounded up.
+    """
+
+    column_id: int
+    lower: str | None = None
+    upper: str | None = None
+    nulls: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFileRow:
+    """A data file; the row's name is its path.
+
+    ``file_id`` is unique in the table for ever: delete files name it. ``path`` is relative to the
+    table's location. ``rows`` and ``bytes`` are counts. ``partition`` is the name of the partition
+    that all its rows belong to, empty without one. ``statistics`` may be empty.
+    """
+
+    file_id: int
+    path: str
+    rows: int
+    bytes: int
+    partition: str = ""
+    statistics: tuple[ColumnStatistics, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteFileRow:
+    """A file of positions of deleted rows; the row's name is its path.
+
+    It takes ``counts[i]`` rows from the data file ``file_ids[i]``.
+    """
+
+    path: str
+    file_ids: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.file_ids) != len(self.counts):
+            raise InvalidInput(
+                f"delete file {self.path!r} names {len(self.file_ids)} data files and"
+                f" {len(self.counts)} counts; give one count for each file"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableParametersRow:
+    """The parameters of a table that count or date its content."""
+
+    parameters: Properties
+
+
+Content = PartitionRow | DataFileRow | DeleteFileRow | TableParametersRow
+C = TypeVar("C", PartitionRow, DataFileRow, DeleteFileRow, TableParametersRow)
+
+_CLASSES: dict[RowKind, type[Content]] = {
+    RowKind.PARTITION: PartitionRow,
+    RowKind.DATA_FILE: DataFileRow,
+    RowKind.DELETE_FILE: DeleteFileRow,
+    RowKind.TABLE_PARAMETERS: TableParametersRow,
+}
+_KINDS = {of: kind for kind, of in _CLASSES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A stored row. ``row_id`` is unique in the store and grows in the order of staging."""
+
+    row_id: int
+    table_id: int
+    kind: RowKind
+    bucket: int
+    name: str
+    write_id: int
+    body: bytes
+    _content: Content | None = field(default=None, init=False, compare=False, repr=False)
+
+    @property
+    def content(self) -> Content:
+        """The decoded body. Raises `CorruptData` or `IncompatibleFormat`."""
+        if self._content is None:
+            object.__setattr__(self, "_content", decode(self.body, _CLASSES[self.kind]))
+            assert self._content is not None
+        return self._content
+
+    def as_(self, of: type[C]) -> C:
+        """The content, which the caller knows to be of that class."""
+        content = self.content
+        if not isinstance(content, of):
+            raise CorruptData(
+                f"row {self.row_id} is a {type(content).__name__} where a {of.__name__} belongs"
+            )
+        return content
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """``write_id`` (of the row's table) ends the row."""
+
+    row_id: int
+    table_id: int
+    write_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A row that somebody asks to be added."""
+
+    kind: RowKind
+    name: str
+    body: bytes
+    bucket: int = TABLE_LEVEL
+
+    @classmethod
+    def of(cls, content: Content, *, name: str, bucket: int = TABLE_LEVEL) -> NewRow:
+        """The row that holds ``content``."""
+        return cls(_KINDS[type(content)], name, encode(content), bucket)
+
+
+def new_partition(content: PartitionRow, *, name: str, bucket: int = TABLE_LEVEL) -> NewRow:
+    """The row of a partition with that name."""
+    return NewRow.of(content, name=name, bucket=bucket)
+
+
+def new_file(content: DataFileRow | DeleteFileRow, *, bucket: int = TABLE_LEVEL) -> NewRow:
+    """The row of a data or delete file: it is named by its path."""
+    return NewRow.of(content, name=content.path, bucket=bucket)
+
+
+def new_parameters(parameters: Properties) -> NewRow:
+    """The row of a table's parameters."""
+    return NewRow.of(TableParametersRow(parameters=parameters), name=PARAMETERS_NAME)
+
+
+def bucket_of(table_id: int, values: tuple[str, ...], *, partitions: int) -> int:
+    """The zone partition of the rows with these colocation or partition values, from 0 on.
+
+    The same on every machine and in every release: rows are stored by it.
+    """
+    if partitions == 1:
+        return 0
+    text = "\x00".join((str(table_id), *values))
+    return int.from_bytes(sha256(text.encode()).digest()[:8], "big") % partitions
+
+
+register(
+    PartitionRow,
+    type_id=40,
+    version=1,
+    since="0.1.0",
+    fields=[
+        ("values", sequence(TEXT)),
+        ("location", TEXT),
+        ("parameters", PROPERTIES),
+        ("created", SINT),
+        ("last_access", SINT),
+        ("storage", optional(nested(StorageFormat))),
+        ("columns", optional(sequence(triple(TEXT, TEXT, optional(TEXT))))),
+    ],
+)
+register(
+    ColumnStatistics,
+    type_id=45,
+    version=1,
+    since="0.1.0",
+    fields=[
+        ("column_id", UINT),
+        ("lower", optional(TEXT)),
+        ("upper", optional(TEXT)),
+        ("nulls", optional(UINT)),
+    ],
+)
+register(
+    DataFileRow,
+    type_id=41,
+    version=1,
+    since="0.1.0",
+    fields=[
+        ("file_id", UINT),
+        ("path", TEXT),
+        ("rows", UINT),
+        ("bytes", UINT),
+        ("partition", TEXT),
+        ("statistics", nested_list(ColumnStatistics)),
+    ],
+)
+register(
+    DeleteFileRow,
+    type_id=42,
+    version=1,
+    since="0.1.0",
+    fields=[("path", TEXT), ("file_ids", sequence(UINT)), ("counts", sequence(UINT))],
+)
+register(
+    TableParametersRow,
+    type_id=43,
+    version=1,
+    since="0.1.0",
+    fields=[("parameters", PROPERTIES)],
+)

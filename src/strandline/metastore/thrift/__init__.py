@@ -1,0 +1,34 @@
+"""The Hive Metastore protocol: Thrift's strict binary form, on an unframed socket.
+
+`HIVE_CODEC` turns structs and messages into dicts and back, driven by our own field table;
+`ThriftServer` serves a `Dispatcher` on an event loop; `ThriftClient` calls one.
+"""
+
+from strandline.metastore.thrift.client import ThriftClient
+from strandline.metastore.thrift.codec import HIVE_CODEC, Codec
+from strandline.metastore.thrift.dispatch import ConnectionInfo, Dispatcher, Encoded
+from strandline.metastore.thrift.field_table import HIVE_METASTORE, FieldTable, load_field_table
+from strandline.metastore.thrift.messages import (
+    ApplicationException,
+    ThriftException,
+    request_key,
+)
+from strandline.metastore.thrift.server import ServerSettings, ServerStatistics, ThriftServer
+
+__all__ = [
+    "HIVE_CODEC",
+    "HIVE_METASTORE",
+    "ApplicationException",
+    "Codec",
+    "ConnectionInfo",
+    "Dispatcher",
+    "Encoded",
+    "FieldTable",
+    "ServerSettings",
+    "ServerStatistics",
+    "ThriftClient",
+    "ThriftException",
+    "ThriftServer",
+    "load_field_table",
+    "request_key",
+]

@@ -1,0 +1,380 @@
+"""Turns the specifications of the field table into Python functions that encode and decode.
+
+The problem: a `Table` of Hive holds some two hundred strings in seven kinds of structs. Walking
+its specification for every answer costs a millisecond; an answer should cost a small part of it.
+
+The model: for each struct that is met, the source of two functions is written and executed once.
+``encode_<struct>(value, append)`` appends pieces of bytes. ``decode_<struct>(data, at)`` returns
+``(fields, end)``. A decoder is a straight line: writers send fields in the order of their ids, so
+each field in turn is compared with the three bytes that would announce it. Whatever else stands
+there (a field out of order, unknown, or of another type) is left to the slow loop `rest`.
+
+What must stay true:
+
+* A decoder never looks behind. Lengths are read as unsigned, so a negative one is a huge one, and
+  a length that leads out of the data ends in ``IndexError`` or ``struct.error`` at the latest at
+  the stop byte of the struct that it stands in. The callers in `codec` turn these into
+  `ProtocolError`. So no length has to be checked where it is read.
+* A value of the wrong type is skipped, as if its field were absent. A list announces the type of
+  its elements; an empty one is believed whatever it announces.
+* `bytes` in the place of a struct are that struct, encoded before, and go out as they are.
+
+Only names and numbers of the field table enter the generated source, and the table's reader lets
+only words through.
+
+Rejected: closures over a specification (twice the time, for the calls between them); a C extension
+(one more thing to build for each platform).
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from strandline.errors import ProtocolError
+from strandline.metastore.thrift.field_table import (
+    BOOL,
+    DOUBLE,
+    I8,
+    I16,
+    I32,
+    I64,
+    LIST,
+    MAP,
+    SET,
+    STRING,
+    STRUCT,
+    UUID,
+    FieldSpec,
+    FieldTable,
+    StructSpec,
+    Type,
+)
+
+MAX_DEPTH = 64
+"""How deep structs and containers may be nested."""
+
+FIXED_SIZES: Mapping[int, int] = {BOOL: 1, I8: 1, I16: 2, I32: 4, I64: 8, DOUBLE: 8, UUID: 16}
+"""The types whose values have one size, in bytes."""
+
+_FORMATS: Mapping[int, str] = {I8: "b", I16: "h", I32: "i", I64: "q", DOUBLE: "d"}
+
+# The values of decoded structs are of as many types as the protocol has: hence Any.
+Encode = Callable[[Any, Callable[[bytes], None]], None]
+Decode = Callable[[bytes, int], tuple[dict[str, Any], int]]
+_Read = Callable[[bytes, int], tuple[Any, int] | None]
+
+
+class Compiler:
+    """The functions of one field table, written when they are first asked for."""
+
+    def __init__(self, table: FieldTable) -> None:
+        self._table = table
+        # Written under the lock, read without it: a function enters after all that it calls.
+        self._lock = threading.RLock()
+        self._names: dict[str, Any] = {
+            "pack_size": struct.Struct(">I").pack,
+            "size_at": struct.Struct(">I").unpack_from,
+            "pack_all": struct.pack,
+            "unpack_all": struct.unpack_from,
+            "rest": rest,
+            "skip": skip,
+            "wire_type_of": wire_type_of,
+            "missing": missing,
+            "ProtocolError": ProtocolError,
+        }
+        for wire, code in _FORMATS.items():
+            self._names[f"pack_{wire}"] = struct.Struct(f">{code}").pack
+            self._names[f"pack_field_{wire}"] = struct.Struct(f">bh{code}").pack
+            self._names[f"unpack_{wire}"] = struct.Struct(f">{code}").unpack_from
+
+    def encoder(self, name: str) -> Encode:
+        found = self._names.get(f"encode_{name}")
+        if found is None:
+            with self._lock:
+                self._compile_encoder(self._table.structs[name])
+            found = self._names[f"encode_{name}"]
+        return found  # type: ignore[no-any-return]  # a namespace of generated functions
+
+    def decoder(self, name: str) -> Decode:
+        found = self._names.get(f"decode_{name}")
+        if found is None:
+            with self._lock:
+                self._compile_decoder(self._table.structs[name])
+            found = self._names[f"decode_{name}"]
+        return found  # type: ignore[no-any-return]  # a namespace of generated functions
+
+    def _execute(self, lines: list[str]) -> None:
+        source = "\n".join(lines)
+        exec(compile(source, f"<generated: {lines[0]}>", "exec"), self._names)
+
+    # Encoding -----------------------------------------------------------------------------------
+
+    def _compile_encoder(self, spec: StructSpec) -> None:
+        name = f"encode_{spec.name}"
+        known = f"known_{spec.name}"
+        self._names[name] = None  # claimed: a struct may hold itself
+        self._names[known] = frozenset(field.name for field in spec.fields if field.sent).issuperset
+        lines = [
+            f"def {name}(value, append):",
+            "  if value.__class__ is bytes:",
+            "    append(value)",
+            "    return",
+            f"  if not {known}(value):",
+            f"    raise KeyError({spec.name!r})",
+            "  get = value.get",
+        ]
+        for field in spec.fields:
+            if field.sent:
+                lines += [f"  x = get({field.name!r})", "  if x is not None:"]
+                lines += self._encode_field(field)
+                if field.required:
+                    lines += ["  else:", f"    raise KeyError({field.name!r})"]
+        lines.append("  append(b'\\0')")
+        self._execute(lines)
+
+    def _encode_field(self, field: FieldSpec) -> list[str]:
+        head = _header(field)
+        wire = field.type.wire
+        if wire == BOOL:
+            return [f"    append({head + bytes([1])!r} if x else {head + bytes([0])!r})"]
+        if wire in _FORMATS:
+            return [f"    append(pack_field_{wire}({wire}, {field.id}, x))"]
+        return self._encode_value(field.type, "x", "    ", 0, head)
+
+    def _encode_value(self, kind: Type, x: str, pad: str, depth: int, head: bytes) -> list[str]:
+        """Lines that append ``head`` and the value in the variable ``x``."""
+        lead = f"{head!r} + " if head else ""
+        if kind.wire == STRING:
+            lines = [] if kind.name == "binary" else [f"{pad}{x} = {x}.encode()"]
+            return [*lines, f"{pad}append({lead}pack_size(len({x})) + {x})"]
+        if kind.wire == STRUCT:
+            if f"encode_{kind.name}" not in self._names:
+                self._compile_encoder(self._table.structs[kind.name])
+            lines = [f"{pad}append({head!r})"] if head else []
+            return [*lines, f"{pad}encode_{kind.name}({x}, append)"]
+        if kind.wire == BOOL:
+            return [f"{pad}append(b'\\1' if {x} else b'\\0')"]
+        if kind.wire in _FORMATS:
+            return [f"{pad}append(pack_{kind.wire}({x}))"]
+        return self._encode_container(kind, x, pad, depth, lead)
+
+    def _encode_container(self, kind: Type, x: str, pad: str, depth: int, lead: str) -> list[str]:
+        assert kind.value is not None  # containers have a type of values
+        lines = []
+        inner = f"{pad}  "
+        y, k = f"y{depth}", f"k{depth}"
+        if kind.wire == MAP:
+            assert kind.key is not None  # and maps one of keys
+            types = bytes([kind.key.wire, kind.value.wire])
+            lines += [
+                f"{pad}append({lead}{types!r} + pack_size(len({x})))",
+                f"{pad}for {k}, {y} in {x}.items():",
+                *self._encode_value(kind.key, k, inner, depth + 1, b""),
+            ]
+        else:
+            # A string is a sequence of strings to Python, and never what is meant here.
+            lines += [
+                f"{pad}if {x}.__class__ is str:",
+                f"{pad}  raise TypeError('a string is no list')",
+                f"{pad}append({lead}{bytes([kind.value.wire])!r} + pack_size(len({x})))",
+            ]
+            if kind.value.wire in _FORMATS:
+                code = _FORMATS[kind.value.wire]
+                return [*lines, f"{pad}append(pack_all(f'>{{len({x})}}{code}', *{x}))"]
+            lines.append(f"{pad}for {y} in {x}:")
+        return lines + self._encode_value(kind.value, y, inner, depth + 1, b"")
+
+    # Decoding -----------------------------------------------------------------------------------
+
+    def _compile_decoder(self, spec: StructSpec) -> None:
+        name, readers = f"decode_{spec.name}", f"readers_{spec.name}"
+        self._names[name] = None  # claimed: a struct may hold itself
+        lines = [f"def {name}(data, at):"]
+        if spec.older is not None:
+            older = spec.older
+            self._compile_decoder(older.spec)
+            lines += [
+                f"  if wire_type_of({older.field_id}, data, at) == {older.wire}:",
+                f"    return decode_{older.spec.name}(data, at)",
+            ]
+        lines += ["  fields = {}", "  head = data[at:at + 3]"]
+        table: dict[bytes, tuple[str, _Read]] = {}
+        for field in spec.fields:
+            read = self._reader(field.type)
+            table[_header(field)] = (field.name, self._names[read])
+            lines += [f"  if head == {_header(field)!r}:", "    at += 3"]
+            lines += self._decode_field(field, read)
+            lines.append("    head = data[at:at + 3]")
+        lines += [
+            "  if data[at]:",
+            f"    at = rest(data, at, fields, {readers})",
+            "  else:",
+            "    at += 1",
+        ]
+        for field in spec.fields:
+            if field.required and field.sent:
+                lines.append(f"  if {field.name!r} not in fields:")
+                lines.append(f"    raise missing({spec.name!r}, {field.name!r})")
+        self._names[readers] = table
+        self._execute([*lines, "  return fields, at"])
+
+    def _decode_field(self, field: FieldSpec, read: str) -> list[str]:
+        kind, x = field.type, f"fields[{field.name!r}]"
+        if kind.wire in (LIST, SET, MAP):
+            return [
+                f"    found = {read}(data, at)",
+                "    if found is None:",
+                f"      at = skip(data, at, {kind.wire})",
+                "    else:",
+                f"      {x}, at = found",
+            ]
+        return self._decode_value(kind, x, "    ", 0)
+
+    def _decode_value(self, kind: Type, x: str, pad: str, depth: int) -> list[str]:
+        """Lines that read a value at ``at`` into the target ``x`` and move ``at`` behind it."""
+        if kind.wire == STRING:
+            text = "" if kind.name == "binary" else ".decode('utf-8', 'replace')"
+            return [
+                f"{pad}end = at + 4 + size_at(data, at)[0]",
+                f"{pad}{x} = data[at + 4:end]{text}",
+                f"{pad}at = end",
+            ]
+        if kind.wire == BOOL:
+            return [f"{pad}{x} = data[at] != 0", f"{pad}at += 1"]
+        if kind.wire in _FORMATS:
+            size = FIXED_SIZES[kind.wire]
+            return [f"{pad}{x} = unpack_{kind.wire}(data, at)[0]", f"{pad}at += {size}"]
+        if kind.wire == STRUCT:
+            if f"decode_{kind.name}" not in self._names:
+                self._compile_decoder(self._table.structs[kind.name])
+            return [f"{pad}{x}, at = decode_{kind.name}(data, at)"]
+        read = self._reader(kind)
+        return [
+            f"{pad}found = {read}(data, at)",
+            f"{pad}if found is None:",
+            f"{pad}  raise ProtocolError('a container inside a container is of another type')",
+            f"{pad}{x}, at = found",
+        ]
+
+    def _reader(self, kind: Type) -> str:
+        """The name of a function that reads one value of a type.
+
+        It returns None where the value is a container of something else than the type says.
+        """
+        name = "read_" + str(kind).translate(_WORD)
+        if name in self._names:
+            return name
+        lines = [f"def {name}(data, at):"]
+        if kind.wire not in (LIST, SET, MAP):
+            lines += [*self._decode_value(kind, "x", "  ", 0), "  return x, at"]
+        else:
+            lines += self._read_container(kind)
+        self._execute(lines)
+        return name
+
+    def _read_container(self, kind: Type) -> list[str]:
+        assert kind.value is not None  # containers have a type of values
+        if kind.wire == MAP:
+            assert kind.key is not None  # and maps one of keys
+            keys = self._decode_value(kind.key, "key", "    ", 0)
+            if kind.key.wire == LIST:
+                keys.append("    key = tuple(key)")
+            return [
+                "  size = size_at(data, at + 2)[0]",
+                f"  if data[at:at + 2] != {bytes([kind.key.wire, kind.value.wire])!r} and size:",
+                "    return None",
+                "  at += 6",
+                "  x = {}",
+                "  for _ in range(size):",
+                *keys,
+                *self._decode_value(kind.value, "x[key]", "    ", 0),
+                "  return x, at",
+            ]
+        of_set = kind.wire == SET
+        lines = [
+            "  size = size_at(data, at + 1)[0]",
+            f"  if data[at] != {kind.value.wire} and size:",
+            "    return None",
+            "  at += 5",
+        ]
+        if kind.value.wire in _FORMATS:
+            code, width = _FORMATS[kind.value.wire], FIXED_SIZES[kind.value.wire]
+            made = "set" if of_set else "list"
+            lines.append(f"  x = {made}(unpack_all(f'>{{size}}{code}', data, at))")
+            return [*lines, f"  return x, at + {width} * size"]
+        return [
+            *lines,
+            "  x = []",
+            "  for _ in range(size):",
+            *self._decode_value(kind.value, "y", "    ", 0),
+            "    x.append(y)",
+            "  return set(x), at" if of_set else "  return x, at",
+        ]
+
+
+_WORD = str.maketrans({"<": "_of_", ">": "_", ",": "_to_"})
+
+
+def _header(field: FieldSpec) -> bytes:
+    return struct.pack(">bh", field.type.wire, field.id)
+
+
+def missing(struct_name: str, field_name: str) -> ProtocolError:
+    return ProtocolError(f"{struct_name} came without its required field {field_name}")
+
+
+def rest(
+    data: bytes, at: int, fields: dict[str, Any], readers: Mapping[bytes, tuple[str, _Read]]
+) -> int:
+    """Reads the fields of a struct from ``at`` on in any order, skipping what is not known."""
+    while data[at]:
+        head = data[at : at + 3]
+        known = readers.get(head)
+        at += 3
+        found = None if known is None else known[1](data, at)
+        if known is None or found is None:
+            at = skip(data, at, head[0])
+        else:
+            fields[known[0]], at = found
+    return at + 1
+
+
+_size_at = struct.Struct(">I").unpack_from
+
+
+def skip(data: bytes, at: int, wire: int, depth: int = 0) -> int:
+    """The position behind the value of type ``wire`` that stands at ``at``."""
+    if wire in FIXED_SIZES:
+        return at + FIXED_SIZES[wire]
+    if wire == STRING:
+        return at + 4 + int(_size_at(data, at)[0])
+    if depth >= MAX_DEPTH:
+        raise ProtocolError(f"a message nests structs and containers deeper than {MAX_DEPTH}")
+    if wire == STRUCT:
+        while data[at]:
+            at = skip(data, at + 3, data[at], depth + 1)
+        return at + 1
+    if wire == MAP:
+        types, size, at = data[at : at + 2], _size_at(data, at + 2)[0], at + 6
+    elif wire in (LIST, SET):
+        types, size, at = data[at : at + 1], _size_at(data, at + 1)[0], at + 5
+    else:
+        raise ProtocolError(f"a message holds a value of the unknown type {wire}")
+    if all(kind in FIXED_SIZES for kind in types):
+        return at + int(size) * sum(FIXED_SIZES[kind] for kind in types)
+    for _ in range(size):
+        for kind in types:
+            at = skip(data, at, kind, depth + 1)
+    return at
+
+
+def wire_type_of(field_id: int, data: bytes, at: int) -> int | None:
+    """The wire type of a field of the struct at ``at``, None where the struct has no such field."""
+    while data[at]:
+        if int.from_bytes(data[at + 1 : at + 3], "big", signed=True) == field_id:
+            return data[at]
+        at = skip(data, at + 3, data[at])
+    return None

@@ -1,0 +1,150 @@
+"""What stands between a connection and the code that answers: handlers, and how they fail."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.errors import InvalidInput, StrandlineError, surface_of
+from strandline.metastore.thrift.codec import Codec
+from strandline.metastore.thrift.messages import (
+    EXCEPTION,
+    REPLY,
+    ApplicationException,
+    ThriftException,
+    request_key,
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """An answer that is encoded already: the whole result struct, as `Codec.encode_result` gives.
+
+    It costs the server one write.
+    """
+
+    result: bytes
+
+
+class ConnectionInfo:
+    """What is known of one client. It lives as long as its connection, and only its handlers and
+    its server change it.
+
+    ``user`` and ``groups`` are what the client said of itself with ``set_ugi`` ("" and () before).
+    ``attributes`` is for the handlers' own use.
+    """
+
+    __slots__ = ("_message", "attributes", "groups", "id", "peer", "user")
+
+    def __init__(self, connection_id: int, peer: str) -> None:
+        self.id = connection_id
+        self.peer = peer
+        self.user = ""
+        self.groups: tuple[str, ...] = ()
+        self.attributes: dict[str, Any] = {}  # Any: the handlers choose what they keep
+        self._message = b""
+
+    @property
+    def request(self) -> bytes:
+        """The request in work without its sequence id: what ``lookup`` is asked for its like.
+
+        Read it before the handler first awaits: an answer kept under it is found again.
+        """
+        return request_key(self._message)
+
+    def begin(self, message: bytes) -> None:
+        """The server names the request that is now in work."""
+        self._message = message
+
+
+# A handler gets decoded arguments and gives what the method returns (None for a void method), or
+# an `Encoded`, or an awaitable of either. Both are of as many types as the protocol: hence Any.
+Handler = Callable[[ConnectionInfo, str, dict[str, Any]], Any]
+Lookup = Callable[[bytes], bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatcher:
+    """Answers requests, on the event loop.
+
+    ``handler(connection, method, args)`` may raise `ThriftException`, any `StrandlineError`, which
+    then becomes the exception that `strandline.errors.SURFACES` names, or `ApplicationException`.
+    What takes longer than a millisecond belongs into an awaitable. Requests of one connection
+    never overlap; requests of different connections do, where a handler awaits.
+
+    ``lookup(request)`` is asked first, with a request as it came but without its sequence id
+    (`request_key`). It gives the encoded result struct, or None to have the handler called. It
+    must not block: nothing is decoded on this way.
+    """
+
+    handler: Handler
+    lookup: Lookup | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes back for one request: a kind of message and its struct.
+
+    ``failed`` says that no one meant this to happen.
+    """
+
+    kind: int
+    body: bytes
+    failed: bool = False
+
+
+def answer_value(codec: Codec, method: str, value: Any) -> Answer:
+    """The answer in which ``method`` returns what its handler gave."""
+    if isinstance(value, Encoded):
+        return Answer(REPLY, value.result)
+    try:
+        return Answer(REPLY, codec.encode_result(method, value))
+    except InvalidInput as error:
+        return _internal_error(method, error)
+
+
+def answer_error(codec: Codec, method: str, error: BaseException) -> Answer:
+    """The answer to a request whose handler raised.
+
+    An exception that the method does not declare goes as ``MetaException``, and where not even
+    that is declared, as an internal error with the same message.
+    """
+    if isinstance(error, ApplicationException):
+        return Answer(EXCEPTION, error.encode())
+    if isinstance(error, ThriftException):
+        wanted, value = error.name, error.value
+        message = str(value.get("message", error))
+    elif isinstance(error, StrandlineError):
+        wanted, message = surface_of(error).thrift, error.message
+        value = {"message": message}
+    else:
+        return _internal_error(method, error)
+    try:
+        meant = ThriftException(wanted, value)
+        instead = ThriftException("MetaException", {"message": message})
+        for exception in (meant, instead):
+            body = codec.encode_exception(method, exception)
+            if body is not None:
+                return Answer(REPLY, body)
+    except InvalidInput as fault:
+        return _internal_error(method, fault)
+    text = f"Internal error processing {method}: {message}"
+    return Answer(
+        EXCEPTION, ApplicationException(ApplicationException.INTERNAL_ERROR, text).encode()
+    )
+
+
+def _internal_error(method: str, error: BaseException) -> Answer:
+    _log.error("the handler of %s failed", method, exc_info=error)
+    text = f"Internal error processing {method}"
+    internal = ApplicationException(ApplicationException.INTERNAL_ERROR, text)
+    return Answer(EXCEPTION, internal.encode(), failed=True)
+
+
+def awaits(value: Any) -> bool:
+    """Whether a handler's answer is still to come."""
+    return isinstance(value, Awaitable)

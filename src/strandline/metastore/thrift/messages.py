@@ -1,0 +1,102 @@
+"""The messages that carry calls and answers: their head, and the two ways in which a call fails."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from strandline.errors import ProtocolError
+
+CALL, REPLY, EXCEPTION, ONEWAY = 1, 2, 3, 4
+
+MAX_MESSAGE_BYTES = 100 * 1024 * 1024
+MAX_NAME_BYTES = 1024
+
+_VERSION = 0x8001
+_WORD = struct.Struct(">I")
+_SEQUENCE = struct.Struct(">i")
+
+
+class ThriftException(Exception):
+    """An exception of the protocol: ``name`` is its struct, ``value`` the fields of it.
+
+    A handler raises it to answer with it; the client raises it when it is the answer. It is a
+    value on the wire and no `StrandlineError`: what it means, the protocol says.
+    """
+
+    def __init__(self, name: str, value: dict[str, Any]) -> None:
+        super().__init__(f"{name}: {value.get('message', value)}")
+        self.name = name
+        self.value = value
+
+
+class ApplicationException(Exception):
+    """A call that failed outside of what its method declares (Thrift's ``TApplicationException``).
+
+    ``kind`` is one of the numbers below. Like `ThriftException` it is a value on the wire.
+    """
+
+    UNKNOWN_METHOD: ClassVar[int] = 1
+    WRONG_METHOD_NAME: ClassVar[int] = 3
+    BAD_SEQUENCE_ID: ClassVar[int] = 4
+    MISSING_RESULT: ClassVar[int] = 5
+    INTERNAL_ERROR: ClassVar[int] = 6
+    PROTOCOL_ERROR: ClassVar[int] = 7
+
+    def __init__(self, kind: int, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+    @classmethod
+    def unknown_method(cls, name: str) -> ApplicationException:
+        """The answer to a method that the protocol, or this server, does not have."""
+        return cls(cls.UNKNOWN_METHOD, f"Invalid method name: '{name}'")
+
+    def encode(self) -> bytes:
+        """The struct: field 1 the message, field 2 the kind."""
+        text = self.message.encode("utf-8", "replace")
+        size = _WORD.pack(len(text))
+        return b"\x0b\x00\x01" + size + text + b"\x08\x00\x02" + _WORD.pack(self.kind) + b"\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of a strict binary message. ``body`` is where the struct of the message begins."""
+
+    kind: int
+    name: str
+    sequence: int
+    body: int
+
+
+def encode_head(kind: int, name: str) -> bytes:
+    """The part of a head that stands before the sequence id."""
+    text = name.encode("utf-8", "replace")
+    return bytes((0x80, 0x01, 0, kind)) + _WORD.pack(len(text)) + text
+
+
+def encode_message(kind: int, name: str, sequence: int, body: bytes) -> bytes:
+    return encode_head(kind, name) + _SEQUENCE.pack(sequence) + body
+
+
+def decode_head(message: bytes) -> Head:
+    """The head of ``message``; `ProtocolError` where it is not strict binary."""
+    if len(message) < 12 or message[:2] != b"\x80\x01":
+        raise ProtocolError("a message must begin with the head of strict binary Thrift, 80 01")
+    size = int.from_bytes(message[4:8], "big")
+    if size > MAX_NAME_BYTES or len(message) < 12 + size:
+        raise ProtocolError(f"the name of a method has {size} bytes, {MAX_NAME_BYTES} are allowed")
+    name = message[8 : 8 + size].decode("utf-8", "replace")
+    (sequence,) = _SEQUENCE.unpack_from(message, 8 + size)
+    return Head(message[3], name, sequence, 12 + size)
+
+
+def request_key(message: bytes) -> bytes:
+    """A request without its sequence id: equal for two requests that ask the same.
+
+    It is the length of the name, the name and the arguments as they came.
+    """
+    at = 8 + int.from_bytes(message[4:8], "big")
+    return message[4:at] + message[at + 4 :]

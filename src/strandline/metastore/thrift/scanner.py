@@ -1,0 +1,239 @@
+"""Finds where messages end in a stream of bytes, without reading any byte twice.
+
+The problem: strict binary messages are not framed. The end of one is known only by walking it,
+value by value, and a message of 50 MB arrives in some eight hundred pieces. Walking it anew with
+each piece would take minutes.
+
+The model: the walk is a small machine whose whole state is a position and a stack of what is open
+there: a struct, or a container with so many values still to come. It stops where the next step
+needs bytes that are not there yet, and goes on from there. A string is stepped over whole: the
+position may lie beyond the bytes that have come, and then the machine waits for them.
+
+What must stay true:
+
+* Every byte of a message is looked at once or stepped over; the work is linear in the message.
+* The position never moves back. Sizes are unsigned, so a negative one is a huge one; what cannot
+  fit into the largest message allowed is refused when its size is read, not when memory is full.
+* The values in containers are counted. A byte on the wire can become an empty dict of 64 bytes, so
+  a limit on bytes alone would not bound what decoding takes.
+
+Rejected: to try decoding at each piece and start again when bytes are missing (quadratic); to read
+from a blocking stream in a thread for each connection (the connections are many, and idle).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from strandline.errors import ProtocolError
+from strandline.metastore.thrift.compiler import FIXED_SIZES, MAX_DEPTH
+from strandline.metastore.thrift.field_table import LIST, MAP, SET, STRING, STRUCT
+from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES, MAX_NAME_BYTES
+
+MAX_ELEMENTS = 4_000_000
+"""How many values the containers of one message may hold together."""
+
+_size_at = struct.Struct(">I").unpack_from
+
+_FIXED = tuple(FIXED_SIZES.get(wire, 0) for wire in range(256))
+# The fewest bytes that one value of a type takes; 0 where there is no such type.
+_LEAST = tuple(
+    FIXED_SIZES.get(wire, {STRING: 4, STRUCT: 1, LIST: 5, SET: 5, MAP: 6}.get(wire, 0))
+    for wire in range(256)
+)
+
+# What is open: types that follow one another in turn, the one that is next, and how many values
+# are still to come. A struct is open as None.
+_Open = list[int]
+
+
+class Scanner:
+    """Takes bytes as they come, gives whole messages.
+
+    After a `ProtocolError` the stream has no known boundary any more: nothing but `broken` may be
+    asked, and the connection should be closed.
+    """
+
+    def __init__(
+        self, *, max_message_bytes: int = MAX_MESSAGE_BYTES, max_elements: int = MAX_ELEMENTS
+    ) -> None:
+        self._max_message = max_message_bytes
+        self._max_elements = max_elements
+        self._buffer: bytes | bytearray = b""
+        self._start = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._at = self._start
+        self._in_body = False
+        self._open: list[_Open | None] = []
+        self._elements = 0
+
+    @property
+    def waiting(self) -> int:
+        """The bytes that have come and have not been given out as messages."""
+        return len(self._buffer) - self._start
+
+    def feed(self, data: bytes) -> None:
+        """Takes the next bytes of the stream."""
+        if self._start == len(self._buffer):
+            self._at -= self._start
+            self._start = 0
+            self._buffer = data
+            return
+        if not isinstance(self._buffer, bytearray) or self._start > len(self._buffer) // 2:
+            self._buffer = bytearray(self._buffer[self._start :])
+            self._at -= self._start
+            self._start = 0
+        self._buffer += data
+
+    def beginning(self, size: int) -> bytes:
+        """Up to ``size`` bytes of the message that has begun to come."""
+        return bytes(self._buffer[self._start : self._start + size])
+
+    def next_message(self) -> bytes | None:
+        """The next whole message; None while it has not come to its end."""
+        if not self._in_body and not self._walk_head():
+            return None
+        if not self._walk_body():
+            if self._at - self._start > self._max_message:
+                raise self._too_large(self._at - self._start)
+            return None
+        whole = self._start == 0 and self._at == len(self._buffer)
+        if whole and isinstance(self._buffer, bytes):
+            message = self._buffer
+        else:
+            message = bytes(memoryview(self._buffer)[self._start : self._at])
+        self._start = self._at
+        if self._start == len(self._buffer):
+            self._buffer, self._start = b"", 0
+        self._begin()
+        return message
+
+    def broken(self) -> tuple[str, int] | None:
+        """The name and the sequence id of the message that has come in part, as far as known."""
+        if not self._in_body:
+            return None
+        size = int(_size_at(self._buffer, self._start + 4)[0])
+        at = self._start + 8 + size
+        name = bytes(self._buffer[self._start + 8 : at]).decode("utf-8", "replace")
+        return name, int.from_bytes(self._buffer[at : at + 4], "big", signed=True)
+
+    def _walk_head(self) -> bool:
+        if self.waiting < 8:
+            return False
+        if self._buffer[self._start : self._start + 2] != b"\x80\x01":
+            raise ProtocolError("a message does not begin with 80 01, the head of strict binary")
+        size = int(_size_at(self._buffer, self._start + 4)[0])
+        if size > MAX_NAME_BYTES:
+            raise ProtocolError(
+                f"a message names a method of {size} bytes; {MAX_NAME_BYTES} are allowed"
+            )
+        if self.waiting < 12 + size:
+            return False
+        self._at = self._start + 12 + size
+        self._open.append(None)
+        self._in_body = True
+        return True
+
+    def _walk_body(self) -> bool:
+        """Walks as far as the bytes reach; True at the end of the message."""
+        stack = self._open
+        while stack:
+            top = stack[-1]
+            if not (self._walk_fields() if top is None else self._walk_values(top)):
+                return False
+        return self._at <= len(self._buffer)
+
+    def _walk_fields(self) -> bool:
+        """Walks the fields of the innermost struct until it ends or something is opened in it."""
+        data, end, at = self._buffer, len(self._buffer), self._at
+        limit = self._start + self._max_message
+        while at < end:
+            wire = data[at]
+            fixed = _FIXED[wire]
+            if fixed:
+                at += 3 + fixed
+            elif wire == 0:
+                self._at = at + 1
+                self._open.pop()
+                return True
+            elif wire == STRING:
+                if at + 7 > end:
+                    break
+                at += 7 + _size_at(data, at + 3)[0]
+                if at > limit:
+                    raise self._too_large(at - self._start)
+            else:
+                self._at = at
+                return self._enter(wire, at + 3)
+        self._at = at
+        return False
+
+    def _walk_values(self, values: _Open) -> bool:
+        """Walks the values of the innermost container, as `_walk_fields` does with fields."""
+        data, end, at = self._buffer, len(self._buffer), self._at
+        limit = self._start + self._max_message
+        types, left = values[1:], values[0]
+        turns = len(types)
+        while left:
+            wire = types[-left % turns]
+            if wire == STRING:
+                if at + 4 > end:
+                    break
+                at += 4 + _size_at(data, at)[0]
+                if at > limit:
+                    raise self._too_large(at - self._start)
+            elif _FIXED[wire]:
+                at += _FIXED[wire]
+            else:
+                values[0] = left - 1
+                self._at = at
+                if self._enter(wire, at):
+                    return True
+                values[0] = left
+                return False
+            left -= 1
+        values[0] = left
+        self._at = at
+        if left:
+            return False
+        self._open.pop()
+        return True
+
+    def _enter(self, wire: int, at: int) -> bool:
+        """Opens the struct or container at ``at``; False if its head has not come yet."""
+        if len(self._open) > MAX_DEPTH:
+            raise ProtocolError(f"a message nests structs and containers deeper than {MAX_DEPTH}")
+        if wire == STRUCT:
+            self._at = at
+            self._open.append(None)
+            return True
+        turns = 2 if wire == MAP else 1
+        if wire not in (LIST, SET, MAP):
+            raise ProtocolError(f"a message holds a value of the unknown type {wire}")
+        if at + turns + 4 > len(self._buffer):
+            return False
+        types = list(self._buffer[at : at + turns])
+        size = int(_size_at(self._buffer, at + turns)[0])
+        least = sum(_LEAST[kind] for kind in types)
+        if size and not all(_LEAST[kind] for kind in types):
+            raise ProtocolError(f"a message holds a container of the unknown types {types}")
+        if at - self._start + size * least > self._max_message:
+            raise self._too_large(at - self._start + size * least)
+        self._elements += size
+        if self._elements > self._max_elements:
+            raise ProtocolError(
+                f"the containers of a message hold more than {self._max_elements} values"
+            )
+        self._at = at + turns + 4
+        if all(_FIXED[kind] for kind in types):
+            self._at += size * least
+        elif size:
+            self._open.append([size * turns, *types])
+        return True
+
+    def _too_large(self, size: int) -> ProtocolError:
+        return ProtocolError(
+            f"a message of at least {size} bytes has come; {self._max_message} are allowed"
+        )

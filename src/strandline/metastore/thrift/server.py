@@ -1,0 +1,231 @@
+"""The server of the Hive Metastore protocol: it listens, admits, watches and stops.
+
+What one client sees is in `connection`, what is answered in `dispatch`. Everything runs on one
+event loop; nothing here blocks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from strandline.errors import AddressInUse, Unavailable
+from strandline.metastore.thrift.base_service import BaseService
+from strandline.metastore.thrift.codec import HIVE_CODEC, Codec
+from strandline.metastore.thrift.connection import Connection
+from strandline.metastore.thrift.dispatch import Dispatcher
+from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES, REPLY, encode_head
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """``idle_timeout`` is in seconds without a byte in or out; 0 keeps idle connections for ever.
+
+    ``max_pipelined_bytes`` bounds the requests of one connection that wait behind one in work.
+    """
+
+    max_connections: int = 1000
+    idle_timeout: float = 600.0
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    max_pipelined_bytes: int = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatistics:
+    """What a server has done since it started.
+
+    ``exceptions`` are answers of the type exception (unknown methods, bad arguments, internal
+    errors), ``failures`` those that no one meant to happen; ``foreign`` counts the connections
+    closed because they spoke another protocol, by its name.
+    """
+
+    connections: int
+    accepted: int
+    refused: int
+    idle_closed: int
+    requests: int
+    running: int
+    fast_answers: int
+    exceptions: int
+    failures: int
+    protocol_errors: int
+    bytes_received: int
+    bytes_sent: int
+    foreign: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class _Counters:
+    accepted: int = 0
+    refused: int = 0
+    idle_closed: int = 0
+    requests: int = 0
+    fast_answers: int = 0
+    exceptions: int = 0
+    failures: int = 0
+    protocol_errors: int = 0
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    foreign: dict[str, int] = field(default_factory=dict)
+
+    def count_foreign(self, protocol: str) -> None:
+        self.foreign[protocol] = self.foreign.get(protocol, 0) + 1
+
+
+class ThriftServer:
+    """Serves ``dispatcher`` on ``host`` and ``port`` (0: any free port) after `start`.
+
+    ``now`` gives seconds since the epoch; clients are told when the server started.
+    """
+
+    loop: asyncio.AbstractEventLoop
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 9083,
+        settings: ServerSettings | None = None,
+        codec: Codec = HIVE_CODEC,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.settings = settings or ServerSettings()
+        self.codec = codec
+        self.counters = _Counters()
+        self.base = BaseService(started=int(now()), counters=self._shown_counters)
+        self.reply_heads = {name.encode(): encode_head(REPLY, name) for name in codec.table.methods}
+        # A task of a handler is kept here until it ends: its connection may end before it.
+        self.running: set[asyncio.Task[Any]] = set()
+        self._host, self._port = host, port
+        self._connections: set[Connection] = set()
+        self._empty = asyncio.Event()
+        self._listening: asyncio.Server | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._stopping = False
+
+    async def start(self) -> None:
+        """Listens. `AddressInUse` where another program does already."""
+        self.loop = asyncio.get_running_loop()
+        try:
+            self._listening = await self.loop.create_server(self._connect, self._host, self._port)
+        except OSError as error:
+            raise self._cannot_listen(error) from error
+        self._watch_idle()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where the server listens: host and port."""
+        if self._listening is None or not self._listening.sockets:
+            raise Unavailable("the Thrift server does not listen; start it first")
+        host, port = self._listening.sockets[0].getsockname()[:2]
+        return str(host), int(port)
+
+    async def stop(self, *, grace: float = 5.0) -> None:
+        """Takes no more connections and requests, and ends.
+
+        Requests in work have ``grace`` seconds to be answered; then they are cancelled.
+        """
+        self._stopping = True
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._listening is not None:
+            self._listening.close()
+        for connection in list(self._connections):
+            connection.stop()
+        waits = [self.loop.create_task(self._all_gone()), *self.running]
+        _, late = await asyncio.wait(waits, timeout=grace)
+        if late:
+            _log.warning("requests in work did not end within %s s; they are cancelled", grace)
+        for task in late:
+            task.cancel()
+        for connection in list(self._connections):
+            connection.abort()
+        await asyncio.gather(*late, return_exceptions=True)
+        await self._all_gone()
+
+    def statistics(self) -> ServerStatistics:
+        counted = {
+            name: getattr(self.counters, name) for name in _Counters.__slots__ if name != "foreign"
+        }
+        return ServerStatistics(
+            connections=len(self._connections),
+            running=len(self.running),
+            foreign=MappingProxyType(dict(self.counters.foreign)),
+            **counted,
+        )
+
+    # Called by connections ----------------------------------------------------------------------
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether a new connection may stay."""
+        if self._stopping:
+            return False
+        limit = self.settings.max_connections
+        if len(self._connections) >= limit:
+            self.counters.refused += 1
+            _log.warning(
+                "refused the connection from %s: %d are open, which is the most allowed; close "
+                "some, or raise max_connections",
+                connection.info.peer,
+                limit,
+            )
+            return False
+        self.counters.accepted += 1
+        self._connections.add(connection)
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+    def _connect(self) -> Connection:
+        return Connection(self, self.counters.accepted + self.counters.refused + 1)
+
+    async def _all_gone(self) -> None:
+        while self._connections:
+            self._empty.clear()
+            await self._empty.wait()
+
+    def _watch_idle(self) -> None:
+        """Closes the connections on which nothing moved for too long, again and again."""
+        timeout = self.settings.idle_timeout
+        if timeout <= 0:
+            return
+        oldest = self.loop.time() - timeout
+        for connection in list(self._connections):
+            if not connection.in_work and connection.last_activity <= oldest:
+                self.counters.idle_closed += 1
+                _log.info("closed the idle connection from %s", connection.info.peer)
+                connection.abort()
+        self._watch = self.loop.call_later(timeout / 4, self._watch_idle)
+
+    def _shown_counters(self) -> dict[str, int]:
+        shown = self.statistics()
+        return {
+            name: value
+            for name in shown.__slots__
+            if isinstance(value := getattr(shown, name), int)
+        }
+
+    def _cannot_listen(self, error: OSError) -> AddressInUse | Unavailable:
+        where = f"{self._host}:{self._port}"
+        if error.errno == errno.EADDRINUSE:
+            return AddressInUse(
+                f"cannot serve the Hive Metastore protocol on {where}: another program listens on "
+                f"port {self._port}; stop it, or choose another port (0 takes any free one)"
+            )
+        return Unavailable(
+            f"cannot serve the Hive Metastore protocol on {where}: {error.strerror or error}; "
+            "choose an address of this machine and a port that this user may open"
+        )

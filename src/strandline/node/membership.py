@@ -1,0 +1,115 @@
+"""Joining a store: how a process becomes a member of the deployment that holds it.
+
+The two halves of a store (catalog and object store) carry the same environment id and fence
+token. A process joins only when they agree: another environment means that two stores were mixed, a
+catalog that ends before a version that the object store was told of means that one half was
+restored from an older day. Both are refused with an error that says which half is which.
+
+A process that finds no catalog creates it; of several that try at once one does, the others join.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+
+from sqlalchemy import Connection
+
+from strandline.catalog import initial_catalog
+from strandline.durable import DurableCatalogState, UpdateLog, durable_state
+from strandline.errors import Fenced, NotFound, WrongEnvironment
+from strandline.fencing import FenceToken
+from strandline.sql import Database, FenceRow
+
+ATTEMPTS = 20
+
+
+def new_member_id() -> str:
+    """A name for this process that no other has: host, process id, and a random part."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def join_or_create(
+    log: UpdateLog,
+    database: Database,
+    *,
+    member: str,
+    delay_ms: int,
+    skew_ms: int,
+    default_location: str,
+) -> DurableCatalogState:
+    """Join the catalog in ``log``, or create it. Raises `WrongEnvironment`, `Fenced`."""
+
+    def raise_fence(token: FenceToken, environment: str | None) -> None:
+        if environment is None:
+            return
+        with database.write() as connection:
+            FenceRow.initialize(connection, environment, token)
+
+    initialize = initial_catalog(
+        delay_ms=delay_ms, skew_ms=skew_ms, default_location=default_location
+    )
+    refused: Exception | None = None
+    for _ in range(ATTEMPTS):
+        openable = durable_state(log)
+        try:
+            state = openable.join(member=member)
+            if not _half_raised(database, state):
+                _agree(database, state)
+                return state
+            generation = state.token.deploy_generation
+        except NotFound:
+            generation = 0
+        except WrongEnvironment:
+            raise
+        except Fenced as error:
+            refused = error  # a newer epoch came between our look at the token and at the log
+            continue
+        try:
+            return openable.open(
+                member=member,
+                initialize=initialize,
+                raise_fence=raise_fence,
+                deploy_generation=generation,
+            )
+        except Fenced as error:
+            refused = error  # somebody else opened it meanwhile: join that
+    raise Fenced(f"this store changed hands {ATTEMPTS} times while joining it") from refused
+
+
+def _half_raised(database: Database, state: DurableCatalogState) -> bool:
+    """Whether an opener raised the object store's fence and ended before it raised the log's."""
+    with database.read() as connection:
+        fence = FenceRow.read(connection)
+    return (
+        fence is not None
+        and fence.environment == state.environment()
+        and fence.token > state.token
+        and fence.token.deploy_generation == state.token.deploy_generation
+    )
+
+
+def _agree(database: Database, state: DurableCatalogState) -> None:
+    environment = state.environment() or ""
+    with database.write() as connection:
+        FenceRow.initialize(connection, environment, state.token)
+        fence = FenceRow.read(connection)
+    if fence is not None and fence.catalog_version > state.version:
+        raise WrongEnvironment(
+            f"the object store knows catalog version {fence.catalog_version}, and the catalog ends "
+            f"at {state.version}: the catalog was restored from an older day than the object "
+            "store; restore both from the same backup"
+        )
+
+
+class Guard:
+    """The fence check that every write transaction on rows makes."""
+
+    def __init__(self, state: DurableCatalogState) -> None:
+        self._environment = state.environment() or ""
+        self._token = state.token
+
+    def __call__(self, connection: Connection) -> None:
+        """Raises `Fenced` or `WrongEnvironment`; the transaction is then rolled back."""
+        FenceRow.check(connection, environment=self._environment, token=self._token)

@@ -1,0 +1,187 @@
+"""`Node`: one process's view of a store, wired from the layers below.
+
+A node that serves clients and a driver that embeds the store in its own process are the same thing;
+serving only adds listeners (`strandline.node.server`). Several nodes may have one folder open.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from strandline.catalog import CatalogManager
+from strandline.catalog.manager import CatalogStatistics
+from strandline.clock import HybridClock, WallClock, system_wall_clock
+from strandline.config import Settings
+from strandline.durable import MetastorageLog
+from strandline.errors import InvalidInput, StrandlineError
+from strandline.metastorage import SqliteMetastorage
+from strandline.metastore.cached_store import CachedStore
+from strandline.metastore.local_session import LocalSession
+from strandline.metastore.metastore import Metastore
+from strandline.metastore.notifications import NotificationLog
+from strandline.metastore.object_store import SqlObjectStore
+from strandline.metastore.projection import ProjectedCatalogs, Projector
+from strandline.metastore.transaction_events import TransactionEvents
+from strandline.metastore.warehouse import Warehouse
+from strandline.node.membership import Guard, join_or_create, new_member_id
+from strandline.sql import Database, open_engine, sqlite_url, stored_time
+from strandline.transactions import Transactions, TransactionStatistics
+
+logger = logging.getLogger(__name__)
+
+DATABASE_FILE = "strandline.db"
+WAREHOUSE_FOLDER = "warehouse"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatistics:
+    """Everything that the parts of a node count."""
+
+    member: str
+    catalog: CatalogStatistics
+    transactions: TransactionStatistics
+
+
+class Node:
+    """See the module. Made by `Node.open`; also a context manager that closes it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        database: Database,
+        clock: HybridClock,
+        settings: Settings,
+        member: str,
+    ) -> None:
+        self.folder = folder
+        self.member = member
+        self.settings = settings
+        self.database = database
+        self._metastorage = SqliteMetastorage(database, clock)
+        log = MetastorageLog(self._metastorage, get_on=self._metastorage.get_on)
+        warehouse = (folder / WAREHOUSE_FOLDER).as_uri()
+        state = join_or_create(
+            log, database, member=member, delay_ms=0, skew_ms=0, default_location=warehouse
+        )
+        guard = Guard(state)
+        self.catalogs = CatalogManager(state, clock)
+        self.notifications = NotificationLog(database, clock)
+        self.projector = Projector(
+            database,
+            self.notifications,
+            updates=self.catalogs.updates,
+            guard=guard,
+            folders=Warehouse(),
+        )
+        self.transactions = Transactions(
+            database,
+            clock,
+            catalogs=ProjectedCatalogs(self.catalogs, self.projector),
+            guard=guard,
+            listeners=[TransactionEvents(self.notifications, projector=self.projector)],
+            timeout_ms=settings.transaction_timeout_ms,
+            history_retention_ms=settings.history_retention_ms,
+        )
+        rows = SqlObjectStore(
+            database,
+            self.transactions,
+            self.notifications,
+            guard=guard,
+            projector=self.projector,
+        )
+        self.store = CachedStore(
+            rows,
+            self.notifications,
+            self.transactions,
+            memory_bytes=settings.cache_bytes,
+            staleness=settings.metadata_staleness_ms / 1000,
+        )
+        self.metastore = Metastore(
+            catalogs=self.catalogs,
+            transactions=self.transactions,
+            store=self.store,
+            projector=self.projector,
+            warehouse=warehouse,
+        )
+        self._stop = threading.Event()
+        self._reaper = threading.Thread(target=self._expire, name="reaper", daemon=True)
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | Path,
+        *,
+        settings: Settings | None = None,
+        member: str | None = None,
+        wall: WallClock = system_wall_clock,
+    ) -> Node:
+        """Open the store in ``folder``, creating both if need be, and start following it.
+
+        Raises `InvalidInput`, `CorruptData`, `IncompatibleFormat`, `Unavailable`, `Fenced`.
+        """
+        path = Path(folder).absolute()
+        if path.exists() and not path.is_dir():
+            raise InvalidInput(f"{path} is not a folder; name the folder of a store")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput(f"{path} cannot be made: {error.strerror}") from error
+        database = open_engine(sqlite_url(path / DATABASE_FILE))
+        try:
+            clock = HybridClock(wall)
+            with database.read() as connection:
+                clock.update(stored_time(connection))
+            node = cls(path, database, clock, settings or Settings(), member or new_member_id())
+            node._start()
+        except BaseException:
+            database.close()
+            raise
+        return node
+
+    def _start(self) -> None:
+        self.projector.project_up_to(self.catalogs.latest_catalog().version)
+        self.catalogs.subscribe(
+            lambda applied: self.projector.project_up_to(applied.update.version)
+        )
+        self.catalogs.start()
+        self.store.start()
+        self._reaper.start()
+
+    def _expire(self) -> None:
+        period = max(self.settings.transaction_timeout_ms / 4000, 0.25)
+        while not self._stop.wait(period):
+            try:
+                self.transactions.expire()
+            except StrandlineError:
+                if not self._stop.is_set():
+                    logger.exception("looking for timed-out transactions failed; tried again soon")
+
+    def session(self, *, user: str, host: str = "") -> LocalSession:
+        """A session in this process, for ``user``. It lives no longer than the node."""
+        return LocalSession(self.metastore, user=user, host=host)
+
+    def statistics(self) -> NodeStatistics:
+        """What the parts of this node count."""
+        return NodeStatistics(
+            self.member, self.catalogs.statistics(), self.transactions.statistics()
+        )
+
+    def close(self) -> None:
+        """Stop following and close the store. Idempotent."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        self.catalogs.stop()
+        self.store.stop()
+        self._reaper.join()
+        self._metastorage.close()
+        self.database.close()
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,97 @@
+"""Serving a node: the Hive Metastore protocol and HTTP, on one event loop.
+
+`serve` runs in the foreground until it is told to stop. It says one line on standard output when
+both ports accept, so that whoever started it knows where to connect without guessing or waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from strandline.config import Settings
+from strandline.errors import AddressInUse, InvalidInput
+from strandline.metastore.hive import HiveMetastoreService
+from strandline.metastore.http_app import application
+from strandline.metastore.thrift import ThriftServer
+from strandline.node.node import Node
+
+BACKLOG = 1024
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn without its own signal handling: the node decides when to stop."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture nothing; see the class."""
+        yield
+
+
+def _listen(host: str, port: int, *, what: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        if isinstance(error, socket.gaierror):
+            raise InvalidInput(f"{host!r} is no address of this machine: {error}") from error
+        raise AddressInUse(
+            f"port {port} of {host} cannot be used for {what}: {error.strerror}; stop what listens "
+            "there or choose another port (0 takes a free one)"
+        ) from error
+    return listening
+
+
+def _shown(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def _serve(node: Node, settings: Settings, ready: Callable[[str], None]) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    listening = _listen(settings.host, settings.http_port, what="HTTP")
+    with listening:
+        service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+        thrift = ThriftServer(service.dispatcher, host=settings.host, port=settings.thrift_port)
+        await thrift.start()
+        config = uvicorn.Config(
+            application(node.metastore),
+            log_level="warning",
+            lifespan="off",
+            timeout_graceful_shutdown=5,
+        )
+        http = _HttpServer(config)
+        serving = asyncio.create_task(http.serve(sockets=[listening]))
+        service.announce(f"thrift://{_shown(thrift.address)}")
+        ready(
+            f"ready thrift://{_shown(thrift.address)} http://{_shown(listening.getsockname()[:2])}"
+        )
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+        http.should_exit = True
+        await thrift.stop()
+        stopping.cancel()
+        await serving
+
+
+def serve(folder: str | Path, *, settings: Settings, ready: Callable[[str], None]) -> None:
+    """Run a node on ``folder`` until SIGTERM or SIGINT; ``ready`` gets the one line.
+
+    Raises what `Node.open` raises, and `AddressInUse`.
+    """
+    with Node.open(folder, settings=settings) as node:
+        asyncio.run(_serve(node, settings, ready))

@@ -1,0 +1,255 @@
+"""Opening a store, sharing it between processes, and refusing one that is not sound."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    TableDefinition,
+)
+from strandline.durable import MetastorageLog, durable_state
+from strandline.errors import (
+    CorruptData,
+    Fenced,
+    IncompatibleFormat,
+    InvalidInput,
+    StrandlineError,
+    WrongEnvironment,
+)
+from strandline.fencing import FenceToken
+from strandline.model.types import INT
+from strandline.node import DATABASE_FILE, Node
+from strandline.sql import FenceRow
+from tests.node.conftest import MemberProcess
+
+Start = Callable[..., MemberProcess]
+
+
+def sql(folder: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(folder / DATABASE_FILE)) as connection, connection:
+        connection.execute(statement, values)
+
+
+def create_table(node: Node, name: str = "t") -> int:
+    session = node.session(user="ann")
+    definition = TableDefinition(
+        name=name, columns=(ColumnDefinition("a", INT),), transactional=True
+    )
+    session.execute(CreateTable(schema="default", definition=definition))
+    return session.table(f"default.{name}").descriptor.id
+
+
+# -- freshness over processes ------------------------------------------------------------------
+
+
+def slept_through(folder: Path, process: MemberProcess) -> list[str]:
+    """What a process answers that was stopped while another one changed the catalog."""
+    with Node.open(folder) as node:
+        assert process.ask("schemas") == ["default"]
+        process.send(signal.SIGSTOP)
+        node.session(user="ann").execute(CreateSchema(name="while_asleep"))
+        process.say("schemas")
+        process.send(signal.SIGCONT)
+        answer: list[str] = process.answer()
+        return answer
+
+
+def test_a_process_that_was_stopped_never_answers_with_an_old_catalog(
+    folder: Path, new_process: Start
+) -> None:
+    assert slept_through(folder, new_process()) == ["default", "while_asleep"]
+
+
+def test_the_check_of_freshness_finds_a_process_that_answers_from_memory(
+    folder: Path, new_process: Start
+) -> None:
+    answers = {tuple(slept_through(folder, new_process(stale=True))) for _ in range(1)}
+    assert answers == {("default",)}
+
+
+def test_what_one_process_did_the_other_reads_as_soon_as_the_call_returned(
+    folder: Path, new_process: Start
+) -> None:
+    process = new_process()
+    with Node.open(folder) as node:
+        for n in range(20):
+            version = process.ask("create", f"s{n}")
+            present = node.catalogs.present()
+            assert present.version >= version
+            assert f"s{n}" in present.schema_names()
+            done = node.session(user="ann").execute(CreateSchema(name=f"mine{n}"))
+            assert process.ask("version") >= done.version
+
+
+def test_processes_that_create_one_store_at_once_share_it(
+    tmp_path: Path, new_process: Start
+) -> None:
+    del tmp_path
+    processes = [new_process() for _ in range(2)]
+    assert processes[0].ask("create", "a") < processes[1].ask("create", "b")
+    assert processes[0].ask("schemas") == ["a", "b", "default"]
+
+
+# -- the fence in both halves ------------------------------------------------------------------
+
+
+def take_over(node: Node, *, generation: int = 0) -> None:
+    """What a new deployment does: raise the fence of the rows, then that of the catalog."""
+
+    def raise_fence(token: FenceToken, environment: str | None) -> None:
+        assert environment is not None
+        with node.database.write() as connection:
+            FenceRow.initialize(connection, environment, token)
+
+    durable_state(MetastorageLog(node._metastorage)).open(
+        member="new",
+        initialize=lambda _: None,
+        raise_fence=raise_fence,
+        deploy_generation=generation,
+    )
+
+
+def test_a_new_epoch_fences_ddl_and_rows_of_the_old_one(folder: Path) -> None:
+    with Node.open(folder) as node:
+        table_id = create_table(node)
+        session = node.session(user="ann")
+        txn = session.begin()
+        session.allocate_write_id(txn.txn_id, table_id)
+        take_over(node)
+        attempts: list[Callable[[], object]] = [
+            lambda: session.execute(CreateSchema(name="late")),
+            session.begin,
+            lambda: session.commit(txn.txn_id),
+            lambda: session.stage(txn.txn_id, table_id, remove=[1]),
+            lambda: session.hold("reader", "ann", at=txn.begin_time),
+        ]
+        for attempt in attempts:
+            with pytest.raises(Fenced):
+                attempt()
+    with Node.open(folder) as joined:
+        assert joined.catalogs.present().schema("late") is None
+        assert joined.session(user="ann").transaction(txn.txn_id).commit_time is None
+
+
+def test_an_opener_that_ended_between_the_two_halves_is_succeeded(folder: Path) -> None:
+    with Node.open(folder) as node:
+        create_table(node)
+        with node.database.write() as connection:
+            FenceRow.raise_to(connection, FenceToken(0, 2))
+    with Node.open(folder) as node:
+        assert node.session(user="ann").begin().txn_id > 0
+        assert node.catalogs.present().table("default", "t") is not None
+
+
+def test_halves_of_different_stores_are_refused(folder: Path) -> None:
+    Node.open(folder).close()
+    sql(folder, "UPDATE strandline_fence SET environment = 'another'")
+    with pytest.raises(WrongEnvironment, match="another"):
+        Node.open(folder)
+
+
+def test_a_catalog_older_than_its_rows_is_refused(folder: Path) -> None:
+    Node.open(folder).close()
+    sql(folder, "UPDATE strandline_fence SET catalog_version = 99")
+    with pytest.raises(WrongEnvironment, match="99"):
+        Node.open(folder)
+
+
+def test_rows_note_the_catalog_version_that_they_rely_on(folder: Path) -> None:
+    with Node.open(folder) as node:
+        create_table(node)
+        version = node.catalogs.present().version
+        with node.database.read() as connection:
+            fence = FenceRow.read(connection)
+    assert fence is not None
+    assert fence.catalog_version == version
+
+
+# -- folders that cannot be opened -------------------------------------------------------------
+
+
+def spoil_text(folder: Path) -> None:
+    (folder / DATABASE_FILE).write_bytes(b"this is no database, however long it may be " * 500)
+
+
+def spoil_pages(folder: Path) -> None:
+    Node.open(folder).close()
+    data = bytearray((folder / DATABASE_FILE).read_bytes())
+    data[1024:] = b"\xff" * (len(data) - 1024)
+    (folder / DATABASE_FILE).write_bytes(data)
+
+
+def newer_schema(folder: Path) -> None:
+    Node.open(folder).close()
+    sql(folder, "UPDATE strandline_schema SET version = 99 WHERE part = 'metastorage'")
+
+
+def newer_record(folder: Path) -> None:
+    Node.open(folder).close()
+    sql(
+        folder,
+        "UPDATE metastorage SET value = ? WHERE key LIKE 'catalog.update.%2'",
+        b"\x01\x00\x01\x00\x63",
+    )
+
+
+def newer_protocol(folder: Path) -> None:
+    Node.open(folder).close()
+    sql(
+        folder,
+        "UPDATE metastorage SET value = ? WHERE key LIKE 'catalog.update.%2'",
+        b"\x63\x00\x01\x00\x01",
+    )
+
+
+def cut_record(folder: Path) -> None:
+    Node.open(folder).close()
+    sql(
+        folder,
+        "UPDATE metastorage SET value = substr(value, 1, 40) WHERE key LIKE 'catalog.update.%2'",
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "says"),
+    [
+        (spoil_text, CorruptData, "strandline.db"),
+        (spoil_pages, CorruptData, "strandline.db"),
+        (newer_schema, IncompatibleFormat, "99"),
+        (newer_record, IncompatibleFormat, "format version 99"),
+        (newer_protocol, IncompatibleFormat, "protocol 99"),
+        (cut_record, CorruptData, "byte"),
+    ],
+)
+def test_a_folder_that_is_not_sound_gives_one_clear_error_and_stays_as_it_is(
+    folder: Path, spoil: Callable[[Path], None], error: type[StrandlineError], says: str
+) -> None:
+    folder.mkdir()
+    spoil(folder)
+    before = (folder / DATABASE_FILE).read_bytes()
+    with pytest.raises(error, match=says):
+        Node.open(folder)
+    assert (folder / DATABASE_FILE).read_bytes() == before
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InvalidInput, match="not a folder"):
+        Node.open(tmp_path / "file")
+    with pytest.raises(InvalidInput, match="cannot be made"):
+        Node.open(tmp_path / "file" / "below")
+
+
+def test_closing_twice_is_closing_once(folder: Path) -> None:
+    node = Node.open(folder)
+    node.close()
+    node.close()
