@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from strandline.catalog import VersionInfo, read_history
+from strandline.cli.console import new_console
 from strandline.clock import HybridClock, format_timestamp
 from strandline.durable import Arguments, MetastorageLog, durable_state
 from strandline.errors import NotFound
@@ -90,4 +90,4 @@ def command(folder: Path, *, output: str, last: int | None) -> None:
         for info in infos:
             click.echo(json.dumps(as_json(info), ensure_ascii=False))
     else:
-        Console().print(table_of(infos))
+        new_console().print(table_of(infos))

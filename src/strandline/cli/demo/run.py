@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from rich.console import Console
 
+from strandline.cli.console import new_console
 from strandline.cli.demo import (
     step_crashes,
     step_ddl,
@@ -29,14 +29,14 @@ from strandline.cli.demo.report import Report
 from strandline.metastore.http_session import HttpSession
 from strandline.metastore.session import Session
 from strandline.node import Node
-from strandline.spark import Tables, configure_session
+from strandline.spark import Tables
+from strandline.spark.settings import SETTINGS
 
 
 def run(folder: Path | None, *, client: str, keep: bool) -> bool:
     """Run every step; True if every check held. Leaves folder and node behind with ``keep``."""
     began = time.monotonic()
-    console = Console()
-    report = Report(console)
+    report = Report(new_console())
     with ExitStack() as stack:
         place = folder or Path(tempfile.mkdtemp(prefix="strandline-demo-"))
         if folder is None and not keep:
@@ -55,7 +55,7 @@ def run(folder: Path | None, *, client: str, keep: bool) -> bool:
             node=node,
             plain=spark,
             session=session,
-            tables=Tables(configure_session(spark.newSession()), session),
+            tables=Tables(_with_settings(spark.newSession()), session),
             input=load(place / "input"),
             report=report,
             ledger=Ledger(),
@@ -117,3 +117,10 @@ def _how_to_connect(report: Report, node: NodeProcess, place: Path) -> None:
         "--conf spark.sql.catalogImplementation=hive -e 'SHOW TABLES IN nyc'"
     )
     report.say(f"Stop it with: kill {node.pid}")
+
+
+def _with_settings(spark: SparkSession) -> SparkSession:
+    """A session beside the unmodified one, on the same JVM, with what tables rely on."""
+    for name, value in SETTINGS.items():
+        spark.conf.set(name, value)
+    return spark

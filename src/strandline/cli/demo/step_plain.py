@@ -114,7 +114,8 @@ def _view(demo: Demo) -> None:
 
 def _recreate(demo: Demo) -> None:
     demo.plain.sql("DROP TABLE nyc.airlines")
-    names = [row[1] for row in rows(demo.plain.sql("SHOW TABLES IN nyc"))]
+    listed = rows(demo.plain.sql("SHOW TABLES IN nyc"))
+    names = [name for schema, name, _is_temporary in listed if schema == "nyc"]
     demo.ledger.compare(
         STEP,
         "tables after the drop",

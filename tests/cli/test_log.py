@@ -1,0 +1,72 @@
+"""``strandline log``: the history of a store, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from strandline.catalog.commands import (
+    AddColumns,
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    TableDefinition,
+)
+from strandline.cli import main
+from strandline.model.types import INT
+from strandline.node import Node
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store in which two people did three things, trimmed below the second."""
+    folder = tmp_path / "s"
+    with Node.open(folder) as node:
+        ann, bob = node.session(user="ann"), node.session(user="bob")
+        ann.execute(CreateSchema(name="sales"))
+        definition = TableDefinition(name="t", columns=(ColumnDefinition("a", INT),))
+        version = bob.execute(CreateTable(schema="sales", definition=definition)).version
+        added = (ColumnDefinition("b", INT),)
+        bob.execute(AddColumns(schema="sales", table="t", columns=added))
+        assert ann.compact(version)
+    return folder
+
+
+def test_each_version_tells_when_who_and_what(store: Path) -> None:
+    done = CliRunner().invoke(main, ["log", str(store)])
+    assert done.exit_code == 0
+    lines = done.output.splitlines()
+    assert [line.split()[0] for line in lines] == ["version", "2", "3", "4", "5"]
+    assert "(trimmed)" in lines[2]
+    assert "(trimmed)" not in lines[3]
+    assert "ann" in lines[2]
+    assert "create schema sales" in lines[2]
+    assert "add columns sales.t (added: b int)" in lines[4]
+
+
+def test_json_has_one_object_a_line(store: Path) -> None:
+    done = CliRunner().invoke(main, ["log", str(store), "--output", "json", "--last", "2"])
+    found = [json.loads(line) for line in done.output.splitlines()]
+    assert [(one["version"], one["author"], one["trimmed"]) for one in found] == [
+        (4, "bob", False),
+        (5, "bob", False),
+    ]
+    assert found[1]["actions"] == [{"verb": "add_columns", "table": "sales.t", "added": ["b int"]}]
+
+
+def test_a_folder_without_a_store_is_left_alone(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["log", str(tmp_path)])
+    assert done.exit_code == 66
+    assert "there is no store" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_and_version_do_not_wait_for_spark() -> None:
+    for arguments in (["--help"], ["serve", "--help"], ["log", "--help"], ["demo", "--help"]):
+        done = CliRunner().invoke(main, arguments)
+        assert done.exit_code == 0
+        assert "Usage" in done.output
+    assert "0.1.0" in CliRunner().invoke(main, ["--version"]).output

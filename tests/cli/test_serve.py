@@ -1,0 +1,119 @@
+"""``strandline serve`` as somebody at a shell meets it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from strandline.metastore.thrift import ThriftClient
+
+Start = Callable[..., "subprocess.Popen[str]"]
+READY = re.compile(r"^ready thrift://127\.0\.0\.1:(\d+) http://127\.0\.0\.1:(\d+)\n$")
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts the command; what still runs at the end of the test is ended by its id."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "strandline", "serve", *map(str, arguments)]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def ports_of(process: subprocess.Popen[str]) -> tuple[int, int]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    match = READY.match(line)
+    assert match, (line, process.communicate()[1] if process.poll() is not None else "")
+    return int(match[1]), int(match[2])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_one_line_when_both_ports_accept_and_stops_cleanly(
+    start: Start, tmp_path: Path, number: signal.Signals
+) -> None:
+    process = start(tmp_path / "s", "--thrift-port", 0, "--http-port", 0)
+    thrift, http = ports_of(process)
+    with ThriftClient("127.0.0.1", thrift) as client:
+        assert client.call("get_all_databases") == ["default"]
+    assert httpx.get(f"http://127.0.0.1:{http}/v1/health").status_code == 200
+    os.kill(process.pid, number)
+    rest, errors = process.communicate(timeout=20)
+    assert (process.returncode, rest) == (0, "")
+    assert "Traceback" not in errors
+
+
+def test_two_nodes_serve_one_folder(start: Start, tmp_path: Path) -> None:
+    processes = [start(tmp_path / "s", "--thrift-port", 0, "--http-port", 0) for _ in range(2)]
+    ports = [ports_of(process)[0] for process in processes]
+    with ThriftClient("127.0.0.1", ports[0]) as one, ThriftClient("127.0.0.1", ports[1]) as two:
+        one.call("create_database", database={"name": "a"})
+        assert two.call("get_all_databases") == ["a", "default"]
+
+
+@pytest.mark.parametrize("option", ["--thrift-port", "--http-port"])
+def test_a_busy_port_is_named_and_nothing_is_left_running(
+    start: Start, tmp_path: Path, option: str
+) -> None:
+    ports = {"--thrift-port": 0, "--http-port": 0}
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        ports[option] = busy.getsockname()[1]
+        process = start(tmp_path / "s", *[word for pair in ports.items() for word in pair])
+        out, errors = process.communicate(timeout=20)
+    assert (process.returncode, out) == (71, "")
+    assert errors.count("\n") == 1
+    assert str(ports[option]) in errors
+    assert "choose another port" in errors
+
+
+@pytest.mark.parametrize(
+    ("prepare", "status", "says"),
+    [
+        (lambda folder: folder.write_text("x"), 64, "not a folder"),
+        (
+            lambda folder: (folder.mkdir(), (folder / "strandline.db").write_bytes(b"x" * 9999)),
+            65,
+            "strandline.db",
+        ),
+    ],
+)
+def test_what_cannot_be_served_is_one_line_and_its_own_exit_status(
+    start: Start, tmp_path: Path, prepare: Callable[[Path], object], status: int, says: str
+) -> None:
+    prepare(tmp_path / "s")
+    process = start(tmp_path / "s", "--thrift-port", 0, "--http-port", 0)
+    out, errors = process.communicate(timeout=20)
+    assert (process.returncode, out) == (status, "")
+    assert errors.startswith("strandline: ")
+    assert says in errors
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [("s", "--thrift-port", "70000"), (), ("s", "--wrong")])
+def test_wrong_arguments_are_explained(start: Start, arguments: tuple[str, ...]) -> None:
+    process = start(*arguments)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert "Usage" in errors
