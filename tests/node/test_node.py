@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,19 +17,21 @@ from strandline.catalog.commands import (
     CreateTable,
     TableDefinition,
 )
-from strandline.durable import MetastorageLog, durable_state
+from strandline.durable import DurableCatalogState, MetastorageLog, durable_state
 from strandline.errors import (
     CorruptData,
     Fenced,
     IncompatibleFormat,
     InvalidInput,
     StrandlineError,
+    Unavailable,
     WrongEnvironment,
 )
 from strandline.fencing import FenceToken
+from strandline.metastore.cached_store import CachedStore
 from strandline.model.types import INT
-from strandline.node import DATABASE_FILE, Node
-from strandline.sql import FenceRow
+from strandline.node import DATABASE_FILE, Node, membership
+from strandline.sql import Database, FenceRow
 from tests.node.conftest import MemberProcess
 
 Start = Callable[..., MemberProcess]
@@ -45,7 +48,7 @@ def create_table(node: Node, name: str = "t") -> int:
         name=name, columns=(ColumnDefinition("a", INT),), transactional=True
     )
     session.execute(CreateTable(schema="default", definition=definition))
-    return session.table(f"default.{name}").descriptor.id
+    return session.table(f"default.`{name}`").descriptor.id
 
 
 # -- freshness over processes ------------------------------------------------------------------
@@ -253,3 +256,105 @@ def test_closing_twice_is_closing_once(folder: Path) -> None:
     node = Node.open(folder)
     node.close()
     node.close()
+
+
+# -- joining while others are at work ----------------------------------------------------------
+
+
+def test_nodes_that_create_one_store_at_the_same_moment_all_work(folder: Path) -> None:
+    start = threading.Barrier(4)
+    nodes: list[Node] = []
+    failures: list[BaseException] = []
+
+    def open_one() -> None:
+        try:
+            start.wait()
+            nodes.append(Node.open(folder))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=open_one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    try:
+        assert failures == []
+        for number, node in enumerate(nodes):
+            node.session(user="ann").execute(CreateSchema(name=f"s{number}"))
+            assert node.session(user="ann").begin().txn_id > 0
+        assert {len(node.catalogs.present().schema_names()) for node in nodes} == {5}
+    finally:
+        for node in nodes:
+            node.close()
+
+
+def test_a_node_may_join_while_another_changes_the_catalog(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(folder) as node:
+        agree = membership._agree
+
+        def agree_late(database: Database, state: DurableCatalogState) -> None:
+            node.session(user="ann").execute(CreateSchema(name="meanwhile"))
+            agree(database, state)
+
+        monkeypatch.setattr(membership, "_agree", agree_late)
+        with Node.open(folder) as joined:
+            assert joined.catalogs.latest_catalog().schema("meanwhile") is not None
+
+
+def test_rows_that_are_older_than_their_catalog_are_refused(folder: Path) -> None:
+    Node.open(folder).close()
+    sql(folder, "UPDATE strandline_fence SET epoch = 0")
+    with pytest.raises(Fenced, match="restored from an older day than the catalog"):
+        Node.open(folder)
+
+
+def test_a_node_that_cannot_start_leaves_no_thread_behind(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: CachedStore) -> None:
+        raise Unavailable("no more threads")
+
+    monkeypatch.setattr(CachedStore, "start", fail)
+    before = set(threading.enumerate())
+    with pytest.raises(Unavailable, match="no more threads"):
+        Node.open(folder)
+    assert set(threading.enumerate()) == before
+
+
+# -- trimming and what DDL does outside the catalog --------------------------------------------
+
+
+def test_history_is_not_trimmed_before_its_effects_are_carried_out(
+    folder: Path, tmp_path: Path
+) -> None:
+    in_the_way = tmp_path / "in_the_way"
+    in_the_way.write_text("a file where a folder is needed")
+    location = (in_the_way / "schema").as_uri()
+    with Node.open(folder) as node:
+        session = node.session(user="ann")
+        with pytest.raises(Unavailable):
+            session.execute(CreateSchema(name="late", location=location))
+        version = node.catalogs.present().version
+        with pytest.raises(Unavailable, match="not carried out"):
+            session.compact(version)
+        assert node.catalogs.earliest_catalog().version == 0
+        in_the_way.unlink()
+        assert session.compact(version)
+        assert (in_the_way / "schema").is_dir()
+        create_table(node)
+
+
+def test_names_and_folders_with_odd_characters_lie_where_they_should(tmp_path: Path) -> None:
+    folder = tmp_path / "a b%20c"
+    with Node.open(folder) as node:
+        session = node.session(user="ann")
+        for name in ("..", "x/y", "ä ö", ".dropped"):
+            session.execute(CreateSchema(name=name))
+            create_table(node, name)
+        places = sorted(p.name for p in (folder / "warehouse").iterdir())
+    names = ["%2E.", "%2Edropped", "%C3%A4%20%C3%B6", "x%2Fy"]
+    assert places == sorted(names + [f"{name}.db" for name in names])
+    assert [p.name for p in tmp_path.iterdir()] == ["a b%20c"]

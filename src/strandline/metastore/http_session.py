@@ -9,8 +9,9 @@ Every call is one of these:
 * **repeatable**: it reads, or doing it twice is doing it once (a heartbeat, a write id, the end of
   a hold). It is sent again until it is answered or the session's time-out has passed;
 * **settled**: commit, abort and staging. When the answer is lost the node is *asked* how the
-  transaction stands, by its id, and that decides: done, to be sent again, or refused. A request
-  that is still on its way does no harm, since each takes effect once;
+  transaction stands, by its id, and that decides: done, to be sent again, or refused. Staging is
+  sent again, and if it is refused then, the files that the transaction sees tell whether it was
+  done. A request that is still on its way does no harm, since each takes effect once;
 * **sent once**: DDL, a new transaction, a new hold. These have no id yet that could be asked for.
   A lost answer is `UnknownOutcome`, whose message says where to look. A request that never left
   (nobody accepted the connection) is sent again like any other.
@@ -90,7 +91,7 @@ class HttpSession(Session):
             "execute",
             {"commands": commands, "timeout": timeout},
             patience=timeout + _ANSWER_MARGIN,
-            look="`history()`: it lists the newest versions, with their authors",
+            look="look at `history()`: it lists the newest versions, with their authors",
         )
         return done
 
@@ -126,7 +127,7 @@ class HttpSession(Session):
         hold: Hold = self._once(
             "hold",
             {"kind": kind, "owner": owner, "at": at, "ttl_ms": ttl_ms},
-            look="nothing: a hold that nobody renews runs out by itself; take another",
+            look="take another: a hold that nobody renews runs out by itself",
         )
         return hold
 
@@ -143,7 +144,7 @@ class HttpSession(Session):
         begun: Transaction = self._once(
             "begin",
             {"read_only": read_only},
-            look="nothing: a transaction that nobody uses times out by itself; begin another",
+            look="begin another: a transaction that nobody uses times out by itself",
         )
         return begun
 
@@ -176,7 +177,7 @@ class HttpSession(Session):
         }
         attempts = self._attempts(
             f"staging files of table {table_id} in transaction {txn_id}",
-            look="nothing: abort the transaction, and begin again",
+            look="abort the transaction, and begin again",
         )
         lost = False
         while True:
@@ -191,8 +192,6 @@ class HttpSession(Session):
                 found = self._what_is_staged(txn_id, table_id, add, remove) if lost else None
                 if found is None:
                     raise
-                if touch:  # harmless to repeat alone, and then surely there
-                    self.stage(txn_id, table_id, touch=touch)
                 return found
 
     def commit(self, txn_id: int) -> Transaction:
@@ -241,7 +240,7 @@ class HttpSession(Session):
         """End a transaction; after a lost answer its state decides what is to be done."""
         attempts = self._attempts(
             f"the {name} of transaction {txn_id}",
-            look=f"`transaction({txn_id})`, when the node is back",
+            look=f"look at `transaction({txn_id})` when the node is back",
             always_unknown=True,
         )
         while True:
@@ -305,7 +304,7 @@ class HttpSession(Session):
             before = self.snapshot([table_id], at=AsOf(time=own.time))
             was = self.files(table_id, before.write_ids[table_id])
             seen = {one.row_id for one in _all(was)}
-            if not set(remove) <= seen:
+            if not remove or not set(remove) <= seen:
                 return None
         return Staged(write_id, row_ids)
 
@@ -333,7 +332,7 @@ def _all(files: TableFiles) -> list[DataFile | DeleteFile]:
 class _Attempts:
     """The attempts at one call, until its deadline.
 
-    ``look`` says where a lost outcome can be seen; empty where it does not matter. With
+    ``look`` says what to do about a lost outcome; empty where it does not matter. With
     ``always_unknown`` the end is `UnknownOutcome` also if no attempt reached the node.
     """
 
@@ -376,7 +375,7 @@ class _Attempts:
         """The error of an outcome that nobody can know now."""
         return UnknownOutcome(
             f"{self._what} within {self._seconds:g} s ({loss.why}); it may or may not have "
-            f"happened. Look at {self._look}"
+            f"happened; {self._look}"
         )
 
     def _away(self, loss: Lost) -> StrandlineError:

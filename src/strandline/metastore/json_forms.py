@@ -206,12 +206,11 @@ def _tagged(members: Mapping[str, Any]) -> Form:
     names = {of: name for name, of in members.items()}
 
     def write(value: Any) -> Json:
-        name = names.get(type(value))
+        of: Any = type(value)
+        name = names.get(of)
         if name is None:
-            raise InvalidInput(
-                f"{type(value).__name__} cannot be sent; known are: {', '.join(members)}"
-            )
-        return {name: form_of(type(value)).write(value)}
+            raise InvalidInput(f"{of.__name__} cannot be sent; known are: {', '.join(members)}")
+        return {name: form_of(of).write(value)}
 
     def read(value: Json) -> Any:
         _expect(value, dict, "an object")

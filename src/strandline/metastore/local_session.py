@@ -67,7 +67,7 @@ class LocalSession(Session):
         return self._metastore.catalogs.history(start, end)
 
     def compact(self, version: int) -> bool:
-        return self._metastore.catalogs.compact(version)
+        return self._metastore.compact(version)
 
     # -- snapshots -----------------------------------------------------------------------------
 

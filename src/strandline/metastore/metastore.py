@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from strandline.catalog import Applied, Catalog, CatalogManager, Command
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.clock import Timestamp, format_timestamp
-from strandline.errors import ObjectNotFound, VersionNotFound
+from strandline.errors import Conflict, ObjectNotFound, VersionNotFound
 from strandline.metastore.object_store import ObjectStore
 from strandline.metastore.projection import Projector
 from strandline.metastore.session import PRESENT, AsOf, ResolvedTable, Snapshot
@@ -101,6 +102,31 @@ class Metastore:
         schema, table = self.find_table(catalog, name)
         return ResolvedTable(schema.name, table, catalog.version, self.location(table))
 
+    def compact(self, version: int) -> bool:
+        """Trim the catalog's history below ``version``; False if it was trimmed there already.
+
+        Raises `VersionNotFound`, and `Conflict` where an open transaction or a hold still needs an
+        older version, naming it; `Unavailable` while a version to be trimmed is not carried out.
+        """
+        catalog = self.catalogs.catalog(version)
+        # What is trimmed can never be projected any more, and would stop all that comes after.
+        self.projector.project_up_to(version)
+        holds = self.transactions.holds.list()
+        needs = [(hold.at, f"hold {hold.hold_id} of {hold.owner}") for hold in holds]
+        oldest = self.transactions.min_open_begin()
+        if oldest is not None:
+            needs.append((oldest, "an open transaction"))
+        for since, who in sorted(needs):
+            if since < catalog.time:
+                raise Conflict(
+                    f"version {version} is active from {format_timestamp(catalog.time)}, and {who} "
+                    f"needs the catalog as of {format_timestamp(since)}; trim to an older version, "
+                    "or end it first"
+                )
+        # Who is projected later would find the updates gone.
+        self.projector.project_up_to(version)
+        return self.catalogs.compact(version)
+
     def find_table(self, catalog: Catalog, name: str) -> tuple[SchemaDescriptor, TableDescriptor]:
         """The table ``schema.table`` in ``catalog``, and its schema. `ObjectNotFound`."""
         qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
@@ -126,9 +152,18 @@ class Metastore:
 
     def schema_location(self, name: str) -> str:
         """The URI of the folder that a new schema gets unless its creator names one."""
-        return f"{self.warehouse}/{name.lower()}.db"
+        return f"{self.warehouse}/{_folder_name(name)}.db"
 
     def table_location(self, schema: SchemaDescriptor, name: str) -> str:
         """The URI of the folder that a new managed table gets unless its creator names one."""
         parent = schema.location or self.schema_location(schema.name)
-        return f"{parent.rstrip('/')}/{name.lower()}"
+        return f"{parent.rstrip('/')}/{_folder_name(name)}"
+
+
+def _folder_name(name: str) -> str:
+    """A name as one part of a path: lower case, with nothing in it that leads elsewhere.
+
+    A leading dot is escaped too: such folders are ours (``.dropped``) or mean another one (``..``).
+    """
+    escaped = quote(name.lower(), safe="")
+    return f"%2E{escaped[1:]}" if escaped.startswith(".") else escaped

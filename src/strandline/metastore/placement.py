@@ -19,6 +19,7 @@ from strandline.catalog.commands import (
     CreateSchema,
     CreateTable,
     CreateView,
+    DropTable,
     RenameTable,
 )
 from strandline.metastore.metastore import Metastore
@@ -52,6 +53,8 @@ class _Batch:
                 return self._create_table(command)
             case RenameTable(new_location=None):
                 return self._rename_table(command)
+            case DropTable():
+                self._tables[_key(command.schema, command.table)] = None
             case CreateView(definition=definition) if not definition.owner:
                 return replace(command, definition=replace(definition, owner=self._user))
         return command
@@ -69,7 +72,8 @@ class _Batch:
             place = command.managed_location or definition.location
             place = place or self._default(command.schema, definition.name)
             definition = replace(definition, location=None)
-        self._tables.setdefault(_key(command.schema, definition.name), place)
+        if self._place(command.schema, definition.name) is None:
+            self._tables[_key(command.schema, definition.name)] = place
         return replace(command, definition=definition, managed_location=place)
 
     def _rename_table(self, command: RenameTable) -> RenameTable:

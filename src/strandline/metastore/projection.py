@@ -33,8 +33,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from strandline.catalog import Behind as CatalogBehind
-from strandline.catalog import Catalog, CatalogManager
+from strandline.catalog import Behind, Catalog, CatalogManager
 from strandline.clock import Timestamp
 from strandline.durable.update import Change, Entry, Update
 from strandline.errors import StrandlineError, Unavailable
@@ -43,7 +42,6 @@ from strandline.metastore.notifications import DdlEvent, LogPosition, NewEvent, 
 from strandline.metastore.warehouse import Moved, Warehouse
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.sql import Database, FenceRow
-from strandline.transactions import Behind
 from strandline.wire import decode, encode
 
 logger = logging.getLogger(__name__)
@@ -104,7 +102,9 @@ class Projector:
         Raises `Unavailable` naming the version whose folder could not be made or moved; it is
         tried again by the next call. `VersionNotFound` if it is no longer in the log.
         """
-        if version <= self._known or version <= self.projected_version():
+        if version > self._known:
+            self._known = max(self._known, self.projected_version())
+        if version <= self._known:
             return
         deadline = time.monotonic() + timeout
         while True:
@@ -261,10 +261,7 @@ class ProjectedCatalogs:
 
     def catalog_at(self, connection: Connection, at: Timestamp, /) -> Catalog:
         """The catalog active at ``at``. Raises `Behind`."""
-        try:
-            return self._catalogs.catalog_at(connection, at)
-        except CatalogBehind as behind:
-            raise Behind(behind.message) from behind
+        return self._catalogs.catalog_at(connection, at)
 
     def sync(self, *, timeout: float) -> None:
         """Apply the log up to its head, and project it."""

@@ -32,8 +32,8 @@ from strandline.metastore.rows import TABLE_LEVEL, Row, RowKind
 from strandline.transactions import ValidWriteIdList
 
 ROW_BYTES = 700
-"""What a row weighs in memory beside its name and body: objects, its decoded content, indexes."""
-WRITE_BYTES = 500
+"""What a row weighs beside its name and body: itself, its content, its place in answers."""
+WRITE_BYTES = 300
 REMOVAL_BYTES = 40
 REPLICA_BYTES = 2_000
 
@@ -59,7 +59,7 @@ _NO_WRITES: Map[int, Write] = Map()
 class Answers:
     """The last few answers of a replica and its successors. Safe for threads."""
 
-    LIMIT = 8
+    LIMIT = 4
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

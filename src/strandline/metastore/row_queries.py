@@ -68,7 +68,8 @@ def visible_rows(
             )
         )
         .where(_ROW.table_id == table_id, _ROW.kind == kind.value)
-        .where(_ROW.write_id <= write_ids.hwm)
+        # An expression, not the column: its index must not be preferred to the one by name.
+        .where(_ROW.write_id + 0 <= write_ids.hwm)
     )
     found: dict[int, Row] = {}
     removed: set[int] = set()

@@ -156,8 +156,8 @@ class PlainChange:
     def set_parameters(self, parameters: Properties) -> None:
         """Make these the table's parameters."""
         old = self._staging.visible(RowKind.TABLE_PARAMETERS, None).values()
-        new = () if not parameters else (new_parameters(parameters),)
-        self._staging.stage(new, [row.row_id for row in old], ())
+        # Empty ones are a row too: without it, one that a concurrent writer left would show again.
+        self._staging.stage((new_parameters(parameters),), [row.row_id for row in old], ())
 
 
 def _contended(kind: RowKind) -> bool:

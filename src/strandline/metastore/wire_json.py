@@ -1,4 +1,4 @@
-"""JSON texts: values and errors as HTTP carries them. What they look like is said by `json_forms`."""
+"""JSON texts: values and errors as HTTP carries them; `json_forms` says what values look like."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 
 from strandline.catalog import initial_catalog
 from strandline.durable import DurableCatalogState, UpdateLog, durable_state
-from strandline.errors import Fenced, NotFound, WrongEnvironment
+from strandline.errors import Fenced, NotFound, OutOfSync, WrongEnvironment
 from strandline.fencing import FenceToken
 from strandline.sql import Database, FenceRow
 
@@ -58,24 +58,26 @@ def join_or_create(
             if not _half_raised(database, state):
                 _agree(database, state)
                 return state
-            generation = state.token.deploy_generation
-        except NotFound:
-            generation = 0
+            return openable.open(
+                member=member,
+                initialize=initialize,
+                raise_fence=raise_fence,
+                deploy_generation=state.token.deploy_generation,
+            )
         except WrongEnvironment:
             raise
         except Fenced as error:
             refused = error  # a newer epoch came between our look at the token and at the log
             continue
+        except NotFound:
+            pass
         try:
-            return openable.open(
-                member=member,
-                initialize=initialize,
-                raise_fence=raise_fence,
-                deploy_generation=generation,
-            )
-        except Fenced as error:
-            refused = error  # somebody else opened it meanwhile: join that
-    raise Fenced(f"this store changed hands {ATTEMPTS} times while joining it") from refused
+            return openable.create(member=member, initialize=initialize, raise_fence=raise_fence)
+        except (OutOfSync, Fenced) as error:
+            refused = error  # somebody else made it meanwhile: join that
+    raise Fenced(
+        f"joining this store was refused {ATTEMPTS} times, at last because {refused}"
+    ) from refused
 
 
 def _half_raised(database: Database, state: DurableCatalogState) -> bool:
@@ -93,8 +95,13 @@ def _half_raised(database: Database, state: DurableCatalogState) -> bool:
 def _agree(database: Database, state: DurableCatalogState) -> None:
     environment = state.environment() or ""
     with database.write() as connection:
-        FenceRow.initialize(connection, environment, state.token)
         fence = FenceRow.read(connection)
+        if fence is None:  # whoever made the catalog ended before it could say so here
+            FenceRow.initialize(connection, environment, state.token)
+        else:
+            FenceRow.check(connection, environment=environment, token=state.token)
+    if fence is not None and fence.catalog_version > state.version:
+        state.catch_up()  # others go on while we join
     if fence is not None and fence.catalog_version > state.version:
         raise WrongEnvironment(
             f"the object store knows catalog version {fence.catalog_version}, and the catalog ends "

@@ -16,7 +16,7 @@ from strandline.catalog.manager import CatalogStatistics
 from strandline.clock import HybridClock, WallClock, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import MetastorageLog
-from strandline.errors import InvalidInput, StrandlineError
+from strandline.errors import InvalidInput
 from strandline.metastorage import SqliteMetastorage
 from strandline.metastore.cached_store import CachedStore
 from strandline.metastore.local_session import LocalSession
@@ -62,7 +62,8 @@ class Node:
         self.database = database
         self._metastorage = SqliteMetastorage(database, clock)
         log = MetastorageLog(self._metastorage, get_on=self._metastorage.get_on)
-        warehouse = (folder / WAREHOUSE_FOLDER).as_uri()
+        # As Hadoop writes it: a path behind the scheme, with nothing escaped.
+        warehouse = f"file://{folder / WAREHOUSE_FOLDER}"
         state = join_or_create(
             log, database, member=member, delay_ms=0, skew_ms=0, default_location=warehouse
         )
@@ -135,9 +136,13 @@ class Node:
             with database.read() as connection:
                 clock.update(stored_time(connection))
             node = cls(path, database, clock, settings or Settings(), member or new_member_id())
-            node._start()
         except BaseException:
             database.close()
+            raise
+        try:
+            node._start()
+        except BaseException:
+            node.close()
             raise
         return node
 
@@ -155,7 +160,7 @@ class Node:
         while not self._stop.wait(period):
             try:
                 self.transactions.expire()
-            except StrandlineError:
+            except Exception:
                 if not self._stop.is_set():
                     logger.exception("looking for timed-out transactions failed; tried again soon")
 
@@ -176,7 +181,8 @@ class Node:
         self._stop.set()
         self.catalogs.stop()
         self.store.stop()
-        self._reaper.join()
+        if self._reaper.is_alive():
+            self._reaper.join()
         self._metastorage.close()
         self.database.close()
 

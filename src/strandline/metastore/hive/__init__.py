@@ -1,1 +1,5 @@
 """The Hive Metastore protocol: names, filters, conversions and the service."""
+
+from strandline.metastore.hive.service import HiveMetastoreService, HiveServiceStatistics
+
+__all__ = ["HiveMetastoreService", "HiveServiceStatistics"]

@@ -11,7 +11,7 @@ what is not set as Hive fills it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.catalog.commands import ColumnDefinition, TableDefinition, ViewDefinition
@@ -31,6 +31,7 @@ from strandline.metastore.hive.parameters import (
 )
 from strandline.metastore.hive.spark_schema import SparkSchema, schema_parameters, take_schema
 from strandline.metastore.hive.storage import (
+    PLACEHOLDER_COLUMNS,
     Struct,
     declared_columns,
     field_structs,
@@ -94,10 +95,17 @@ def table_type_of(table: Mapping[str, Any]) -> str:
     )
 
 
-def read_table(table: Mapping[str, Any], *, default_location: str) -> ClientTable:
+def read_table(
+    table: Mapping[str, Any],
+    *,
+    default_location: str,
+    shown: Mapping[str, Any] | None = None,
+    next_location: str | None = None,
+) -> ClientTable:
     """What a client's ``Table`` says. ``default_location`` is where it lies if it names no place.
 
-    Raises `InvalidInput` for columns and types that cannot be, `UnsupportedOperation`.
+    For an alter, ``shown`` is the table as it stands and ``next_location`` where it will lie
+    after it. Raises `InvalidInput` for columns and types that cannot be, `UnsupportedOperation`.
     """
     sd = table.get("sd")
     if sd is None:
@@ -107,6 +115,8 @@ def read_table(table: Mapping[str, Any], *, default_location: str) -> ClientTabl
     defining, counted = split_parameters(parameters)
     if schema is not None:
         defining[SCHEMA] = DERIVED
+        if shown is not None:
+            schema = _followed(schema, table, shown)
     comment = defining.pop(COMMENT, None)
     columns, partition_columns = _columns(table, schema)
     plain = columns[: len(columns) - len(partition_columns)]
@@ -118,7 +128,7 @@ def read_table(table: Mapping[str, Any], *, default_location: str) -> ClientTabl
     storage = read_storage(
         sd,
         hive_columns=declared_columns(sd.get("cols"), plain),
-        location=None if kind == VIRTUAL_VIEW else location or default_location,
+        locations=[place for place in (location or default_location, next_location) if place],
     )
     name, owner = table.get("tableName", "").lower(), table.get("owner", "")
     if kind == VIRTUAL_VIEW:
@@ -174,6 +184,30 @@ def _columns(
         for name, text, comment in (*read_fields(table["sd"].get("cols")), *keys)
     )
     return columns, tuple(name for name, _, _ in keys)
+
+
+def _followed(
+    schema: SparkSchema, table: Mapping[str, Any], shown: Mapping[str, Any]
+) -> SparkSchema:
+    """The schema with what a client of Hive changed in its own columns.
+
+    Such a client changes the columns that it knows, and sends Spark's schema back as it got it.
+    """
+    declared = read_fields(table["sd"].get("cols"))
+    if declared == read_fields(shown["sd"]["cols"]) or declared == PLACEHOLDER_COLUMNS:
+        return schema
+    if take_schema(shown["parameters"])[0] != schema:
+        return schema
+    known = {column.name.lower(): column for column in schema.columns}
+    keys = schema.columns[len(schema.columns) - len(schema.partition_columns) :]
+    columns = []
+    for name, text, comment in declared:
+        data_type = parse_column_type(text)
+        column = known.get(name, ColumnDefinition(name, data_type))
+        if hive_string(column.type) != hive_string(data_type):
+            column = replace(column, type=data_type)
+        columns.append(replace(column, comment=comment))
+    return SparkSchema((*columns, *keys), schema.partition_columns)
 
 
 def partition_columns_of(table: TableDescriptor) -> tuple[ColumnDescriptor, ...]:
@@ -264,13 +298,14 @@ def _shown_parameters(
 def _relation_struct(
     relation: TableDescriptor | ViewDescriptor, *, schema: str, parameters: Mapping[str, str]
 ) -> Struct:
-    return {
+    struct: Struct = {
         "tableName": relation.name.lower(),
         "dbName": schema,
-        "owner": relation.owner,
         "createTime": relation.created,
         "retention": int(dict(relation.properties).get(RETENTION, "0")),
         "parameters": dict(parameters),
-        "temporary": False,
         "rewriteEnabled": False,
     }
+    if relation.owner:
+        struct["owner"] = relation.owner
+    return struct

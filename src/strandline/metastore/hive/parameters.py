@@ -44,7 +44,11 @@ HIVE_PROVIDER = "hive"
 
 RETENTION = "strandline.hive.retention"
 LAST_ACCESS = "strandline.hive.lastAccessTime"
-"""Fields of a Hive table that have no other place; kept as parameters, shown as fields."""
+NO_BUCKETS = "strandline.hive.numBuckets"
+"""Fields of a Hive table that have no other place; kept as parameters, shown as fields.
+
+Hive and Spark write -1 buckets for a table without buckets, and other clients 0: that is kept.
+"""
 
 _COUNTED = frozenset(
     {

@@ -80,6 +80,11 @@ class Reading:
         self._catalog: Catalog | None = None
         self._level = False
 
+    def need_patience(self) -> None:
+        """What follows asks the store; raises `MustWait` on the event loop."""
+        if self._at_once:
+            raise MustWait
+
     # -- catalog
 
     @property
@@ -144,6 +149,9 @@ class Reading:
             return hadoop_location(table.location)
         store = self._metastore.store
         if not self._at_once:
+            if store.location(table.id) is None:
+                # Somebody's DDL is in the catalog and about to be carried out; do it for them.
+                self._metastore.projector.project_up_to(self.catalog.version)
             return hadoop_location(self._metastore.location(table))
         found = store.known_location(table.id) if isinstance(store, CachedStore) else None
         if found is None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from strandline.errors import InvalidInput, InvalidType, UnsupportedOperation
 from strandline.metastore.hive.locations import same_location
-from strandline.metastore.hive.parameters import DERIVED, PATH
+from strandline.metastore.hive.parameters import DERIVED, NO_BUCKETS, PATH
 from strandline.model.descriptors import StorageFormat, properties
 from strandline.model.type_parser import parse_hive_type
 from strandline.model.type_text import hive_string
@@ -110,9 +110,11 @@ def read_storage(
     sd: Mapping[str, Any],
     *,
     hive_columns: tuple[HiveColumn, ...] | None = None,
-    location: str | None = None,
+    locations: Sequence[str] = (),
 ) -> StorageFormat:
-    """The format that a client described. ``location`` is that of the table: it is kept once.
+    """The format that a client described. ``locations`` are those of the table, now and to be.
+
+    The serde parameter ``path`` of Spark repeats the table's location, which is kept once.
 
     Raises `UnsupportedOperation` for skewed tables, whose folders follow another rule.
     """
@@ -123,8 +125,12 @@ def read_storage(
         )
     serde = sd.get("serdeInfo") or {}
     parameters = dict(serde.get("parameters") or {})
+    own = dict(sd.get("parameters") or {})
+    buckets = sd.get("numBuckets", 0)
+    if buckets == 0:
+        own[NO_BUCKETS] = "0"
     path = parameters.get(PATH)
-    if path is not None and location is not None and same_location(path, location):
+    if path is not None and any(same_location(path, location) for location in locations):
         parameters[PATH] = DERIVED
     return StorageFormat(
         input_format=sd.get("inputFormat"),
@@ -133,12 +139,12 @@ def read_storage(
         serde_name=serde.get("name"),
         serde_properties=properties(parameters),
         compressed=sd.get("compressed", False),
-        buckets=sd.get("numBuckets", 0),
+        buckets=max(buckets, 0),
         bucket_columns=tuple(sd.get("bucketCols") or ()),
         sort_columns=tuple(
             (order.get("col", ""), order.get("order", 1)) for order in sd.get("sortCols") or ()
         ),
-        properties=properties(sd.get("parameters") or {}),
+        properties=properties(own),
         hive_columns=hive_columns,
     )
 
@@ -156,14 +162,16 @@ def storage_struct(
         serde["name"] = storage.serde_name
     if storage.serde is not None:
         serde["serializationLib"] = storage.serde
+    own = dict(storage.properties)
+    no_buckets = int(own.pop(NO_BUCKETS, "-1"))
     struct: Struct = {
         "cols": field_structs(columns),
         "compressed": storage.compressed,
-        "numBuckets": storage.buckets,
+        "numBuckets": storage.buckets or no_buckets,
         "serdeInfo": serde,
         "bucketCols": list(storage.bucket_columns),
         "sortCols": [{"col": name, "order": order} for name, order in storage.sort_columns],
-        "parameters": dict(storage.properties),
+        "parameters": own,
         "skewedInfo": {
             "skewedColNames": [],
             "skewedColValues": [],

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from strandline.catalog import Relation
 from strandline.catalog.commands import ColumnDefinition, TableDefinition
 from strandline.errors import UnsupportedOperation
 from strandline.metastore.hive.conversion import EXTERNAL_TABLE, ClientTable, table_struct
@@ -75,8 +76,11 @@ def transactional_struct(
     return struct
 
 
-def refuse_transactional(table: Mapping[str, Any]) -> None:
-    """Refuse a request that would make a transactional table, with the reason."""
+def refuse_transactional(table: Mapping[str, Any], *, altered: Relation | None = None) -> None:
+    """Refuse a request that would make a table transactional, with the reason.
+
+    ``altered`` is the table as it stands: who alters a transactional one sends its provider back.
+    """
     parameters = table.get("parameters") or {}
     if parameters.get(TRANSACTIONAL, "").lower() == "true":
         raise UnsupportedOperation(
@@ -84,6 +88,8 @@ def refuse_transactional(table: Mapping[str, Any]) -> None:
             "Hive's transactional tables are ORC files that Hive merges, and Spark does not read "
             "them; create a transactional table with strandline's own session instead"
         )
+    if isinstance(altered, TableDescriptor) and altered.transactional:
+        return
     if parameters.get(PROVIDER, "").lower() == PROVIDER_NAME:
         raise UnsupportedOperation(
             f"table {table.get('tableName')} cannot be given the provider {PROVIDER_NAME} through "

@@ -1,0 +1,202 @@
+"""ALTER TABLE of a client that sends the whole new table, as one command of the catalog.
+
+Hive's clients read a table, change a field and send everything back. What they meant is the
+difference to what stands there, so it is worked out inside the command, on the very catalog that
+the change is judged by, and with it the one condition that such a client can set: that a parameter
+still has the value that it read. An Iceberg commit is exactly this, and thus one compare-and-set.
+
+The object store's facts about the table (its location, its counted parameters) are handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from strandline.catalog import Relation
+from strandline.catalog.commands import (
+    AlterTable,
+    AlterView,
+    ColumnDefinition,
+    RenameTable,
+    TableDefinition,
+)
+from strandline.catalog.planning import Planning
+from strandline.errors import IllegalChange, WriteConflict
+from strandline.metastore.hive.conversion import ClientTable, read_table, table_struct, view_struct
+from strandline.metastore.hive.locations import hadoop_location, same_location
+from strandline.metastore.hive.names import present_schema
+from strandline.metastore.hive.transactional import redefined, transactional_struct
+from strandline.model.descriptors import (
+    Properties,
+    SchemaDescriptor,
+    TableDescriptor,
+    TableKind,
+    ViewDescriptor,
+)
+from strandline.model.type_changes import check_change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterRelation:
+    """The command. ``request`` is the ``Table`` that the client sent; ``location`` None for views.
+
+    ``place`` gives the default location of a table in a schema. ``expected`` is a parameter and the
+    value that it must have now.
+    """
+
+    schema: str
+    name: str
+    relation_id: int
+    request: Mapping[str, Any]
+    location: str | None
+    counted: Properties
+    expected: tuple[str, str | None] | None
+    place: Callable[[SchemaDescriptor, str], str]
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `IllegalChange`, `InvalidInput`, `UnsupportedOperation`, `WriteConflict`."""
+        old = planning.catalog.relation(self.schema, self.name)
+        if old is None:
+            raise IllegalChange(f"{self.schema}.{self.name} table not found")
+        if old.id != self.relation_id:
+            raise WriteConflict(
+                f"{self.schema}.{self.name} was dropped and created again meanwhile; read it again"
+            )
+        self._check_expected(old)
+        target = self._target(planning, old)
+        next_location = self._next_location(planning, old, target)
+        wanted = self.wanted(shown=self._shown(old), next_location=next_location)
+        if isinstance(old, ViewDescriptor):
+            self._alter_view(planning, old, wanted)
+        else:
+            self._alter_table(planning, old, wanted)
+        if target is not None:
+            RenameTable(
+                schema=self.schema,
+                table=old.name,
+                new_name=self._new_name(),
+                new_schema=target.name,
+                new_location=next_location,
+            ).plan(planning)
+
+    def wanted(
+        self, *, shown: Mapping[str, Any] | None = None, next_location: str | None = None
+    ) -> ClientTable:
+        """The request, split."""
+        return read_table(
+            self.request,
+            default_location=self.location or "file:/",
+            shown=shown,
+            next_location=next_location,
+        )
+
+    def _new_name(self) -> str:
+        return str(self.request.get("tableName", "")).lower()
+
+    def _check_expected(self, old: Relation) -> None:
+        if self.expected is None:
+            return
+        key, value = self.expected
+        parameters: Mapping[str, str] = self._shown(old)["parameters"]
+        found = parameters.get(key)
+        if found != value:
+            raise WriteConflict(
+                f"The table has been modified. The parameter value for key '{key}' is "
+                f"'{'null' if found is None else found}'. The expected was value was "
+                f"'{'null' if value is None else value}'"
+            )
+
+    def _shown(self, old: Relation) -> Mapping[str, Any]:
+        if isinstance(old, ViewDescriptor):
+            return view_struct(old, schema=self.schema)
+        location = self.location or "file:/"
+        if old.transactional:
+            return transactional_struct(
+                old, schema=self.schema, location=location, counted=self.counted, identity=None
+            )
+        return table_struct(old, schema=self.schema, location=location, counted=self.counted)
+
+    # -- rename
+
+    def _target(self, planning: Planning, old: Relation) -> SchemaDescriptor | None:
+        """The schema that the relation is renamed into; None if it keeps its name."""
+        schema = present_schema(self.request.get("dbName") or self.schema)
+        if schema == self.schema and self._new_name() == old.name.lower():
+            return None
+        target = planning.catalog.schema(schema)
+        if target is None:
+            raise IllegalChange(
+                f"Unable to change partition or table. Database {schema} does not exist"
+            )
+        holder = planning.catalog.relation(schema, self._new_name())
+        if holder is not None and holder.id != old.id:
+            raise IllegalChange(f"new table {schema}.{self._new_name()} already exists")
+        return target
+
+    def _next_location(
+        self, planning: Planning, old: Relation, target: SchemaDescriptor | None
+    ) -> str | None:
+        """Where the folder of a managed table goes that lies in its default place."""
+        if target is None or not isinstance(old, TableDescriptor) or self.location is None:
+            return None
+        if old.kind is not TableKind.MANAGED:
+            return None
+        default = self.place(planning.schema(self.schema), old.name)
+        named = (self.request.get("sd") or {}).get("location")
+        stays = not same_location(self.location, default) or (
+            named is not None and not same_location(named, self.location)
+        )
+        return None if stays else self.place(target, self._new_name())
+
+    # -- the rest
+
+    def _alter_view(self, planning: Planning, old: ViewDescriptor, wanted: ClientTable) -> None:
+        if isinstance(wanted.definition, TableDefinition):
+            raise IllegalChange(f"{self.schema}.{old.name} is a view and cannot become a table")
+        definition = replace(wanted.definition, name=old.name)
+        AlterView(schema=self.schema, view=old.name, definition=definition).plan(planning)
+
+    def _alter_table(self, planning: Planning, old: TableDescriptor, wanted: ClientTable) -> None:
+        if old.transactional:
+            definition = redefined(
+                old,
+                self.request,
+                wanted,
+                name=f"{self.schema}.{old.name}",
+                location=hadoop_location(self.location or "file:/"),
+                counted=self.counted,
+            )
+        elif isinstance(wanted.definition, TableDefinition):
+            definition = replace(wanted.definition, name=old.name)
+            _refuse_incompatible(old, definition.columns)
+        else:
+            raise IllegalChange(f"{self.schema}.{old.name} is a table and cannot become a view")
+        columns = tuple(_with_default(old, column) for column in definition.columns)
+        definition = replace(definition, columns=columns)
+        AlterTable(schema=self.schema, table=old.name, definition=definition).plan(planning)
+
+
+def _with_default(old: TableDescriptor, column: ColumnDefinition) -> ColumnDefinition:
+    """Defaults are not shown to Hive's clients, so an alter of theirs keeps them."""
+    known = old.column(column.name)
+    return column if known is None else replace(column, default=known.default)
+
+
+def _refuse_incompatible(old: TableDescriptor, columns: tuple[ColumnDefinition, ...]) -> None:
+    incompatible = []
+    for column in columns:
+        known = old.column(column.name)
+        try:
+            if known is not None:
+                check_change(known.type, column.type)
+        except IllegalChange:
+            if known is not None and known.id in old.partition_columns:
+                raise IllegalChange("partition keys can not be changed.") from None
+            incompatible.append(column.name.lower())
+    if incompatible:
+        raise IllegalChange(
+            "The following columns have types incompatible with the existing columns in their "
+            "respective positions :\n" + ",".join(incompatible)
+        )

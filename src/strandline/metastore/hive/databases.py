@@ -1,0 +1,159 @@
+"""Methods on databases, which are schemas here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.catalog import DEFAULT_DATABASE
+from strandline.catalog.commands import (
+    DEFAULT_SCHEMA,
+    AlterSchema,
+    CreateSchema,
+    DropSchema,
+    DropTable,
+)
+from strandline.catalog.planning import Planning
+from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound
+from strandline.metastore.hive.exceptions import meta_exception
+from strandline.metastore.hive.locations import hadoop_location
+from strandline.metastore.hive.name_patterns import name_pattern
+from strandline.metastore.hive.names import is_hive_name, present_schema, without_catalog
+from strandline.metastore.hive.registry import Call, changes, reads
+from strandline.metastore.hive.storage import Struct
+from strandline.model.descriptors import PrincipalType, SchemaDescriptor, properties
+
+
+def database_struct(schema: SchemaDescriptor, *, name: str, location: str) -> Struct:
+    """The ``Database`` that a client sees under ``name``."""
+    struct: Struct = {
+        "name": name,
+        "locationUri": hadoop_location(location),
+        "parameters": dict(schema.properties),
+        "ownerType": schema.owner_type.value,
+    }
+    if schema.comment is not None:
+        struct["description"] = schema.comment
+    if schema.owner:
+        struct["ownerName"] = schema.owner
+    return struct
+
+
+@reads("get_database")
+def get_database(call: Call) -> Struct:
+    scope = call.reading.scope(call.text("name"))
+    location = scope.schema.location or call.metastore.schema_location(scope.schema.name)
+    return database_struct(scope.schema, name=scope.name, location=location)
+
+
+@reads("get_database_req")
+def get_database_req(call: Call) -> Struct:
+    request = call.of("request")
+    catalog = request.args.get("catalogName", DEFAULT_DATABASE)
+    if catalog.lower() != DEFAULT_DATABASE:
+        raise ObjectNotFound(f"catalog {catalog} does not exist")
+    return get_database(request)
+
+
+@reads("get_databases")
+def get_databases(call: Call) -> list[str]:
+    pattern = call.args.get("pattern")
+    matches = name_pattern(None if pattern is None else without_catalog(pattern))
+    names = (name.lower() for name in call.reading.catalog.schema_names())
+    return sorted(name for name in names if matches(name))
+
+
+@reads("get_all_databases")
+def get_all_databases(call: Call) -> list[str]:
+    return sorted(name.lower() for name in call.reading.catalog.schema_names())
+
+
+@changes("create_database")
+def create_database(call: Call) -> None:
+    database = call.struct("database")
+    name = (without_catalog(database.get("name", "")) or "").lower()
+    if not is_hive_name(name):
+        raise InvalidInput(f"{name} is not a valid database name")
+    location = database.get("locationUri") or call.metastore.schema_location(name)
+    call.execute(
+        CreateSchema(
+            name=name,
+            owner=database.get("ownerName", ""),
+            owner_type=_owner_type(database) or PrincipalType.USER,
+            comment=database.get("description"),
+            location=hadoop_location(location),
+            properties=properties(database.get("parameters") or {}),
+        )
+    )
+
+
+@changes("alter_database")
+def alter_database(call: Call) -> None:
+    """Parameters and owner; Hive ignores everything else."""
+    name, database = present_schema(call.text("dbname")), call.struct("db")
+    if call.reading.catalog.schema(name) is None:
+        raise ObjectNotFound(call.text("dbname"))
+    call.execute(
+        AlterSchema(
+            name=name,
+            owner=database.get("ownerName"),
+            owner_type=_owner_type(database),
+            properties=properties(database.get("parameters") or {}),
+        )
+    )
+
+
+@changes("drop_database")
+def drop_database(call: Call) -> None:
+    _drop(
+        call,
+        call.text("name"),
+        delete_data=call.args.get("deleteData", False),
+        cascade=call.args.get("cascade", False),
+    )
+
+
+@changes("drop_database_req")
+def drop_database_req(call: Call) -> None:
+    request = call.of("req")
+    try:
+        drop_database(request)
+    except ObjectNotFound:
+        if not request.args.get("ignoreUnknownDb"):
+            raise
+
+
+def _drop(call: Call, sent: str, *, delete_data: bool, cascade: bool) -> None:
+    name = present_schema(sent)
+    if name == DEFAULT_SCHEMA:
+        raise meta_exception("Can not drop default database")
+    schema = call.reading.catalog.schema(name)
+    if schema is None:
+        raise ObjectNotFound(sent)
+    if not cascade and call.reading.catalog.relation_names(name):
+        raise IllegalChange(f"Database {name} is not empty. One or more tables exist.")
+    command = DropSchema(name=name, cascade=cascade)
+    call.execute(command if delete_data else _DropKeepingData(command))
+
+
+@dataclass(frozen=True, slots=True)
+class _DropKeepingData:
+    """The command, with the files of the tables left where they are."""
+
+    command: DropSchema
+
+    def plan(self, planning: Planning) -> None:
+        names = planning.catalog.relation_names(self.command.name) if self.command.cascade else ()
+        for name in names:
+            DropTable(schema=self.command.name, table=name, keep_data=True).plan(planning)
+        self.command.plan(planning)
+
+
+def _owner_type(database: dict[str, Any]) -> PrincipalType | None:
+    number = database.get("ownerType")
+    if number is None:
+        return None
+    try:
+        return PrincipalType(number)
+    except ValueError:
+        raise InvalidInput(f"{number} is not a type of owner") from None

@@ -1,0 +1,326 @@
+"""The notification log in Hive's form, made when a client asks.
+
+The log keeps records of ours; Hive's clients read JSON (format ``json-0.2``) in which tables and
+partitions stand as text of Thrift's JSON protocol. Each event of the log becomes one of Hive's,
+with the same number: a client takes a gap in the numbers for lost events.
+
+| in the log | Hive's event |
+| --- | --- |
+| create, alter, drop of a schema | CREATE_DATABASE, ALTER_DATABASE, DROP_DATABASE |
+| create, drop of a table or view | CREATE_TABLE, DROP_TABLE |
+| anything else about one; its counted parameters, its place | ALTER_TABLE |
+| partitions staged: added, removed, replaced | ADD_, DROP_, ALTER_PARTITION |
+| files staged | ACID_WRITE |
+| a transaction ends | COMMIT_TXN, ABORT_TXN |
+| anything else | its own verb, with nothing but its time |
+
+Two traps are Hive's: the row of an ALTER_TABLE is filed under the *new* name while its message
+names the old one, and a COMMIT_TXN says nothing but its number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from strandline.catalog import Catalog, Relation
+from strandline.clock import Timestamp, milliseconds
+from strandline.errors import NotFound
+from strandline.metastore.hive.conversion import table_struct, view_struct
+from strandline.metastore.hive.databases import database_struct
+from strandline.metastore.hive.locations import hadoop_location
+from strandline.metastore.hive.partition_rows import Partitioned
+from strandline.metastore.hive.storage import Struct
+from strandline.metastore.hive.transactional import transactional_struct
+from strandline.metastore.metastore import Metastore
+from strandline.metastore.notifications import (
+    ABORT,
+    COMMIT,
+    SET_LOCATION,
+    WRITE,
+    DdlEvent,
+    Notification,
+)
+from strandline.metastore.rows import DataFileRow, PartitionRow, Row, RowKind
+from strandline.metastore.thrift.codec import HIVE_CODEC
+from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, ViewDescriptor
+from strandline.wire import decode
+
+FORMAT = "json-0.2"
+
+_ON_RELATIONS = {
+    "create_table": "CREATE_TABLE",
+    "create_view": "CREATE_TABLE",
+    "drop_table": "DROP_TABLE",
+    "drop_view": "DROP_TABLE",
+}
+_ON_SCHEMAS = {"alter_schema": "ALTER_DATABASE", "drop_schema": "DROP_DATABASE"}
+_CLASSES: dict[str, type[Any]] = {  # Any: descriptors of different kinds
+    "schema": SchemaDescriptor,
+    "table": TableDescriptor,
+    "view": ViewDescriptor,
+}
+
+
+class HiveEvents:
+    """Renders events of one store. Asks the store; not for the event loop."""
+
+    def __init__(self, metastore: Metastore) -> None:
+        self._metastore = metastore
+
+    def render(self, events: Iterable[Notification]) -> list[Struct]:
+        """``NotificationEvent`` structs, one for each event."""
+        return [self._render(event) for event in events]
+
+    def _render(self, event: Notification) -> Struct:
+        if event.verb == WRITE:
+            return self._write(event)
+        if event.verb in (COMMIT, ABORT):
+            kind = "COMMIT_TXN" if event.verb == COMMIT else "ABORT_TXN"
+            return _event(event, kind, {"txnid": event.txn_id})
+        if event.verb == SET_LOCATION:
+            return self._table_moved(event)
+        return self._ddl(event)
+
+    # -- DDL
+
+    def _ddl(self, event: Notification) -> Struct:
+        body = event.ddl()
+        before, after = _changed(body, ("schema",))
+        if before is not None or after is not None:
+            kind = _ON_SCHEMAS.get(event.verb, "CREATE_DATABASE")
+            return self._schema(event, kind, before, after)
+        before, after = _changed(body, ("table", "view"))
+        if before is None and after is None:
+            return _event(event, event.verb.upper(), {})
+        kind = _ON_RELATIONS.get(event.verb, "ALTER_TABLE")
+        return self._relation(event, kind, body, before, after)
+
+    def _schema(
+        self,
+        event: Notification,
+        kind: str,
+        before: SchemaDescriptor | None,
+        after: SchemaDescriptor | None,
+    ) -> Struct:
+        schema = after or before
+        assert schema is not None  # the caller found one
+        name = schema.name.lower()
+        message: dict[str, object] = {"db": name}
+        if kind == "ALTER_DATABASE" and before is not None and after is not None:
+            message["dbObjBeforeJson"] = self._database_json(before)
+            message["dbObjAfterJson"] = self._database_json(after)
+        elif kind == "CREATE_DATABASE":
+            message["dbJson"] = self._database_json(schema)
+        return _event(event, kind, message, schema=name)
+
+    def _database_json(self, schema: SchemaDescriptor) -> str:
+        location = schema.location or self._metastore.schema_location(schema.name)
+        struct = database_struct(schema, name=schema.name.lower(), location=location)
+        return HIVE_CODEC.to_json_text("Database", struct)
+
+    def _relation(
+        self,
+        event: Notification,
+        kind: str,
+        body: DdlEvent,
+        before: Relation | None,
+        after: Relation | None,
+    ) -> Struct:
+        relation = after or before
+        assert relation is not None  # the caller found one
+        named = body.arguments.get("table") or body.arguments.get("view")
+        schema, _, name = str(named or f".{relation.name}").lower().partition(".")
+        new = str(body.arguments.get("to") or f"{schema}.{name}").lower().partition(".")
+        after_struct = self._struct(new[0], relation)
+        message: dict[str, object] = {
+            "db": schema,
+            "table": name,
+            "tableType": after_struct["tableType"],
+        }
+        if kind == "ALTER_TABLE":
+            old = self._struct(schema, before or relation)
+            message["tableObjBeforeJson"] = HIVE_CODEC.to_json_text("Table", old)
+            message["tableObjAfterJson"] = HIVE_CODEC.to_json_text("Table", after_struct)
+            message["isTruncateOp"] = "false"
+            message["writeId"] = -1
+        else:
+            message["tableObjJson"] = HIVE_CODEC.to_json_text("Table", after_struct)
+        if kind == "CREATE_TABLE":
+            message["files"] = []
+        return _event(event, kind, message, schema=new[0], table=new[2])
+
+    def _struct(self, schema: str, relation: Relation) -> Struct:
+        if isinstance(relation, ViewDescriptor):
+            return view_struct(relation, schema=schema)
+        location = self._location(relation)
+        if relation.transactional:
+            return transactional_struct(
+                relation, schema=schema, location=location, counted=(), identity=None
+            )
+        return table_struct(relation, schema=schema, location=location, counted=())
+
+    def _location(self, table: TableDescriptor) -> str:
+        found = table.location or self._metastore.store.location(table.id)
+        return hadoop_location(found or self._metastore.warehouse)
+
+    # -- DML
+
+    def _home(self, event: Notification) -> tuple[str, TableDescriptor] | None:
+        """The table that an event is about, as it was then, and the name of its schema."""
+        catalogs = self._metastore.catalogs
+        candidates: list[Catalog] = []
+        with suppress(NotFound):  # where it is trimmed, the present may still know the table
+            candidates.append(catalogs.active_catalog(event.time))
+        candidates.append(catalogs.present())
+        for catalog in candidates:
+            table = catalog.table_by_id(event.table_id or 0)
+            schema = None if table is None else catalog.schema_by_id(table.schema_id)
+            if table is not None and schema is not None:
+                return schema.name.lower(), table
+        return None
+
+    def _write(self, event: Notification) -> Struct:
+        home = self._home(event)
+        if home is None or event.write_id is None:
+            return _event(event, "ACID_WRITE", {"txnid": event.txn_id, "writeId": event.write_id})
+        schema, table = home
+        added, removed = self._rows(event, table)
+        kinds = {row.kind for row in (*added, *removed)}
+        if RowKind.PARTITION in kinds:
+            return self._partitions(event, schema, table, added, removed)
+        if kinds == {RowKind.TABLE_PARAMETERS}:
+            return self._table_altered(event, schema, table)
+        files = [row.as_(DataFileRow).path for row in added if row.kind is RowKind.DATA_FILE]
+        message = {
+            "txnid": event.txn_id,
+            "writeId": event.write_id,
+            "database": schema,
+            "table": table.name.lower(),
+            "partition": "",
+            "tableObjJson": HIVE_CODEC.to_json_text("Table", self._struct(schema, table)),
+            "partitionObjJson": None,
+            "files": files,
+        }
+        return _event(event, "ACID_WRITE", message, schema=schema, table=table.name.lower())
+
+    def _rows(self, event: Notification, table: TableDescriptor) -> tuple[list[Row], list[Row]]:
+        """The rows that a staging added, and those that it removed."""
+        body, store = event.write(), self._metastore.store
+        written, _ = store.rows_of_write(table.id, event.write_id or 0)
+        staged = range(body.first_row_id, body.first_row_id + body.rows)
+        added = [row for row in written if row.row_id in staged]
+        removed = [row for row in written if row.row_id in body.removed]
+        if len(removed) < len(body.removed):
+            before = self._metastore.transactions.write_ids(table.id, at=Timestamp(event.time - 1))
+            removed += [
+                row
+                for kind in RowKind
+                for row in store.rows(table.id, kind, write_ids=before)
+                if row.row_id in body.removed
+            ]
+        return added, removed
+
+    def _partitions(
+        self,
+        event: Notification,
+        schema: str,
+        table: TableDescriptor,
+        added: Sequence[Row],
+        removed: Sequence[Row],
+    ) -> Struct:
+        of = Partitioned(table, schema=schema, location=self._location(table))
+        new = [row.as_(PartitionRow) for row in added if row.kind is RowKind.PARTITION]
+        old = [row.as_(PartitionRow) for row in removed if row.kind is RowKind.PARTITION]
+        message: dict[str, object] = {
+            "db": schema,
+            "table": table.name.lower(),
+            "tableType": "MANAGED_TABLE" if table.location is None else "EXTERNAL_TABLE",
+            "tableObjJson": HIVE_CODEC.to_json_text("Table", self._struct(schema, table)),
+        }
+        if new and old:
+            kind = "ALTER_PARTITION"
+            message |= {
+                "isTruncateOp": "false",
+                "writeId": -1,
+                "keyValues": _keys(of, new[0]),
+                "partitionObjBeforeJson": _json(of, old[0]),
+                "partitionObjAfterJson": _json(of, new[0]),
+            }
+        elif new:
+            kind = "ADD_PARTITION"
+            message |= {
+                "partitions": [_keys(of, row) for row in new],
+                "partitionListJson": [_json(of, row) for row in new],
+                "partitionFiles": [],
+            }
+        else:
+            kind = "DROP_PARTITION"
+            message["partitions"] = [_keys(of, row) for row in old]
+        return _event(event, kind, message, schema=schema, table=table.name.lower())
+
+    def _table_moved(self, event: Notification) -> Struct:
+        home = self._home(event)
+        return _event(event, "ALTER_TABLE", {}) if home is None else (
+            self._table_altered(event, *home)
+        )  # fmt: skip
+
+    def _table_altered(self, event: Notification, schema: str, table: TableDescriptor) -> Struct:
+        """An ALTER_TABLE that changed nothing in the definition."""
+        struct = self._struct(schema, table)
+        text = HIVE_CODEC.to_json_text("Table", struct)
+        message = {
+            "db": schema,
+            "table": table.name.lower(),
+            "tableType": struct["tableType"],
+            "tableObjBeforeJson": text,
+            "tableObjAfterJson": text,
+            "isTruncateOp": "false",
+            "writeId": -1,
+        }
+        return _event(event, "ALTER_TABLE", message, schema=schema, table=table.name.lower())
+
+
+def _changed(body: DdlEvent, kinds: Sequence[str]) -> tuple[Any, Any]:
+    """The object of one of these kinds before and after; None where it was not there."""
+    for change in body.changes:
+        if change.kind in kinds:
+            of = _CLASSES[change.kind]
+            old = None if change.old is None else decode(change.old, of)
+            new = None if change.new is None else decode(change.new, of)
+            return old, new
+    return None, None
+
+
+def _keys(of: Partitioned, row: PartitionRow) -> dict[str, str]:
+    return dict(zip(of.key_names, row.values, strict=True))
+
+
+def _json(of: Partitioned, row: PartitionRow) -> str:
+    return HIVE_CODEC.to_json_text("Partition", of.struct(row))
+
+
+def _event(
+    event: Notification,
+    kind: str,
+    message: Mapping[str, object],
+    *,
+    schema: str | None = None,
+    table: str | None = None,
+) -> Struct:
+    seconds = milliseconds(event.time) // 1000
+    text = {"server": "", "servicePrincipal": "", **message, "timestamp": seconds}
+    struct: Struct = {
+        "eventId": event.event_id,
+        "eventTime": seconds,
+        "eventType": kind,
+        "message": json.dumps(text, separators=(",", ":"), ensure_ascii=False),
+        "messageFormat": FORMAT,
+    }
+    if schema is not None:
+        struct["dbName"] = schema
+    if table is not None:
+        struct["tableName"] = table
+    return struct

@@ -1,0 +1,30 @@
+"""Methods that read the notification log."""
+
+from __future__ import annotations
+
+from strandline.metastore.hive.hive_events import HiveEvents
+from strandline.metastore.hive.registry import Call, reads
+from strandline.metastore.hive.storage import Struct
+
+MAX_EVENTS = 10_000
+"""Events in one answer, whatever was asked for; who wants more asks again behind the last one."""
+
+
+@reads("get_current_notificationEventId")
+def get_current_notification_event_id(call: Call) -> Struct:
+    call.reading.need_patience()
+    return {"eventId": call.notifications.head()}
+
+
+@reads("get_next_notification")
+def get_next_notification(call: Call) -> Struct:
+    """The events behind one, in Hive's form. ``eventTypeSkipList`` leaves out types."""
+    call.reading.need_patience()
+    request = call.struct("rqst")
+    limit = request.get("maxEvents") or 0
+    limit = min(limit, MAX_EVENTS) if limit > 0 else MAX_EVENTS
+    events = HiveEvents(call.metastore).render(
+        call.notifications.read(request["lastEvent"], limit=limit)
+    )
+    skipped = set(request.get("eventTypeSkipList") or ())
+    return {"events": [event for event in events if event["eventType"] not in skipped]}

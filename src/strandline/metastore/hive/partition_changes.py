@@ -1,0 +1,358 @@
+"""Methods that change partitions of plain tables.
+
+Each call is one transaction of its own on the table: all of its partitions or none, with a commit
+time, so that the list of partitions can be read as of a time. Folders follow Hive's habits: they
+are made before their partitions are, those of a managed table move when a partition is renamed, and
+go aside when one is dropped with its data, where cleaning finds them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from strandline.clock import system_wall_clock
+from strandline.errors import (
+    AlreadyExists,
+    IllegalChange,
+    InvalidInput,
+    ObjectNotFound,
+    StrandlineError,
+    UnsupportedOperation,
+)
+from strandline.metastore.hive.exceptions import invalid_object, meta_exception
+from strandline.metastore.hive.names import present_schema
+from strandline.metastore.hive.partition_names import partition_values
+from strandline.metastore.hive.partition_rows import Partitioned
+from strandline.metastore.hive.registry import Call, changes
+from strandline.metastore.hive.storage import Struct
+from strandline.metastore.hive.transactional import refuse_content_change
+from strandline.metastore.rows import PartitionRow, Row, RowKind, new_partition
+from strandline.metastore.warehouse import Moved
+from strandline.model.descriptors import TableDescriptor, TableKind
+
+logger = logging.getLogger(__name__)
+
+
+class _NothingToDo(Exception):
+    """Leaves a change that turned out to be none."""
+
+
+def _now() -> int:
+    return system_wall_clock() // 1000
+
+
+def _target(
+    call: Call, schema: str, table: str, *, missing: Callable[[str], Exception]
+) -> Partitioned:
+    """The table whose partitions are to be changed; ``missing`` makes the error without one."""
+    present_schema(schema)
+    try:
+        scope, relation = call.reading.relation(schema, table)
+    except ObjectNotFound as error:
+        raise missing(error.message) from None
+    if not isinstance(relation, TableDescriptor):
+        raise meta_exception(f"{schema}.{table} is a view and has no partitions")
+    if relation.transactional:
+        raise refuse_content_change(f"{scope.name}.{relation.name}", "partitions")
+    location = call.reading.location(relation)
+    return Partitioned(relation, schema=scope.name, location=location)
+
+
+# -- add
+
+
+def _no_table_to_add_to(message: str) -> Exception:
+    return invalid_object("Unable to add partition because table or database do not exist")
+
+
+def _add(
+    call: Call, of: Partitioned, partitions: Sequence[Struct], *, if_not_exists: bool = False
+) -> list[PartitionRow]:
+    """Add partitions; those that were new."""
+    rows: dict[str, PartitionRow] = {}
+    for partition in partitions:
+        _check_home(of, partition)
+        name, row = of.read(partition, now=_now())
+        if name in rows:
+            raise meta_exception(f"Duplicate partitions in the list: {of.described(row.values)}")
+        rows[name] = row
+    fresh = rows
+    with suppress(_NothingToDo), call.metastore.store.change(
+        of.table.id, author=call.user
+    ) as change:  # fmt: skip
+        there = {row.name for row in change.rows(RowKind.PARTITION, names=rows.keys())}
+        fresh = {name: row for name, row in rows.items() if name not in there}
+        if there and not if_not_exists:
+            first = next(row for name, row in rows.items() if name in there)
+            raise AlreadyExists(f"Partition already exists: {of.described(first.values)}")
+        if not fresh:
+            raise _NothingToDo
+        for row in fresh.values():
+            _make_folder(call, of.place(row))
+        change.add(*(new_partition(row, name=name) for name, row in fresh.items()))
+    return list(fresh.values())
+
+
+def _check_home(of: Partitioned, partition: Mapping[str, Any]) -> None:
+    home = (partition.get("dbName", ""), partition.get("tableName", ""))
+    if tuple(map(str.lower, home)) != (of.schema, of.table.name.lower()):
+        raise meta_exception(
+            f"Partition does not belong to target table {of.schema}.{of.table.name.lower()}: it "
+            f"names {home[0]}.{home[1]}"
+        )
+
+
+def _make_folder(call: Call, location: str) -> None:
+    if call.folders.reaches(location):
+        call.folders.make(location)
+
+
+@changes("add_partition", "add_partition_with_environment_context")
+def add_partition(call: Call) -> Struct:
+    partition = call.struct("new_part")
+    schema, table = partition.get("dbName", ""), partition.get("tableName", "")
+    of = _target(call, schema, table, missing=_no_table_to_add_to)
+    return of.struct(_add(call, of, [partition])[0])
+
+
+@changes("append_partition", "append_partition_with_environment_context")
+def append_partition(call: Call) -> Struct:
+    of = _named(call, missing=_no_table_to_add_to)
+    return _append(call, of, call.texts("part_vals"))
+
+
+@changes("append_partition_by_name", "append_partition_by_name_with_environment_context")
+def append_partition_by_name(call: Call) -> Struct:
+    of = _named(call, missing=_no_table_to_add_to)
+    return _append(call, of, partition_values(call.text("part_name"), of.key_names))
+
+
+def _append(call: Call, of: Partitioned, values: Sequence[str]) -> Struct:
+    home = {"dbName": of.schema, "tableName": of.table.name}
+    return of.struct(_add(call, of, [{"values": list(values), **home}])[0])
+
+
+@changes("add_partitions")
+def add_partitions(call: Call) -> int:
+    partitions = call.args.get("new_parts") or []
+    if not partitions:
+        return 0
+    schema, table = partitions[0].get("dbName", ""), partitions[0].get("tableName", "")
+    of = _target(call, schema, table, missing=_no_table_to_add_to)
+    return len(_add(call, of, partitions))
+
+
+@changes("add_partitions_req")
+def add_partitions_req(call: Call) -> Struct:
+    request = call.of("request")
+    schema, table = request.text("dbName"), request.text("tblName")
+
+    def missing(message: str) -> Exception:
+        return invalid_object(
+            f"Unable to add partitions because database or table {schema}.{table} does not exist"
+        )
+
+    of = _target(request, schema, table, missing=missing)
+    partitions = request.args.get("parts") or []
+    if not partitions:
+        return {}
+    if_not_exists = bool(request.args.get("ifNotExists"))
+    added = _add(request, of, partitions, if_not_exists=if_not_exists)
+    return {"partitions": [of.struct(row) for row in added]} if _wants_result(request) else {}
+
+
+def _wants_result(request: Call) -> bool:
+    return bool(request.args.get("needResult", True))
+
+
+# -- drop
+
+
+def _named(call: Call, *, missing: Callable[[str], Exception] = ObjectNotFound) -> Partitioned:
+    return _target(call, call.text("db_name"), call.text("tbl_name"), missing=missing)
+
+
+def _drop(
+    call: Call,
+    of: Partitioned,
+    names: Collection[str],
+    *,
+    delete_data: bool,
+    missing: StrandlineError | None,
+) -> list[PartitionRow]:
+    """Drop the partitions with these names; ``missing`` is raised if one is not there."""
+    rows: list[Row] = []
+    with suppress(_NothingToDo), call.metastore.store.change(
+        of.table.id, author=call.user
+    ) as change:  # fmt: skip
+        rows = change.rows(RowKind.PARTITION, names=names)
+        if missing is not None and len(rows) < len(set(names)):
+            raise missing
+        if not rows:
+            raise _NothingToDo
+        change.remove(*(row.row_id for row in rows))
+    if delete_data and of.table.kind is TableKind.MANAGED:
+        for row in rows:
+            _set_aside(call, of, row)
+    return [row.as_(PartitionRow) for row in rows]
+
+
+def _set_aside(call: Call, of: Partitioned, row: Row) -> None:
+    """Move the folder of a dropped partition to where its table's would go, under its row's id."""
+    place = of.place(row.as_(PartitionRow))
+    aside = f"{call.folders.dropped_place(of.location, of.table.id)}.partitions/{row.row_id}"
+    if not call.folders.reaches(place) or not call.folders.reaches(aside):
+        return
+    try:
+        if call.folders.exists(place):
+            call.folders.move(place, aside)
+    except StrandlineError:
+        logger.warning("the folder %s of a dropped partition stays", place, exc_info=True)
+
+
+@changes("drop_partition", "drop_partition_with_environment_context")
+def drop_partition(call: Call) -> bool:
+    return _drop_one(call, call.texts("part_vals"))
+
+
+@changes("drop_partition_by_name", "drop_partition_by_name_with_environment_context")
+def drop_partition_by_name(call: Call) -> bool:
+    of = _named(call)
+    try:
+        values = partition_values(call.text("part_name"), of.key_names)
+    except InvalidInput as error:
+        raise ObjectNotFound(error.message) from None
+    return _drop_one(call, values)
+
+
+def _drop_one(call: Call, values: Sequence[str]) -> bool:
+    of = _named(call)
+    missing = ObjectNotFound(f"partition values=[{', '.join(values)}]")
+    delete_data = call.args.get("deleteData", False)
+    _drop(call, of, [of.name_of(values)], delete_data=delete_data, missing=missing)
+    return True
+
+
+@changes("drop_partitions_req")
+def drop_partitions_req(call: Call) -> Struct:
+    request = call.of("req")
+    names = request.struct("parts").get("names")
+    if names is None:
+        raise UnsupportedOperation(
+            "partitions can be dropped by name only, not by an expression of Hive's"
+        )
+    of = _target(request, request.text("dbName"), request.text("tblName"), missing=ObjectNotFound)
+    missing = ObjectNotFound("Some partitions to drop are missing")
+    dropped = _drop(
+        request,
+        of,
+        names,
+        delete_data=bool(request.args.get("deleteData")),
+        missing=None if request.args.get("ifExists") else missing,
+    )
+    return {"partitions": [of.struct(row) for row in dropped]} if _wants_result(request) else {}
+
+
+# -- alter
+
+
+def _no_table_to_alter(message: str) -> Exception:
+    return IllegalChange("Unable to alter partition because table or database does not exist.")
+
+
+def _alter(call: Call, of: Partitioned, partitions: Sequence[Struct]) -> None:
+    with call.metastore.store.change(of.table.id, author=call.user) as change:
+        for partition in partitions:
+            name, new = of.read(partition, now=_now())
+            found = change.rows(RowKind.PARTITION, names=[name])
+            if not found:
+                raise IllegalChange("alter is not possible")
+            old = found[0].as_(PartitionRow)
+            kept = replace(new, created=old.created)
+            if not (partition.get("sd") or {}).get("location"):
+                kept = replace(kept, location=old.location)
+            change.replace(found[0].row_id, new_partition(kept, name=name))
+
+
+@changes("alter_partition", "alter_partition_with_environment_context")
+def alter_partition(call: Call) -> None:
+    _alter(call, _named(call, missing=_no_table_to_alter), [call.struct("new_part")])
+
+
+@changes("alter_partitions", "alter_partitions_with_environment_context")
+def alter_partitions(call: Call) -> None:
+    partitions = call.args.get("new_parts") or []
+    of = _named(call, missing=_no_table_to_alter)
+    if partitions:
+        _alter(call, of, partitions)
+
+
+@changes("alter_partitions_req")
+def alter_partitions_req(call: Call) -> Struct:
+    request = call.of("req")
+    schema, table = request.text("dbName"), request.text("tableName")
+    of = _target(request, schema, table, missing=_no_table_to_alter)
+    if request.args.get("partitions"):
+        _alter(request, of, request.args["partitions"])
+    return {}
+
+
+@changes("rename_partition")
+def rename_partition(call: Call) -> None:
+    of = _named(call, missing=_no_table_to_alter)
+    _rename(call, of, call.texts("part_vals"), call.struct("new_part"))
+
+
+@changes("rename_partition_req")
+def rename_partition_req(call: Call) -> Struct:
+    request = call.of("req")
+    schema, table = request.text("dbName"), request.text("tableName")
+    of = _target(request, schema, table, missing=_no_table_to_alter)
+    _rename(request, of, request.texts("partVals"), request.struct("newPart"))
+    return {}
+
+
+def _rename(call: Call, of: Partitioned, values: Sequence[str], partition: Struct) -> None:
+    old_name = of.name_of(values)
+    new_name, new = of.read(partition, now=_now())
+    moved: tuple[str, str] | None = None
+    try:
+        with call.metastore.store.change(of.table.id, author=call.user) as change:
+            rows = {r.name: r for r in change.rows(RowKind.PARTITION, names=[old_name, new_name])}
+            if old_name not in rows:
+                raise IllegalChange(
+                    "Unable to rename partition because old partition does not exist"
+                )
+            if new_name != old_name and new_name in rows:
+                raise IllegalChange(f"Partition already exists: {of.described(new.values)}")
+            old = rows[old_name].as_(PartitionRow)
+            kept = replace(new, created=old.created, location=old.location)
+            if of.table.kind is TableKind.MANAGED:
+                kept = replace(kept, location=new_name)
+            change.replace(rows[old_name].row_id, new_partition(kept, name=new_name))
+            if kept.location != old.location:
+                moved = _move_folder(call, of.place(old), of.place(kept))
+    except BaseException:
+        if moved is not None:
+            with suppress(StrandlineError):
+                call.folders.move(moved[1], moved[0])
+        raise
+
+
+def _move_folder(call: Call, old: str, new: str) -> tuple[str, str] | None:
+    """Move the folder of a partition; from where to where, None if there was nothing to move."""
+    if not call.folders.reaches(old) or not call.folders.reaches(new):
+        raise UnsupportedOperation(
+            f"the partition cannot be renamed: its files at {old} cannot be moved from here; alter "
+            "its location instead"
+        )
+    outcome = call.folders.move(old, new)
+    if outcome is Moved.OCCUPIED:
+        raise IllegalChange(f"the partition cannot be renamed: there is something at {new} already")
+    if outcome is Moved.MISSING:
+        call.folders.make(new)
+    return (old, new) if outcome is Moved.MOVED else None

@@ -1,0 +1,151 @@
+"""`HiveMetastoreService`: the Hive Metastore protocol in front of a `Metastore`.
+
+The problem: a statement of Spark asks the metastore a dozen times before it starts, mostly the same
+questions, and every answer must be as fresh as if it came from the store.
+
+The model. What a method does is a handler in a module beside this one, registered by name. A
+request that reads is answered in one of three ways, each slower than the one before:
+
+1. from the answers that are kept encoded, if nothing was committed since one was made;
+2. at once on the event loop, if memory can prove everything that the answer needs;
+3. in a worker thread, which may wait for the store.
+
+A request that changes something runs in a worker thread, as the user that the client named.
+
+What must stay true: the loop waits for nothing. No answer is older than any commit that a client
+may know of: the mark of a kept answer is taken before it is made. Handlers know nothing of threads,
+connections and encodings. Errors are ours; which exception of the protocol each becomes is said by
+one table and by what the method declares, except where a handler names the exception itself because
+Hive's clients look at it.
+
+A method that is not here is answered as unknown, cleanly: clients probe for what a server can do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.metastore.hive import (  # noqa: F401 - each registers its methods
+    columns,
+    constraints,
+    databases,
+    functions,
+    notification_methods,
+    partition_changes,
+    partitions,
+    privileges,
+    settings,
+    table_changes,
+    tables,
+)
+from strandline.metastore.hive.kept_answers import KeptAnswers, KeptAnswersStatistics
+from strandline.metastore.hive.reading import MustWait, Reading
+from strandline.metastore.hive.registry import METHODS, Call, Kind, Method
+from strandline.metastore.metastore import Metastore
+from strandline.metastore.notifications import NotificationLog
+from strandline.metastore.thrift.codec import HIVE_CODEC
+from strandline.metastore.thrift.dispatch import ConnectionInfo, Dispatcher, Encoded
+from strandline.metastore.thrift.messages import ApplicationException
+from strandline.metastore.warehouse import Warehouse
+
+DEFAULT_KEPT_BYTES = 64 << 20
+ANONYMOUS = "anonymous"
+"""The author of what a client does that never said who it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class HiveServiceStatistics:
+    """``at_once`` requests were answered on the event loop, ``waited`` in a worker thread."""
+
+    at_once: int
+    waited: int
+    changes: int
+    kept: KeptAnswersStatistics
+
+
+class HiveMetastoreService:
+    """See the module. Its methods are for the event loop.
+
+    ``kept_bytes`` bounds the answers that are kept; ``identities`` says whether answers about
+    transactional tables tell the data source who they are.
+    """
+
+    def __init__(
+        self,
+        metastore: Metastore,
+        *,
+        notifications: NotificationLog,
+        kept_bytes: int = DEFAULT_KEPT_BYTES,
+        identities: bool = True,
+    ) -> None:
+        self._metastore = metastore
+        self._notifications = notifications
+        self._folders = Warehouse()
+        self._identities = identities
+        self._address: str | None = None
+        self._kept = KeptAnswers(max_bytes=kept_bytes)
+        self._keeps = metastore.catalogs.delay == 0
+        self._at_once = self._waited = self._changes = 0
+        self.dispatcher = Dispatcher(self.handle, self.look_up)
+
+    def announce(self, address: str) -> None:
+        """Say under which URI (``thrift://host:port``) clients reach this service."""
+        self._address = address
+
+    def look_up(self, request: bytes) -> bytes | None:
+        """The kept answer to a request, if it is still right."""
+        return self._kept.find(request, self._notifications.mark())
+
+    # Arguments and answers are of as many types as the protocol: hence Any.
+    def handle(self, connection: ConnectionInfo, name: str, args: dict[str, Any]) -> Any:
+        """Answer a request; see `strandline.metastore.thrift.dispatch.Dispatcher`."""
+        method = METHODS.get(name)
+        if method is None:
+            raise ApplicationException.unknown_method(name)
+        user = connection.user or ANONYMOUS
+        if method.kind is Kind.CHANGES:
+            self._changes += 1
+            return asyncio.to_thread(method.handler, self._call(args, user, at_once=False))
+        if method.kind is Kind.ANSWERS:
+            return method.handler(self._call(args, user, at_once=True))
+        request = connection.request
+        mark = self._notifications.mark()
+        try:
+            answer = method.handler(self._call(args, user, at_once=True))
+        except MustWait:
+            return self._wait(method, self._call(args, user, at_once=False), request)
+        self._at_once += 1
+        return self._keep(request, mark, HIVE_CODEC.encode_result(name, answer))
+
+    def _wait(self, method: Method, call: Call, request: bytes) -> Coroutine[Any, Any, Encoded]:
+        def read() -> tuple[int, bytes]:
+            mark = self._notifications.mark()
+            return mark, HIVE_CODEC.encode_result(method.name, method.handler(call))
+
+        async def answer() -> Encoded:
+            self._waited += 1
+            mark, encoded = await asyncio.to_thread(read)
+            return self._keep(request, mark, encoded)
+
+        return answer()
+
+    def _keep(self, request: bytes, mark: int, answer: bytes) -> Encoded:
+        # With a delay, the present moves on by time alone and a mark proves nothing.
+        if self._keeps:
+            self._kept.keep(request, mark, answer)
+        return Encoded(answer)
+
+    def _call(self, args: dict[str, Any], user: str, *, at_once: bool) -> Call:
+        reading = Reading(
+            self._metastore, at_once=at_once, address=self._address, identities=self._identities
+        )
+        return Call(args, user, self._metastore, self._notifications, self._folders, reading)
+
+    def statistics(self) -> HiveServiceStatistics:
+        """How requests were answered; those that a kept answer served are in ``kept``."""
+        return HiveServiceStatistics(
+            self._at_once, self._waited, self._changes, self._kept.statistics()
+        )

@@ -1,0 +1,192 @@
+"""Methods that create, drop and alter tables and views."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from strandline.catalog.commands import CreateTable, CreateView, DropTable, TableDefinition
+from strandline.clock import system_wall_clock
+from strandline.errors import (
+    AlreadyExists,
+    IllegalChange,
+    InvalidInput,
+    ObjectNotFound,
+    StrandlineError,
+    UnsupportedOperation,
+    WriteConflict,
+)
+from strandline.metastore.hive.altering import AlterRelation
+from strandline.metastore.hive.conversion import ClientTable, read_table
+from strandline.metastore.hive.exceptions import invalid_object, invalid_operation, meta_exception
+from strandline.metastore.hive.locations import hadoop_location, same_location
+from strandline.metastore.hive.names import is_hive_name, present_schema
+from strandline.metastore.hive.parameters import LAST_DDL_TIME, without_time
+from strandline.metastore.hive.registry import Call, changes
+from strandline.metastore.hive.storage import Struct
+from strandline.metastore.hive.transactional import refuse_transactional
+from strandline.model.descriptors import Properties, TableDescriptor, TableKind, properties
+
+_CONSTRAINTS = (
+    "primaryKeys",
+    "foreignKeys",
+    "uniqueConstraints",
+    "notNullConstraints",
+    "defaultConstraints",
+    "checkConstraints",
+)
+
+
+@changes("create_table", "create_table_with_environment_context", "create_table_with_constraints")
+def create_table(call: Call) -> None:
+    _create(call, call.struct("tbl"))
+
+
+@changes("create_table_req")
+def create_table_req(call: Call) -> None:
+    request = call.of("request")
+    _create(request, request.struct("table"))
+
+
+def _create(call: Call, table: Struct) -> None:
+    refuse_transactional(table)
+    if any(call.args.get(name) for name in _CONSTRAINTS):
+        raise UnsupportedOperation("constraints are not kept; create the table without them")
+    sent, schema_name = table.get("tableName", ""), present_schema(table.get("dbName", ""))
+    if not is_hive_name(sent):
+        raise InvalidInput(f"{sent} is not a valid object name")
+    schema = call.reading.catalog.schema(schema_name)
+    if schema is None:
+        raise invalid_object(table.get("dbName", ""))
+    if (table.get("sd") or {}).get("serdeInfo") is None:
+        raise meta_exception("Invalid SerDeInfo object")
+    default = call.metastore.table_location(schema, sent)
+    client = read_table(table, default_location=hadoop_location(default))
+    try:
+        applied = call.execute(_creation(call, schema_name, client, default=default))
+    except AlreadyExists:
+        raise AlreadyExists(f"Table {sent} already exists") from None
+    created = applied.catalog.table(schema_name, sent)
+    if created is not None and without_time(client.counted):
+        _set_counted(call, created, client.counted)
+
+
+def _creation(
+    call: Call, schema: str, client: ClientTable, *, default: str
+) -> CreateTable | CreateView:
+    definition = client.definition
+    if not isinstance(definition, TableDefinition):
+        return CreateView(schema=schema, definition=definition)
+    if definition.kind is TableKind.EXTERNAL:
+        _make_folder(call, definition.location)
+        return CreateTable(schema=schema, definition=definition)
+    place = client.location
+    if place is None or same_location(place, default):
+        place = default
+    return CreateTable(schema=schema, definition=definition, managed_location=place)
+
+
+def _make_folder(call: Call, location: str | None) -> None:
+    """Make the folder of an external table if it lies in reach: Spark refuses to read without."""
+    if location is not None and call.folders.reaches(location):
+        with suppress(StrandlineError):
+            call.folders.make(location)
+
+
+@changes("drop_table", "drop_table_with_environment_context")
+def drop_table(call: Call) -> None:
+    sent, name = call.text("dbname"), call.text("name")
+    missing = ObjectNotFound(f"{sent}.{name} table not found")
+    schema = present_schema(sent)
+    if call.reading.catalog.relation(schema, name) is None:
+        raise missing
+    try:
+        call.execute(
+            DropTable(schema=schema, table=name, keep_data=not call.args.get("deleteData", False))
+        )
+    except ObjectNotFound:
+        raise missing from None
+
+
+@changes("alter_table", "alter_table_with_environment_context", "alter_table_with_cascade")
+def alter_table(call: Call) -> None:
+    context = call.args.get("environment_context") or {}
+    _alter(call, call.text("dbname"), call.text("tbl_name"), call.struct("new_tbl"), context)
+
+
+@changes("alter_table_req")
+def alter_table_req(call: Call) -> Struct:
+    request = call.of("req")
+    context = request.args.get("environmentContext") or {}
+    _alter(
+        request, request.text("dbName"), request.text("tableName"), request.struct("table"), context
+    )
+    return {}
+
+
+def _alter(call: Call, sent: str, name: str, table: Struct, context: Struct) -> None:
+    schema = present_schema(sent)
+    if not is_hive_name(table.get("tableName", "")):
+        raise IllegalChange(f"{table.get('tableName')} is not a valid object name")
+    try:
+        scope, old = call.reading.relation(sent, name)
+    except ObjectNotFound as error:
+        raise IllegalChange(error.message) from None
+    refuse_transactional(table, altered=old)
+    location: str | None = None
+    counted: Properties = ()
+    if isinstance(old, TableDescriptor):
+        location, counted = call.reading.location(old), call.reading.counted(scope, old)
+    options = context.get("properties") or {}
+    expected = options.get("expected_parameter_key")
+    command = AlterRelation(
+        schema=schema,
+        name=name,
+        relation_id=old.id,
+        request=table,
+        location=location,
+        counted=counted,
+        expected=None if expected is None else (expected, options.get("expected_parameter_value")),
+        place=call.metastore.table_location,
+    )
+    if expected is not None and (table.get("parameters") or {}).get(expected) is None:
+        raise meta_exception(f"New value for expected key {expected} is not set")
+    try:
+        wanted = command.wanted()
+        if isinstance(old, TableDescriptor) and location is not None:
+            _take_over(call, old, wanted, location)
+        applied = call.execute(command)
+    except WriteConflict as error:
+        raise meta_exception(error.message) from None
+    except InvalidInput as error:
+        raise invalid_operation(error.message) from error
+    new = applied.catalog.table_by_id(old.id)
+    if new is None or location is None or new.transactional:
+        return
+    _move_if_named(call, new, wanted, location)
+    if without_time(wanted.counted) != without_time(counted):
+        _set_counted(call, new, wanted.counted)
+
+
+def _take_over(call: Call, old: TableDescriptor, wanted: ClientTable, location: str) -> None:
+    """An external table that becomes a managed one gets its place from the object store."""
+    new = wanted.definition
+    becomes_managed = isinstance(new, TableDefinition) and new.kind is TableKind.MANAGED
+    if old.kind is TableKind.EXTERNAL and becomes_managed and not old.transactional:
+        call.metastore.store.set_location(None, old.id, wanted.location or location)
+
+
+def _move_if_named(call: Call, table: TableDescriptor, wanted: ClientTable, before: str) -> None:
+    """ALTER TABLE … SET LOCATION of a managed table: its files are looked for there from now on."""
+    place = wanted.location
+    if table.kind is not TableKind.MANAGED or place is None or same_location(place, before):
+        return
+    now = call.metastore.location(table)
+    if not same_location(place, now):
+        call.metastore.store.set_location(None, table.id, place)
+
+
+def _set_counted(call: Call, table: TableDescriptor, counted: Properties) -> None:
+    """Keep the counted parameters, and when that was."""
+    now = str(system_wall_clock() // 1000)
+    dated = properties({LAST_DDL_TIME: now} | dict(counted))
+    call.metastore.store.set_parameters(table.id, dated, author=call.user)

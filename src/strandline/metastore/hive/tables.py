@@ -1,0 +1,132 @@
+"""Methods that read tables and views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from strandline.catalog import Catalog, Relation
+from strandline.errors import ObjectNotFound
+from strandline.metastore.hive.conversion import (
+    EXTERNAL_TABLE,
+    MANAGED_TABLE,
+    TABLE_TYPES,
+    VIRTUAL_VIEW,
+)
+from strandline.metastore.hive.exceptions import meta_exception
+from strandline.metastore.hive.name_patterns import name_pattern
+from strandline.metastore.hive.names import without_catalog
+from strandline.metastore.hive.reading import Scope
+from strandline.metastore.hive.registry import Call, reads
+from strandline.metastore.hive.storage import Struct
+from strandline.metastore.thrift.messages import ThriftException
+from strandline.model.descriptors import SchemaDescriptor, TableKind, ViewDescriptor
+
+
+def shown_type(relation: Relation) -> str:
+    """The type of table that clients see."""
+    if isinstance(relation, ViewDescriptor):
+        return VIRTUAL_VIEW
+    external = relation.kind is TableKind.EXTERNAL or relation.transactional
+    return EXTERNAL_TABLE if external else MANAGED_TABLE
+
+
+def _names(catalog: Catalog, schema: SchemaDescriptor, pattern: str | None) -> list[str]:
+    matches = name_pattern(pattern)
+    names = (name.lower() for name in catalog.relation_names(schema.name))
+    return sorted(name for name in names if matches(name))
+
+
+def _relations(scope: Scope, names: Iterable[str]) -> list[Relation]:
+    found = (scope.catalog.relation(scope.schema.name, name) for name in names)
+    return [relation for relation in found if relation is not None]
+
+
+@reads("get_table")
+def get_table(call: Call) -> Struct:
+    scope, relation = call.reading.relation(call.text("dbname"), call.text("tbl_name"))
+    return call.reading.struct(scope, relation)
+
+
+@reads("get_table_req")
+def get_table_req(call: Call) -> Struct:
+    request = call.of("req")
+    scope, relation = call.reading.relation(request.text("dbName"), request.text("tblName"))
+    return {"table": call.reading.struct(scope, relation)}
+
+
+@reads("get_tables")
+def get_tables(call: Call) -> list[str]:
+    """The names that fit a pattern; none where the schema is missing."""
+    scope = call.reading.find_scope(call.text("db_name"))
+    return [] if scope is None else _names(scope.catalog, scope.schema, call.args.get("pattern"))
+
+
+@reads("get_all_tables")
+def get_all_tables(call: Call) -> list[str]:
+    return get_tables(call)
+
+
+@reads("get_tables_by_type")
+def get_tables_by_type(call: Call) -> list[str]:
+    wanted = call.text("tableType")
+    if wanted not in TABLE_TYPES:
+        raise meta_exception(f"{wanted} is not a type of table; there are {', '.join(TABLE_TYPES)}")
+    scope = call.reading.find_scope(call.text("db_name"))
+    if scope is None:
+        return []
+    names = _names(scope.catalog, scope.schema, call.args.get("pattern"))
+    found = _relations(scope, names)
+    return [relation.name.lower() for relation in found if shown_type(relation) == wanted]
+
+
+@reads("get_table_meta")
+def get_table_meta(call: Call) -> list[Struct]:
+    """Type and comment of the tables that fit the patterns, in all schemas that fit theirs."""
+    catalog = call.reading.catalog
+    patterns = call.args.get("db_patterns")
+    fits = name_pattern(None if patterns is None else without_catalog(patterns))
+    types = call.args.get("tbl_types") or TABLE_TYPES
+    rows: list[Struct] = []
+    for schema in catalog.schemas():
+        if not fits(schema.name.lower()):
+            continue
+        scope = Scope(schema.name.lower(), schema, catalog)
+        for relation in _relations(scope, _names(catalog, schema, call.args.get("tbl_patterns"))):
+            row: Struct = {
+                "dbName": scope.name,
+                "tableName": relation.name.lower(),
+                "tableType": shown_type(relation),
+            }
+            if relation.comment is not None:
+                row["comments"] = relation.comment
+            if row["tableType"] in types:
+                rows.append(row)
+    return rows
+
+
+@reads("get_table_objects_by_name")
+def get_table_objects_by_name(call: Call) -> list[Struct]:
+    """The tables that there are of those named, each once."""
+    name = call.text("dbname")
+    scope = call.reading.find_scope(name)
+    if scope is None:
+        message = {"message": f"Could not find database {name}"}
+        raise ThriftException("UnknownDBException", message)
+    return _structs(call, scope, call.texts("tbl_names"))
+
+
+@reads("get_table_objects_by_name_req")
+def get_table_objects_by_name_req(call: Call) -> Struct:
+    request = call.of("req")
+    scope = call.reading.find_scope(request.text("dbName"))
+    if scope is None:
+        raise ObjectNotFound(request.text("dbName"))
+    names = request.args.get("tblNames")
+    if names is None:
+        names = _names(scope.catalog, scope.schema, request.args.get("tablesPattern"))
+    return {"tables": _structs(call, scope, names)}
+
+
+def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struct]:
+    once = dict.fromkeys(name.lower() for name in names)
+    return [call.reading.struct(scope, relation) for relation in _relations(scope, once)]

@@ -1,0 +1,112 @@
+"""A store for tests of the metastore's DML: a real database, and the levers of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from strandline.clock import HybridClock
+from strandline.errors import Fenced
+from strandline.metastore.cached_store import CachedStore, ZoneAssignment
+from strandline.metastore.notifications import Notification, NotificationLog
+from strandline.metastore.object_store import ObjectStore, ProjectsDdl, SqlObjectStore
+from strandline.metastore.rows import DataFileRow, NewRow, Row, RowKind, new_file
+from strandline.metastore.transaction_events import TransactionEvents
+from strandline.sql import open_engine, sqlite_url
+from strandline.transactions import Transactions
+from tests.transactions.catalogs import Catalogs, Table
+
+START_MS = 1_700_000_000_000
+FLIGHTS, CANCELLATIONS, WEATHER = 1, 2, 3
+TABLES = (FLIGHTS, CANCELLATIONS, WEATHER)
+
+
+class Dml:
+    """What a node would hold. ``wall_ms`` is the wall clock, ``fenced`` the fence."""
+
+    def __init__(self, path: Path, *, projector: ProjectsDdl | None = None) -> None:
+        self.wall_ms = START_MS
+        self.fenced = False
+        self.path = path
+        self.database = open_engine(sqlite_url(path))
+        self.clock = HybridClock(lambda: self.wall_ms)
+        self.catalogs = Catalogs()
+        names = ("flights", "cancellations", "weather")
+        self.catalogs.publish(*(Table(i, name) for i, name in zip(TABLES, names, strict=True)))
+        self.log = NotificationLog(self.database, self.clock)
+        self.transactions = Transactions(
+            self.database,
+            self.clock,
+            catalogs=self.catalogs,
+            guard=self.guard,
+            listeners=[TransactionEvents(self.log, projector=projector)],
+        )
+        self.store = SqlObjectStore(
+            self.database, self.transactions, self.log, guard=self.guard, projector=projector
+        )
+
+    def guard(self, connection: Connection) -> None:
+        if self.fenced:
+            raise Fenced("a newer owner has opened the store; nothing was written")
+
+    def cached(
+        self,
+        *,
+        kind: type[CachedStore] = CachedStore,
+        memory_bytes: int = 64 << 20,
+        staleness: float = 0.0,
+        zones: Callable[[int], ZoneAssignment] = lambda table_id: ZoneAssignment(),
+    ) -> CachedStore:
+        """A cache in front of this store."""
+        return kind(
+            self.store,
+            self.log,
+            self.transactions,
+            memory_bytes=memory_bytes,
+            staleness=staleness,
+            zones=zones,
+        )
+
+    def begin(self) -> int:
+        return self.transactions.begin(user="ann").txn_id
+
+    def append(self, *names: str, table_id: int = FLIGHTS) -> int:
+        """Commit files of these names; the transaction's id."""
+        txn_id = self.begin()
+        self.store.stage(txn_id, table_id, add=[data_file(name) for name in names])
+        self.transactions.commit(txn_id)
+        return txn_id
+
+    def events(self, after: int = 0) -> list[Notification]:
+        return self.log.read(after, limit=10_000)
+
+    def verbs(self, after: int = 0) -> list[str]:
+        return [event.verb for event in self.events(after)]
+
+    def contents(self) -> dict[str, list[tuple[object, ...]]]:
+        """Every row of every table of the database, but for the clock."""
+        with self.database.read() as connection:
+            names = connection.exec_driver_sql(
+                "SELECT name FROM sqlite_master WHERE type = 'table'"
+            ).scalars()
+            return {
+                name: [tuple(row) for row in connection.exec_driver_sql(f'SELECT * FROM "{name}"')]
+                for name in list(names)
+            }
+
+
+def data_file(name: str, *, rows: int = 1, bucket: int = -1) -> NewRow:
+    """A data file at the path ``name``."""
+    return new_file(DataFileRow(file_id=1, path=name, rows=rows, bytes=10), bucket=bucket)
+
+
+def names(rows: Sequence[Row]) -> list[str]:
+    return [row.name for row in rows]
+
+
+def files(store: ObjectStore, table_id: int = FLIGHTS, **reader: object) -> list[str]:
+    """The names of the data files that a reader sees; without ``write_ids``, now."""
+    write_ids = reader.get("write_ids")
+    return names(store.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids))  # type: ignore[arg-type]  # a list or nothing

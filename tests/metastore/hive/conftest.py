@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from tests.metastore.hive.hive_node import HiveNode, hive_node
+
+# A time limit for each example would fail by chance on a loaded machine.
+settings.register_profile("without_deadline", deadline=None)
+settings.load_profile("without_deadline")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveNode]:
+    """A node that serves the Hive protocol to all tests of a module."""
+    with hive_node(tmp_path_factory.mktemp("hive") / "store") as node:
+        yield node
+
+
+@pytest.fixture
+def hive(running: HiveNode) -> Iterator[HiveNode]:
+    """The node, with nothing but the empty schemas ``default`` and ``d1``."""
+    with running.client() as client:
+        client.call("create_database", database={"name": "d1"})
+    yield running
+    with running.client() as client:
+        for name in client.call("get_all_databases"):
+            if name != "default":
+                client.call("drop_database", name=name, deleteData=True, cascade=True)
+
+
+@pytest.fixture
+def stub(hive: HiveNode) -> Iterator[Any]:
+    """Apache Thrift's client of ``hive``."""
+    with hive.stub() as client:
+        yield client

@@ -1,0 +1,146 @@
+"""A node that serves the Hive protocol on a free loopback port, and clients of several kinds."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hive_metastore import ThriftHiveMetastore
+from hive_metastore.ttypes import FieldSchema, SerDeInfo, StorageDescriptor, Table
+from thrift.protocol.TBinaryProtocol import TBinaryProtocol
+from thrift.transport.TSocket import TSocket
+from thrift.transport.TTransport import TBufferedTransport
+
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.config import Settings
+from strandline.metastore.hive import HiveMetastoreService
+from strandline.metastore.thrift import ThriftClient, ThriftException, ThriftServer
+from strandline.model.descriptors import TableDescriptor
+from strandline.model.type_parser import parse_type
+from strandline.node import Node
+
+WAIT = 30.0
+
+
+@dataclass
+class HiveNode:
+    """A running service. ``warehouse`` is the URI of its warehouse, as Hadoop prints it."""
+
+    node: Node
+    service: HiveMetastoreService
+    host: str
+    port: int
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def uri(self) -> str:
+        return f"thrift://{self.host}:{self.port}"
+
+    @property
+    def warehouse(self) -> str:
+        return f"file:{self.node.folder}/warehouse"
+
+    def client(self) -> ThriftClient:
+        return ThriftClient(self.host, self.port, timeout=WAIT)
+
+    @contextmanager
+    def stub(self) -> Iterator[Any]:
+        """The client that Apache Thrift generates, for Hive 4 (PyIceberg brings it)."""
+        transport = TBufferedTransport(TSocket(self.host, self.port))
+        transport.open()
+        try:
+            yield ThriftHiveMetastore.Client(TBinaryProtocol(transport))
+        finally:
+            transport.close()
+
+    def create_transactional(self, schema: str, name: str, **columns: str) -> TableDescriptor:
+        """A transactional table, created through a session."""
+        definition = TableDefinition(
+            name=name,
+            columns=tuple(ColumnDefinition(n, parse_type(t)) for n, t in columns.items()),
+            transactional=True,
+            provider="strandline",
+        )
+        session = self.node.session(user="ann")
+        place = f"{self.warehouse}/{schema}.db/{name}"
+        session.execute(CreateTable(schema=schema, definition=definition, managed_location=place))
+        return session.table(f"{schema}.{name}").descriptor
+
+
+@contextmanager
+def hive_node(folder: Path, *, settings: Settings | None = None) -> Iterator[HiveNode]:
+    """Open the store in ``folder`` and serve it while the block runs."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="hive service")
+    thread.start()
+    try:
+        with Node.open(folder, settings=settings) as node:
+            service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+            server = ThriftServer(service.dispatcher, host="127.0.0.1", port=0)
+            asyncio.run_coroutine_threadsafe(server.start(), loop).result(WAIT)
+            host, port = server.address
+            service.announce(f"thrift://{host}:{port}")
+            try:
+                yield HiveNode(node, service, host, port, loop)
+            finally:
+                asyncio.run_coroutine_threadsafe(server.stop(), loop).result(WAIT)
+                stopped = loop.shutdown_default_executor()
+                asyncio.run_coroutine_threadsafe(stopped, loop).result(WAIT)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(WAIT)
+        loop.close()
+
+
+def storage(*, columns: Any = None, location: str | None = None) -> Any:
+    """A storage descriptor as a Hive client writes it; by default of ``A int, b string``."""
+    if columns is None:
+        columns = [FieldSchema("A", "int", "c1"), FieldSchema("b", "string", None)]
+    return StorageDescriptor(
+        cols=columns,
+        location=location,
+        inputFormat="in",
+        outputFormat="out",
+        serdeInfo=SerDeInfo(serializationLib="serde", parameters={"serialization.format": "1"}),
+        numBuckets=-1,
+        parameters={},
+    )
+
+
+def table(name: str, *, schema: str = "d1", sd: Any = None, **fields: Any) -> Any:
+    """A table as a Hive client writes it."""
+    return Table(tableName=name, dbName=schema, sd=sd or storage(), **fields)
+
+
+def outcome(call: Any) -> object:
+    """What a call gives; for an exception of the protocol its name and message."""
+    try:
+        return call()
+    except ThriftException as error:
+        return error.name, error.value.get("message")
+    except Exception as error:
+        return type(error).__name__, getattr(error, "message", str(error))
+
+
+def refusal(call: Any) -> tuple[str, str]:
+    """The name and the message of the exception that a call ends in."""
+    found = outcome(call)
+    assert isinstance(found, tuple), f"it was not refused, it gave {found!r}"
+    kind, text = found
+    return str(kind), str(text)
+
+
+def plain(value: Any) -> Any:
+    """A value of Apache Thrift as dicts and lists; absent fields are left out."""
+    if hasattr(value, "__dict__"):
+        return {name: plain(field) for name, field in vars(value).items() if field is not None}
+    if isinstance(value, list | set | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    return value

@@ -1,0 +1,92 @@
+"""An unmodified Spark, in a process of its own, whose only link is the metastore's address.
+
+A process can have one Spark session, and its metastore is fixed when it starts; so tests talk to
+one over pipes, a JSON text in a line each way. Run as a script this module is the other end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+
+class SparkError(Exception):
+    """What Spark said against a statement."""
+
+
+class SparkProcess:
+    """A Spark session with Hive support. ``warehouse`` is where it puts what it creates."""
+
+    def __init__(self, uri: str, warehouse: Path) -> None:
+        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment["PYSPARK_PYTHON"] = sys.executable
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", __file__, uri, str(warehouse)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            cwd=warehouse.parent,
+            text=True,
+        )
+
+    def sql(self, text: str) -> list[list[Any]]:
+        """The rows of a statement. Raises `SparkError`."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(text) + "\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith("ANSWER "):
+                kind, answer = json.loads(line.removeprefix("ANSWER "))
+                if kind == "error":
+                    raise SparkError(answer)
+                rows: list[list[Any]] = answer
+                return rows
+        raise SparkError("the process has ended")
+
+    def column(self, text: str, number: int = 0) -> list[Any]:
+        """One column of the rows of a statement."""
+        return [row[number] for row in self.sql(text)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.communicate(timeout=60)
+
+
+def serve(uri: str, warehouse: str) -> None:
+    """Answer the statements that come on standard input, until it ends."""
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", warehouse)
+        .config("spark.hadoop.hive.metastore.uris", uri)
+        .enableHiveSupport()
+        .getOrCreate()
+    )
+    for line in sys.stdin:
+        try:
+            answer = "rows", [list(row) for row in spark.sql(json.loads(line)).collect()]
+        except Exception as error:
+            answer = "error", str(error)  # type: ignore[assignment]  # the other kind
+        print("ANSWER " + json.dumps(answer, default=str), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], sys.argv[2])

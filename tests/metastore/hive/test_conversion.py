@@ -1,0 +1,210 @@
+"""What Hive's own metastore answers about tables that Spark made is what this service answers.
+
+The tables in ``spark_tables.json`` were recorded between Spark 4.3 and Hive 2.3.10: what Spark sent
+to create each, and what it was answered later. What Hive's server sets by itself is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.catalog.commands import TableDefinition
+from strandline.catalog.commands.definition import describe
+from strandline.errors import InvalidInput, UnsupportedOperation
+from strandline.metastore.hive.conversion import read_table, table_struct, table_type_of
+from strandline.metastore.hive.parameters import is_counted
+from strandline.model.descriptors import TableDescriptor, TableKind
+from tests.metastore.hive.hive_node import HiveNode
+
+RECORDED: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "spark_tables.json").read_text()
+)
+SET_BY_SERVER = {"createTime"}
+
+
+def described(table: dict[str, Any], *, location: str = "file:/w/d1.db/t") -> TableDescriptor:
+    definition = read_table(table, default_location=location).definition
+    assert isinstance(definition, TableDefinition)
+    return describe(definition, table_id=7, schema_id=1, zone_id=2, created=99)
+
+
+def answered(table: dict[str, Any], *, location: str = "file:/w/d1.db/t") -> dict[str, Any]:
+    """The table as it comes out again, without the counted parameters."""
+    struct = table_struct(
+        described(table, location=location), schema="d1", location=location, counted=()
+    )
+    struct["parameters"] = {k: v for k, v in struct["parameters"].items() if not is_counted(k)}
+    return struct
+
+
+def hive_table(**fields: Any) -> dict[str, Any]:
+    sd = {
+        "cols": [{"name": "a", "type": "int"}],
+        "serdeInfo": {"parameters": {}},
+        "numBuckets": -1,
+    }
+    return {"tableName": "t", "dbName": "d1", "sd": sd, **fields}
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=lambda pair: str(pair["sent"]["tableName"]))
+def test_a_table_of_spark_comes_back_as_from_hive(hive: HiveNode, recorded: dict[str, Any]) -> None:
+    moved = json.loads(json.dumps(recorded).replace("file:/warehouse", hive.warehouse))
+    sent, expected = moved["sent"], moved["answered"]
+    database = {"name": "nyc", "locationUri": f"{hive.warehouse}/nyc.db"}
+    with hive.client() as client:
+        client.call("create_database", database=database)
+        client.call("create_table_with_environment_context", tbl=sent)
+        found = client.call("get_table", dbname="nyc", tbl_name=sent["tableName"])
+    found["sd"].pop("skewedInfo")
+    found["parameters"].pop("transient_lastDdlTime")
+    assert {k: v for k, v in found.items() if k not in SET_BY_SERVER} == expected
+
+
+def test_a_table_of_hive_comes_back_in_lower_case_with_what_hive_fills_in() -> None:
+    sent = hive_table(
+        tableName="T1",
+        partitionKeys=[{"name": "P", "type": "int"}],
+        parameters={"x": "y"},
+    )
+    sent["sd"]["cols"] = [{"name": "A", "type": "struct<B:decimal>", "comment": "c"}]
+    found = answered(sent)
+    assert (found["tableName"], found["tableType"], found["retention"]) == (
+        "t1",
+        "MANAGED_TABLE",
+        0,
+    )
+    assert found["sd"]["cols"] == [{"name": "a", "type": "struct<B:decimal>", "comment": "c"}]
+    assert found["partitionKeys"] == [{"name": "p", "type": "int"}]
+    assert found["parameters"] == {"x": "y"}
+    assert (found["sd"]["bucketCols"], found["sd"]["compressed"]) == ([], False)
+
+
+@pytest.mark.parametrize("buckets", [-1, 0, 4])
+def test_the_number_of_buckets_comes_back_as_it_was_sent(buckets: int) -> None:
+    sent = hive_table()
+    sent["sd"]["numBuckets"] = buckets
+    found = answered(sent)["sd"]
+    assert (found["numBuckets"], found["parameters"]) == (buckets, {})
+
+
+@pytest.mark.parametrize(
+    ("named", "external", "expected"),
+    [
+        ("MANAGED_TABLE", None, "MANAGED_TABLE"),
+        ("MANAGED_TABLE", "TRUE", "EXTERNAL_TABLE"),
+        ("MANAGED_TABLE", "true", "MANAGED_TABLE"),
+        ("EXTERNAL_TABLE", None, "MANAGED_TABLE"),
+        ("EXTERNAL_TABLE", "TRUE", "EXTERNAL_TABLE"),
+        (None, "TRUE", "EXTERNAL_TABLE"),
+        (None, None, "MANAGED_TABLE"),
+        ("VIRTUAL_VIEW", None, "VIRTUAL_VIEW"),
+    ],
+)
+def test_the_parameter_external_decides_the_type(
+    named: str | None, external: str | None, expected: str
+) -> None:
+    parameters = {} if external is None else {"EXTERNAL": external}
+    assert table_type_of({"tableType": named, "parameters": parameters}) == expected
+
+
+def test_a_table_of_an_unknown_type_is_refused() -> None:
+    with pytest.raises(UnsupportedOperation):
+        table_type_of({"tableType": "MATERIALIZED_VIEW"})
+
+
+def test_counted_parameters_are_split_off_and_defining_ones_stay() -> None:
+    counted = {
+        "numRows": "1",
+        "totalSize": "2",
+        "spark.sql.statistics.colStats.a.min": "0",
+        "COLUMN_STATS_ACCURATE": "{}",
+    }
+    sent = hive_table(parameters=counted | {"metadata_location": "m0", "comment": "flights"})
+    split = read_table(sent, default_location="file:/w/t")
+    assert dict(split.counted) == counted
+    assert dict(split.definition.properties) == {"metadata_location": "m0"}
+    assert split.definition.comment == "flights"
+
+
+def test_spark_s_schema_decides_the_columns_and_is_not_kept_as_text() -> None:
+    schema = (
+        '{"type":"struct","fields":[{"name":"Id","type":"long","nullable":false,'
+        '"metadata":{"k":1}},{"name":"D","type":"date","nullable":true,"metadata":{}}]}'
+    )
+    sent = hive_table(
+        partitionKeys=[{"name": "d", "type": "date"}],
+        parameters={
+            "spark.sql.sources.provider": "parquet",
+            "spark.sql.sources.schema": schema,
+            "spark.sql.sources.schema.numPartCols": "1",
+            "spark.sql.sources.schema.partCol.0": "D",
+        },
+    )
+    sent["sd"]["cols"] = [{"name": "id", "type": "bigint"}]
+    table = described(sent)
+    assert [(c.name, c.nullable, c.metadata) for c in table.columns] == [
+        ("Id", False, '{"k":1}'),
+        ("D", True, ""),
+    ]
+    assert (table.provider, table.storage.hive_columns) == ("parquet", None)
+    assert schema not in str(table)
+    assert answered(sent)["parameters"] == sent["parameters"]
+
+
+def test_a_placeholder_for_columns_that_hive_cannot_spell_is_not_kept() -> None:
+    recorded = next(p["sent"] for p in RECORDED if p["sent"]["tableName"] == "char_t")
+    assert described(recorded).storage.hive_columns is None
+
+
+def test_columns_that_a_hive_client_changed_are_followed_where_spark_s_schema_was_not() -> None:
+    recorded = next(p["sent"] for p in RECORDED if p["sent"]["tableName"] == "airlines")
+    shown = answered(recorded)
+    changed = json.loads(json.dumps(shown))
+    changed["sd"]["cols"].append({"name": "x", "type": "int", "comment": "new"})
+    split = read_table(changed, default_location="file:/w/d1.db/t", shown=shown)
+    assert [(c.name, c.comment) for c in split.definition.columns] == [
+        ("Carrier", "code"),
+        ("name", None),
+        ("x", "new"),
+    ]
+
+
+def test_the_path_of_a_managed_table_moves_with_it() -> None:
+    sent = hive_table()
+    sent["sd"]["serdeInfo"]["parameters"] = {"path": "file:///w/d1.db/t"}
+    table = described(sent)
+    struct = table_struct(table, schema="d1", location="file:/w/d1.db/renamed", counted=())
+    assert struct["sd"]["serdeInfo"]["parameters"] == {"path": "file:/w/d1.db/renamed"}
+
+
+def test_an_external_table_keeps_its_place_in_the_definition() -> None:
+    sent = hive_table(tableType="EXTERNAL_TABLE", parameters={"EXTERNAL": "TRUE"})
+    sent["sd"]["location"] = "/data//x/"
+    table = described(sent)
+    assert (table.kind, table.location) == (TableKind.EXTERNAL, "file:/data/x")
+
+
+@pytest.mark.parametrize("text", ["INT", "foo", "Array<int>", "struct<a>", ""])
+def test_a_type_that_hive_does_not_know_is_refused_in_its_words(text: str) -> None:
+    sent = hive_table()
+    sent["sd"]["cols"] = [{"name": "a", "type": text}]
+    with pytest.raises(InvalidInput, match=f"^Invalid column type: {text}"):
+        read_table(sent, default_location="file:/w/t")
+
+
+def test_skewed_tables_are_refused() -> None:
+    sent = hive_table()
+    sent["sd"]["skewedInfo"] = {"skewedColNames": ["a"]}
+    with pytest.raises(UnsupportedOperation):
+        read_table(sent, default_location="file:/w/t")
+
+
+def test_partition_keys_that_contradict_spark_s_schema_are_refused() -> None:
+    recorded = next(p["sent"] for p in RECORDED if p["sent"]["tableName"] == "weather")
+    wrong = {**recorded, "partitionKeys": [{"name": "day", "type": "int"}]}
+    with pytest.raises(InvalidInput):
+        read_table(wrong, default_location="file:/w/t")

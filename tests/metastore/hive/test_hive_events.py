@@ -1,0 +1,179 @@
+"""The notification log as Hive's clients read it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hive_metastore.ttypes import FieldSchema, NotificationEventRequest, Partition
+
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.metastore.rows import DataFileRow
+from strandline.model.types import INT
+from tests.metastore.hive.hive_node import HiveNode, storage, table
+
+
+@pytest.fixture
+def since(stub: Any) -> int:
+    """The last event before the test."""
+    found: int = stub.get_current_notificationEventId().eventId
+    return found
+
+
+def events(stub: Any, since: int, **fields: Any) -> list[Any]:
+    found = stub.get_next_notification(NotificationEventRequest(lastEvent=since, **fields)).events
+    return list(found)
+
+
+def message(event: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(event.message)
+    assert found["timestamp"] == event.eventTime
+    assert (event.messageFormat, found["server"]) == ("json-0.2", "")
+    return found
+
+
+def kinds(found: list[Any]) -> list[str]:
+    return [event.eventType for event in found]
+
+
+def name_in(text: str) -> str:
+    """The name of the table, partition or database in the text of an embedded object."""
+    found: str = json.loads(text)["1"]["str"]
+    return found
+
+
+def test_ddl_on_schemas(stub: Any, since: int) -> None:
+    database = stub.get_database("d1")
+    database.parameters = {"k": "v"}
+    stub.alter_database("d1", database)
+    stub.drop_database("d1", True, True)
+    altered, dropped = events(stub, since)
+    assert kinds([altered, dropped]) == ["ALTER_DATABASE", "DROP_DATABASE"]
+    assert (altered.dbName, dropped.dbName) == ("d1", "d1")
+    after = json.loads(message(altered)["dbObjAfterJson"])
+    assert after["4"] == {"map": ["str", "str", 1, {"k": "v"}]}
+
+
+def test_ddl_on_tables(stub: Any, since: int) -> None:
+    stub.create_table(table("t1"))
+    new = stub.get_table("d1", "t1")
+    new.sd.cols.append(FieldSchema("c", "int", None))
+    stub.alter_table("d1", "t1", new)
+    stub.drop_table("d1", "t1", True)
+    found = events(stub, since)
+    assert kinds(found) == ["CREATE_TABLE", "ALTER_TABLE", "DROP_TABLE"]
+    assert {(event.dbName, event.tableName) for event in found} == {("d1", "t1")}
+    created, altered, dropped = map(message, found)
+    assert (created["tableType"], created["files"]) == ("MANAGED_TABLE", [])
+    columns = [
+        json.loads(altered[key])["7"]["rec"]["1"]["lst"][1]
+        for key in ("tableObjBeforeJson", "tableObjAfterJson")
+    ]
+    assert columns == [2, 3]
+    assert altered["isTruncateOp"] == "false"
+    assert name_in(dropped["tableObjJson"]) == "t1"
+
+
+def test_a_rename_is_filed_under_the_new_name_and_tells_the_old_one(stub: Any, since: int) -> None:
+    stub.create_table(table("t1"))
+    new = stub.get_table("d1", "t1")
+    new.tableName = "t2"
+    stub.alter_table("d1", "t1", new)
+    _, renamed = events(stub, since)
+    assert (renamed.eventType, renamed.tableName) == ("ALTER_TABLE", "t2")
+    told = message(renamed)
+    assert told["table"] == "t1"
+    assert name_in(told["tableObjBeforeJson"]) == "t1"
+    assert name_in(told["tableObjAfterJson"]) == "t2"
+
+
+def test_a_view_is_a_table_of_its_type(stub: Any, since: int) -> None:
+    view = table("v", tableType="VIRTUAL_VIEW", viewOriginalText="q", viewExpandedText="q")
+    stub.create_table(view)
+    stub.drop_table("d1", "v", True)
+    found = events(stub, since)
+    assert kinds(found) == ["CREATE_TABLE", "DROP_TABLE"]
+    assert {message(event)["tableType"] for event in found} == {"VIRTUAL_VIEW"}
+
+
+def test_changes_of_partitions(stub: Any, since: int) -> None:
+    def partition(value: str, **fields: Any) -> Any:
+        return Partition([value], "d1", "t1", sd=storage(), **fields)
+
+    stub.create_table(table("t1", partitionKeys=[FieldSchema("p", "string", None)]))
+    stub.add_partitions([partition("a"), partition("b")])
+    stub.alter_partition("d1", "t1", partition("a", parameters={"k": "v"}))
+    stub.rename_partition("d1", "t1", ["a"], partition("z"))
+    stub.drop_partition("d1", "t1", ["b"], True)
+    found = [event for event in events(stub, since) if event.eventType != "COMMIT_TXN"]
+    assert kinds(found) == [
+        "CREATE_TABLE",
+        "ADD_PARTITION",
+        "ALTER_PARTITION",
+        "ALTER_PARTITION",
+        "DROP_PARTITION",
+    ]
+    _, added, altered, renamed, dropped = map(message, found)
+    assert added["partitions"] == [{"p": "a"}, {"p": "b"}]
+    values = [json.loads(text)["1"]["lst"] for text in added["partitionListJson"]]
+    assert values == [["str", 1, "a"], ["str", 1, "b"]]
+    assert altered["keyValues"] == {"p": "a"}
+    assert '"k":"v"' in altered["partitionObjAfterJson"]
+    assert '"k":"v"' not in altered["partitionObjBeforeJson"]
+    before, after = renamed["partitionObjBeforeJson"], renamed["partitionObjAfterJson"]
+    assert [json.loads(text)["1"]["lst"][2] for text in (before, after)] == ["a", "z"]
+    assert dropped["partitions"] == [{"p": "b"}]
+    assert name_in(dropped["tableObjJson"]) == "t1"
+
+
+def test_transactions_tell_of_their_writes_and_of_their_end(
+    hive: HiveNode, stub: Any, since: int
+) -> None:
+    flights = hive.create_transactional("d1", "flights", id="bigint")
+    session = hive.node.session(user="ann")
+    committed, aborted = session.begin().txn_id, session.begin().txn_id
+    file = DataFileRow(file_id=1, path="a.parquet", rows=1, bytes=9)
+    session.stage(committed, flights.id, add=[file])
+    session.commit(committed)
+    session.allocate_write_id(aborted, flights.id)
+    session.abort(aborted)
+    found = events(stub, since)
+    assert kinds(found) == ["CREATE_TABLE", "ACID_WRITE", "COMMIT_TXN", "ABORT_TXN"]
+    write, commit, abort = map(message, found[1:])
+    assert (write["txnid"], write["writeId"], write["table"]) == (committed, 1, "flights")
+    assert write["files"] == ["a.parquet"]
+    assert (commit["txnid"], abort["txnid"]) == (committed, aborted)
+
+
+def test_statistics_of_a_table_are_an_alter_of_it(stub: Any, since: int) -> None:
+    stub.create_table(table("t1"))
+    new = stub.get_table("d1", "t1")
+    new.parameters["numRows"] = "5"
+    stub.alter_table("d1", "t1", new)
+    assert kinds(events(stub, since)) == ["CREATE_TABLE", "ALTER_TABLE", "COMMIT_TXN"]
+
+
+def test_numbers_have_no_gap_and_are_given_in_pieces(stub: Any, since: int) -> None:
+    for number in range(4):
+        stub.create_table(table(f"t{number}"))
+    assert [event.eventId for event in events(stub, since)] == list(range(since + 1, since + 5))
+    assert [event.eventId for event in events(stub, since + 1, maxEvents=2)] == [
+        since + 2,
+        since + 3,
+    ]
+    assert stub.get_current_notificationEventId().eventId == since + 4
+    assert events(stub, since, eventTypeSkipList=["CREATE_TABLE"]) == []
+
+
+def test_everything_since_the_store_was_made_can_be_told(hive: HiveNode, stub: Any) -> None:
+    hive.node.session(user="ann").execute(
+        CreateTable(
+            schema="d1",
+            definition=TableDefinition(name="t", columns=(ColumnDefinition("a", INT),)),
+            managed_location=f"{hive.warehouse}/d1.db/t",
+        )
+    )
+    found = events(stub, 0)
+    assert [event.eventId for event in found] == list(range(1, len(found) + 1))
+    assert all(json.loads(event.message) for event in found)

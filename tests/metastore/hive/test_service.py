@@ -1,0 +1,226 @@
+"""How the service answers: fresh, from memory where it can, and as who asks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Partition
+
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.config import Settings
+from strandline.metastore.hive import HiveMetastoreService
+from strandline.metastore.hive.registry import METHODS, Call
+from strandline.metastore.rows import PartitionRow, new_partition
+from strandline.metastore.thrift import HIVE_METASTORE, ApplicationException, ConnectionInfo
+from strandline.model.types import INT
+from strandline.node import Node
+from tests.metastore.hive.hive_node import (
+    WAIT,
+    HiveNode,
+    hive_node,
+    outcome,
+    refusal,
+    storage,
+    table,
+)
+
+
+def statistics(hive: HiveNode) -> Any:
+    async def on_loop() -> Any:
+        return hive.service.statistics()
+
+    return asyncio.run_coroutine_threadsafe(on_loop(), hive.loop).result(WAIT)
+
+
+def test_every_method_is_one_of_the_protocol() -> None:
+    assert set(METHODS) <= set(HIVE_METASTORE.methods)
+
+
+def test_an_answer_is_kept_until_somebody_commits(hive: HiveNode, stub: Any) -> None:
+    stub.create_table(table("t1"))
+    stub.get_table("d1", "t1")
+    before = statistics(hive)
+    for _ in range(10):
+        stub.get_table("d1", "t1")
+    after = statistics(hive)
+    assert after.kept.hits == before.kept.hits + 10
+    assert (after.at_once, after.waited) == (before.at_once, before.waited)
+    new = stub.get_table("d1", "t1")
+    new.parameters["k"] = "v"
+    stub.alter_table("d1", "t1", new)
+    assert stub.get_table("d1", "t1").parameters["k"] == "v"
+
+
+def test_a_kept_answer_does_not_outlive_a_commit_of_another_node(hive: HiveNode, stub: Any) -> None:
+    stub.create_table(table("t1", partitionKeys=[FieldSchema("p", "string", None)]))
+    ours = Partition(["ours"], "d1", "t1", sd=storage())
+    stub.add_partition(ours)
+    assert stub.get_partition_names("d1", "t1", -1) == ["p=ours"]
+    with Node.open(hive.node.folder) as other:
+        service = HiveMetastoreService(other.metastore, notifications=other.notifications)
+        connection = ConnectionInfo(1, "test")
+        for number in range(20):
+            partition = {"values": [f"{number:02d}"], "dbName": "d1", "tableName": "t1"}
+            asyncio.run(service.handle(connection, "add_partition", {"new_part": partition}))
+            names = stub.get_partition_names("d1", "t1", -1)
+            assert len(names) == number + 2
+            new = {"tableName": f"x{number}", "dbName": "d1", "sd": {"serdeInfo": {}, "cols": []}}
+            asyncio.run(service.handle(connection, "create_table", {"tbl": new}))
+            assert len(stub.get_all_tables("d1")) == number + 2
+
+
+def test_rows_of_another_node_are_seen_at_once_however_lazy_memory_may_be(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(metadata_staleness_ms=60_000)
+    store = tmp_path / "store"
+    with hive_node(store, settings=settings) as running, running.stub() as client:
+        client.create_database(Database(name="d1"))
+        client.create_table(table("t1", partitionKeys=[FieldSchema("p", "string", None)]))
+        running.node.store.stop()
+        assert client.get_partition_names("d1", "t1", -1) == []
+        with Node.open(running.node.folder) as other:
+            table_id = other.session(user="ann").table("d1.t1").descriptor.id
+            with other.store.change(table_id, author="ann") as change:
+                row = PartitionRow(values=("a",), location="p=a")
+                change.add(new_partition(row, name="p=a"))
+            assert client.get_partition_names("d1", "t1", -1) == ["p=a"]
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_an_answer_that_a_commit_overtook_is_not_kept(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, patient: bool
+) -> None:
+    method = METHODS["get_tables"]
+
+    def overtaken(call: Call) -> Any:
+        if patient:
+            call.reading.need_patience()
+        found = method.handler(call)
+        definition = TableDefinition(name="new", columns=(ColumnDefinition("a", INT),))
+        command = CreateTable(schema="d1", definition=definition, if_not_exists=True)
+        hive.node.session(user="ann").execute(command)
+        return found
+
+    monkeypatch.setitem(METHODS, "get_tables", replace(method, handler=overtaken))
+    assert stub.get_tables("d1", "*") == []
+    assert stub.get_tables("d1", "*") == ["new"]
+
+
+def test_a_default_that_hive_s_clients_never_see_outlives_their_alter(
+    hive: HiveNode, stub: Any
+) -> None:
+    column = ColumnDefinition("a", INT, default="7")
+    definition = TableDefinition(name="t1", columns=(column,))
+    session = hive.node.session(user="ann")
+    session.execute(CreateTable(schema="d1", definition=definition))
+    new = stub.get_table("d1", "t1")
+    new.parameters["k"] = "v"
+    stub.alter_table("d1", "t1", new)
+    found = session.table("d1.t1").descriptor
+    assert (found.columns[0].default, dict(found.properties)["k"]) == ("7", "v")
+
+
+def test_what_needs_the_catalog_alone_is_answered_at_once(hive: HiveNode, stub: Any) -> None:
+    stub.create_table(table("t1"))
+    before = statistics(hive)
+    stub.get_database("d1")
+    stub.get_tables("d1", "*")
+    outcome(lambda: stub.get_table("d1", "nope"))
+    after = statistics(hive)
+    assert (after.at_once - before.at_once, after.waited - before.waited) == (2, 0)
+
+
+def test_a_table_that_memory_holds_is_answered_at_once(hive: HiveNode, stub: Any) -> None:
+    stub.create_table(table("t1"))
+    stub.get_table("d1", "t1")
+    before = statistics(hive)
+    # The same question in another spelling: its answer was not kept.
+    stub.get_table("D1", "T1")
+    assert statistics(hive).at_once == before.at_once + 1
+
+
+def test_changes_are_made_as_the_user_who_asks(hive: HiveNode, stub: Any) -> None:
+    session = hive.node.session(user="ann")
+    stub.create_table(table("t1"))
+    stub.set_ugi("bob", [])
+    stub.create_table(table("t2"))
+    assert [version.author for version in session.history()[-2:]] == ["anonymous", "bob"]
+
+
+def test_statistics_make_no_version(hive: HiveNode, stub: Any) -> None:
+    stub.create_table(table("t1"))
+    version = hive.node.metastore.catalogs.present().version
+    new = stub.get_table("d1", "t1")
+    new.parameters.update({"numRows": "7", "spark.sql.statistics.totalSize": "9"})
+    stub.alter_table("d1", "t1", new)
+    found = stub.get_table("d1", "t1").parameters
+    assert (found["numRows"], found["spark.sql.statistics.totalSize"]) == ("7", "9")
+    assert hive.node.metastore.catalogs.present().version == version
+    new = stub.get_table("d1", "t1")
+    del new.parameters["numRows"]
+    stub.alter_table("d1", "t1", new)
+    assert "numRows" not in stub.get_table("d1", "t1").parameters
+
+
+def test_counted_parameters_of_a_new_table_are_kept(hive: HiveNode, stub: Any) -> None:
+    stub.create_table(table("t1", parameters={"numRows": "3"}))
+    assert stub.get_table("d1", "t1").parameters["numRows"] == "3"
+
+
+def test_of_several_that_expect_one_value_exactly_one_sets_the_next(
+    hive: HiveNode, stub: Any
+) -> None:
+    stub.create_table(table("t1", parameters={"metadata_location": "m0"}))
+    start = threading.Barrier(8)
+
+    def commit(number: int) -> object:
+        with hive.stub() as client:
+            new = client.get_table("d1", "t1")
+            new.parameters["metadata_location"] = f"m{number}"
+            expected = {"expected_parameter_key": "metadata_location"}
+            expected["expected_parameter_value"] = "m0"
+            start.wait(WAIT)
+            context = EnvironmentContext(expected)
+            return outcome(
+                lambda: client.alter_table_with_environment_context("d1", "t1", new, context)
+            )
+
+    with ThreadPoolExecutor(8) as pool:
+        outcomes = list(pool.map(commit, range(1, 9)))
+    winners = [number for number, found in enumerate(outcomes, start=1) if found is None]
+    assert len(winners) == 1
+    assert stub.get_table("d1", "t1").parameters["metadata_location"] == f"m{winners[0]}"
+    refusals = [found for found in outcomes if isinstance(found, tuple)]
+    assert {kind for kind, _ in refusals} == {"MetaException"}
+    assert all(text.startswith("The table has been modified.") for _, text in refusals)
+
+
+def test_dropping_a_schema_without_its_data_leaves_the_files(hive: HiveNode, stub: Any) -> None:
+    stub.create_table(table("t1"))
+    folder = Path(stub.get_table("d1", "t1").sd.location.removeprefix("file:"))
+    (folder / "part-0").write_text("rows")
+    stub.drop_database("d1", False, True)
+    assert (folder / "part-0").read_text() == "rows"
+
+
+def test_a_method_that_is_not_there_is_said_to_be_so(hive: HiveNode) -> None:
+    with pytest.raises(ApplicationException) as raised:
+        hive.service.handle(ConnectionInfo(1, "test"), "lock", {})
+    assert (raised.value.kind, raised.value.message) == (1, "Invalid method name: 'lock'")
+
+
+def test_names_may_carry_the_catalog_as_clients_of_hive_3_send_it(
+    hive: HiveNode, stub: Any
+) -> None:
+    stub.create_table(table("t1", schema="@hive#d1"))
+    assert stub.get_all_tables("@hive#d1") == ["t1"]
+    assert stub.get_table("@hive#D1", "t1").dbName == "d1"
+    assert stub.get_databases("@hive#d*") == ["d1", "default"]
+    assert refusal(lambda: stub.get_database("@spark#d1"))[0] == "NoSuchObjectException"

@@ -1,0 +1,155 @@
+"""An unmodified Spark 4.3 on this metastore: what it creates, writes, alters, lists and drops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.metastore.hive.hive_node import HiveNode, hive_node
+from tests.metastore.hive.spark_process import SparkError, SparkProcess
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveNode]:
+    with hive_node(tmp_path_factory.mktemp("spark") / "store") as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def spark(served: HiveNode) -> Iterator[SparkProcess]:
+    with SparkProcess(served.uri, served.node.folder / "warehouse") as process:
+        process.sql("CREATE DATABASE nyc COMMENT 'flights'")
+        process.sql("USE nyc")
+        yield process
+
+
+def test_a_parquet_table_is_created_written_altered_renamed_and_dropped(
+    spark: SparkProcess, served: HiveNode
+) -> None:
+    spark.sql("CREATE TABLE airlines (Carrier STRING COMMENT 'code', name STRING) USING parquet")
+    spark.sql("INSERT INTO airlines VALUES ('UA', 'United'), ('AA', 'American')")
+    spark.sql("ALTER TABLE airlines ADD COLUMNS (x INT)")
+    assert spark.sql("SELECT * FROM airlines ORDER BY 1") == [
+        ["AA", "American", None],
+        ["UA", "United", None],
+    ]
+    assert spark.sql("DESCRIBE airlines")[0] == ["Carrier", "string", "code"]
+    spark.sql("ALTER TABLE airlines SET TBLPROPERTIES ('k' = 'v')")
+    spark.sql("COMMENT ON TABLE airlines IS 'who flies'")
+    assert ["k", "v"] in spark.sql("SHOW TBLPROPERTIES airlines")
+    version = served.node.metastore.catalogs.present().version
+    spark.sql("ANALYZE TABLE airlines COMPUTE STATISTICS FOR COLUMNS Carrier")
+    assert served.node.metastore.catalogs.present().version == version
+    details = dict(row[:2] for row in spark.sql("DESCRIBE EXTENDED airlines"))
+    assert details["Statistics"].endswith("2 rows")
+    assert details["Comment"] == "who flies"
+    spark.sql("ALTER TABLE airlines RENAME TO carriers")
+    assert spark.column("SELECT count(*) FROM carriers") == [2]
+    spark.sql("TRUNCATE TABLE carriers")
+    assert spark.column("SELECT count(*) FROM carriers") == [0]
+    spark.sql("DROP TABLE carriers")
+    assert spark.column("SHOW TABLES LIKE 'carriers'") == []
+    spark.sql("CREATE TABLE carriers (a INT) USING parquet")
+    assert spark.column("SELECT count(*) FROM carriers") == [0]
+
+
+def test_a_partitioned_table_is_pruned_listed_and_changed(spark: SparkProcess) -> None:
+    spark.sql(
+        "CREATE TABLE weather (temp DOUBLE, d DECIMAL(10,2), month INT) USING parquet "
+        "PARTITIONED BY (month)"
+    )
+    spark.sql("INSERT INTO weather VALUES (1.0, 2.5, 1), (2.0, 3.5, 2), (3.0, 4.5, 3)")
+    assert spark.column("SHOW PARTITIONS weather") == ["month=1", "month=2", "month=3"]
+    assert spark.column("SHOW PARTITIONS weather PARTITION (month = 2)") == ["month=2"]
+    assert spark.column("SELECT temp FROM weather WHERE month = 1") == [1.0]
+    assert spark.column("SELECT temp FROM weather WHERE month IN (2, 3) ORDER BY 1") == [2.0, 3.0]
+    spark.sql("ALTER TABLE weather PARTITION (month = 2) RENAME TO PARTITION (month = 9)")
+    assert spark.column("SELECT temp FROM weather WHERE month > 3") == [2.0]
+    spark.sql("ALTER TABLE weather DROP PARTITION (month = 3)")
+    spark.sql("ALTER TABLE weather ADD PARTITION (month = 3)")
+    assert spark.column("SELECT count(*) FROM weather") == [2]
+    spark.sql("ANALYZE TABLE weather PARTITION (month = 1) COMPUTE STATISTICS")
+    spark.sql("MSCK REPAIR TABLE weather")
+    assert spark.column("SHOW PARTITIONS weather") == ["month=1", "month=3", "month=9"]
+
+
+def test_a_hive_table_is_written_statically_and_dynamically(spark: SparkProcess) -> None:
+    spark.sql(
+        "CREATE TABLE parted (a INT, s STRING) PARTITIONED BY (p STRING, q INT) STORED AS PARQUET"
+    )
+    spark.sql("INSERT INTO parted PARTITION (p = 'x', q = 1) VALUES (1, 'a')")
+    spark.sql("SET hive.exec.dynamic.partition.mode = nonstrict")
+    spark.sql("INSERT INTO parted PARTITION (p, q) SELECT 2, 'b', 'y y', 2")
+    spark.sql("INSERT OVERWRITE parted PARTITION (p = 'x', q = 1) VALUES (3, 'c')")
+    assert spark.sql("SELECT * FROM parted WHERE p = 'y y'") == [[2, "b", "y y", 2]]
+    assert spark.column("SELECT a FROM parted ORDER BY 1") == [2, 3]
+
+
+def test_tables_from_queries_views_and_joins(spark: SparkProcess) -> None:
+    spark.sql("CREATE TABLE planes AS SELECT 1 AS Id, 'jet' AS kind")
+    spark.sql("CREATE VIEW jets AS SELECT Id FROM planes WHERE kind = 'jet'")
+    spark.sql("CREATE OR REPLACE VIEW jets AS SELECT Id, kind FROM planes")
+    assert spark.column("SHOW VIEWS", 1) == ["jets"]
+    assert spark.sql("SELECT j.kind FROM jets j JOIN planes p ON j.Id = p.Id") == [["jet"]]
+    spark.sql("DROP VIEW jets")
+    assert spark.column("SHOW VIEWS") == []
+
+
+def test_the_location_of_an_external_table_is_set(spark: SparkProcess, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    spark.sql(f"CREATE TABLE outside (a INT) USING parquet LOCATION '{first}'")
+    spark.sql("INSERT INTO outside VALUES (1)")
+    second.mkdir()
+    spark.sql(f"ALTER TABLE outside SET LOCATION '{second}'")
+    assert spark.column("SELECT count(*) FROM outside") == [0]
+    spark.sql("DROP TABLE outside")
+    assert any(first.iterdir())
+
+
+def test_a_schema_as_of_a_version_gives_the_tables_of_then(
+    spark: SparkProcess, served: HiveNode
+) -> None:
+    spark.sql("CREATE TABLE old (a INT, p INT) USING parquet PARTITIONED BY (p)")
+    spark.sql("INSERT INTO old VALUES (1, 1), (2, 2)")
+    version = served.node.metastore.catalogs.present().version
+    spark.sql("ALTER TABLE old ADD COLUMNS (b INT)")
+    then = f"`nyc@{version}`"
+    assert spark.column(f"DESCRIBE {then}.old")[:2] == ["a", "p"]
+    assert spark.column(f"SELECT a FROM {then}.old WHERE p = 2") == [2]
+    assert "old" in spark.column(f"SHOW TABLES IN {then}", 1)
+    with pytest.raises(SparkError, match="can be read and not changed"):
+        spark.sql(f"CREATE TABLE {then}.new (a INT) USING parquet")
+
+
+def test_a_transactional_table_is_listed_and_not_read_by_a_session_without_the_package(
+    spark: SparkProcess, served: HiveNode
+) -> None:
+    served.create_transactional("nyc", "flights", id="bigint")
+    assert "flights" in spark.column("SHOW TABLES", 1)
+    with pytest.raises(SparkError, match="Failed to find the data source: strandline"):
+        spark.sql("SELECT * FROM flights")
+
+
+def test_what_is_not_there_is_said_so(spark: SparkProcess) -> None:
+    with pytest.raises(SparkError, match="TABLE_OR_VIEW_NOT_FOUND"):
+        spark.sql("SELECT * FROM nope")
+    with pytest.raises(SparkError, match="UNRESOLVED_ROUTINE"):
+        spark.sql("SELECT nosuch(1)")
+    with pytest.raises(SparkError, match="keeps no functions"):
+        spark.sql("CREATE FUNCTION f AS 'a.b.C'")
+
+
+def test_a_schema_is_altered_and_dropped_with_its_tables(spark: SparkProcess) -> None:
+    spark.sql("CREATE DATABASE gone")
+    spark.sql("ALTER DATABASE gone SET DBPROPERTIES ('a' = 'b')")
+    properties = dict(row[:2] for row in spark.sql("DESCRIBE DATABASE EXTENDED gone"))
+    assert properties["Properties"] == "((a,b))"
+    spark.sql("CREATE TABLE gone.t (a INT) USING parquet")
+    with pytest.raises(SparkError):
+        spark.sql("DROP DATABASE gone")
+    spark.sql("DROP DATABASE gone CASCADE")
+    assert "gone" not in spark.column("SHOW DATABASES")

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from strandline.errors import InvalidInput
+from strandline.metastore.hive.spark_schema import (
+    IDENTITY,
+    MAX_PARAMETER,
+    schema_parameters,
+    take_schema,
+)
+from strandline.model.descriptors import ColumnDescriptor
+from strandline.model.types import INT
+
+SCHEMA = "spark.sql.sources.schema"
+
+
+def columns(count: int) -> list[ColumnDescriptor]:
+    return [ColumnDescriptor(n + 1, f"column_{n:03d}", INT) for n in range(count)]
+
+
+def test_a_short_schema_is_one_parameter() -> None:
+    parameters = schema_parameters(columns(2), ["column_001"])
+    assert set(parameters) == {SCHEMA, f"{SCHEMA}.numPartCols", f"{SCHEMA}.partCol.0"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 60, 300])
+def test_what_was_written_is_read_again(count: int) -> None:
+    parameters = schema_parameters(columns(count), [f"column_{count - 1:03d}"])
+    schema, rest = take_schema(parameters | {"k": "v"})
+    assert schema is not None
+    assert [c.name for c in schema.columns] == [c.name for c in columns(count)]
+    assert schema.partition_columns == (f"column_{count - 1:03d}",)
+    assert rest == {"k": "v"}
+
+
+def test_a_long_schema_is_cut_into_parts_of_at_most_4000_characters() -> None:
+    parameters = schema_parameters(columns(300), [])
+    number = int(parameters[f"{SCHEMA}.numParts"])
+    parts = [parameters[f"{SCHEMA}.part.{n}"] for n in range(number)]
+    assert SCHEMA not in parameters
+    assert [len(part) for part in parts[:-1]] == [MAX_PARAMETER] * (number - 1)
+    assert len(json.loads("".join(parts))["fields"]) == 300
+
+
+def test_the_identity_is_written_on_the_first_field_and_dropped_when_it_comes_back() -> None:
+    written = schema_parameters(columns(2), [], identity="d1.t@4;thrift://h:1")
+    fields = json.loads(written[SCHEMA])["fields"]
+    assert [field["metadata"] for field in fields] == [{IDENTITY: "d1.t@4;thrift://h:1"}, {}]
+    schema, _ = take_schema(written)
+    assert schema is not None
+    assert [column.metadata for column in schema.columns] == ["", ""]
+
+
+def test_partition_columns_are_moved_behind_the_others() -> None:
+    written = schema_parameters(columns(3), ["column_000"])
+    schema, _ = take_schema(written)
+    assert schema is not None
+    assert [c.name for c in schema.columns] == ["column_001", "column_002", "column_000"]
+
+
+def test_without_spark_s_parameters_there_is_no_schema() -> None:
+    assert take_schema({"a": "b"}) == (None, {"a": "b"})
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {SCHEMA: "{"},
+        {SCHEMA: '"integer"'},
+        {f"{SCHEMA}.numParts": "2", f"{SCHEMA}.part.0": "{"},
+        {f"{SCHEMA}.numParts": "-1"},
+        {f"{SCHEMA}.numParts": "99999999999"},
+        {
+            SCHEMA: '{"type":"struct","fields":[]}',
+            f"{SCHEMA}.numPartCols": "1",
+            f"{SCHEMA}.partCol.0": "a",
+        },
+    ],
+)
+def test_a_schema_that_cannot_be_read_is_refused(parameters: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput):
+        take_schema(parameters)

@@ -1,0 +1,154 @@
+"""Schemas named ``sales@42``: as they were, read-only, for clients that know nothing of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hive_metastore.ttypes import Database, FieldSchema, Partition
+
+from strandline.clock import format_timestamp
+from tests.metastore.hive.hive_node import HiveNode, plain, refusal, storage, table
+
+
+def version(hive: HiveNode) -> int:
+    return hive.node.metastore.catalogs.present().version
+
+
+def partition(*values: str) -> Any:
+    return Partition(list(values), "d1", "t1", sd=storage())
+
+
+def parted(stub: Any, *values: str) -> None:
+    stub.create_table(table("t1", partitionKeys=[FieldSchema("p", "string", None)]))
+    stub.add_partitions([partition(value) for value in values])
+
+
+def test_a_table_is_shown_as_of_a_version_under_the_name_that_was_asked_for(
+    hive: HiveNode, stub: Any
+) -> None:
+    stub.create_table(table("t1"))
+    before = version(hive)
+    new = stub.get_table("d1", "t1")
+    new.sd.cols.append(FieldSchema("c", "int", None))
+    stub.alter_table("d1", "t1", new)
+    old = stub.get_table(f"D1@{before}", "t1")
+    assert [column.name for column in old.sd.cols] == ["a", "b"]
+    assert (old.dbName, old.tableName) == (f"d1@{before}", "t1")
+    assert [c.name for c in stub.get_table("d1", "t1").sd.cols] == ["a", "b", "c"]
+
+
+def test_a_schema_and_its_tables_are_listed_as_of_a_time(hive: HiveNode, stub: Any) -> None:
+    stub.create_table(table("t1"))
+    then = format_timestamp(hive.node.metastore.catalogs.complete_now()).lower()
+    stub.drop_table("d1", "t1", True)
+    stub.create_table(table("t2"))
+    assert stub.get_tables(f"d1@{then}", "*") == ["t1"]
+    assert stub.get_all_tables("d1") == ["t2"]
+    found = stub.get_database(f"d1@{then}")
+    assert (found.name, found.locationUri) == (f"d1@{then}", f"{hive.warehouse}/d1.db")
+    gone = stub.get_table(f"d1@{then}", "t1")
+    assert "/.dropped/" in gone.sd.location
+
+
+def test_partitions_are_those_of_then(hive: HiveNode, stub: Any) -> None:
+    parted(stub, "a", "b")
+    catalogs = hive.node.metastore.catalogs
+    before = format_timestamp(catalogs.complete_now())
+    stub.drop_partition("d1", "t1", ["a"], False)
+    stub.add_partition(partition("c"))
+    stub.create_table(table("later"))
+    last = version(hive) - 1
+    assert stub.get_partition_names(f"d1@{before}", "t1", -1) == ["p=a", "p=b"]
+    assert stub.get_partition_names("d1", "t1", -1) == ["p=b", "p=c"]
+    # A version is read at the last moment at which it was active.
+    assert stub.get_partition_names(f"d1@{last}", "t1", -1) == ["p=b", "p=c"]
+    one = stub.get_partition(f"d1@{before}", "t1", ["a"])
+    assert (one.dbName, one.sd.location) == (
+        f"d1@{before.lower()}",
+        f"{hive.warehouse}/d1.db/t1/p=a",
+    )
+    chosen = stub.get_partitions_by_filter(f"d1@{before}", "t1", 'p > "a"', -1)
+    assert [found.values for found in chosen] == [["b"]]
+
+
+def test_a_rename_moves_the_folder_and_old_versions_answer_with_where_it_is(
+    hive: HiveNode, stub: Any
+) -> None:
+    stub.create_table(table("t1"))
+    before = version(hive)
+    new = stub.get_table("d1", "t1")
+    new.tableName = "t2"
+    stub.alter_table("d1", "t1", new)
+    assert stub.get_table(f"d1@{before}", "t1").sd.location == f"{hive.warehouse}/d1.db/t2"
+
+
+def test_a_view_reads_what_it_names_without_a_schema_as_of_then_too(
+    hive: HiveNode, stub: Any
+) -> None:
+    parameters = {"view.catalogAndNamespace.part.1": "d1", "view.query.out.numCols": "1"}
+    view = table("v1", tableType="VIRTUAL_VIEW", viewOriginalText="select 1", parameters=parameters)
+    stub.create_table(view)
+    name = f"d1@{version(hive)}"
+    found = stub.get_table(name, "v1").parameters
+    assert found["view.catalogAndNamespace.part.1"] == name
+    assert stub.get_table("d1", "v1").parameters["view.catalogAndNamespace.part.1"] == "d1"
+
+
+def test_a_version_that_is_not_there_is_said_to_be_so(hive: HiveNode, stub: Any) -> None:
+    kind, text = refusal(lambda: stub.get_table("d1@999", "t1"))
+    assert kind == "NoSuchObjectException"
+    assert "version 999 does not exist" in text
+    assert refusal(lambda: stub.get_database("d1@0"))[0] == "NoSuchObjectException"
+
+
+def test_a_trimmed_version_is_refused_with_the_earliest_one(hive: HiveNode, stub: Any) -> None:
+    stub.create_table(table("t1"))
+    stub.create_table(table("t2"))
+    hive.node.metastore.catalogs.compact(version(hive))
+    kind, text = refusal(lambda: stub.get_tables("d1@1", "*"))
+    assert kind == "MetaException"
+    assert f"the earliest is version {version(hive)}" in text
+
+
+WRITES = {
+    "create_table": lambda c, db: c.create_table(table("t9", schema=db)),
+    "drop_table": lambda c, db: c.drop_table(db, "t1", True),
+    "alter_table": lambda c, db: c.alter_table(db, "t1", table("t1", schema=db)),
+    "alter_database": lambda c, db: c.alter_database(db, Database(name=db)),
+    "drop_database": lambda c, db: c.drop_database(db, True, True),
+    "add_partition": lambda c, db: c.add_partition(Partition(["z"], db, "t1", sd=storage())),
+    "append_partition": lambda c, db: c.append_partition(db, "t1", ["z"]),
+    "alter_partition": lambda c, db: c.alter_partition(
+        db, "t1", Partition(["a"], db, "t1", sd=storage())
+    ),
+    "rename_partition": lambda c, db: c.rename_partition(
+        db, "t1", ["a"], Partition(["z"], db, "t1", sd=storage())
+    ),
+    "drop_partition": lambda c, db: c.drop_partition(db, "t1", ["a"], True),
+}
+
+
+def test_every_write_to_a_schema_of_then_is_refused_and_changes_nothing(
+    hive: HiveNode, stub: Any
+) -> None:
+    parted(stub, "a")
+    then = version(hive)
+
+    def state() -> tuple[int, Any, Any]:
+        names = stub.get_partition_names("d1", "t1", -1)
+        return version(hive), plain(stub.get_table("d1", "t1")), names
+
+    before = state()
+    for name, write in WRITES.items():
+        kind, text = refusal(lambda write=write: write(stub, f"d1@{then}"))
+        assert kind in ("InvalidOperationException", "MetaException"), name
+        assert "can be read and not changed" in text, name
+    assert state() == before
+
+
+@pytest.mark.parametrize("name", ["d1@2x", "`d1@2`"])
+def test_a_name_with_something_else_behind_the_at_is_no_schema(
+    hive: HiveNode, stub: Any, name: str
+) -> None:
+    assert refusal(lambda: stub.get_database(name))[0] == "NoSuchObjectException"

@@ -1,0 +1,185 @@
+"""Transactional tables towards clients that know nothing of transactions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hive_metastore.ttypes import FieldSchema, Partition
+
+from tests.metastore.hive.hive_node import HiveNode, outcome, plain, refusal, storage, table
+
+NOT_READABLE = "org.strandline.NotReadableByHive"
+
+
+@pytest.fixture
+def flights(hive: HiveNode) -> str:
+    hive.create_transactional("d1", "flights", id="bigint", carrier="string")
+    return "flights"
+
+
+def fields(found: Any) -> list[dict[str, Any]]:
+    schema: list[dict[str, Any]] = json.loads(found.parameters["spark.sql.sources.schema"])[
+        "fields"
+    ]
+    return schema
+
+
+def test_it_is_shown_so_that_nobody_else_reads_its_files(
+    hive: HiveNode, stub: Any, flights: str
+) -> None:
+    found = stub.get_table("d1", flights)
+    assert found.tableType == "EXTERNAL_TABLE"
+    assert found.parameters["EXTERNAL"] == "TRUE"
+    assert found.parameters["spark.sql.sources.provider"] == "strandline"
+    assert "transactional" not in found.parameters
+    assert {found.sd.inputFormat, found.sd.outputFormat, found.sd.serdeInfo.serializationLib} == {
+        NOT_READABLE
+    }
+    assert found.partitionKeys == []
+    assert found.sd.location == f"{hive.warehouse}/d1.db/flights"
+    assert stub.get_tables_by_type("d1", "*", "EXTERNAL_TABLE") == [flights]
+
+
+def test_its_first_field_tells_the_data_source_who_and_when_and_where(
+    hive: HiveNode, stub: Any, flights: str
+) -> None:
+    version = hive.node.metastore.catalogs.present().version
+    first, second = fields(stub.get_table("d1", flights))
+    assert first["metadata"] == {"strandline": f"d1.flights@{version};{hive.uri}"}
+    assert second["metadata"] == {}
+    stub.create_table(table("other"))
+    (then, _), (now, _) = (fields(stub.get_table(d, flights)) for d in (f"d1@{version}", "d1"))
+    assert then["metadata"]["strandline"].startswith(f"d1.flights@{version};")
+    assert now["metadata"]["strandline"].startswith(f"d1.flights@{version + 1};")
+
+
+def altered(stub: Any, change: Callable[[Any], object]) -> object:
+    new = stub.get_table("d1", "flights")
+    change(new)
+    return outcome(lambda: stub.alter_table("d1", "flights", new))
+
+
+def partition() -> Any:
+    return Partition(["1"], "d1", "flights", sd=storage())
+
+
+REFUSED: dict[str, Callable[[Any], object]] = {
+    "add partition": lambda c: outcome(lambda: c.add_partition(partition())),
+    "alter partition": lambda c: outcome(lambda: c.alter_partition("d1", "flights", partition())),
+    "drop partition": lambda c: outcome(lambda: c.drop_partition("d1", "flights", ["1"], True)),
+    "location": lambda c: altered(c, lambda t: setattr(t.sd, "location", "/tmp/x")),
+    "provider": lambda c: altered(
+        c, lambda t: t.parameters.update({"spark.sql.sources.provider": "parquet"})
+    ),
+    "statistics": lambda c: altered(c, lambda t: t.parameters.update(numRows="5")),
+    "spark's statistics": lambda c: altered(
+        c, lambda t: t.parameters.update({"spark.sql.statistics.totalSize": "5"})
+    ),
+    "type": lambda c: altered(c, lambda t: setattr(t, "tableType", "MANAGED_TABLE")),
+    "format": lambda c: altered(c, lambda t: setattr(t.sd, "inputFormat", "parquet")),
+    "partitioning": lambda c: altered(
+        c, lambda t: setattr(t, "partitionKeys", [FieldSchema("z", "int", None)])
+    ),
+    "a dropped column": lambda c: altered(c, _drop_column),
+}
+
+
+def _drop_column(found: Any) -> None:
+    schema = json.loads(found.parameters["spark.sql.sources.schema"])
+    del schema["fields"][1], found.sd.cols[1]
+    found.parameters["spark.sql.sources.schema"] = json.dumps(schema)
+
+
+def test_changes_of_its_content_are_refused_and_change_nothing(
+    hive: HiveNode, stub: Any, flights: str
+) -> None:
+    before = plain(stub.get_table("d1", flights))
+    for name, write in REFUSED.items():
+        found = write(stub)
+        assert isinstance(found, tuple), name
+        kind, text = found
+        assert kind in ("InvalidOperationException", "MetaException"), name
+        assert "transaction" in text or "partition keys" in text, (name, text)
+    assert plain(stub.get_table("d1", flights)) == before
+
+
+def test_spark_s_added_column_is_ddl_and_the_identity_is_not_kept(
+    hive: HiveNode, stub: Any, flights: str
+) -> None:
+    def add(found: Any) -> None:
+        schema = json.loads(found.parameters["spark.sql.sources.schema"])
+        added = {"name": "Delay", "type": "integer", "nullable": True, "metadata": {}}
+        schema["fields"].append(added)
+        found.parameters["spark.sql.sources.schema"] = json.dumps(schema)
+        found.sd.cols.append(FieldSchema("delay", "int", None))
+
+    assert altered(stub, add) is None
+    columns = hive.node.session(user="ann").table("d1.flights").descriptor.columns
+    assert [(c.id, c.name, c.metadata) for c in columns] == [
+        (1, "id", ""),
+        (2, "carrier", ""),
+        (3, "Delay", ""),
+    ]
+    last = hive.node.session(user="ann").history()[-1]
+    assert last.actions[0][0] == "add_columns"
+
+
+def test_a_hive_client_s_added_column_is_ddl_too(hive: HiveNode, stub: Any, flights: str) -> None:
+    added = FieldSchema("delay", "int", "minutes")
+    assert altered(stub, lambda t: t.sd.cols.append(added)) is None
+    columns = hive.node.session(user="ann").table("d1.flights").descriptor.columns
+    assert [(c.name, c.comment) for c in columns] == [
+        ("id", None),
+        ("carrier", None),
+        ("delay", "minutes"),
+    ]
+
+
+def test_parameters_comment_and_name_are_ddl(hive: HiveNode, stub: Any, flights: str) -> None:
+    def change(found: Any) -> None:
+        found.parameters.update(k="v", comment="by air")
+        found.tableName = "trips"
+
+    assert altered(stub, change) is None
+    found = hive.node.session(user="ann").table("d1.trips").descriptor
+    assert (found.transactional, found.comment) == (True, "by air")
+    assert dict(found.properties) == {"k": "v"}
+    assert stub.get_table("d1", "trips").sd.location == f"{hive.warehouse}/d1.db/trips"
+
+
+def test_dropping_it_is_ddl(hive: HiveNode, stub: Any, flights: str) -> None:
+    stub.drop_table("d1", flights, True)
+    assert stub.get_all_tables("d1") == []
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"transactional": "true"},
+        {"transactional": "TRUE"},
+        {"spark.sql.sources.provider": "strandline"},
+    ],
+)
+def test_a_hive_client_cannot_make_one(
+    hive: HiveNode, stub: Any, parameters: dict[str, str]
+) -> None:
+    kind, text = refusal(lambda: stub.create_table(table("t1", parameters=parameters)))
+    assert kind == "MetaException"
+    assert "session" in text
+    stub.create_table(table("t2"))
+    new = stub.get_table("d1", "t2")
+    new.parameters.update(parameters)
+    kind, text = refusal(lambda: stub.alter_table("d1", "t2", new))
+    assert kind == "InvalidOperationException"
+    assert "session" in text
+    assert stub.get_all_tables("d1") == ["t2"]
+
+
+def test_a_table_that_says_it_is_not_transactional_is_an_ordinary_one(
+    hive: HiveNode, stub: Any
+) -> None:
+    stub.create_table(table("t1", parameters={"transactional": "false"}))
+    assert stub.get_table("d1", "t1").parameters["transactional"] == "false"

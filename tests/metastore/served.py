@@ -1,0 +1,186 @@
+"""A node with its HTTP side served, and a connection to it that a test can cut."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import uvicorn
+from starlette.applications import Starlette
+
+WAIT = 30.0
+
+
+def listening_socket(port: int = 0) -> socket.socket:
+    """A socket that listens on loopback; connections wait until somebody accepts."""
+    # Only for sockets that say TCP does asyncio switch off the delay of small packets.
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind(("127.0.0.1", port))
+    made.listen(64)
+    return made
+
+
+@contextmanager
+def serving(application: Starlette) -> Iterator[str]:
+    """The URL at which a real server runs ``application`` while the block runs."""
+    with listening_socket() as listening:
+        config = uvicorn.Config(
+            application,
+            log_level="warning",
+            lifespan="off",
+            loop="asyncio",
+            ws="none",
+            timeout_graceful_shutdown=5,
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(WAIT)
+
+
+class CuttingProxy:
+    """A TCP proxy in front of a node that loses what it is told to lose.
+
+    ``cut_answer("commit")``: the next such call reaches the node, whose answer is dropped.
+    ``cut_request("commit")``: the next such call never reaches the node. While it is ``away``,
+    every connection is closed as soon as it is made.
+    """
+
+    def __init__(self, url: str) -> None:
+        host, _, port = url.removeprefix("http://").partition(":")
+        self._upstream = (host, int(port))
+        self._changed = threading.Condition()
+        self._answers: Counter[str] = Counter()
+        self._requests: Counter[str] = Counter()
+        self._away = False
+        self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self.seen: Counter[str] = Counter()
+        """How often each call arrived here."""
+        self.turned_away = 0
+        self._listening = listening_socket()
+        self._port = self._listening.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._accept_in_thread()
+
+    def cut_answer(self, call: str, *, times: int = 1) -> None:
+        with self._changed:
+            self._answers[call] += times
+
+    def cut_request(self, call: str, *, times: int = 1) -> None:
+        with self._changed:
+            self._requests[call] += times
+
+    def go_away(self) -> None:
+        with self._changed:
+            self._away = True
+        self._drop_connections()
+
+    def come_back(self) -> None:
+        with self._changed:
+            self._away = False
+
+    def wait_until_turned_away(self, times: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.turned_away >= times, timeout=WAIT)
+
+    def stop_listening(self) -> None:
+        """From now on connections are refused, as by a machine without the node."""
+        # A thread in accept keeps a closed socket alive; shutting down wakes it.
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._drop_connections()
+        for thread in self._threads:
+            thread.join(WAIT)
+        self._threads.clear()
+
+    def listen_again(self) -> None:
+        self._listening = listening_socket(self._port)
+        self._accept_in_thread()
+
+    def close(self) -> None:
+        self.stop_listening()
+
+    def _accept_in_thread(self) -> None:
+        self._start(self._accept, self._listening)
+
+    def _start(self, target: object, *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]  # a method of this class
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listening.accept()
+            except OSError:
+                return
+            with self._changed:
+                away = self._away
+                self.turned_away += away
+                if not away:
+                    self._open.add(client)
+                self._changed.notify_all()
+            if away:
+                client.close()
+            else:
+                self._start(self._serve, client)
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, suppress(OSError):
+            while (request := _read_message(client)) is not None:
+                call = request.split(b" ", 2)[1].rpartition(b"/")[2].decode()
+                with self._changed:
+                    self.seen[call] += 1
+                    cut_request, cut_answer = self._requests[call] > 0, self._answers[call] > 0
+                    if cut_request:
+                        self._requests[call] -= 1
+                    elif cut_answer:
+                        self._answers[call] -= 1
+                if cut_request:
+                    break
+                with socket.create_connection(self._upstream) as upstream:
+                    upstream.sendall(request)
+                    answer = _read_message(upstream)
+                if cut_answer or answer is None:
+                    break
+                client.sendall(answer)
+        with self._changed:
+            self._open.discard(client)
+
+    def _drop_connections(self) -> None:
+        with self._changed:
+            for one in self._open:
+                with suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+
+
+def _read_message(source: socket.socket) -> bytes | None:
+    """One HTTP message with a Content-Length; None at the end of the connection."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        chunk = source.recv(65536)
+        if not chunk:
+            return None
+        data += chunk
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = 0
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"content-length":
+            length = int(value)
+    while len(body) < length:
+        chunk = source.recv(65536)
+        if not chunk:
+            return None
+        body += chunk
+    return head + b"\r\n\r\n" + body

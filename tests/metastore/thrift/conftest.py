@@ -1,0 +1,70 @@
+"""A Thrift server on a free loopback port, on an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from strandline.metastore.thrift import Dispatcher, ServerSettings, ThriftClient, ThriftServer
+
+
+class Running:
+    """A server that runs in another thread."""
+
+    def __init__(self, server: ThriftServer, loop: asyncio.AbstractEventLoop) -> None:
+        self.server = server
+        self.loop = loop
+        self.host, self.port = server.address
+
+    def client(self, *, timeout: float = 20.0) -> ThriftClient:
+        return ThriftClient(self.host, self.port, timeout=timeout)
+
+    def on_loop(self, function: Callable[[], Any]) -> Any:
+        """Runs a function in the thread of the loop, after all that the loop has to do now."""
+
+        async def run() -> Any:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(20)
+
+    def stop(self, *, grace: float = 5.0) -> None:
+        asyncio.run_coroutine_threadsafe(self.server.stop(grace=grace), self.loop).result(20)
+
+
+@contextmanager
+def serving(dispatcher: Dispatcher, settings: ServerSettings) -> Iterator[Running]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="thrift server")
+    thread.start()
+    server = ThriftServer(dispatcher, port=0, settings=settings, now=lambda: 1234.9)
+    try:
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result(20)
+        running = Running(server, loop)
+        yield running
+        running.stop()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(20)
+        loop.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Running]]:
+    """Starts a server for a handler; it is stopped when the test ends."""
+    with ExitStack() as stack:
+
+        def start(
+            handler: Callable[..., Any],
+            *,
+            lookup: Callable[[bytes], bytes | None] | None = None,
+            settings: ServerSettings | None = None,
+        ) -> Running:
+            dispatcher = Dispatcher(handler, lookup)
+            return stack.enter_context(serving(dispatcher, settings or ServerSettings()))
+
+        yield start

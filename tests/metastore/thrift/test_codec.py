@@ -1,0 +1,328 @@
+"""The codec against bytes written by hand, against itself, and against bytes that are wrong."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from strandline.errors import InvalidInput, ProtocolError
+from strandline.metastore.thrift import (
+    HIVE_CODEC,
+    HIVE_METASTORE,
+    ApplicationException,
+    Codec,
+    ThriftException,
+    load_field_table,
+    request_key,
+)
+from strandline.metastore.thrift.codec import decode_application_exception
+from strandline.metastore.thrift.compiler import MAX_DEPTH
+from strandline.metastore.thrift.messages import CALL, REPLY, decode_head, encode_message
+from tests.metastore.thrift.values import structs
+
+EVERY_TYPE = Codec(
+    load_field_table(
+        """
+struct Point = 1:x! i32, 2:y? i32
+struct All = 1:flag bool, 2:tiny i8, 3:small i16, 4:medium i32, 5:large i64, 6:real double,
+    7:text string, 8:raw binary, 9:point Point, 10:points list<Point>, 11:ids set<i64>,
+    12:names map<string,string>, 13:places map<list<string>,string>, 14:rows list<list<i16>>,
+    15:flags list<bool>
+"""
+    )
+)
+
+# (fields, the bytes of the struct): type, field id, value; 00 ends the struct.
+GOLDEN: list[tuple[dict[str, Any], str]] = [
+    ({}, "00"),
+    ({"flag": True}, "02 0001 01 00"),
+    ({"flag": False}, "02 0001 00 00"),
+    ({"tiny": -2}, "03 0002 fe 00"),
+    ({"small": -1}, "06 0003 ffff 00"),
+    ({"medium": 258}, "08 0004 00000102 00"),
+    ({"large": -(1 << 63)}, "0a 0005 8000000000000000 00"),
+    ({"real": 1.0}, "04 0006 3ff0000000000000 00"),
+    ({"real": -math.inf}, "04 0006 fff0000000000000 00"),
+    ({"text": "ä"}, "0b 0007 00000002 c3a4 00"),
+    ({"raw": b"\xff"}, "0b 0008 00000001 ff 00"),
+    ({"point": {"x": 1}}, "0c 0009 08 0001 00000001 00 00"),
+    ({"points": [{"x": 1}]}, "0f 000a 0c 00000001 08 0001 00000001 00 00"),
+    ({"points": []}, "0f 000a 0c 00000000 00"),
+    ({"ids": {7}}, "0e 000b 0a 00000001 0000000000000007 00"),
+    ({"names": {"a": "b"}}, "0d 000c 0b 0b 00000001 00000001 61 00000001 62 00"),
+    (
+        {"places": {("a",): "b"}},
+        "0d 000d 0f 0b 00000001 0b 00000001 00000001 61 00000001 62 00",
+    ),
+    ({"rows": [[1], []]}, "0f 000e 0f 00000002 06 00000001 0001 06 00000000 00"),
+    ({"flags": [True, False]}, "0f 000f 02 00000002 01 00 00"),
+    ({"flag": True, "text": "x"}, "02 0001 01 0b 0007 00000001 78 00"),
+]
+
+
+@pytest.mark.parametrize(("fields", "text"), GOLDEN)
+def test_every_type_has_the_layout_of_the_protocol(fields: dict[str, Any], text: str) -> None:
+    data = bytes.fromhex(text)
+    assert EVERY_TYPE.encode_struct("All", fields) == data
+    assert EVERY_TYPE.decode_struct("All", data) == fields
+
+
+def test_the_request_get_database_is_the_bytes_that_hive_sends() -> None:
+    golden = bytes.fromhex(
+        "80010001 0000000c 6765745f6461746162617365 00000000 0b0001 00000002 6431 00"
+    )
+    body = HIVE_CODEC.encode_args("get_database", {"name": "d1"})
+    assert encode_message(CALL, "get_database", 0, body) == golden
+    head = decode_head(golden)
+    assert (head.kind, head.name, head.sequence) == (CALL, "get_database", 0)
+    assert HIVE_CODEC.decode_args("get_database", golden, at=head.body) == {"name": "d1"}
+
+
+def test_a_result_stands_in_field_0_and_an_exception_in_the_field_that_declares_it() -> None:
+    result = bytes.fromhex("0c0000 0b0001 00000002 6431 00 00")
+    assert HIVE_CODEC.encode_result("get_database", {"name": "d1"}) == result
+    assert HIVE_CODEC.decode_result("get_database", result) == {"name": "d1"}
+
+    missing = ThriftException("NoSuchObjectException", {"message": "d1"})
+    thrown = bytes.fromhex("0c0001 0b0001 00000002 6431 00 00")
+    assert HIVE_CODEC.encode_exception("get_database", missing) == thrown
+    with pytest.raises(ThriftException, match="NoSuchObjectException: d1") as caught:
+        HIVE_CODEC.decode_result("get_database", thrown)
+    assert caught.value.value == {"message": "d1"}
+
+
+def test_an_exception_that_the_method_does_not_declare_has_no_encoding() -> None:
+    undeclared = ThriftException("AlreadyExistsException", {"message": "d1"})
+    assert HIVE_CODEC.encode_exception("get_database", undeclared) is None
+
+
+def test_a_void_method_answers_with_an_empty_struct() -> None:
+    assert HIVE_CODEC.encode_result("drop_table", None) == b"\0"
+    assert HIVE_CODEC.decode_result("drop_table", b"\0") is None
+    with pytest.raises(InvalidInput, match="drop_table returns nothing, not int"):
+        HIVE_CODEC.encode_result("drop_table", 1)
+
+
+def test_a_method_that_returns_something_cannot_return_nothing() -> None:
+    with pytest.raises(InvalidInput, match="get_database must return a Database, not None"):
+        HIVE_CODEC.encode_result("get_database", None)
+    with pytest.raises(ApplicationException, match="no result") as caught:
+        HIVE_CODEC.decode_result("get_database", b"\0")
+    assert caught.value.kind == ApplicationException.MISSING_RESULT
+
+
+def test_an_application_exception_is_its_message_and_its_kind() -> None:
+    error = ApplicationException.unknown_method("x")
+    golden = bytes.fromhex("0b0001 00000018") + b"Invalid method name: 'x'"
+    golden += bytes.fromhex("080002 00000001 00")
+    assert error.encode() == golden
+    decoded = decode_application_exception(golden)
+    assert (decoded.kind, decoded.message) == (1, "Invalid method name: 'x'")
+
+
+def test_requests_that_differ_only_in_their_sequence_id_have_one_key() -> None:
+    def request(name: str, sequence: int) -> bytes:
+        body = HIVE_CODEC.encode_args("get_database", {"name": name})
+        return encode_message(CALL, "get_database", sequence, body)
+
+    assert request_key(request("d1", 1)) == request_key(request("d1", -77))
+    assert request_key(request("d1", 1)) != request_key(request("d2", 1))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, spec in HIVE_METASTORE.structs.items() if spec.kind != "result"]
+)
+def test_every_struct_comes_back_as_it_was(name: str) -> None:
+    @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(structs(HIVE_METASTORE, name))
+    def comes_back(value: dict[str, Any]) -> None:
+        data = HIVE_CODEC.encode_struct(name, value)
+        assert HIVE_CODEC.decode_struct(name, data) == value
+
+    comes_back()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_fields_in_any_order_and_unknown_fields_between_them_change_nothing(
+    data: st.DataObject,
+) -> None:
+    value = data.draw(structs(EVERY_TYPE.table, "All"))
+    pieces = [EVERY_TYPE.encode_struct("All", {name: value[name]})[:-1] for name in value]
+    pieces += [bytes.fromhex(text) for text in UNKNOWN]
+    shuffled = data.draw(st.permutations(pieces))
+    assert EVERY_TYPE.decode_struct("All", b"".join(shuffled) + b"\0") == value
+
+
+UNKNOWN = [
+    "02 0100 01",
+    "0b 0100 00000003 616263",
+    "0c 0100 08 0001 00000001 0b 0002 00000000 00",
+    "0f 0100 0b 00000002 00000000 00000001 61",
+    "0f 0100 08 00000002 00000001 00000002",
+    "0d 0100 0b 0c 00000001 00000001 61 02 0001 01 00",
+    "0e 0100 0f 00000001 0a 00000001 0000000000000001",
+    "10 0100 00112233445566778899aabbccddeeff",
+    # Known numbers with other types: as if the fields were absent.
+    "0b 0001 00000000",
+    "08 0007 00000001",
+    "0f 000a 08 00000001 00000001",
+    "0d 000c 08 0b 00000001 00000001 00000000",
+    "0e 000b 0b 00000001 00000001 61",
+]
+
+
+def test_an_empty_container_may_announce_any_type_of_values() -> None:
+    data = bytes.fromhex("0f 000a 00 00000000 0d 000c 00 00 00000000 00")
+    assert EVERY_TYPE.decode_struct("All", data) == {"points": [], "names": {}}
+
+
+def test_bytes_that_are_no_utf_8_become_replacement_characters() -> None:
+    data = bytes.fromhex("0b 0007 00000003 61ff62 00")
+    assert EVERY_TYPE.decode_struct("All", data) == {"text": "a\ufffdb"}
+
+
+def test_none_is_absent_and_bytes_stand_for_an_encoded_struct() -> None:
+    point = EVERY_TYPE.encode_struct("Point", {"x": 3, "y": None})
+    assert point == EVERY_TYPE.encode_struct("Point", {"x": 3})
+    kept = EVERY_TYPE.encode_struct("All", {"point": point, "points": [point, {"x": 4}]})
+    assert EVERY_TYPE.decode_struct("All", kept) == {
+        "point": {"x": 3},
+        "points": [{"x": 3}, {"x": 4}],
+    }
+    assert EVERY_TYPE.encode_struct("All", kept) == kept
+
+
+def test_a_table_of_hive_2_3_names_its_catalog_in_field_16_and_of_hive_4_in_17() -> None:
+    old = bytes.fromhex("0b 0010 00000004 68697665 00")
+    new = bytes.fromhex("0b 0011 00000004 68697665 00")
+    assert HIVE_CODEC.decode_struct("Table", old) == {"catName": "hive"}
+    assert HIVE_CODEC.decode_struct("Table", new) == {"catName": "hive"}
+    assert HIVE_CODEC.encode_struct("Table", {"catName": "hive"}) == new
+
+
+def test_the_layout_of_dynamic_partitions_is_told_by_the_type_of_field_2() -> None:
+    strings = "{} 00000001 64 {} 00000001 74 {} 0b 00000001 00000001 70 00"
+    old = bytes.fromhex("0a0001 0000000000000005 " + strings.format("0b0002", "0b0003", "0f0004"))
+    new = bytes.fromhex(
+        "0a0001 0000000000000005 0a0002 0000000000000009 "
+        + strings.format("0b0003", "0b0004", "0f0005")
+    )
+    common = {"txnid": 5, "dbname": "d", "tablename": "t", "partitionnames": ["p"]}
+    assert HIVE_CODEC.decode_struct("AddDynamicPartitions", old) == common
+    assert HIVE_CODEC.decode_struct("AddDynamicPartitions", new) == {**common, "writeid": 9}
+
+
+def test_the_layout_of_an_insert_event_is_told_by_the_type_of_field_1() -> None:
+    files = "0f{} 0b 00000001 00000001 66"
+    old = bytes.fromhex(files.format("0001") + "0f0002 0b 00000001 00000001 63 00")
+    new = bytes.fromhex("020001 01" + files.format("0002") + "00")
+    assert HIVE_CODEC.decode_struct("InsertEventRequestData", old) == {
+        "filesAdded": ["f"],
+        "filesAddedChecksum": ["c"],
+    }
+    assert HIVE_CODEC.decode_struct("InsertEventRequestData", new) == {
+        "replace": True,
+        "filesAdded": ["f"],
+    }
+
+
+def test_open_transactions_are_read_as_a_set_or_a_list_and_sent_as_a_list() -> None:
+    ids = "0a 00000001 0000000000000007"
+    head = "0a0001 0000000000000009"
+    tail = "0b0004 00000000 00"
+    for kind, found in (("0e", {7}), ("0f", [7])):
+        data = bytes.fromhex(f"{head} {kind}0002 {ids} {tail}")
+        fields = {"txn_high_water_mark": 9, "open_txns": found, "abortedBits": b""}
+        assert HIVE_CODEC.decode_struct("GetOpenTxnsResponse", data) == fields
+        sent = HIVE_CODEC.encode_struct("GetOpenTxnsResponse", fields)
+        assert sent == bytes.fromhex(f"{head} 0f0002 {ids} {tail}")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"medium": 1 << 31}, r"All\.medium: expected i32, found int 2147483648"),
+        ({"text": b"x"}, r"All\.text: expected string, found bytes"),
+        ({"text": "\ud800"}, r"All\.text: expected string"),
+        ({"raw": "x"}, r"All\.raw: expected binary, found str 'x'"),
+        ({"points": "abc"}, r"All\.points: expected a list<Point>, found str"),
+        ({"points": [{"x": 1}, {"x": "1"}]}, r"All\.points\[1\]\.x: expected i32, found str '1'"),
+        ({"point": {}}, r"All\.point: the required field x is missing"),
+        ({"pint": 1}, r"All: All has no field 'pint'; it has flag"),
+        ({"names": {"a": None}}, r"All\.names\['a'\]: expected string, found NoneType"),
+        ({"names": [1]}, r"All\.names: expected a map<string,string>"),
+        ({"real": "1"}, r"All\.real: expected double"),
+        (7, "expected the fields of a All, found int 7"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_with_its_place(fields: Any, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        EVERY_TYPE.encode_struct("All", fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "end before it does"),
+        ("08 0004 000001", "end before it does"),
+        ("0b 0007 00000005 61 00", "end before it does"),
+        ("0b 0007 ffffffff 61 00", "end before it does"),
+        ("0f 000a 0c 7fffffff 00", "required field x"),
+        ("0f 000e 0f 00000001 06 ffffffff 00", "end before it does"),
+        ("0c 0009 02 0002 00 00 00", "Point came without its required field x"),
+        ("00 00", "1 bytes follow the end of a All"),
+        ("07 0100 00", "unknown type 7"),
+        ("0f 000e 0f 00000001 08 00000001 00000001 00", "inside a container is of another type"),
+    ],
+)
+def test_wrong_bytes_are_a_protocol_error(text: str, reason: str) -> None:
+    with pytest.raises(ProtocolError, match=reason):
+        EVERY_TYPE.decode_struct("All", bytes.fromhex(text))
+
+
+def test_unknown_fields_may_be_nested_so_deep_and_no_deeper() -> None:
+    def nested(depth: int) -> bytes:
+        return bytes.fromhex("0c0100") * depth + bytes(depth) + b"\0"
+
+    assert EVERY_TYPE.decode_struct("All", nested(MAX_DEPTH)) == {}
+    with pytest.raises(ProtocolError, match="deeper than 64"):
+        EVERY_TYPE.decode_struct("All", nested(MAX_DEPTH + 1))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_damaged_bytes_decode_or_are_refused(data: st.DataObject) -> None:
+    value = data.draw(structs(EVERY_TYPE.table, "All"))
+    whole = bytearray(EVERY_TYPE.encode_struct("All", value))
+    cut = data.draw(st.integers(0, len(whole)))
+    damaged = whole[: cut or None]
+    for _ in range(data.draw(st.integers(0, 3))):
+        at = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        EVERY_TYPE.decode_struct("All", bytes(damaged))
+    except ProtocolError:
+        assert bytes(damaged) != bytes(whole)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        bytes.fromhex("80010001 00000001"),
+        bytes.fromhex("00000001 61 00000000 0000000000000000"),
+        bytes.fromhex("80010001 ffffffff 00000000 00000000"),
+    ],
+)
+def test_a_head_that_is_not_strict_is_refused(message: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_head(message)
+
+
+def test_a_negative_sequence_id_is_kept() -> None:
+    assert decode_head(encode_message(REPLY, "m", -5, b"\0")).sequence == -5

@@ -1,0 +1,61 @@
+"""Thrift's JSON protocol, in texts written by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from strandline.errors import InvalidInput
+from strandline.metastore.thrift import HIVE_CODEC, Codec, load_field_table
+
+CODEC = Codec(
+    load_field_table(
+        """
+struct P = 1:x i32
+struct A = 1:flag bool, 2:tiny i8, 3:large i64, 4:real double, 5:text string, 6:raw binary,
+    7:point P, 8:points list<P>, 9:ids set<i16>, 10:names map<string,string>,
+    11:numbers map<i64,binary>, 12:places map<list<string>,string>
+"""
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({}, "{}"),
+        ({"flag": True, "tiny": -1}, '{"1":{"tf":1},"2":{"i8":-1}}'),
+        ({"large": 1 << 62}, '{"3":{"i64":4611686018427387904}}'),
+        ({"real": 0.5}, '{"4":{"dbl":0.5}}'),
+        ({"real": math.inf}, '{"4":{"dbl":"Infinity"}}'),
+        ({"real": -math.inf}, '{"4":{"dbl":"-Infinity"}}'),
+        ({"real": math.nan}, '{"4":{"dbl":"NaN"}}'),
+        ({"text": 'a"\\\n\x01ä/'}, '{"5":{"str":"a\\"\\\\\\n\\u0001ä/"}}'),
+        ({"raw": b"\0\1\2\3"}, '{"6":{"str":"AAECAw"}}'),
+        ({"point": {"x": 1}}, '{"7":{"rec":{"1":{"i32":1}}}}'),
+        ({"points": []}, '{"8":{"lst":["rec",0]}}'),
+        ({"points": [{"x": 1}, {}]}, '{"8":{"lst":["rec",2,{"1":{"i32":1}},{}]}}'),
+        ({"ids": {4}}, '{"9":{"set":["i16",1,4]}}'),
+        ({"names": {}}, '{"10":{"map":["str","str",0,{}]}}'),
+        ({"names": {"k": "v", "l": ""}}, '{"10":{"map":["str","str",2,{"k":"v","l":""}]}}'),
+        ({"numbers": {7: b"\0"}}, '{"11":{"map":["i64","str",1,{"7":"AA"}]}}'),
+        ({"places": {("a",): "b"}}, '{"12":{"map":["lst","str",1,{["str",1,"a"]:"b"}]}}'),
+    ],
+)
+def test_each_type_has_its_text(value: dict[str, Any], text: str) -> None:
+    assert CODEC.to_json_text("A", value) == text
+
+
+def test_encoded_structs_have_the_text_of_their_fields() -> None:
+    column = HIVE_CODEC.encode_struct("FieldSchema", {"name": "a", "type": "int"})
+    text = '{"1":{"str":"a"},"2":{"str":"int"}}'
+    assert HIVE_CODEC.to_json_text("FieldSchema", column) == text
+    schema = {"fieldSchemas": [column]}
+    assert HIVE_CODEC.to_json_text("Schema", schema) == f'{{"1":{{"lst":["rec",1,{text}]}}}}'
+
+
+def test_a_value_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"A\.flag: expected bool, found str"):
+        CODEC.to_json_text("A", {"flag": "yes"})

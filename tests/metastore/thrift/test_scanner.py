@@ -1,0 +1,186 @@
+"""The scanner finds the same boundaries however the bytes arrive, and does not look twice."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from strandline.errors import ProtocolError
+from strandline.metastore.thrift import HIVE_CODEC
+from strandline.metastore.thrift import scanner as scanner_module
+from strandline.metastore.thrift.messages import CALL, encode_message
+from strandline.metastore.thrift.scanner import Scanner
+
+TABLE = {
+    "tableName": "t",
+    "dbName": "d",
+    "createTime": 1,
+    "sd": {
+        "cols": [{"name": "a", "type": "int"}, {"name": "b", "type": "string", "comment": ""}],
+        "compressed": False,
+        "skewedInfo": {
+            "skewedColNames": ["a"],
+            "skewedColValues": [["1"], []],
+            "skewedColValueLocationMaps": {("1",): "x", (): "y"},
+        },
+    },
+    "partitionKeys": [],
+    "parameters": {"k": "v", "": ""},
+    "colStats": {
+        "statsDesc": {"isTblLevel": True, "dbName": "d", "tableName": "t"},
+        "statsObj": [
+            {
+                "colName": "a",
+                "colType": "double",
+                "statsData": {"doubleStats": {"lowValue": 0.5, "numNulls": 0, "numDVs": 1}},
+            }
+        ],
+    },
+}
+
+
+def _messages() -> list[bytes]:
+    # A map from numbers, a set of numbers, and a list of one-byte values, in fields nobody knows.
+    unknown = bytes.fromhex(
+        "0d0100 0a 0b 00000002 0000000000000001 00000001 61 0000000000000002 00000000"
+        "0e0101 0a 00000002 0000000000000001 0000000000000002"
+        "0d0102 02 03 00000001 01 05"
+        "0f0103 02 00000003 010001 00"
+    )
+    return [
+        encode_message(
+            CALL, "create_table", 1, HIVE_CODEC.encode_args("create_table", {"tbl": TABLE})
+        ),
+        encode_message(CALL, "get_all_databases", 2, b"\0"),
+        encode_message(CALL, "unknown", 3, unknown),
+    ]
+
+
+def _read_all(scanner: Scanner) -> list[bytes]:
+    found = []
+    while (message := scanner.next_message()) is not None:
+        found.append(message)
+    return found
+
+
+def test_every_split_of_the_stream_gives_the_same_messages() -> None:
+    messages = _messages()
+    stream = b"".join(messages)
+    for cut in range(len(stream) + 1):
+        scanner = Scanner()
+        scanner.feed(stream[:cut])
+        found = _read_all(scanner)
+        scanner.feed(stream[cut:])
+        assert found + _read_all(scanner) == messages
+        assert scanner.waiting == 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
+def test_pieces_of_any_size_give_the_same_messages(size: int) -> None:
+    messages = _messages() * 3
+    stream = b"".join(messages)
+    scanner = Scanner()
+    found = []
+    for at in range(0, len(stream), size):
+        scanner.feed(stream[at : at + size])
+        found += _read_all(scanner)
+    assert found == messages
+
+
+def test_messages_may_be_taken_later_than_they_come() -> None:
+    messages = _messages() * 2
+    scanner = Scanner()
+    for message in messages:
+        scanner.feed(message[:5])
+        scanner.feed(message[5:])
+    assert _read_all(scanner) == messages
+
+
+def test_a_message_in_many_pieces_is_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["x" * 50] * 2000
+    body = HIVE_CODEC.encode_args("get_partitions_by_names", {"names": names})
+    message = encode_message(CALL, "get_partitions_by_names", 1, body)
+    walked = 0
+    plain = scanner_module._size_at
+
+    def counted(data: bytes, at: int) -> tuple[int]:
+        nonlocal walked
+        walked += 1
+        return plain(data, at)
+
+    monkeypatch.setattr(scanner_module, "_size_at", counted)
+    scanner = Scanner()
+    for at in range(0, len(message), 100):
+        scanner.feed(message[at : at + 100])
+        found = scanner.next_message()
+    assert found == message
+    pieces = len(message) // 100
+    # Each string's size once; the size of the name once, and of the list once.
+    assert walked <= len(names) + 3
+    assert pieces > 1000
+
+
+def test_a_message_of_50_mb_in_pieces_of_64_kb_comes_whole() -> None:
+    body = HIVE_CODEC.encode_args("get_partitions_by_names", {"names": ["x" * 500_000] * 100})
+    message = encode_message(CALL, "get_partitions_by_names", 1, body)
+    assert len(message) > 50_000_000
+    scanner = Scanner()
+    view = memoryview(message)
+    found = None
+    for at in range(0, len(message), 65536):
+        assert found is None
+        scanner.feed(bytes(view[at : at + 65536]))
+        found = scanner.next_message()
+    assert found == message
+
+
+def _head(name: str = "m") -> bytes:
+    return encode_message(CALL, name, 9, b"")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("0b0001 ffffffff", "1000 are allowed"),
+        ("0b0001 000003e9", "1000 are allowed"),
+        ("0f0001 0b ffffffff", "1000 are allowed"),
+        ("0f0001 0c 000003e9", "1000 are allowed"),
+        ("0d0001 0b0b 00000100", "1000 are allowed"),
+        ("0f0001 0b 00000001 7fffffff", "1000 are allowed"),
+        ("0f0001 02 00000065", "hold more than 100 values"),
+        ("0f0001 02 00000033 " + "00" * 51 + "0f0002 02 00000033", "hold more than 100 values"),
+        ("070001", "unknown type 7"),
+        ("0f0001 07 00000001", r"unknown types \[7\]"),
+        ("0c0001" * 65, "deeper than 64"),
+    ],
+)
+def test_what_cannot_end_well_is_refused_as_soon_as_it_is_seen(body: str, reason: str) -> None:
+    scanner = Scanner(max_message_bytes=1000, max_elements=100)
+    scanner.feed(_head() + bytes.fromhex(body))
+    with pytest.raises(ProtocolError, match=reason):
+        scanner.next_message()
+    assert scanner.broken() == ("m", 9)
+
+
+def test_a_message_of_many_small_fields_is_bounded_too() -> None:
+    scanner = Scanner(max_message_bytes=1000)
+    scanner.feed(_head() + struct.pack(">bhi", 8, 1, 1) * 200)
+    with pytest.raises(ProtocolError, match="1000 are allowed"):
+        scanner.next_message()
+
+
+def test_a_long_name_is_refused_and_a_broken_head_cannot_be_answered() -> None:
+    scanner = Scanner()
+    scanner.feed(bytes.fromhex("80010001 00000401"))
+    with pytest.raises(ProtocolError, match="1024 are allowed"):
+        scanner.next_message()
+    assert scanner.broken() is None
+
+
+def test_a_second_message_without_the_head_is_refused() -> None:
+    scanner = Scanner()
+    scanner.feed(_head() + b"\0" + b"GET / HTTP/1.1")
+    assert scanner.next_message() == _head() + b"\0"
+    with pytest.raises(ProtocolError, match="does not begin with 80 01"):
+        scanner.next_message()

@@ -1,0 +1,544 @@
+"""The server against real sockets: order, failures, other protocols, limits, an end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hive_metastore import ThriftHiveMetastore, ttypes
+from thrift.protocol.TBinaryProtocol import TBinaryProtocol
+from thrift.Thrift import TApplicationException
+from thrift.transport.TSocket import TSocket
+from thrift.transport.TTransport import TBufferedTransport
+
+from strandline.errors import (
+    AddressInUse,
+    AlreadyExists,
+    ObjectNotFound,
+    Unavailable,
+    UnknownOutcome,
+)
+from strandline.metastore.thrift import (
+    HIVE_CODEC,
+    ApplicationException,
+    ConnectionInfo,
+    Dispatcher,
+    Encoded,
+    ServerSettings,
+    ThriftClient,
+    ThriftException,
+    ThriftServer,
+    request_key,
+)
+from strandline.metastore.thrift.codec import decode_application_exception
+from strandline.metastore.thrift.connection import foreign_protocol
+from strandline.metastore.thrift.messages import CALL, EXCEPTION, decode_head, encode_message
+from strandline.metastore.thrift.scanner import Scanner
+
+# The `serve` fixture lives in conftest.py: a function from a handler to a running server.
+Serve = Callable[..., Any]
+
+DATABASE = {"name": "d1", "description": "first", "parameters": {"a": "b"}}
+
+
+def toy(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+    """A metastore of one database."""
+    if method == "get_all_databases":
+        return ["d1"]
+    if method == "get_database":
+        if args["name"] != "d1":
+            raise ObjectNotFound(f"database {args['name']} does not exist")
+        return DATABASE
+    if method == "drop_table":
+        return None
+    if method == "get_all_tables":
+        return [connection.user, *connection.groups]
+    raise ApplicationException.unknown_method(method)
+
+
+def request(method: str, sequence: int = 1, **args: Any) -> bytes:
+    return encode_message(CALL, method, sequence, HIVE_CODEC.encode_args(method, args))
+
+
+def connect(running: Any) -> socket.socket:
+    return socket.create_connection((running.host, running.port), timeout=20)
+
+
+def read_messages(stream: socket.socket, count: int) -> list[bytes]:
+    scanner, found = Scanner(), list[bytes]()
+    while len(found) < count:
+        message = scanner.next_message()
+        if message is not None:
+            found.append(message)
+            continue
+        data = stream.recv(65536)
+        assert data, f"the server closed after {len(found)} answers"
+        scanner.feed(data)
+    return found
+
+
+def read_to_end(stream: socket.socket) -> bytes:
+    parts = []
+    try:
+        while data := stream.recv(65536):
+            parts.append(data)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)
+
+
+def test_our_client_gets_values_and_declared_exceptions(serve: Serve) -> None:
+    with serve(toy).client() as client:
+        assert client.call("get_all_databases") == ["d1"]
+        assert client.call("get_database", name="d1") == DATABASE
+        assert client.call("drop_table", dbname="d", name="t") is None
+        with pytest.raises(ThriftException, match="database d2 does not exist") as caught:
+            client.call("get_database", name="d2")
+        assert caught.value.name == "NoSuchObjectException"
+        assert client.call("get_all_databases") == ["d1"]
+
+
+def test_the_client_of_apache_thrift_gets_them_too(serve: Serve) -> None:
+    running = serve(toy)
+    transport = TBufferedTransport(TSocket(running.host, running.port))
+    transport.open()
+    client = ThriftHiveMetastore.Client(TBinaryProtocol(transport))
+    assert client.set_ugi("ann", ["g"]) == ["g"]
+    assert client.get_all_tables("d1") == ["ann", "g"]
+    assert client.get_database("d1").parameters == {"a": "b"}
+    with pytest.raises(ttypes.NoSuchObjectException) as missing:
+        client.get_database("d2")
+    assert missing.value.message == "database d2 does not exist"
+    with pytest.raises(TApplicationException) as unknown:
+        client.get_all_functions()
+    assert unknown.value.type == TApplicationException.UNKNOWN_METHOD
+    client.drop_table("d1", "t", True)
+    assert client.getStatus() == 2
+    client.shutdown()
+    transport.close()
+    with running.client() as other:
+        assert other.call("get_all_databases") == ["d1"]
+
+
+def test_an_answer_is_the_bytes_of_the_protocol(serve: Serve) -> None:
+    golden = bytes.fromhex(
+        "80010002 00000011 6765745f616c6c5f646174616261736573 fffffffe "
+        "0f0000 0b 00000001 00000002 6431 00"
+    )
+    with connect(serve(toy)) as stream:
+        stream.sendall(request("get_all_databases", -2))
+        assert read_messages(stream, 1) == [golden]
+
+
+def test_the_base_service_answers_as_hive_does(serve: Serve) -> None:
+    with serve(toy).client() as client:
+        assert client.call("getName") == "new db based metaserver"
+        assert client.call("getVersion") == "3.0"
+        assert client.call("getStatus") == 2
+        assert client.call("aliveSince") == 1234
+        assert client.call("getCounters")["connections"] == 1
+        assert client.call("getCounter", key="connections") == 1
+        assert client.call("getCounter", key="none") == 0
+        assert client.call("getOptions") == {}
+        assert client.call("setOption", key="a", value="b") is None
+        assert client.call("shutdown") is None
+        assert client.call("getStatusDetails") == ""
+
+
+def test_set_ugi_names_the_user_of_this_connection_alone(serve: Serve) -> None:
+    running = serve(toy)
+    with running.client() as ann, running.client() as bob:
+        assert ann.call("set_ugi", user_name="ann", group_names=["g", "h"]) == ["g", "h"]
+        assert ann.call("get_all_tables", db_name="d") == ["ann", "g", "h"]
+        assert bob.call("get_all_tables", db_name="d") == [""]
+
+
+def test_an_unknown_method_is_told_and_the_connection_stays(serve: Serve) -> None:
+    with connect(serve(toy)) as stream:
+        stream.sendall(encode_message(CALL, "no_such", 5, b"\0") + request("get_all_databases", 6))
+        unknown, known = read_messages(stream, 2)
+    head = decode_head(unknown)
+    assert (head.kind, head.name, head.sequence) == (EXCEPTION, "no_such", 5)
+    error = decode_application_exception(unknown, at=head.body)
+    assert (error.kind, error.message) == (1, "Invalid method name: 'no_such'")
+    assert decode_head(known).sequence == 6
+
+
+def _raising(error: Exception) -> Callable[..., Any]:
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        raise error
+
+    return handler
+
+
+def test_an_undeclared_exception_becomes_a_meta_exception(serve: Serve) -> None:
+    with (
+        serve(_raising(AlreadyExists("it is there"))).client() as client,
+        pytest.raises(ThriftException, match="MetaException: it is there"),
+    ):
+        client.call("get_all_tables", db_name="d")
+
+
+def test_what_cannot_even_be_a_meta_exception_is_an_internal_error_with_its_message(
+    serve: Serve,
+) -> None:
+    error = ThriftException("MetaException", {"message": "the store is away"})
+    with serve(_raising(error)).client() as client:
+        with pytest.raises(ApplicationException, match="the store is away") as caught:
+            client.call("get_partition_names", db_name="d", tbl_name="t", max_parts=-1)
+        assert caught.value.kind == ApplicationException.INTERNAL_ERROR
+
+
+def test_an_unexpected_error_is_logged_and_told_without_its_text(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = serve(_raising(ZeroDivisionError("secret")))
+    with running.client() as client:
+        for _ in range(2):
+            with pytest.raises(ApplicationException) as caught:
+                client.call("get_all_databases")
+            assert caught.value.kind == ApplicationException.INTERNAL_ERROR
+            assert caught.value.message == "Internal error processing get_all_databases"
+    assert "ZeroDivisionError: secret" in caplog.text
+    assert running.server.statistics().failures == 2
+
+
+def test_an_answer_that_does_not_fit_is_an_internal_error(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        return {"nme": "d1"}
+
+    with serve(handler).client() as client, pytest.raises(ApplicationException) as caught:
+        client.call("get_database", name="d1")
+    assert caught.value.kind == ApplicationException.INTERNAL_ERROR
+    assert "Database has no field 'nme'" in caplog.text
+
+
+def test_arguments_without_a_required_field_fail_that_request_alone(serve: Serve) -> None:
+    with connect(serve(toy)) as stream:
+        stream.sendall(encode_message(CALL, "lock", 1, bytes.fromhex("0c0001 00 00")))
+        stream.sendall(request("get_all_databases", 2))
+        refused, answered = read_messages(stream, 2)
+    head = decode_head(refused)
+    error = decode_application_exception(refused, at=head.body)
+    assert error.kind == ApplicationException.PROTOCOL_ERROR
+    assert error.message == "LockRequest came without its required field component"
+    assert decode_head(answered).sequence == 2
+
+
+def test_pipelined_requests_are_answered_in_order_also_around_one_that_waits(
+    serve: Serve,
+) -> None:
+    release = asyncio.Event()
+
+    async def slowly() -> list[str]:
+        await release.wait()
+        return ["slow"]
+
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        if method == "get_databases":
+            return slowly()
+        if args["name"] == "release":
+            release.set()
+        return {"name": args["name"]}
+
+    running = serve(handler)
+    with connect(running) as stream, running.client() as other:
+        names = [f"d{number}" for number in range(200)]
+        stream.sendall(
+            request("get_databases", 0, pattern="*")
+            + b"".join(request("get_database", at, name=name) for at, name in enumerate(names, 1))
+        )
+        # Another connection is served while the first one waits.
+        assert other.call("get_database", name="release") == {"name": "release"}
+        answers = read_messages(stream, 201)
+    assert [decode_head(answer).sequence for answer in answers] == list(range(201))
+
+
+def test_an_awaited_handler_may_raise(serve: Serve) -> None:
+    async def fail() -> None:
+        raise ObjectNotFound("gone")
+
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        return fail()
+
+    with (
+        serve(handler).client() as client,
+        pytest.raises(ThriftException, match="NoSuchObjectException: gone"),
+    ):
+        client.call("get_database", name="d")
+
+
+def test_a_kept_answer_is_written_without_calling_the_handler(serve: Serve) -> None:
+    kept: dict[bytes, bytes] = {}
+    calls = []
+
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        calls.append(args)
+        kept[connection.request] = HIVE_CODEC.encode_result(method, DATABASE)
+        return Encoded(kept[connection.request])
+
+    running = serve(handler, lookup=kept.get)
+    with running.client() as client:
+        for _ in range(3):
+            assert client.call("get_database", name="d1") == DATABASE
+    assert calls == [{"name": "d1"}]
+    assert list(kept) == [request_key(request("get_database", 77, name="d1"))]
+    assert running.server.statistics().fast_answers == 2
+
+
+def test_a_broken_lookup_costs_only_time(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    def lookup(request: bytes) -> bytes | None:
+        raise RuntimeError("broken")
+
+    with serve(toy, lookup=lookup).client() as client:
+        assert client.call("get_all_databases") == ["d1"]
+    assert "looking up a kept answer failed" in caplog.text
+
+
+FOREIGN = {
+    "HTTP": b"GET / HTTP/1.1\r\n\r\n",
+    "TLS": bytes.fromhex("1603010200010001fc0303"),
+    "SASL": b"\x01\x00\x00\x00\x06GSSAPI",
+    "compact Thrift": bytes.fromhex("82210000 00"),
+    "framed Thrift": bytes.fromhex("0000001d") + request("get_all_databases"),
+    "framed compact Thrift": bytes.fromhex("00000012 8221 00"),
+    "non-strict binary Thrift": b"\x00\x00\x00\x11get_all_databases\x01\x00\x00\x00\x00\x00",
+    "an unknown protocol": b"hello, metastore",
+}
+
+
+@pytest.mark.parametrize("protocol", FOREIGN)
+def test_another_protocol_is_named_counted_and_closed(
+    serve: Serve, caplog: pytest.LogCaptureFixture, protocol: str
+) -> None:
+    running = serve(toy)
+    with connect(running) as stream:
+        stream.sendall(FOREIGN[protocol].ljust(6, b"\0"))
+        assert read_to_end(stream) == b""
+    assert dict(running.server.statistics().foreign) == {protocol: 1}
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 1
+    assert f"it speaks {protocol};" in lines[0]
+
+
+def test_strict_binary_is_not_foreign() -> None:
+    assert foreign_protocol(request("get_all_databases")[:6]) is None
+
+
+def test_a_size_beyond_the_limit_is_told_and_the_connection_closed(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = serve(toy, settings=ServerSettings(max_message_bytes=1000))
+    with connect(running) as stream:
+        stream.sendall(encode_message(CALL, "get_database", 8, bytes.fromhex("0b0001 7fffffff")))
+        answer = read_to_end(stream)
+    head = decode_head(answer)
+    assert (head.kind, head.name, head.sequence) == (EXCEPTION, "get_database", 8)
+    error = decode_application_exception(answer, at=head.body)
+    assert error.kind == ApplicationException.PROTOCOL_ERROR
+    assert "1000 are allowed" in error.message
+    assert running.server.statistics().protocol_errors == 1
+
+
+def test_damaged_requests_never_stop_the_server(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = serve(toy)
+    random_bits = random.Random(7)
+    whole = request("create_table", tbl={"tableName": "t", "parameters": {"a": "b"}})
+    for turn in range(150):
+        damaged = bytearray(whole)
+        for _ in range(turn % 4):
+            damaged[random_bits.randrange(len(whole))] ^= 1 << random_bits.randrange(8)
+        cut = random_bits.randrange(len(whole) + 1) if turn % 2 else len(whole)
+        with connect(running) as stream:
+            stream.sendall(damaged[:cut])
+            stream.shutdown(socket.SHUT_WR)
+            read_to_end(stream)
+    with running.client() as client:
+        assert client.call("get_all_databases") == ["d1"]
+
+
+def test_a_client_that_sends_its_last_byte_and_closes_its_side_is_still_answered(
+    serve: Serve,
+) -> None:
+    with connect(serve(toy)) as stream:
+        stream.sendall(request("get_all_databases", 1) + request("get_all_databases", 2))
+        stream.shutdown(socket.SHUT_WR)
+        assert len(read_messages(stream, 2)) == 2
+        assert stream.recv(1) == b""
+
+
+def test_a_client_that_does_not_read_is_not_read_from(serve: Serve) -> None:
+    big = HIVE_CODEC.encode_result("get_database", {"name": "x" * 1_000_000})
+    limit = 64 * 1024
+
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        return Encoded(big)
+
+    running = serve(handler, settings=ServerSettings(max_pipelined_bytes=limit))
+    asked = 1_000_000
+    asking = request("get_database", name="d1")
+    with connect(running) as stream:
+        stream.settimeout(0.2)
+        sent = 0
+        try:
+            while sent < asked:
+                stream.sendall(asking * 1000)
+                sent += 1000
+        except TimeoutError:
+            pass
+        # Far from all was served, and far from all was even taken from the socket.
+        statistics = running.on_loop(running.server.statistics)
+        assert sent < asked
+        assert statistics.requests < 100
+        assert statistics.bytes_received < limit + 1024 * 1024
+        stream.settimeout(20)
+        head = decode_head(read_messages(stream, 1)[0])
+        assert head.name == "get_database"
+
+
+def test_an_idle_connection_is_closed_and_a_waiting_request_is_not(serve: Serve) -> None:
+    release = asyncio.Event()
+
+    async def wait() -> list[str]:
+        await release.wait()
+        return ["d1"]
+
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        return wait()
+
+    running = serve(handler, settings=ServerSettings(idle_timeout=0.2))
+    with connect(running) as busy, connect(running) as idle:
+        busy.sendall(request("get_all_databases"))
+        assert read_to_end(idle) == b""
+        running.on_loop(release.set)
+        assert len(read_messages(busy, 1)) == 1
+    assert running.server.statistics().idle_closed >= 1
+
+
+def test_no_more_connections_than_allowed(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    running = serve(toy, settings=ServerSettings(max_connections=1))
+    with running.client() as first:
+        assert first.call("get_all_databases") == ["d1"]
+        with connect(running) as second:
+            assert read_to_end(second) == b""
+        assert first.call("get_all_databases") == ["d1"]
+    statistics = running.server.statistics()
+    assert (statistics.accepted, statistics.refused) == (1, 1)
+    assert "refused the connection" in caplog.text
+
+
+def test_a_busy_port_is_named(serve: Serve) -> None:
+    running = serve(toy)
+    second = ThriftServer(Dispatcher(toy), port=running.port)
+    with pytest.raises(AddressInUse, match=f"another program listens on port {running.port}"):
+        asyncio.run(second.start())
+
+
+def test_an_address_that_is_not_ours_is_named() -> None:
+    server = ThriftServer(Dispatcher(toy), host="192.0.2.1", port=0)
+    with pytest.raises(Unavailable, match=r"192\.0\.2\.1"):
+        asyncio.run(server.start())
+    with pytest.raises(Unavailable, match="does not listen"):
+        _ = server.address
+
+
+def test_stopping_lets_a_request_in_work_finish(serve: Serve) -> None:
+    begun, release = threading.Event(), asyncio.Event()
+
+    async def wait() -> list[str]:
+        begun.set()
+        await release.wait()
+        return ["d1"]
+
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        return wait()
+
+    running = serve(handler)
+    with connect(running) as stream, connect(running) as idle:
+        stream.sendall(request("get_all_databases", 1) + request("get_all_databases", 2))
+        assert begun.wait(20)
+        stopping = asyncio.run_coroutine_threadsafe(running.server.stop(grace=20), running.loop)
+        assert read_to_end(idle) == b""
+        running.on_loop(release.set)
+        stopping.result(20)
+        # The first is answered, the second was never begun.
+        answers = Scanner()
+        answers.feed(read_to_end(stream))
+    answer = answers.next_message()
+    assert answer is not None
+    assert decode_head(answer).sequence == 1
+    assert answers.waiting == 0
+    with pytest.raises(Unavailable, match="no metastore answers"):
+        running.client()
+
+
+def test_stopping_cancels_what_does_not_end_in_time(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = threading.Event()
+    cancelled = threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        return wait()
+
+    running = serve(handler)
+    client = running.client()
+    failed = []
+
+    def ask() -> None:
+        try:
+            client.call("get_all_databases")
+        except UnknownOutcome as error:
+            failed.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert begun.wait(20)
+    running.stop(grace=0.05)
+    asking.join(20)
+    client.close()
+    assert cancelled.is_set()
+    assert len(failed) == 1
+    assert "did not end within 0.05 s" in caplog.text
+
+
+def test_statistics_count_what_was_done(serve: Serve) -> None:
+    running = serve(toy)
+    with running.client() as client:
+        client.call("get_all_databases")
+        with pytest.raises(ApplicationException):
+            client.call("get_all_functions")
+        statistics = running.on_loop(running.server.statistics)
+    assert (statistics.connections, statistics.accepted, statistics.requests) == (1, 1, 2)
+    assert (statistics.exceptions, statistics.failures, statistics.running) == (1, 0, 0)
+    assert statistics.bytes_received > 0
+    assert statistics.bytes_sent > 0
+
+
+def test_the_client_says_when_nobody_listens_and_when_the_server_goes() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        client = ThriftClient("127.0.0.1", port, timeout=20)
+        accepted, _ = listening.accept()
+        accepted.close()
+        with pytest.raises(UnknownOutcome, match="look whether it was done"):
+            client.call("get_all_databases")
+        client.close()
+    with pytest.raises(Unavailable, match="no metastore answers"):
+        ThriftClient("127.0.0.1", port)
