@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from strandline.catalog import AppliedVersion, CatalogManager
+from strandline.catalog import AppliedVersion, Catalog, CatalogManager
 from strandline.catalog.commands import CreateSchema, DropSchema
+from strandline.catalog.history import History
 from strandline.clock import Timestamp, add_milliseconds, milliseconds, round_up, timestamp
 from strandline.errors import (
     AlreadyExists,
@@ -18,6 +21,8 @@ from strandline.errors import (
     InvalidInput,
     ObjectNotFound,
     Stopping,
+    Unavailable,
+    UnknownOutcome,
     VersionNotFound,
 )
 from tests.conftest import ManualWall, Member
@@ -159,8 +164,11 @@ def test_the_order_of_times_is_the_order_of_versions_whatever_the_wall_does(
         wall.now += jump
         (one, two)[n % 2].execute(create(f"s{n}"), author="ann")
     two.present()
-    times = [two.catalog(v).time for v in range(9)]
+    times = [two.catalog(v).time for v in range(2, 9)]
     assert times == sorted(set(times))
+    # The first two were appended together; as of their time the second holds.
+    assert two.catalog(1).time == two.catalog(2).time
+    assert two.active_catalog(times[0]).version == 2
 
 
 # -- delay: activation lies ahead of the append ------------------------------------------------
@@ -368,3 +376,158 @@ def test_a_batch_has_a_size(manager: CatalogManager) -> None:
 def test_the_default_schema_stays(manager: CatalogManager) -> None:
     with pytest.raises(IllegalChange, match="default"):
         manager.execute(DropSchema(name="DEFAULT"), author="ann")
+
+
+# -- interruptions -----------------------------------------------------------------------------
+
+
+def test_a_listener_may_read_the_present_while_the_node_catches_up(
+    new_manager: Managers,
+) -> None:
+    writer, late = new_manager(), new_manager()
+    heard: list[tuple[str, int]] = []
+    presents: list[int] = []
+
+    def curious(applied: AppliedVersion) -> None:
+        heard.append(("curious", applied.update.version))
+        presents.append(late.present().version)
+
+    late.subscribe(curious)
+    late.subscribe(lambda applied: heard.append(("other", applied.update.version)))
+    for name in "abc":
+        writer.execute(create(name), author="ann")
+    assert names(late) == ["a", "b", "c", "default"]
+    assert heard == [(who, version) for version in (3, 4, 5) for who in ("curious", "other")]
+    assert presents == [5, 5, 5]
+    assert late.known_present() is late.latest_catalog()
+
+
+def test_an_interrupted_apply_is_taken_up_where_it_stopped(new_manager: Managers) -> None:
+    writer, late = new_manager(), new_manager()
+    heard: list[int] = []
+
+    def interrupt_once(applied: AppliedVersion) -> None:
+        heard.append(applied.update.version)
+        if len(heard) == 1:
+            raise KeyboardInterrupt
+
+    late.subscribe(interrupt_once)
+    for name in "abc":
+        writer.execute(create(name), author="ann")
+    with pytest.raises(KeyboardInterrupt):
+        late.sync()
+    assert names(late) == ["a", "b", "c", "default"]
+    assert heard == [3, 4, 5]
+
+
+def test_a_change_that_is_in_the_log_and_cannot_be_applied_is_not_told_as_undone(
+    new_manager: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, other = new_manager(), new_manager()
+    log = manager._state.log
+    append = log.append
+
+    def append_and_go_away(*arguments: Any, **named: Any) -> Any:  # Any: passed on as it came
+        done = append(*arguments, **named)
+        monkeypatch.setattr(log, "frontier", away)
+        return done
+
+    def away() -> None:
+        raise Unavailable("the disk does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "append", append_and_go_away)
+        with pytest.raises(UnknownOutcome, match="in the log as version 3"):
+            manager.execute(create("a"), author="ann")
+    monkeypatch.undo()
+    assert names(manager) == names(other) == ["a", "default"]
+
+
+def test_the_last_moment_of_a_version_that_is_trimmed_meanwhile_is_its_own(
+    new_manager: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = new_manager()
+    for name in "abc":
+        manager.execute(create(name), author="ann")
+    expected = manager.last_moment(3)
+    find = History.at_version
+
+    def find_while_trimmed(self: History, version: int) -> Catalog:
+        found = find(self, version)
+        monkeypatch.undo()
+        manager.compact(5)
+        return found
+
+    monkeypatch.setattr(History, "at_version", find_while_trimmed)
+    assert manager.last_moment(3) == expected
+
+
+def test_the_applier_survives_what_nobody_thought_of(
+    new_manager: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower, writer = new_manager(), new_manager()
+    log = follower._state.log
+    wait = log.wait
+    broken = threading.Event()
+
+    def break_once(*arguments: Any, **named: Any) -> bool:  # Any: passed on as it came
+        if not broken.is_set():
+            broken.set()
+            raise RuntimeError("nobody thought of this")
+        return wait(*arguments, **named)
+
+    monkeypatch.setattr(log, "wait", break_once)
+    follower.start()
+    assert broken.wait(10)
+    version = writer.execute(create("a"), author="ann").version
+    assert follower.catalog_ready(version, timeout=10).schema("a") is not None
+    assert follower.statistics().applier_failures == 1
+
+
+# -- arguments that no caller should send ------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e30])
+def test_who_waits_for_ever_may_say_so(manager: CatalogManager, timeout: float) -> None:
+    assert manager.execute(create("a"), author="ann", timeout=timeout).version == 3
+    assert manager.catalog_ready(3, timeout=timeout).version == 3
+
+
+def test_a_time_out_below_zero_does_not_wait(manager: CatalogManager) -> None:
+    with manager._writing, pytest.raises(DeadlineExceeded):
+        manager.execute(create("a"), author="ann", timeout=-1)
+    with pytest.raises(DeadlineExceeded):
+        manager.catalog_ready(99, timeout=-1)
+
+
+@pytest.mark.parametrize("at", [0, -1, 1 << 63, 1 << 200])
+def test_a_number_that_is_no_time_is_refused(manager: CatalogManager, at: int) -> None:
+    with pytest.raises(InvalidInput, match="not a time"):
+        manager.catalog_as_of(Timestamp(at))
+
+
+def test_with_a_delay_a_start_leaves_the_clock_at_the_stores_time(
+    new_manager: Managers, wall: ManualWall
+) -> None:
+    first = new_manager(delay_ms=5000)
+    with pytest.raises(DeadlineExceeded):
+        first.execute(create("a"), author="ann", timeout=0.01)
+    assert milliseconds(first.latest_catalog().time) == wall.now + 5000
+    again = new_manager()
+    assert again.latest_catalog().version == 3
+    assert again.present().version < 3
+
+
+def test_history_is_not_trimmed_to_a_version_that_is_not_active_yet(
+    new_manager: Managers, wall: ManualWall
+) -> None:
+    manager = new_manager(delay_ms=5000)
+    wall.now += 60_000
+    with pytest.raises(DeadlineExceeded):
+        manager.execute(create("a"), author="ann", timeout=0.01)
+    with pytest.raises(VersionNotFound, match="version 3 becomes active at"):
+        manager.compact(3)
+    assert manager.present().version == 2
+    wall.now += 5001
+    assert manager.compact(3)
+    assert manager.present().version == 3

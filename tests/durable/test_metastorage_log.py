@@ -176,3 +176,58 @@ def test_append_only_objects_have_keys_of_their_own(log: MetastorageLog, member:
     log.append(2, TOKEN, [update(2)])
     assert member.store.get(append_key("audit_event", 2)) is not None
     assert b"audit" not in encode(log.updates(2, 3)[0])
+
+
+class RacedStore:
+    """A store on which something else happens just before the first invoke."""
+
+    def __init__(self, member: Member, before: Callable[[], object], *, cut: bool = False) -> None:
+        self._store = member.store
+        self._before: Callable[[], object] | None = before
+        self._cut = cut
+
+    def invoke(self, *arguments: Sequence[object]) -> Outcome:
+        before, self._before = self._before, None
+        if before is not None and not self._cut:
+            before()
+        outcome = self._store.invoke(*arguments)  # type: ignore[arg-type]  # passed on as it came
+        if before is not None and self._cut:
+            before()
+            raise Unavailable("the connection was cut")
+        return outcome
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever the store has
+        return getattr(self._store, name)
+
+
+def test_a_trimming_that_another_one_overtook_is_done_all_the_same(
+    log: MetastorageLog, member: Member
+) -> None:
+    log.append(2, TOKEN, [update(2), update(3), update(4)])
+    time = log.updates(4, 5)[0].time
+    lower = Snapshot(2, log.updates(2, 3)[0].time, ())
+    raced = MetastorageLog(
+        RacedStore(member, lambda: log.compact(lower, TOKEN))  # type: ignore[arg-type]  # a wrapper
+    )
+    assert raced.compact(Snapshot(4, time, ()), TOKEN)
+    assert log.frontier().since == 4
+
+
+def test_trimming_to_a_version_that_is_not_there_is_refused(log: MetastorageLog) -> None:
+    with pytest.raises(VersionNotFound, match="from version 0 to 1"):
+        log.compact(Snapshot(2, log.updates(1, 2)[0].time, ()), TOKEN)
+    assert log.frontier().since == 0
+
+
+@pytest.mark.parametrize("trimmed_to", [2, 3])
+def test_an_append_without_an_answer_is_settled_though_it_was_trimmed_since(
+    log: MetastorageLog, member: Member, trimmed_to: int
+) -> None:
+    mine = update(2)
+
+    def go_on() -> None:
+        log.append(3, TOKEN, [update(3)])
+        assert log.compact(Snapshot(trimmed_to, log.updates(3, 4)[0].time, ()), TOKEN)
+
+    cut = MetastorageLog(RacedStore(member, go_on, cut=True))  # type: ignore[arg-type]  # a wrapper
+    assert [u.id for u in cut.append(2, TOKEN, [mine])] == [mine.id]

@@ -6,8 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from strandline.durable import DurableCatalogState
-from strandline.errors import Fenced, InvalidInput, NotFound, OutOfSync
+from strandline.durable import (
+    DurableCatalogState,
+    MetastorageLog,
+    ReadOnlyState,
+    Transaction,
+    durable_state,
+)
+from strandline.durable.metastorage_log import update_key
+from strandline.durable.state import TrimmedAway, new_update
+from strandline.durable.update import Change, Entry, Update
+from strandline.errors import CorruptData, Fenced, InvalidInput, NotFound, OutOfSync
+from strandline.metastorage import Put
 from strandline.model.descriptors import ConfigEntry, SchemaDescriptor, ZoneDescriptor
 from tests.conftest import Member
 
@@ -197,3 +207,119 @@ def test_names_are_unique_below_a_parent_without_regard_to_case(member: Member) 
         with pytest.raises(AlreadyExists):
             transaction.put(SchemaDescriptor(101, 1, "sALES", "ann"))
         transaction.put(SchemaDescriptor(102, 2, "sales", "ann"))
+
+
+# -- what comes between two looks at the log ---------------------------------------------------
+
+
+class TrimmedMeanwhile(MetastorageLog):
+    """A log that somebody trims between the look at its frontier and the read of its updates."""
+
+    def __init__(self, log: MetastorageLog, trim: Callable[[], object]) -> None:
+        super().__init__(log._store)
+        self._trim: Callable[[], object] | None = trim
+
+    def updates(self, start: int, end: int) -> tuple[Update, ...]:
+        trim, self._trim = self._trim, None
+        if trim is not None:
+            trim()
+        return super().updates(start, end)
+
+
+def trimmed_while_read(new_member: Callable[[], Member]) -> TrimmedMeanwhile:
+    writer = new_member().open()
+    for n in range(5):
+        commit(writer, f"z{n}")
+    while applied := writer.sync():
+        last = applied[-1]
+    return TrimmedMeanwhile(
+        new_member().log,
+        lambda: writer.compact_at(last.update.version, last.update.time, last.contents),
+    )
+
+
+def test_joining_while_the_log_is_trimmed_joins_and_takes_no_epoch(
+    new_member: Callable[[], Member],
+) -> None:
+    state = durable_state(trimmed_while_read(new_member)).join(member="late")
+    assert zones(state) == {"default", "z0", "z1", "z2", "z3", "z4"}
+    assert state.epoch == 1
+
+
+def test_a_state_that_meets_a_trimming_says_so_and_can_begin_again(
+    new_member: Callable[[], Member],
+) -> None:
+    log = trimmed_while_read(new_member)
+    reader = ReadOnlyState(log)
+    with pytest.raises(TrimmedAway, match="earliest in the log is 7"):
+        reader.sync()
+    assert reader.version == 0
+    reader.begin_again()
+    assert reader.version == 7
+
+
+def test_a_corrupt_record_leaves_the_state_where_it_was(new_member: Callable[[], Member]) -> None:
+    writer, follower = new_member().open(), new_member().join()
+    commit(writer, "good")
+    bad = Entry("create_zone", {}, (Change("zone", b"\0" * 8, b"never there", None),))
+    update = new_update(4, [bad], author="ann", member="m")
+    writer.log.append(4, writer.token, [update])
+    for _ in range(2):
+        with pytest.raises(CorruptData, match="does not replace what is there"):
+            follower.sync()
+        assert follower.version == 2
+        assert follower.contents.count("zone") == 1
+    assert [a.update.version for a in follower.sync(up_to=3)] == [3]
+
+
+@pytest.mark.parametrize("how", ["an update", "the snapshot"])
+def test_who_was_replaced_by_a_newer_release_learns_that_and_not_that_it_cannot_read(
+    new_member: Callable[[], Member], how: str
+) -> None:
+    old = new_member().open(generation=1)
+    new = new_member()
+    newer = new.open(generation=2)
+    if how == "the snapshot":
+        assert newer.compact_at(newer.version, newer.dump().time, newer.contents)
+    from_the_future = b"\x01\x00\x01\x00\x63"
+    commit(newer, "z")
+    new.store.invoke([], [Put(update_key(3 if how == "the snapshot" else 4), from_the_future)])
+    with pytest.raises(Fenced, match="generation 2"):
+        old.begin_again() if how == "the snapshot" else old.sync()
+
+
+# -- creating ----------------------------------------------------------------------------------
+
+
+def test_a_catalog_is_created_in_one_step(member: Member) -> None:
+    state = member.open()
+    first, second = state.log.updates(1, 3)
+    assert first.time == second.time
+    assert member.store.revision() == 1
+
+
+def test_who_comes_late_to_the_creation_takes_no_epoch(new_member: Callable[[], Member]) -> None:
+    first, late = new_member(), new_member()
+    state = first.open()
+    with pytest.raises(OutOfSync, match="join it"):
+        late.openable().create(
+            member="late", initialize=lambda _: None, raise_fence=lambda *_: None
+        )
+    state.confirm_leadership()
+    assert late.join().token == state.token
+
+
+def test_a_catalog_made_between_the_look_and_the_creation_is_left_alone(
+    new_member: Callable[[], Member],
+) -> None:
+    first, late = new_member(), new_member()
+
+    def overtaken(transaction: Transaction) -> None:
+        first.open()
+        with transaction.entry("initialize", {}):
+            transaction.put(ConfigEntry("environment", "the late one's"))
+
+    with pytest.raises(OutOfSync):
+        late.openable().create(member="late", initialize=overtaken, raise_fence=lambda *_: None)
+    assert late.join().environment() != "the late one's"
+    assert late.join().epoch == 1

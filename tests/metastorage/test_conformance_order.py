@@ -129,9 +129,12 @@ def test_increments_of_many_threads_lose_nothing(place: Place) -> None:
 
 
 def test_random_calls_on_two_nodes_give_what_a_dictionary_gives(kind: StoreKind) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]  # Hypothesis leaves it untyped
-        lambda: AgainstADictionary(kind),
-        settings=settings(max_examples=40, stateful_step_count=25, deadline=None),
+    class OnThisKind(AgainstADictionary):
+        def __init__(self) -> None:
+            super().__init__(kind)
+
+    run_state_machine_as_test(
+        OnThisKind, settings=settings(max_examples=25, stateful_step_count=25, deadline=None)
     )
 
 

@@ -100,7 +100,9 @@ def test_a_qualified_name_is_read(text: str, expected: QualifiedName) -> None:
     assert QualifiedName.parse(text, default_schema="nyc") == expected
 
 
-@pytest.mark.parametrize("text", ["", "a", "a.", ".a", "a.b.c", "a..b", "a b.c", "`a", "a.`b`c", "``.b"])
+@pytest.mark.parametrize(
+    "text", ["", "a", "a.", ".a", "a.b.c", "a..b", "a b.c", "`a", "a.`b`c", "``.b"]
+)
 def test_a_wrong_qualified_name_is_refused(text: str) -> None:
     with pytest.raises(InvalidName):
         QualifiedName.parse(text)

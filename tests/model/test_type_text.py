@@ -12,7 +12,7 @@ from strandline.model.type_json import type_json
 from strandline.model.type_parser import parse_fields, parse_hive_type, parse_type
 from strandline.model.type_text import ddl_text, fields_ddl, hive_string, quote_name, simple_string
 from strandline.model.types import DataType, StructType
-from tests.model.type_strategies import scalars, structs, types
+from tests.model.type_strategies import plain_names, scalars, structs, types
 
 # What Spark 4.3 answers for a text: its catalog string and its SQL.
 SPARK = [
@@ -152,7 +152,7 @@ def test_an_interval_goes_from_a_larger_to_a_smaller_unit(text: str) -> None:
         parse_type(text)
 
 
-@given(structs(types()))
+@given(structs(types(named=plain_names), named=plain_names))
 def test_simple_string_is_pysparks(struct: StructType) -> None:
     theirs = SparkStruct.fromJson(json.loads(type_json(struct))).simpleString()
     # PySpark, unlike Spark, does not print the default collation where it was written.
@@ -181,6 +181,11 @@ def test_deep_nesting_is_refused_and_no_recursion_error(text: str) -> None:
 
 def test_a_hundred_levels_are_read() -> None:
     text = "array<" * 100 + "int" + ">" * 100
+    assert simple_string(parse_type(text)) == text
+
+
+def test_depth_counts_what_is_inside_each_other_and_not_what_is_side_by_side() -> None:
+    text = "struct<" + ",".join(f"a{i}:array<int>" for i in range(200)) + ">"
     assert simple_string(parse_type(text)) == text
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.errors import CorruptData, IncompatibleFormat
+from strandline.errors import CorruptData, IncompatibleFormat, InvalidInput
 from strandline.model.descriptors import ConfigEntry, FenceEntry, SchemaDescriptor
 from strandline.wire import codecs, registry
 from strandline.wire.codecs import (
@@ -27,6 +27,7 @@ from strandline.wire.codecs import (
     sequence,
 )
 from strandline.wire.registry import decode, encode, register
+from strandline.wire.stored import Stored
 
 
 @dataclass(frozen=True)
@@ -178,3 +179,14 @@ def test_a_flipped_bit_gives_a_typed_error_or_another_object(where: int, flip: i
 def test_numbers_beyond_64_bits_are_not_written() -> None:
     with pytest.raises(ValueError, match="64"):
         codecs.write_uint(bytearray(), 1 << 64)
+
+
+def test_a_name_that_is_no_text_is_corrupt_where_records_are_indexed() -> None:
+    data = encode(SchemaDescriptor(1, 2, "name", "o")).replace(b"name", b"na\xff\xfe")
+    with pytest.raises(CorruptData, match="UTF-8"):
+        Stored(data, SchemaDescriptor, has_id=True)
+
+
+def test_half_a_character_is_refused_and_not_written() -> None:
+    with pytest.raises(InvalidInput, match="surrogate"):
+        encode(SchemaDescriptor(1, 2, "name", "o", comment="\ud800"))

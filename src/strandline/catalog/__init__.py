@@ -1,7 +1,7 @@
 """The versioned catalog: immutable versions, commands, the manager that moves it on."""
 
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog, Relation
-from strandline.catalog.events import AppliedVersion, CatalogEvent, VersionInfo
+from strandline.catalog.events import AppliedVersion, CatalogEvent, VersionInfo, read_history
 from strandline.catalog.initial import SYSTEM, initial_catalog
 from strandline.catalog.manager import Applied, Behind, CatalogManager
 from strandline.catalog.planning import Command
@@ -19,4 +19,5 @@ __all__ = [
     "Relation",
     "VersionInfo",
     "initial_catalog",
+    "read_history",
 ]

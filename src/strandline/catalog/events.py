@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from strandline.catalog.catalog import Catalog
 from strandline.clock import Timestamp
-from strandline.durable.update import Arguments, Entry, Update
+from strandline.durable.log import UpdateLog
+from strandline.durable.update import Arguments, AuditEvent, Entry, Update
+from strandline.wire.registry import decode
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,44 @@ Listener = Callable[[AppliedVersion], None]
 """Called for each applied version, in order; the next version waits until all have returned."""
 
 
+class Listeners:
+    """Who is told of applied versions. Used by the one thread that applies.
+
+    A listener may read the present, which may apply further versions. These are told when it has
+    returned, so that every listener hears of the versions in their order.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+        self._untold: deque[AppliedVersion] = deque()
+        self.telling = False
+        self.failures = 0
+
+    def add(self, listener: Listener) -> None:
+        """Call ``listener`` for each version from the next on."""
+        self._listeners.append(listener)
+
+    def tell(self, *versions: AppliedVersion) -> None:
+        """Tell of ``versions``, behind those not told yet. A failure is logged and counted."""
+        self._untold += versions
+        if self.telling:
+            return
+        self.telling = True
+        try:
+            while self._untold:
+                self._tell_one(self._untold.popleft())
+        finally:
+            self.telling = False
+
+    def _tell_one(self, version: AppliedVersion) -> None:
+        for listener in self._listeners:
+            try:
+                listener(version)
+            except Exception:
+                self.failures += 1
+                logger.exception("a listener failed at catalog version %d", version.catalog.version)
+
+
 @dataclass(frozen=True, slots=True)
 class VersionInfo:
     """One version as people see it. ``trimmed`` versions can no longer be read as catalogs."""
@@ -65,3 +109,23 @@ class VersionInfo:
     member: str
     actions: tuple[tuple[str, Arguments], ...]
     trimmed: bool = False
+
+
+def read_history(log: UpdateLog, start: int = 1, end: int | None = None) -> list[VersionInfo]:
+    """What people did in versions ``start`` to ``end`` − 1, trimmed ones too; not silent ones."""
+    frontier = log.frontier()
+    stop = frontier.upper if end is None else min(end, frontier.upper)
+    infos = []
+    for found in log.scan("audit_event", start, stop):
+        event = decode(found.data, AuditEvent)
+        infos.append(
+            VersionInfo(
+                event.version,
+                found.time,
+                event.author,
+                event.member,
+                event.actions,
+                trimmed=event.version < frontier.since,
+            )
+        )
+    return infos

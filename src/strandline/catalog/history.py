@@ -36,8 +36,11 @@ class History:
         return self._catalogs[-1]
 
     def append(self, catalog: Catalog) -> None:
-        """Add the next version. The order of times is the order of versions, or it is corrupt."""
-        if catalog.version != self.latest.version + 1 or catalog.time <= self.latest.time:
+        """Add the next version. The order of times is the order of versions, or it is corrupt.
+
+        Versions that were appended together have one time; as of that time the last of them holds.
+        """
+        if catalog.version != self.latest.version + 1 or catalog.time < self.latest.time:
             raise CorruptData(
                 f"version {catalog.version} active at {format_timestamp(catalog.time)} does not "
                 f"follow {self.latest.version} active at {format_timestamp(self.latest.time)}"

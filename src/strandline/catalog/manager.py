@@ -22,8 +22,11 @@ or cut off waits or fails; it never answers with an old catalog.
 
 What must stay true: versions are applied once, in order, by whoever gets the apply lock; a listener
 sees a version only after `catalog` can answer it; a listener's failure is counted and reported and
-stops nobody. Rejected: a thread of its own for each waiting caller, and reading the log on every
-read.
+stops nobody. The history says where this node stands, the durable state only follows it: whatever
+interrupts an apply (a store that goes away, Ctrl-C in a driver), the next call goes on from there.
+A listener may read the present; what that applies is told when the listener has returned.
+
+Rejected: a thread of its own for each waiting caller, and reading the log on every read.
 """
 
 from __future__ import annotations
@@ -38,10 +41,18 @@ from sqlalchemy import Connection
 
 from strandline import faults
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.events import AppliedVersion, Listener, VersionInfo
+from strandline.catalog.events import (
+    AppliedVersion,
+    Listener,
+    Listeners,
+    VersionInfo,
+    read_history,
+)
 from strandline.catalog.history import History
 from strandline.catalog.planning import Command, Planning
 from strandline.clock import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
     HybridClock,
     Timestamp,
     add_milliseconds,
@@ -49,7 +60,7 @@ from strandline.clock import (
     milliseconds,
     round_up,
 )
-from strandline.durable import AppliedUpdate, AuditEvent, DurableCatalogState, Frontier, Update
+from strandline.durable import AppliedUpdate, DurableCatalogState, Frontier, Update
 from strandline.durable.state import TrimmedAway
 from strandline.durable.transaction import Transaction
 from strandline.errors import (
@@ -59,8 +70,10 @@ from strandline.errors import (
     OutOfSync,
     Stopping,
     StrandlineError,
+    Unavailable,
+    UnknownOutcome,
+    VersionNotFound,
 )
-from strandline.wire.registry import decode
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +81,11 @@ DELAY = "delay_duration_ms"
 SKEW = "max_clock_skew_ms"
 DEFAULT_TIMEOUT = 30.0
 MAX_COMMANDS = 10_000
+
+
+def _patience(timeout: float) -> float:
+    """What locks take as a time-out: not below 0, which means for ever, and not too much."""
+    return min(max(timeout, 0.0), threading.TIMEOUT_MAX)
 
 
 class Behind(NotFresh):
@@ -107,22 +125,28 @@ class CatalogManager:
         self._writing = threading.Lock()
         self._applying = threading.RLock()
         self._applied = threading.Condition()
-        self._listeners: list[Listener] = []
+        self._listeners = Listeners()
         self._stop = threading.Event()
         self._applier: threading.Thread | None = None
         self._horizon = Timestamp(0)
-        self._executed = self._lost = self._listener_failures = self._applier_failures = 0
+        self._executed = self._lost = self._applier_failures = 0
         base = state.base
         self._history = History(self._activated(base))
         for applied in state.backlog:
             self._history.append(self._activated(applied))
+        state.backlog = []
         self._seen = Frontier(base.update.version, self._history.latest.version + 1)
-        clock.update(self._history.latest.time)
+        clock.update(self._given(self._history.latest))
 
     def _activated(self, applied: AppliedUpdate) -> Catalog:
         version, at = applied.update.version, applied.update.time
         active = add_milliseconds(at, self.delay) if version and self.delay else at
         return Catalog(version, active, applied.contents)
+
+    def _given(self, catalog: Catalog) -> Timestamp:
+        """The time that the log gave to a version; it is active `delay` later."""
+        late = catalog.version and self.delay
+        return add_milliseconds(catalog.time, -self.delay) if late else catalog.time
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -147,7 +171,7 @@ class CatalogManager:
                 if self._state.log.wait(self._seen, timeout=0.5):
                     self.sync()
                 pause = 0.1
-            except StrandlineError:
+            except Exception:
                 if self._stop.is_set():
                     return
                 self._applier_failures += 1
@@ -162,7 +186,7 @@ class CatalogManager:
     def subscribe(self, listener: Listener) -> None:
         """Call ``listener`` for each version applied from now on."""
         with self._applying:
-            self._listeners.append(listener)
+            self._listeners.add(listener)
 
     # -- accept --------------------------------------------------------------------------------
 
@@ -182,7 +206,7 @@ class CatalogManager:
         if len(batch) > MAX_COMMANDS:
             raise InvalidInput(f"{len(batch)} commands in one batch; at most {MAX_COMMANDS}")
         end = time.monotonic() + timeout
-        if not self._writing.acquire(timeout=timeout):
+        if not self._writing.acquire(timeout=_patience(timeout)):
             raise DeadlineExceeded(f"other changes of the catalog took longer than {timeout} s")
         try:
             base, applied, refusal = self._accept(batch, author, end)
@@ -228,7 +252,13 @@ class CatalogManager:
                     ) from None
                 continue
             faults.reached("ddl-appended")
-            self.sync()
+            try:
+                self.sync()
+            except Unavailable as error:
+                raise UnknownOutcome(
+                    f"the change is in the log as version {update.version}, but this node could "
+                    f"not apply it yet: {error.message}. Do not repeat it; read the catalog"
+                ) from error
             return self._history.at_version(update.version), tuple(applied), None
 
     def _await_activation(self, catalog: Catalog, end: float) -> None:
@@ -249,11 +279,17 @@ class CatalogManager:
                 self._apply_some()
             if frontier.since > self._history.earliest.version:
                 self._history = self._history.trimmed(frontier.since)
+            if self._listeners.telling:
+                return  # a listener reads; its version is not through yet
+            self._listeners.tell()  # what an interrupt left untold
             self._seen = Frontier(frontier.since, self._history.latest.version + 1)
         with self._applied:
             self._applied.notify_all()
 
     def _apply_some(self) -> None:
+        latest = self._history.latest
+        if self._state.version != latest.version:
+            self._state.return_to(latest.version, self._given(latest), latest.contents)
         try:
             updates = self._state.sync()
         except TrimmedAway as gone:
@@ -263,20 +299,15 @@ class CatalogManager:
             self._history = History(self._activated(self._state.base))
             return
         for applied in updates:
-            self._apply(applied)
+            if applied.update.version > self._history.latest.version:  # else a listener's read did
+                self._apply(applied)
 
     def _apply(self, applied: AppliedUpdate) -> None:
         before = self._history.latest
         catalog = self._activated(applied)
         self._history.append(catalog)
         self._clock.update(applied.update.time)
-        version = AppliedVersion(applied.update, before, catalog)
-        for listener in self._listeners:
-            try:
-                listener(version)
-            except Exception:
-                self._listener_failures += 1
-                logger.exception("a listener failed at catalog version %d", catalog.version)
+        self._listeners.tell(AppliedVersion(applied.update, before, catalog))
 
     # -- read ----------------------------------------------------------------------------------
 
@@ -319,6 +350,8 @@ class CatalogManager:
 
         Raises `DeadlineExceeded`, also when ``at`` lies further ahead than ``timeout`` seconds.
         """
+        if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
+            raise InvalidInput(f"{at} is not a time")
         end = time.monotonic() + timeout
         while True:
             self._check_running()
@@ -361,8 +394,11 @@ class CatalogManager:
 
     def last_moment(self, version: int) -> Timestamp | None:
         """The last time at which ``version`` was active; None while it is."""
-        self.catalog(version)
-        end = self._history.ends_at(version)
+        if version > self._history.latest.version:
+            self.sync()
+        history = self._history  # one look: it may be trimmed meanwhile
+        history.at_version(version)
+        end = history.ends_at(version)
         return None if end is None else Timestamp(end - 1)
 
     def latest_catalog(self) -> Catalog:
@@ -379,7 +415,7 @@ class CatalogManager:
             self._stop.is_set() or self._seen.upper > version
         )
         with self._applied:
-            if not self._applied.wait_for(ready, timeout=timeout):
+            if not self._applied.wait_for(ready, timeout=_patience(timeout)):
                 raise DeadlineExceeded(f"version {version} did not arrive within {timeout} s")
         self._check_running()
         return self._history.at_version(version)
@@ -407,32 +443,22 @@ class CatalogManager:
 
     def history(self, start: int = 1, end: int | None = None) -> list[VersionInfo]:
         """What people did, version by version, trimmed versions too; silent ones are left out."""
-        frontier = self._state.frontier()
-        stop = frontier.upper if end is None else min(end, frontier.upper)
-        infos = []
-        for found in self._state.log.scan("audit_event", start, stop):
-            event = decode(found.data, AuditEvent)
-            infos.append(
-                VersionInfo(
-                    event.version,
-                    found.time,
-                    event.author,
-                    event.member,
-                    event.actions,
-                    trimmed=event.version < frontier.since,
-                )
-            )
-        return infos
+        return read_history(self._state.log, start, end)
 
     def compact(self, version: int) -> bool:
         """Trim all versions below ``version``; False if that was done before.
 
-        Raises `VersionNotFound`.
+        Raises `VersionNotFound`, also for a version that is not active yet: before it is, the
+        present is an older one.
         """
         self._check_running()
         catalog = self.catalog(version)
-        at = add_milliseconds(catalog.time, -self.delay) if self.delay and version else catalog.time
-        done = self._state.compact_at(version, at, catalog.contents)
+        if self.delay and catalog.time > self._clock.current():
+            raise VersionNotFound(
+                f"version {version} becomes active at {format_timestamp(catalog.time)}; trim to it "
+                "after that, or to an older one"
+            )
+        done = self._state.compact_at(version, self._given(catalog), catalog.contents)
         self.sync()
         return done
 
@@ -443,6 +469,6 @@ class CatalogManager:
             self._history.earliest.version,
             self._executed,
             self._lost,
-            self._listener_failures,
+            self._listeners.failures,
             self._applier_failures,
         )

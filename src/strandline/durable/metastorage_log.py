@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sqlalchemy import Connection
 
-from strandline.clock import MIN_TIMESTAMP
+from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.durable.log import Checked, Frontier, Scanned, UpdateLog
-from strandline.durable.update import Snapshot, Update
+from strandline.durable.update import AuditEvent, Snapshot, Update
 from strandline.errors import (
     CorruptData,
     Fenced,
@@ -162,16 +162,16 @@ class MetastorageLog(UpdateLog):
     def _settle(self, updates: Sequence[Update], error: Exception) -> tuple[Update, ...]:
         """The append got no answer: whose id stands at its version decides."""
         try:
-            found = self._store.get(update_key(updates[0].version))
             head = self._store.get(VERSION)
+            time = self._time_of(updates[0])
         except (Unavailable, OSError):
             raise UnknownOutcome(
                 f"version {updates[0].version} was sent to the log and not answered, and the log "
                 "cannot be read now; read the catalog when it answers again"
             ) from error
-        if found is not None and decode(found.value, Update).id == updates[0].id:
-            return tuple(update.at(found.time) for update in updates)
-        if found is None and (head is None or int(head.value) < updates[0].version):
+        if time is not None:
+            return tuple(update.at(time) for update in updates)
+        if head is None or int(head.value) < updates[0].version:
             raise error  # it is not there, and the caller's deadline decides what to do next
         raise OutOfSync(f"version {updates[0].version} was taken by somebody else") from error
 
@@ -179,11 +179,9 @@ class MetastorageLog(UpdateLog):
         self, expected_upper: int, token: FenceToken | None, updates: Sequence[Update]
     ) -> tuple[Update, ...]:
         # An invoke that a store retried by itself may have found its own first try in the way.
-        found = self._store.get(update_key(updates[0].version))
-        if found is not None:
-            record, _ = open_record(found.value)
-            if record.of is Update and decode(found.value, Update).id == updates[0].id:
-                return tuple(update.at(found.time) for update in updates)
+        time = self._time_of(updates[0])
+        if time is not None:
+            return tuple(update.at(time) for update in updates)
         current = self.token()
         if current != token:
             raise Fenced(
@@ -192,6 +190,19 @@ class MetastorageLog(UpdateLog):
             )
         upper = self._read_frontier().upper
         raise OutOfSync(f"version {expected_upper} was asked for, the next version is {upper}")
+
+    def _time_of(self, update: Update) -> Timestamp | None:
+        """The time of ``update`` in the log; None if it is not there.
+
+        Where its version was trimmed since, its audit event still tells.
+        """
+        found = self._store.get(update_key(update.version))
+        if found is not None and open_record(found.value)[0].of is Update:
+            return found.time if decode(found.value, Update).id == update.id else None
+        event = self._store.get(append_key("audit_event", update.version))
+        if event is not None and decode(event.value, AuditEvent).id == update.id:
+            return event.time
+        return None
 
     def snapshot(self) -> Snapshot:
         since = self.frontier().since
@@ -233,9 +244,13 @@ class MetastorageLog(UpdateLog):
             yield Scanned(version, kv.time, kv.value)
 
     def compact(self, snapshot: Snapshot, token: FenceToken) -> bool:
-        since = self._read_frontier().since
-        if snapshot.version <= since:
-            return False
+        while (since := self._read_frontier().since) < snapshot.version:
+            if self._compact_from(since, snapshot, token):
+                return True
+        return False
+
+    def _compact_from(self, since: int, snapshot: Snapshot, token: FenceToken) -> bool:
+        """Compact if ``since`` is still where the log begins; False if it has moved."""
         standing = ValueIs(SNAPSHOT_VERSION, _digits(since)) if since else Absent(SNAPSHOT_VERSION)
         outcome = self._store.invoke(
             [standing, ValueIs(FENCE, encode(token)), Exists(update_key(snapshot.version))],
@@ -245,6 +260,14 @@ class MetastorageLog(UpdateLog):
                 DeleteRange(update_key(0), update_key(snapshot.version)),
             ],
         )
-        if not outcome.succeeded and self.token() != token:
-            raise Fenced(f"fence token {token} is no longer the catalog's ({self.token()})")
-        return outcome.succeeded
+        if outcome.succeeded:
+            return True
+        if (current := self.token()) != token:
+            raise Fenced(f"fence token {token} is no longer the catalog's ({current})")
+        frontier = self._read_frontier()
+        if frontier.since == since:
+            raise VersionNotFound(
+                f"version {snapshot.version} is not in the log, which goes from version {since} to "
+                f"{frontier.upper - 1}; trim to one of these"
+            )
+        return False

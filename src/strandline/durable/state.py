@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
@@ -40,7 +41,15 @@ from strandline.durable.update import (
     Snapshot,
     Update,
 )
-from strandline.errors import Fenced, NotFound, NotFresh, OutOfSync
+from strandline.errors import (
+    CorruptData,
+    Fenced,
+    IncompatibleFormat,
+    NotFound,
+    NotFresh,
+    OutOfSync,
+    VersionNotFound,
+)
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import FenceEntry
 from strandline.wire.registry import encode
@@ -92,8 +101,18 @@ class ReadOnlyState:
 
     def catch_up(self) -> None:
         """Apply all that the log has; what was applied is kept in ``backlog`` for the opener."""
-        while applied := self.sync():
-            self.backlog += applied
+        while True:
+            try:
+                while applied := self.sync():
+                    self.backlog += applied
+            except TrimmedAway:  # between the look at the snapshot and the look at the log
+                self.begin_again()
+            else:
+                return
+
+    def return_to(self, version: int, time: Timestamp, contents: Contents) -> None:
+        """Stand where somebody who follows this state stands: `sync` goes on from there."""
+        self._version, self._time, self._contents = version, time, contents
 
     @property
     def version(self) -> int:
@@ -126,7 +145,8 @@ class ReadOnlyState:
         """Apply what the log has beyond `version`, below version ``up_to`` + 1 if given.
 
         Returns what was applied, in order; at most 1000 updates at once, so call again until
-        nothing comes. Raises `Fenced` when the log's fence is no longer this state's.
+        nothing comes. Raises `Fenced` when the log's fence is no longer this state's, and
+        `TrimmedAway`; then nothing was applied.
         """
         frontier = self._log.frontier()
         end = frontier.upper
@@ -140,17 +160,22 @@ class ReadOnlyState:
         end = min(end, self._version + 1 + MAX_UPDATES_AT_ONCE)
         if end <= self._version + 1:
             return []
-        applied = []
-        for update in self._log.updates(self._version + 1, end):
-            self._contents = self._contents.apply(
+        try:
+            updates = self._log.updates(self._version + 1, end)
+        except VersionNotFound as gone:  # trimmed since the look at the frontier
+            raise TrimmedAway(gone.message) from gone
+        applied: list[AppliedUpdate] = []
+        contents = self._contents
+        for update in updates:
+            contents = contents.apply(
                 change for entry in update.entries for change in entry.changes
             )
-            self._version, self._time = update.version, update.time
-            self._look_at_fence(update)
-            applied.append(AppliedUpdate(update, self._contents))
+            self._look_at_fence(update, contents)
+            applied.append(AppliedUpdate(update, contents))
+        self.return_to(end - 1, updates[-1].time, contents)
         return applied
 
-    def _look_at_fence(self, update: Update) -> None:
+    def _look_at_fence(self, update: Update, contents: Contents) -> None:
         """Nothing to compare with: who only reads follows every writer."""
 
     def environment(self) -> str | None:
@@ -178,7 +203,8 @@ class DurableCatalogState(ReadOnlyState):
 
     def begin_again(self) -> None:
         """See `ReadOnlyState.begin_again`. Raises `Fenced`."""
-        super().begin_again()
+        with self._fence_before_bytes():
+            super().begin_again()
         found = self._contents.get("fence", FENCE.encode())
         if found is not None:
             self._compare_fence(found.value)
@@ -188,11 +214,11 @@ class DurableCatalogState(ReadOnlyState):
         """The epoch of the token that this state writes with."""
         return self.token.epoch
 
-    def _look_at_fence(self, update: Update) -> None:
+    def _look_at_fence(self, update: Update, contents: Contents) -> None:
         for entry in update.entries:
             for change in entry.changes:
                 if change.kind == "fence":
-                    stored = self._contents.get("fence", change.key)
+                    stored = contents.get("fence", change.key)
                     if stored is not None:
                         self._compare_fence(stored.value)
 
@@ -206,10 +232,20 @@ class DurableCatalogState(ReadOnlyState):
         if self._fenced is not None:
             raise Fenced(self._fenced)
 
+    @contextmanager
+    def _fence_before_bytes(self) -> Iterator[None]:
+        """What a newer holder wrote may be unreadable here; the news is then that it holds."""
+        try:
+            yield
+        except (CorruptData, IncompatibleFormat):
+            self._compare_token()
+            raise
+
     def sync(self, *, up_to: int | None = None) -> list[AppliedUpdate]:
         """See `ReadOnlyState.sync`. A fenced state stays fenced."""
         self._check_fenced()
-        return super().sync(up_to=up_to)
+        with self._fence_before_bytes():
+            return super().sync(up_to=up_to)
 
     def transaction(self) -> Transaction:
         """A transaction on the last applied version."""
@@ -245,6 +281,9 @@ class DurableCatalogState(ReadOnlyState):
         """Return if this state is not fenced, judged by a linearizable look at the log."""
         self._check_fenced()
         self._log.check()
+        self._compare_token()
+
+    def _compare_token(self) -> None:
         current = self._log.token()
         if current != self.token:
             self._fenced = f"this node holds fence token {self.token}, the catalog's is {current}"
@@ -302,43 +341,72 @@ class OpenableState:
 
         Raises `Fenced` when a newer deploy generation holds the catalog.
         """
-        token = self._take_epoch(member, raise_fence, deploy_generation, author)
+        while True:
+            try:
+                return self._open(member, initialize, raise_fence, deploy_generation, author)
+            except OutOfSync:
+                continue  # somebody else opened or committed meanwhile; take the epoch after
+
+    def create(
+        self,
+        *,
+        member: str,
+        initialize: Initialize,
+        raise_fence: RaiseFence,
+        deploy_generation: int = 0,
+        author: str = "system",
+    ) -> DurableCatalogState:
+        """Create the catalog and hold its first epoch, fencing nobody.
+
+        Raises `OutOfSync` when there is a catalog, also if somebody else made it meanwhile: join.
+        """
+        return self._open(member, initialize, raise_fence, deploy_generation, author, first=True)
+
+    def _open(
+        self,
+        member: str,
+        initialize: Initialize,
+        raise_fence: RaiseFence,
+        deploy_generation: int,
+        author: str,
+        *,
+        first: bool = False,
+    ) -> DurableCatalogState:
+        """Append the next epoch, in one step with the first contents where there are none."""
+        reader = ReadOnlyState(self._log)
+        reader.catch_up()
+        current = self._log.token()
+        if first and current is not None:
+            raise OutOfSync("there is a catalog in this store already; join it")
+        if current is not None and current.deploy_generation > deploy_generation:
+            raise Fenced(
+                f"deploy generation {deploy_generation} asked for, "
+                f"{current.deploy_generation} holds the catalog; start the newer program"
+            )
+        token = FenceToken(deploy_generation, (current.epoch if current else 0) + 1)
+        environment = reader.environment()
+        if environment is not None:
+            raise_fence(token, environment)
+        fencing = Transaction(reader.version, reader.contents)
+        with fencing.entry("fence", {"epoch": token.epoch}):
+            fencing.put(FenceEntry(FENCE, token.deploy_generation, token.epoch))
+        filling = Transaction(reader.version + 1, fencing.contents)
+        if environment is None:
+            initialize(filling)
+        updates = [
+            new_update(one.base_version + 1, one.entries, author=author, member=member)
+            for one in (fencing, filling)
+            if one.entries
+        ]
+        try:
+            self._log.append(reader.version + 1, current, updates, new_token=token)
+        except Fenced as lost:
+            raise OutOfSync("somebody else has opened the catalog meanwhile") from lost
         state = DurableCatalogState(self._log, token=token, member=member)
         state.catch_up()
-        if state.environment() is None:
-            transaction = state.transaction()
-            initialize(transaction)
-            state.commit_transaction(transaction, author=author)
-            state.catch_up()
+        if environment is None:
             raise_fence(token, state.environment())
         return state
-
-    def _take_epoch(
-        self, member: str, raise_fence: RaiseFence, deploy_generation: int, author: str
-    ) -> FenceToken:
-        while True:
-            reader = ReadOnlyState(self._log)
-            reader.catch_up()
-            current = self._log.token()
-            if current is not None and current.deploy_generation > deploy_generation:
-                raise Fenced(
-                    f"deploy generation {deploy_generation} asked for, "
-                    f"{current.deploy_generation} holds the catalog; start the newer program"
-                )
-            token = FenceToken(deploy_generation, (current.epoch if current else 0) + 1)
-            if current is not None:
-                raise_fence(token, reader.environment())
-            transaction = Transaction(reader.version, reader.contents)
-            with transaction.entry("fence", {"epoch": token.epoch}):
-                transaction.put(FenceEntry(FENCE, token.deploy_generation, token.epoch))
-            update = new_update(
-                reader.version + 1, transaction.entries, author=author, member=member
-            )
-            try:
-                self._log.append(update.version, current, [update], new_token=token)
-            except (OutOfSync, Fenced):
-                continue  # somebody else opened or committed meanwhile; take the epoch after
-            return token
 
     def join(self, *, member: str) -> DurableCatalogState:
         """Share the current epoch. `NotFound` when there is no catalog to join."""

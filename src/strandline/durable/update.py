@@ -119,7 +119,7 @@ def _write_arguments(out: bytearray, value: Arguments) -> None:
 def _parse_arguments(text: str) -> Arguments:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise CorruptData(f"the arguments of an entry are not a JSON object: {text[:80]!r}")

@@ -1,9 +1,9 @@
 """The tables of the metastorage in SQLite, and the leases among them.
 
-A lease row stays when its lease ends, with no holder, so that its token goes on growing. Whoever
-first sees a lease expired takes the holder out of the row: a time that was only looked at could be
-ahead of what another reader sees after its wall clock was set back, and the lease would be alive
-again.
+A lease row stays when its lease ends, with no holder, so that its token goes on growing. A lease is
+found expired only in a write transaction that leaves its time in the clock row. Against a time that
+was merely looked at, another reader whose wall clock is behind could find the lease alive again;
+against a stored one nobody can.
 """
 
 from __future__ import annotations
@@ -77,15 +77,9 @@ def lease_row(connection: Connection, name: str) -> Lease | None:
 
 
 def live_lease(connection: Connection, name: str, now: Timestamp) -> Lease | None:
-    """The lease if it is held at ``now``. An expired one is ended for everyone.
-
-    Runs in a write transaction that gave ``now``.
-    """
+    """The lease if it is held at ``now``, the time that this write transaction took."""
     lease = lease_row(connection, name)
-    if lease is not None and lease.expires <= now:
-        end_lease(connection, lease)
-        return None
-    return lease
+    return lease if lease is not None and lease.expires > now else None
 
 
 def grant_lease(

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.errors import InvalidType
+from strandline.model.char_types import holds_char, with_char, without_char
 from strandline.model.type_parser import (
     MAX_TEXT_LENGTH,
     canonical_collation,
@@ -40,14 +41,11 @@ from strandline.model.types import (
     SMALLINT,
     TINYINT,
     ArrayType,
-    CharType,
     DataType,
     MapType,
     StringType,
     StructField,
     StructType,
-    VarcharType,
-    walk,
 )
 
 FIELD_ID_KEY = "parquet.field.id"
@@ -168,9 +166,9 @@ def _field_value(entry: StructField, *, field_ids: bool, hide_char: bool) -> dic
     if entry.metadata:
         metadata.update(json.loads(entry.metadata))
     data_type = entry.type
-    if hide_char and any(isinstance(inner, CharType | VarcharType) for inner in walk(data_type)):
+    if hide_char and holds_char(data_type):
         metadata[CHAR_VARCHAR_KEY] = simple_string(data_type)
-        data_type = _without_char(data_type)
+        data_type = without_char(data_type)
     if collations := _collations(data_type, entry.name):
         metadata[COLLATIONS_KEY] = collations
     if field_ids:
@@ -204,19 +202,6 @@ def _collations(data_type: DataType, path: str) -> dict[str, str]:
     return {}
 
 
-def _without_char(data_type: DataType) -> DataType:
-    match data_type:
-        case CharType() | VarcharType():
-            return StringType()
-        case ArrayType():
-            return replace(data_type, element=_without_char(data_type.element))
-        case MapType(key, value):
-            return replace(data_type, key=_without_char(key), value=_without_char(value))
-        case StructType(fields):
-            return StructType(tuple(replace(f, type=_without_char(f.type)) for f in fields))
-    return data_type
-
-
 def _with_char_from_metadata(entry: StructField) -> StructField:
     """The field with the char and varchar types that its metadata names.
 
@@ -231,35 +216,12 @@ def _with_char_from_metadata(entry: StructField) -> StructField:
         return entry
     try:
         parsed = parse_hive_type(named)
-        restored = _with_char(entry.type, parsed)
+        restored = with_char(entry.type, parsed)
     except InvalidType:
         return entry
     if parse_hive_type(simple_string(restored)) != parsed:
         return entry
     return replace(entry, type=restored, metadata=_compact(metadata) if metadata else "")
-
-
-def _with_char(data_type: DataType, named: DataType) -> DataType:
-    """``data_type`` with its strings replaced by the char or varchar that stands in ``named``."""
-    match data_type, named:
-        case StringType(None), CharType() | VarcharType():
-            return named
-        case ArrayType(), ArrayType():
-            return replace(data_type, element=_with_char(data_type.element, named.element))
-        case MapType(), MapType():
-            return replace(
-                data_type,
-                key=_with_char(data_type.key, named.key),
-                value=_with_char(data_type.value, named.value),
-            )
-        case StructType(fields), StructType(others) if len(fields) == len(others):
-            return StructType(
-                tuple(
-                    replace(entry, type=_with_char(entry.type, other.type))
-                    for entry, other in zip(fields, others, strict=True)
-                )
-            )
-    return data_type
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from strandline.errors import CorruptData
+from strandline.errors import CorruptData, InvalidInput
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -141,7 +141,13 @@ def _read_bytes(reader: Reader) -> bytes:
 
 
 def _write_text(out: bytearray, value: str) -> None:
-    data = value.encode()
+    try:
+        data = value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"{value[:80]!r} is no text: character {error.start} is half of a surrogate pair; "
+            "send whole characters"
+        ) from None
     write_uint(out, len(data))
     out += data
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
+from strandline.wire.codecs import TEXT
 from strandline.wire.registry import decode, encode, open_record
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ class Stored(Generic[T]):
         self.data = data
         self.id = reader.uint() if has_id else 0
         self.parent = reader.uint() if has_id else 0
-        self.name = reader.take(reader.uint()).decode()
+        self.name = TEXT.read(reader)
         self._of = of
         self._value: T | None = None
 

@@ -74,6 +74,10 @@ def serve(uri: str, warehouse: str) -> None:
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
+        # What is compiled here runs once: interpreting it is faster.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.warehouse.dir", warehouse)
         .config("spark.hadoop.hive.metastore.uris", uri)
         .enableHiveSupport()

@@ -84,6 +84,11 @@ class NodeProcess:
             self._process.stdout.close()
         return status
 
+    def start_again(self) -> None:
+        """Wait until the process has ended by itself or by a signal, and start the next one."""
+        self.wait()
+        self.start()
+
     def stop(self) -> int:
         """SIGTERM, and SIGKILL if that does not help; the exit status."""
         if self._process is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from strandline.catalog.commands import AddColumns, ColumnDefinition
@@ -17,7 +17,6 @@ from strandline.errors import StrandlineError, Unavailable
 from strandline.metastore.session import Session
 from strandline.model.types import STRING
 from strandline.spark import Tables
-from strandline.transactions import TransactionState
 
 STEP = "6 crashes"
 PROBE = "nyc.probe"
@@ -60,8 +59,7 @@ def _armed(demo: Demo, fault: str) -> Iterator[None]:
 
     def restart() -> None:
         try:
-            demo.node.wait()
-            demo.node.start()
+            demo.node.start_again()
         except BaseException as error:
             failure.append(error)
 
@@ -97,8 +95,10 @@ class _KilledBeforeStage:
     def __init__(self, session: Session, demo: Demo) -> None:
         self._session = session
         self._demo = demo
+        self.txn_id = 0
 
-    def stage(self, *arguments: object, **named: object) -> None:
+    def stage(self, txn_id: int, *_: object, **__: object) -> None:
+        self.txn_id = txn_id
         self._demo.node.kill()
         raise Unavailable("the node was killed before it heard of the files")
 
@@ -109,18 +109,17 @@ class _KilledBeforeStage:
 def _killed_between_files_and_store(
     demo: Demo, tables: Tables, session: Session, number: int
 ) -> bool:
-    """Nothing was acknowledged, so nothing may be there; the transaction is still open."""
-    dying = Tables(tables.spark, _KilledBeforeStage(session, demo))  # type: ignore[arg-type]
-    before = session.transaction(session.begin(read_only=True).txn_id).txn_id
-    try:
-        with dying.transaction() as transaction:
-            transaction.append(PROBE, _one_row(tables, number))
-    except StrandlineError:
-        demo.node.start()
-    open_after = session.transaction(before + 1).state
-    if open_after is TransactionState.OPEN:
-        session.abort(before + 1)
-    state = session.transaction(before + 1).state
+    """Nothing was acknowledged, so nothing may be there; the transaction can still be aborted."""
+    dying = _KilledBeforeStage(session, demo)
+    restart = threading.Thread(target=demo.node.start_again)
+    restart.start()
+    with (
+        suppress(StrandlineError),
+        Tables(tables.spark, dying).transaction() as transaction,  # type: ignore[arg-type]
+    ):
+        transaction.append(PROBE, _one_row(tables, number))
+    restart.join()
+    state = session.abort(dying.txn_id).state
     demo.ledger.compare(
         STEP, "the transaction whose files nobody heard of", expected="ABORTED", found=state.name
     )
@@ -137,8 +136,7 @@ def _add_column(demo: Demo, tables: Tables, session: Session, number: int) -> bo
     except Unavailable:
         settled = "unknown"
     demo.ledger.compare(STEP, "the answer to DDL was lost", expected="unknown", found=settled)
-    with _patience(session):
-        last = session.history()[-1]
+    last = session.history()[-1]
     demo.ledger.compare(
         STEP,
         "the last version in the history",
@@ -150,15 +148,9 @@ def _add_column(demo: Demo, tables: Tables, session: Session, number: int) -> bo
     return True
 
 
-@contextmanager
-def _patience(session: Session) -> Iterator[None]:
-    """Reads wait for the node to come back by themselves; this says so where it matters."""
-    del session
-    yield
-
-
 def _judge(demo: Demo, point: str, expected: list[tuple[int, str]], *, died: bool) -> None:
     demo.ledger.compare(STEP, f"the node died at {point}", expected=True, found=died)
     found = rows(demo.tables.read(PROBE).select("n", "point"))
-    demo.ledger.compare(STEP, f"rows after the crash at {point}", expected=expected, found=found)
-    demo.report.say(f"{point}: killed, started again; {len(expected)} acknowledged rows are there")
+    what = f"rows after the crash at {point}"
+    demo.ledger.compare(STEP, what, expected=list(expected), found=found)
+    demo.report.say(f"{point}: killed and started again; acknowledged rows: {len(expected)}")

@@ -63,7 +63,7 @@ def _months_are(demo: Demo, last: int, when: str, month: int) -> None:
     demo.ledger.compare(
         STEP,
         f"whole months only, {when.format(month)}",
-        expected=sorted((int(m), int(n)) for m, n in by_month.items()),
+        expected=sorted((int(str(m)), int(n)) for m, n in by_month.items()),
         found=rows(demo.tables.read(FLIGHTS).groupBy("month").count()),
     )
 

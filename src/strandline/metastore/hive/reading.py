@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from strandline.catalog import Catalog, Relation
 from strandline.clock import Timestamp, format_timestamp
+from strandline.durable.contents import Namespace
 from strandline.errors import ObjectNotFound
 from strandline.metastore.cached_store import CachedStore
 from strandline.metastore.hive.conversion import table_struct, view_struct
@@ -38,6 +39,10 @@ from strandline.model.descriptors import (
 
 _VIEW_NAMESPACE = "view.catalogAndNamespace.part.1"
 """Where Spark looks for the tables that a view's text names without a schema."""
+
+
+MAX_THINGS = 200
+"""Names or partitions that an answer on the event loop may go over, in well under a millisecond."""
 
 
 class MustWait(Exception):
@@ -80,9 +85,12 @@ class Reading:
         self._catalog: Catalog | None = None
         self._level = False
 
-    def need_patience(self) -> None:
-        """What follows asks the store; raises `MustWait` on the event loop."""
-        if self._at_once:
+    def need_patience(self, *, things: int | None = None) -> None:
+        """What follows takes long; raises `MustWait` on the event loop.
+
+        With ``things``, only if it goes over more than `MAX_THINGS` of them.
+        """
+        if self._at_once and (things is None or things > MAX_THINGS):
             raise MustWait
 
     # -- catalog
@@ -113,6 +121,11 @@ class Reading:
             catalog, moment = point.catalog, point.moment
         schema = catalog.schema(own_name)
         return None if schema is None else Scope(shown_schema(name), schema, catalog, at, moment)
+
+    def relation_names(self, catalog: Catalog, schema: SchemaDescriptor) -> list[str]:
+        """The names of the tables and views of a schema, in lower case and in order."""
+        self.need_patience(things=len(catalog.contents.names(Namespace("relation", schema.id))))
+        return sorted(name.lower() for name in catalog.relation_names(schema.name))
 
     def scope(self, name: str) -> Scope:
         """The schema of that name. Raises `ObjectNotFound` with the name as its text."""
@@ -174,6 +187,7 @@ class Reading:
                 found = store.known_rows(table.id, kind, write_ids=None, names=names)
             if found is None:
                 raise MustWait
+            self.need_patience(things=len(found))
             return found
         write_ids = None
         if scope.moment is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from strandline.catalog import Catalog, Relation
+from strandline.catalog import Relation
 from strandline.errors import ObjectNotFound
 from strandline.metastore.hive.conversion import (
     EXTERNAL_TABLE,
@@ -19,7 +19,7 @@ from strandline.metastore.hive.reading import Scope
 from strandline.metastore.hive.registry import Call, reads
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.thrift.messages import ThriftException
-from strandline.model.descriptors import SchemaDescriptor, TableKind, ViewDescriptor
+from strandline.model.descriptors import TableKind, ViewDescriptor
 
 
 def shown_type(relation: Relation) -> str:
@@ -30,10 +30,10 @@ def shown_type(relation: Relation) -> str:
     return EXTERNAL_TABLE if external else MANAGED_TABLE
 
 
-def _names(catalog: Catalog, schema: SchemaDescriptor, pattern: str | None) -> list[str]:
+def _names(call: Call, scope: Scope, pattern: str | None) -> list[str]:
     matches = name_pattern(pattern)
-    names = (name.lower() for name in catalog.relation_names(schema.name))
-    return sorted(name for name in names if matches(name))
+    names = call.reading.relation_names(scope.catalog, scope.schema)
+    return [name for name in names if matches(name)]
 
 
 def _relations(scope: Scope, names: Iterable[str]) -> list[Relation]:
@@ -58,7 +58,7 @@ def get_table_req(call: Call) -> Struct:
 def get_tables(call: Call) -> list[str]:
     """The names that fit a pattern; none where the schema is missing."""
     scope = call.reading.find_scope(call.text("db_name"))
-    return [] if scope is None else _names(scope.catalog, scope.schema, call.args.get("pattern"))
+    return [] if scope is None else _names(call, scope, call.args.get("pattern"))
 
 
 @reads("get_all_tables")
@@ -74,7 +74,7 @@ def get_tables_by_type(call: Call) -> list[str]:
     scope = call.reading.find_scope(call.text("db_name"))
     if scope is None:
         return []
-    names = _names(scope.catalog, scope.schema, call.args.get("pattern"))
+    names = _names(call, scope, call.args.get("pattern"))
     found = _relations(scope, names)
     return [relation.name.lower() for relation in found if shown_type(relation) == wanted]
 
@@ -82,6 +82,7 @@ def get_tables_by_type(call: Call) -> list[str]:
 @reads("get_table_meta")
 def get_table_meta(call: Call) -> list[Struct]:
     """Type and comment of the tables that fit the patterns, in all schemas that fit theirs."""
+    call.reading.need_patience()
     catalog = call.reading.catalog
     patterns = call.args.get("db_patterns")
     fits = name_pattern(None if patterns is None else without_catalog(patterns))
@@ -91,7 +92,7 @@ def get_table_meta(call: Call) -> list[Struct]:
         if not fits(schema.name.lower()):
             continue
         scope = Scope(schema.name.lower(), schema, catalog)
-        for relation in _relations(scope, _names(catalog, schema, call.args.get("tbl_patterns"))):
+        for relation in _relations(scope, _names(call, scope, call.args.get("tbl_patterns"))):
             row: Struct = {
                 "dbName": scope.name,
                 "tableName": relation.name.lower(),
@@ -123,7 +124,7 @@ def get_table_objects_by_name_req(call: Call) -> Struct:
         raise ObjectNotFound(request.text("dbName"))
     names = request.args.get("tblNames")
     if names is None:
-        names = _names(scope.catalog, scope.schema, request.args.get("tablesPattern"))
+        names = _names(call, scope, request.args.get("tablesPattern"))
     return {"tables": _structs(call, scope, names)}
 
 

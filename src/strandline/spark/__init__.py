@@ -1,0 +1,22 @@
+"""Transactional tables for PySpark: create, append, delete, and read at any snapshot.
+
+Needs the extra ``spark``. No row passes through the metastore: Spark reads and writes Parquet
+files, and a `strandline.metastore.session.Session` says which.
+"""
+
+try:
+    import numpy as _numpy  # noqa: F401  # only to see whether it is there
+    import pyspark as _pyspark  # noqa: F401  # only to see whether it is there
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"strandline.spark needs PySpark and numpy, and {error.name} is not installed:"
+        " pip install 'strandline[spark]'",
+        name=error.name,
+    ) from error
+
+from strandline.spark.settings import configure
+from strandline.spark.snapshots import ReaderSnapshot
+from strandline.spark.tables import Tables
+from strandline.spark.transaction import Counts, TablesTransaction
+
+__all__ = ["Counts", "ReaderSnapshot", "Tables", "TablesTransaction", "configure"]

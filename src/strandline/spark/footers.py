@@ -1,0 +1,171 @@
+"""What the footer of a Parquet file says of its columns: ids, bounds, NULLs.
+
+Footers are read on the driver; that is nearly free, where a job of Spark for the same costs as much
+as writing the file. Bounds are kept as text in one canonical form for each type:
+
+| type | text |
+| --- | --- |
+| integers, decimals, intervals | decimal digits |
+| float, double | the shortest decimal that reads back as the same value, ``inf``, ``-inf`` |
+| boolean | ``false``, ``true`` |
+| date, timestamp_ntz | ISO 8601, times with six digits of a second |
+| timestamp | the same in UTC, with ``Z`` |
+| string | the text, at most `MAX_BOUND` characters; an upper bound that was cut is rounded up |
+
+There are none for binary, and none where the footer has none, as with NaN. Values inside of arrays
+and maps have no statistics: one row may hold many of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from strandline.metastore.rows import ColumnStatistics
+
+MAX_BOUND = 64
+_FIELD_ID = b"PARQUET:field_id"
+_LAST = 0x10FFFF
+_SURROGATES = range(0xD800, 0xE000)
+
+
+def file_ids(metadata: pq.FileMetaData) -> frozenset[int]:
+    """The column ids in a file, at every level."""
+    found: set[int] = set()
+    pending = list(metadata.schema.to_arrow_schema())
+    while pending:
+        field = pending.pop()
+        if (one := _id_of(field)) is not None:
+            found.add(one)
+        pending.extend(_children(field.type))
+    return frozenset(found)
+
+
+def column_statistics(metadata: pq.FileMetaData) -> tuple[ColumnStatistics, ...]:
+    """The statistics of all columns and nested fields that have an id and one value a row."""
+    leaves = list(_leaves(metadata.schema.to_arrow_schema(), repeated=False))
+    if len(leaves) != metadata.num_columns:
+        return ()
+    found = (
+        _merged(metadata, position, column_id)
+        for position, column_id in enumerate(leaves)
+        if column_id is not None
+    )
+    return tuple(sorted(found, key=lambda one: one.column_id))
+
+
+def canonical_text(value: Any) -> str | None:
+    """The canonical form of a value, None where its type has none."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case float():
+            return repr(value)
+        case Decimal():
+            return format(value, "f")
+        case datetime():
+            text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+            return text if value.tzinfo is None else f"{text}Z"
+        case date():
+            return value.isoformat()
+        case str():
+            return value
+    return None
+
+
+def lower_bound(text: str) -> str:
+    """A short text that is not above ``text``."""
+    return text[:MAX_BOUND]
+
+
+def upper_bound(text: str) -> str | None:
+    """A short text that is not below any that begins as ``text`` does; None if there is none."""
+    if len(text) <= MAX_BOUND:
+        return text
+    kept = text[:MAX_BOUND]
+    while kept:
+        following = ord(kept[-1]) + 1
+        if following in _SURROGATES:
+            following = _SURROGATES.stop
+        if following <= _LAST:
+            return kept[:-1] + chr(following)
+        kept = kept[:-1]
+    return None
+
+
+@dataclass(slots=True)
+class _Bounds:
+    """Of what was seen so far. ``known`` is False once a part of the file did not tell."""
+
+    lower: Any = None
+    upper: Any = None
+    known: bool = True
+
+
+def _merged(metadata: pq.FileMetaData, position: int, column_id: int) -> ColumnStatistics:
+    bounds, nulls = _Bounds(), 0
+    nulls_known = True
+    for group in range(metadata.num_row_groups):
+        chunk = metadata.row_group(group).column(position)
+        statistics = chunk.statistics
+        if statistics is None or not statistics.has_null_count:
+            nulls_known = False
+        else:
+            nulls += statistics.null_count
+        if statistics is not None and statistics.has_min_max:
+            _widen(bounds, statistics)
+        elif statistics is None or statistics.null_count != chunk.num_values:
+            bounds.known = False
+    lower = canonical_text(bounds.lower) if bounds.known else None
+    upper = canonical_text(bounds.upper) if bounds.known else None
+    if isinstance(bounds.lower, str):
+        lower = None if lower is None else lower_bound(lower)
+        upper = None if upper is None else upper_bound(upper)
+    return ColumnStatistics(
+        column_id=column_id, lower=lower, upper=upper, nulls=nulls if nulls_known else None
+    )
+
+
+def _widen(bounds: _Bounds, statistics: pq.Statistics) -> None:
+    try:
+        lower, upper = statistics.min, statistics.max
+    except (ValueError, OverflowError, pa.ArrowException):
+        # A date or time beyond the years 1 to 9999, or text that is none.
+        bounds.known = False
+        return
+    bounds.lower = lower if bounds.lower is None else min(bounds.lower, lower)
+    bounds.upper = upper if bounds.upper is None else max(bounds.upper, upper)
+
+
+def _leaves(fields: Any, *, repeated: bool) -> Iterator[int | None]:
+    """The id of each leaf, in the order of the file; None for one without, or inside of a list."""
+    for field in fields:
+        inner = _children(field.type)
+        if inner:
+            many = repeated or not pa.types.is_struct(field.type)
+            yield from _leaves(inner, repeated=many)
+        else:
+            yield None if repeated else _id_of(field)
+
+
+def _children(data_type: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_map(data_type):
+        return [data_type.key_field, data_type.item_field]
+    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
+        return [data_type.value_field]
+    if pa.types.is_struct(data_type):
+        return list(data_type)
+    return []
+
+
+def _id_of(field: pa.Field) -> int | None:
+    found = (field.metadata or {}).get(_FIELD_ID)
+    return None if found is None or int(found) < 0 else int(found)

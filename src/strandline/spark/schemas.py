@@ -1,0 +1,268 @@
+"""Columns of a table as Spark's schemas.
+
+Files are written and read with a schema that carries the column ids, of nested fields too. In it
+everything may be NULL, as in all files that Spark reads, and char and varchar are strings. What the
+table promises beyond that (NOT NULL, lengths) is checked when rows are appended.
+
+Files are read under names that nobody else uses (`scan_columns`). Spark finds a column by its id,
+and then still looks up, by the name that it has in the file, which type is wanted. If a column was
+renamed and another one took its old name, that is the type of the wrong one.
+
+A DataFrame that is handed out keeps comments, and loses the ids of its top-level columns: they mean
+nothing in whatever its user makes of it. Those of nested fields stay, because taking them away
+would rebuild each struct in each row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import types as spark_types
+
+from strandline.catalog.commands import ColumnDefinition
+from strandline.errors import UnsupportedOperation
+from strandline.metastore.session import ResolvedTable
+from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
+from strandline.model.identifiers import normalize
+from strandline.model.type_json import FIELD_ID_KEY, parse_schema_json, schema_json
+from strandline.model.type_parser import parse_fields
+from strandline.model.types import (
+    CALENDAR_INTERVAL,
+    STRING,
+    VOID,
+    ArrayType,
+    CharType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    VarcharType,
+    walk,
+)
+
+FILE_COLUMN = "_file"
+"""The file id, which Spark reads from the name of the folder around each file."""
+_OURS = "_strandline_"
+FILE = f"{_OURS}file"
+POSITION = f"{_OURS}position"
+"""In a scan for positions: the id of a row's file, and the number of the row in it from 0 on."""
+_MARK = "strandline.written"
+
+
+@dataclass(frozen=True, slots=True)
+class ScanColumn:
+    """A column as files are read (``read``) and as users see it (``shown``).
+
+    ``renamed_inside``: names of nested fields differ too.
+    """
+
+    read: spark_types.StructField
+    shown: spark_types.StructField
+    renamed_inside: bool
+
+
+def file_schema(columns: Iterable[ColumnDescriptor]) -> spark_types.StructType:
+    """The schema by which files are read and written: everything with its id and nullable."""
+    return _to_spark(
+        StructField(
+            column.name,
+            _as_stored(column.type),
+            comment=column.comment,
+            metadata=column.metadata,
+            field_id=column.id,
+        )
+        for column in columns
+    )
+
+
+def scan_columns(table: TableDescriptor) -> tuple[ScanColumn, ...]:
+    """How the columns of ``table`` are read from files of any age.
+
+    Nested fields keep their names, as other ones cost Spark a copy of each value. They get others
+    only in a struct in which one name meant two fields in the table's history.
+    """
+    reused = _structs_with_reused_names(table)
+    found = []
+    for column, shown in zip(table.columns, file_schema(table.columns), strict=True):
+        inner = _renamed(column.type, (column.id,), reused)
+        (read,) = file_schema([replace(column, name=f"{_OURS}{column.id}", type=inner)])
+        found.append(ScanColumn(read, shown, inner != column.type))
+    return tuple(found)
+
+
+def declared_schema(columns: Iterable[ColumnDescriptor]) -> spark_types.StructType:
+    """The schema that the table declares, with what may not be NULL."""
+    return _to_spark(StructField(c.name, c.type, c.nullable) for c in columns)
+
+
+def metadata_for_users(field: spark_types.StructField) -> dict[str, Any]:
+    """The metadata of a column of `file_schema` without its id."""
+    return {key: value for key, value in field.metadata.items() if key != FIELD_ID_KEY}
+
+
+def metadata_for_files(field: spark_types.StructField) -> dict[str, Any]:
+    """The metadata that makes Spark write the id of a column.
+
+    The mark makes it differ from all metadata that a column can have already. Without one Spark
+    takes an alias for redundant if the column claims to have the id, and drops it, although that
+    claim may come from a projection that it dropped before.
+    """
+    return {FIELD_ID_KEY: field.metadata[FIELD_ID_KEY], _MARK: True}
+
+
+def field_ids(columns: Iterable[ColumnDescriptor]) -> frozenset[int]:
+    """The ids that a file with these columns carries, at every level."""
+    found = set()
+    for column in columns:
+        found.add(column.id)
+        for inner in walk(column.type):
+            if isinstance(inner, StructType):
+                found.update(f.field_id for f in inner.fields if f.field_id is not None)
+    return frozenset(found)
+
+
+def column_definitions(schema: spark_types.StructType | str) -> tuple[ColumnDefinition, ...]:
+    """Columns of a new table, from a Spark schema or SQL text like ``id BIGINT NOT NULL, …``.
+
+    Ids that a schema brings from other files are dropped. Raises `InvalidType`,
+    `UnsupportedOperation`.
+    """
+    if isinstance(schema, str):
+        fields = parse_fields(schema)
+    else:
+        fields = parse_schema_json(schema.json(), field_ids=True).fields
+    for field in fields:
+        for inner in walk(field.type):
+            if inner in (CALENDAR_INTERVAL, VOID):
+                raise UnsupportedOperation(
+                    f"column {field.name!r} has the type {inner}, which Parquet files cannot hold;"
+                    " choose another one"
+                )
+    refuse_reserved(field.name for field in fields)
+    return tuple(
+        ColumnDefinition(
+            field.name,
+            _without_ids(field.type),
+            field.nullable,
+            field.comment,
+            metadata=field.metadata,
+        )
+        for field in fields
+    )
+
+
+def check_supported(table: ResolvedTable, name: str) -> None:
+    """Raise `UnsupportedOperation` for a table that this package does not read and write."""
+    if not table.descriptor.transactional:
+        raise UnsupportedOperation(
+            f"{name} is a plain {table.descriptor.provider} table without transactions; read and"
+            f" write it through Spark itself: spark.table({name!r})"
+        )
+    if table.descriptor.partition_columns:
+        raise UnsupportedOperation(
+            f"{name} is partitioned; this release reads and writes transactional tables without"
+            " partition columns only"
+        )
+    refuse_reserved(column.name for column in table.descriptor.columns)
+
+
+def refuse_reserved(names: Iterable[str]) -> None:
+    """Raise `UnsupportedOperation` for a column name that scans need for themselves."""
+    for name in names:
+        plain = normalize(name)
+        if plain in (FILE_COLUMN, "_metadata") or plain.startswith(_OURS):
+            raise UnsupportedOperation(
+                f"a column of a transactional table cannot be named {name!r}; reserved are"
+                f" {FILE_COLUMN}, _metadata and names that begin with {_OURS}"
+            )
+
+
+def quoted(name: str) -> str:
+    """``name`` as one part of a column's name, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _to_spark(fields: Iterable[StructField]) -> spark_types.StructType:
+    text = schema_json(StructType(tuple(fields)), field_ids=True)
+    return spark_types.StructType.fromJson(json.loads(text))
+
+
+def _as_stored(data_type: DataType) -> DataType:
+    match data_type:
+        case CharType() | VarcharType():
+            return STRING
+        case ArrayType():
+            return ArrayType(_as_stored(data_type.element))
+        case MapType(key, value):
+            return MapType(_as_stored(key), _as_stored(value))
+        case StructType(fields):
+            return StructType(
+                tuple(replace(f, type=_as_stored(f.type), nullable=True) for f in fields)
+            )
+    return data_type
+
+
+_Place = tuple[int | str, ...]
+"""The way to a struct: the id of its column, then ids of fields and steps into lists and maps."""
+
+
+def _structs_with_reused_names(table: TableDescriptor) -> frozenset[_Place]:
+    meanings: dict[tuple[_Place, str], set[int | None]] = {}
+    for version in table.schema_versions:
+        for column in version.columns:
+            for place, field in _nested_fields(column.type, (column.id,)):
+                meanings.setdefault((place, normalize(field.name)), set()).add(field.field_id)
+    return frozenset(place for (place, _), ids in meanings.items() if len(ids) > 1)
+
+
+def _nested_fields(data_type: DataType, place: _Place) -> Iterator[tuple[_Place, StructField]]:
+    match data_type:
+        case ArrayType(element):
+            yield from _nested_fields(element, (*place, "element"))
+        case MapType(key, value):
+            yield from _nested_fields(key, (*place, "key"))
+            yield from _nested_fields(value, (*place, "value"))
+        case StructType(fields):
+            for field in fields:
+                yield place, field
+                yield from _nested_fields(field.type, (*place, field.field_id or 0))
+
+
+def _renamed(data_type: DataType, place: _Place, reused: frozenset[_Place]) -> DataType:
+    match data_type:
+        case ArrayType(element):
+            return replace(data_type, element=_renamed(element, (*place, "element"), reused))
+        case MapType(key, value):
+            return replace(
+                data_type,
+                key=_renamed(key, (*place, "key"), reused),
+                value=_renamed(value, (*place, "value"), reused),
+            )
+        case StructType(fields):
+            return StructType(
+                tuple(
+                    replace(
+                        field,
+                        name=f"{_OURS}{field.field_id}" if place in reused else field.name,
+                        type=_renamed(field.type, (*place, field.field_id or 0), reused),
+                    )
+                    for field in fields
+                )
+            )
+    return data_type
+
+
+def _without_ids(data_type: DataType) -> DataType:
+    match data_type:
+        case ArrayType():
+            return replace(data_type, element=_without_ids(data_type.element))
+        case MapType(key, value):
+            return replace(data_type, key=_without_ids(key), value=_without_ids(value))
+        case StructType(fields):
+            return StructType(
+                tuple(replace(f, type=_without_ids(f.type), field_id=None) for f in fields)
+            )
+    return data_type

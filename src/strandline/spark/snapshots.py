@@ -1,0 +1,154 @@
+"""`ReaderSnapshot`: one place in history, at which a reader reads several tables."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from types import MappingProxyType
+
+from strandline.clock import Timestamp, parse_timestamp
+from strandline.errors import InvalidInput, ObjectNotFound, Unavailable
+from strandline.metastore.session import AsOf, ResolvedTable, Session, Snapshot
+from strandline.model.identifiers import QualifiedName, normalize
+from strandline.transactions import Hold, ValidWriteIdList
+
+_ATTEMPTS = 5
+"""How often names are looked up again because DDL changed what they mean in between."""
+
+Moment = datetime | str | Timestamp
+"""A time as people give it: a text or datetime without a zone is UTC, a `Timestamp` is exact."""
+
+
+def as_of(*, version: int | None, time: Moment | None) -> AsOf:
+    """The point that a caller names. Raises `InvalidInput` for two points, or for no time."""
+    if version is not None and time is not None:
+        raise InvalidInput("name a version or a time to read as of, not both")
+    if time is None:
+        return AsOf(version=version)
+    if isinstance(time, str):
+        return AsOf(time=parse_timestamp(time))
+    if isinstance(time, datetime):
+        return AsOf(time=parse_timestamp(time.isoformat()))
+    return AsOf(time=time)
+
+
+def table_key(name: str) -> str:
+    """The same text for all spellings of a table's name."""
+    qualified = QualifiedName.parse(name, default_schema="default")
+    return normalize(str(qualified))
+
+
+class ReaderSnapshot:
+    """The tables that were asked for, as they stand at one place in history.
+
+    Reading them gives the same rows and columns for as long as the history is kept: always, if the
+    snapshot has a hold and the hold is renewed in time (each read renews it), else at least as long
+    as the store keeps history anyway. `close`, or leaving a ``with`` block, lets go of the hold.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        snapshot: Snapshot,
+        tables: Mapping[str, ResolvedTable],
+        *,
+        hold: Hold | None = None,
+        hold_ms: int | None = None,
+    ) -> None:
+        self._session = session
+        self._hold_ms = hold_ms
+        self.snapshot = snapshot
+        self.tables = MappingProxyType({table_key(name): one for name, one in tables.items()})
+        self.hold = hold
+
+    @property
+    def catalog_version(self) -> int:
+        """The catalog version that decides the columns."""
+        return self.snapshot.catalog_version
+
+    @property
+    def time(self) -> Timestamp:
+        """The moment that the snapshot stands for."""
+        return self.snapshot.time
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tables that can be read, as ``schema.table``."""
+        return tuple(self.tables)
+
+    def write_ids(self, name: str) -> ValidWriteIdList:
+        """The write ids of a table that the snapshot sees. Raises `InvalidInput`."""
+        return self.snapshot.write_ids[self.table(name).descriptor.id]
+
+    def table(self, name: str) -> ResolvedTable:
+        """The table of that name at the snapshot. Raises `InvalidInput` if it was not asked for."""
+        found = self.tables.get(table_key(name))
+        if found is None:
+            raise InvalidInput(
+                f"the snapshot is of {', '.join(self.names) or 'no table'}, not of {name}; name it"
+                " when the snapshot is taken"
+            )
+        return found
+
+    def renew(self) -> None:
+        """Keep the hold, if there is one, for its full time from now. Raises `HoldExpired`."""
+        if self.hold is not None and self._hold_ms is not None:
+            self.hold = self._session.renew_hold(self.hold.hold_id, ttl_ms=self._hold_ms)
+
+    def close(self) -> None:
+        """Let go of the hold. What was read stays readable as long as history is kept anyway."""
+        if self.hold is not None:
+            self._session.release_hold(self.hold.hold_id)
+            self.hold = None
+
+    def __enter__(self) -> ReaderSnapshot:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def take_snapshot(
+    session: Session, names: Sequence[str], *, at: AsOf, hold_ms: int | None = None
+) -> ReaderSnapshot:
+    """The snapshot of the tables ``names`` as of ``at``.
+
+    Raises `ObjectNotFound`, `VersionNotFound`.
+    """
+    tables, snapshot = _resolve(session, names, at)
+    hold = None
+    if hold_ms is not None:
+        owner = f"{socket.gethostname()}:{os.getpid()}"
+        hold = session.hold("reader", owner, at=snapshot.time, ttl_ms=hold_ms)
+    return ReaderSnapshot(session, snapshot, tables, hold=hold, hold_ms=hold_ms)
+
+
+def reader_of(session: Session, name: str, snapshot: Snapshot) -> ReaderSnapshot:
+    """One table of a snapshot that is carried as its bare pair. Raises `InvalidInput`."""
+    found = session.table(name, at=AsOf(version=snapshot.catalog_version))
+    if found.descriptor.id not in snapshot.write_ids:
+        raise InvalidInput(f"the snapshot has no write ids of {name}; take it of that table too")
+    return ReaderSnapshot(session, snapshot, {name: found})
+
+
+def _resolve(
+    session: Session, names: Sequence[str], at: AsOf
+) -> tuple[dict[str, ResolvedTable], Snapshot]:
+    """Names and write ids at one catalog version, although they are two questions."""
+    for _ in range(_ATTEMPTS):
+        found = {name: session.table(name, at=at) for name in names}
+        ids = [one.descriptor.id for one in found.values()]
+        snapshot = session.snapshot(ids, at=at)
+        version = snapshot.catalog_version
+        if any(one.catalog_version != version for one in found.values()):
+            try:
+                found = {name: session.table(name, at=AsOf(version=version)) for name in names}
+            except ObjectNotFound:
+                continue
+        if all(one.descriptor.id in snapshot.write_ids for one in found.values()):
+            return found, snapshot
+    raise Unavailable(
+        f"what {', '.join(names)} mean changed again and again while it was looked up; try again"
+    )

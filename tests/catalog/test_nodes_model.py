@@ -1,0 +1,626 @@
+"""Several nodes on one store, against a model that is a list of dictionaries.
+
+The machine gives random commands to random nodes, lets nodes lag behind, restarts them, trims the
+history, turns the wall clock, loses answers of the store, and lets another node commit between a
+node's judgement and its append. Whoever reads the present must agree with the model; what was
+answered once for a version or a time must be answered for ever, or be refused because it was
+trimmed. At the end all nodes hold equal catalogs, version by version, and a replay of every update
+equals a recovery from a snapshot.
+
+The second half shows that it can fail: each planted fault must be found.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from sqlalchemy import Connection
+
+from strandline.catalog import AppliedVersion, Catalog, CatalogManager, Command, initial_catalog
+from strandline.catalog.commands import (
+    AddColumns,
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    DropSchema,
+    DropTable,
+    RenameTable,
+    TableDefinition,
+)
+from strandline.catalog.planning import Planning
+from strandline.clock import HybridClock, Timestamp
+from strandline.durable import (
+    Contents,
+    DurableCatalogState,
+    MetastorageLog,
+    ReadOnlyState,
+    Transaction,
+    Update,
+    durable_state,
+)
+from strandline.durable.contents import EMPTY
+from strandline.durable.state import TrimmedAway
+from strandline.errors import (
+    AlreadyExists,
+    IllegalChange,
+    ObjectNotFound,
+    OutOfSync,
+    StrandlineError,
+    Unavailable,
+    VersionNotFound,
+)
+from strandline.metastorage import Outcome, SqliteMetastorage
+from strandline.model.types import INT
+from strandline.sql import open_engine, sqlite_url
+from tests.conftest import ManualWall
+
+NODES = 3
+MEMORY = Path("/dev/shm")
+"""Where Linux keeps files in memory: this machine asks nothing of the disk."""
+
+# -- the model: schemas, their tables, and the tables' columns ---------------------------------
+
+State = dict[str, dict[str, tuple[str, ...]]]
+
+
+def after(state: State, command: Command) -> State:
+    """What ``command`` makes of ``state``; raises what it must raise."""
+    match command:
+        case CreateSchema():
+            if command.name in state:
+                if command.if_not_exists:
+                    return state
+                raise AlreadyExists(command.name)
+            return {**state, command.name: {}}
+        case DropSchema():
+            if tables_of(state, command.name) and not command.cascade:
+                raise IllegalChange(command.name)
+            return {name: tables for name, tables in state.items() if name != command.name}
+    assert isinstance(command, CreateTable | DropTable | RenameTable | AddColumns)
+    tables = dict(tables_of(state, command.schema))
+    if isinstance(command, CreateTable):
+        name = command.definition.name
+        if name in tables:
+            raise AlreadyExists(name)
+        tables[name] = tuple(c.name for c in command.definition.columns)
+    else:
+        if command.table not in tables:
+            raise ObjectNotFound(command.table)
+        columns = tables.pop(command.table)
+        if isinstance(command, RenameTable):
+            if command.new_name in tables:
+                raise AlreadyExists(command.new_name)
+            tables[command.new_name] = columns
+        elif isinstance(command, AddColumns):
+            added = tuple(c.name for c in command.columns)
+            if set(added) & set(columns):
+                raise AlreadyExists(added[0])
+            tables[command.table] = columns + added
+    return {**state, command.schema: tables}
+
+
+def tables_of(state: State, schema: str) -> dict[str, tuple[str, ...]]:
+    if schema not in state:
+        raise ObjectNotFound(schema)
+    return state[schema]
+
+
+def shape(catalog: Catalog) -> State:
+    """A catalog as the model sees it."""
+    found: State = {}
+    for schema in catalog.schema_names():
+        found[schema] = {}
+        for name in catalog.relation_names(schema):
+            table = catalog.table(schema, name)
+            assert table is not None
+            found[schema][name] = tuple(column.name for column in table.columns)
+    return found
+
+
+SCHEMAS = st.sampled_from(["a", "b"])
+TABLES = st.sampled_from(["t", "u"])
+
+
+def columns(*names: str) -> tuple[ColumnDefinition, ...]:
+    return tuple(ColumnDefinition(name, INT) for name in names)
+
+
+COMMANDS: st.SearchStrategy[Command] = st.one_of(
+    st.builds(CreateSchema, name=SCHEMAS, if_not_exists=st.booleans()),
+    st.builds(DropSchema, name=SCHEMAS, cascade=st.booleans()),
+    st.builds(
+        CreateTable,
+        schema=SCHEMAS,
+        definition=st.builds(TableDefinition, name=TABLES, columns=st.just(columns("x"))),
+    ),
+    st.builds(DropTable, schema=SCHEMAS, table=TABLES),
+    st.builds(RenameTable, schema=SCHEMAS, table=TABLES, new_name=TABLES),
+    st.builds(
+        AddColumns,
+        schema=SCHEMAS,
+        table=TABLES,
+        columns=st.sampled_from(["y", "z"]).map(lambda name: columns(name)),
+    ),
+)
+
+
+# -- a node ------------------------------------------------------------------------------------
+
+
+class Store:
+    """A store whose next invoke may go wrong, or come after something else."""
+
+    def __init__(self, store: SqliteMetastorage) -> None:
+        self._store = store
+        self.before: Callable[[], object] | None = None
+        self.lose_answer = False
+        self.lose_request = False
+
+    def invoke(self, *arguments: Sequence[object]) -> Outcome:
+        before, self.before = self.before, None
+        if before is not None:
+            before()
+        if self.lose_request:
+            self.lose_request = False
+            raise Unavailable("the request was lost")
+        outcome = self._store.invoke(*arguments)  # type: ignore[arg-type]  # passed on as it came
+        if self.lose_answer:
+            self.lose_answer = False
+            raise Unavailable("the answer was lost")
+        return outcome
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever the store has
+        return getattr(self._store, name)
+
+
+class Node:
+    """One process's catalog manager, and what its listener heard."""
+
+    def __init__(self, folder: Path, wall: ManualWall) -> None:
+        self.database = open_engine(sqlite_url(folder / "strandline.db"))
+        clock = HybridClock(wall)
+        self.store = Store(SqliteMetastorage(self.database, clock))
+        self.log = MetastorageLog(self.store, get_on=self.store.get_on)  # type: ignore[arg-type]  # a wrapper
+        openable = durable_state(self.log)
+        initialize = initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/warehouse")
+        state = (
+            openable.join(member="joined")
+            if openable.is_initialized()
+            else openable.open(member="opener", initialize=initialize, raise_fence=lambda *_: None)
+        )
+        self.manager = CatalogManager(state, clock)
+        self.wrong: list[str] = []
+        self.told = self.manager.latest_catalog().version
+        self.curious = self.interrupt = False
+        self.manager.subscribe(self._listen)
+
+    def _listen(self, applied: AppliedVersion) -> None:
+        version = applied.update.version
+        if self.manager.latest_catalog().version < version:
+            self.wrong.append(f"told of version {version} before it can be read")
+        expected = max(self.told + 1, self.manager.earliest_catalog().version + 1)
+        if version != expected or applied.before.version != version - 1:
+            self.wrong.append(f"told of version {version} when {expected} was next")
+        self.told = version
+        if self.curious and self.manager.present().version < version:
+            self.wrong.append(f"the present is older than version {version}, which is applied")
+        if self.interrupt:
+            self.interrupt = False
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        self.manager.stop()
+        self.store.close()
+        self.database.close()
+
+
+# -- the machine -------------------------------------------------------------------------------
+
+WHO = st.integers(0, NODES - 1)
+WHERE = st.integers(0, 1_000_000)
+
+
+class Nodes(RuleBasedStateMachine):
+    """See the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = TemporaryDirectory(dir=MEMORY if MEMORY.exists() else None)
+        self.wall = ManualWall()
+        self.nodes = [self.join() for _ in range(NODES)]
+        self.states: list[State] = [{}, {}, {"default": {}}]
+        self.catalogs = [self.nodes[0].manager.catalog(version) for version in range(3)]
+        self.updates: list[Update] = list(self.nodes[0].manager.updates(1, 3))
+        self.ids = ids(self.catalogs[-1])
+        self.since = 0
+        self.moments: list[tuple[Timestamp, int]] = []
+
+    def join(self) -> Node:
+        return Node(Path(self.folder.name), self.wall)
+
+    @property
+    def head(self) -> int:
+        return len(self.states) - 1
+
+    def teardown(self) -> None:
+        try:
+            if sys.exc_info()[0] is None:  # else a rule has failed, and that is what to report
+                self.finish()
+        finally:
+            for node in self.nodes:
+                node.close()
+            self.folder.cleanup()
+
+    # -- changes
+
+    def execute(self, who: int, commands: Sequence[Command]) -> None:
+        """Let a node execute, and compare with the model as it stood when the node was judged."""
+        node = self.nodes[who]
+        failure: StrandlineError | None = None
+        done = None
+        will_be_lost = node.store.lose_request
+        try:
+            done = node.manager.execute(commands, author="ann")
+        except StrandlineError as error:
+            failure = error
+        assert node.wrong == []
+        if will_be_lost and not node.store.lose_request:
+            assert type(failure) is Unavailable, failure
+            return
+        state, applied, refusal = self.states[-1], [], None
+        try:
+            for command in commands:
+                following = after(state, command)
+                applied.append(following != state)
+                state = following
+        except StrandlineError as error:
+            refusal = error
+        assert type(failure) is type(refusal), f"{failure!r}, not {refusal!r} from {commands}"
+        if done is None:
+            return
+        assert done.applied == tuple(applied)
+        if any(applied):
+            self.states.append(state)
+            self.learn(node, done.catalog)
+        assert done.version == self.head
+        self.agree(done.catalog)
+
+    def learn(self, node: Node, catalog: Catalog) -> None:
+        before = ids(self.catalogs[-1])
+        new = ids(catalog) - before
+        assert not new & self.ids, f"ids handed out twice: {new & self.ids}"
+        assert catalog.time > self.catalogs[-1].time
+        self.ids |= new
+        self.catalogs.append(catalog)
+        self.updates += node.manager.updates(catalog.version, catalog.version + 1)
+
+    @rule(who=WHO, reader=WHO, commands=st.lists(COMMANDS, min_size=1, max_size=3))
+    def change(self, who: int, reader: int, commands: list[Command]) -> None:
+        self.execute(who, commands)
+        self.read(reader)
+
+    def toggle(self, schema: str, table: str) -> list[Command]:
+        """What creates a table, or drops it if it is there: commands that change something."""
+        if table in self.states[-1].get(schema, {}):
+            return [DropTable(schema=schema, table=table)]
+        definition = TableDefinition(name=table, columns=columns("x"))
+        return [
+            CreateSchema(name=schema, if_not_exists=True),
+            CreateTable(schema=schema, definition=definition),
+        ]
+
+    @rule(who=WHO, schema=SCHEMAS, table=TABLES)
+    def create_or_drop(self, who: int, schema: str, table: str) -> None:
+        self.execute(who, self.toggle(schema, table))
+
+    @rule(who=WHO, step=st.integers(1, NODES - 1), schema=SCHEMAS, mine=TABLES, theirs=TABLES)
+    def race(self, who: int, step: int, schema: str, mine: str, theirs: str) -> None:
+        """Another node commits between this node's judgement and its append."""
+        first, second = self.toggle(schema, mine), self.toggle(schema, theirs)
+        other = (who + step) % NODES
+        self.nodes[who].store.before = lambda: self.execute(other, second)
+        self.execute(who, first)
+        assert self.nodes[who].store.before is None
+
+    @rule(who=WHO, schema=SCHEMAS, table=TABLES, request=st.booleans())
+    def cut(self, who: int, schema: str, table: str, request: bool) -> None:
+        """The store's answer is lost, or the request before it arrives."""
+        store = self.nodes[who].store
+        store.lose_request, store.lose_answer = request, not request
+        self.execute(who, self.toggle(schema, table))
+        assert not store.lose_request
+        assert not store.lose_answer
+
+    @rule(by=st.sampled_from([-60_000, -1, 1, 60_000]))
+    def turn_the_clock(self, by: int) -> None:
+        self.wall.now += by
+
+    @rule(who=WHO)
+    def restart(self, who: int) -> None:
+        self.nodes[who].close()
+        self.nodes[who] = self.join()
+
+    @rule(who=WHO, where=WHERE)
+    def trim(self, who: int, where: int) -> None:
+        manager, version = self.nodes[who].manager, where % (self.head + 1)
+        if version < self.since:
+            with suppress(VersionNotFound):
+                assert not manager.compact(version)
+            return
+        assert manager.compact(version) == (version > self.since)
+        self.since = version
+        assert manager.earliest_catalog().version == version
+
+    @rule(who=WHO)
+    def interrupt(self, who: int) -> None:
+        """Ctrl-C while the node applies."""
+        node = self.nodes[who]
+        node.interrupt = True
+        with suppress(KeyboardInterrupt):
+            node.manager.sync()
+        node.interrupt = False
+
+    @rule(who=WHO, curious=st.booleans())
+    def let_the_listener_read(self, who: int, curious: bool) -> None:
+        self.nodes[who].curious = curious
+
+    # -- reads
+
+    def agree(self, catalog: Catalog) -> None:
+        version = catalog.version
+        assert shape(catalog) == self.states[version], f"version {version} is another one"
+        assert catalog.time == self.catalogs[version].time, f"version {version} has another time"
+        assert catalog.contents == self.catalogs[version].contents
+
+    @rule(who=WHO)
+    def read(self, who: int) -> None:
+        present = self.nodes[who].manager.present()
+        assert present.version == self.head, "an old catalog for the present"
+        self.agree(present)
+
+    @rule(who=WHO)
+    def read_without_waiting(self, who: int) -> None:
+        known = self.nodes[who].manager.known_present()
+        assert known is None or known.version == self.head, "an old catalog for the present"
+
+    @rule(who=WHO)
+    def look_at_the_time(self, who: int) -> None:
+        manager = self.nodes[who].manager
+        moment = manager.complete_now()
+        assert manager.active_catalog(moment).version == self.head
+        self.moments.append((moment, self.head))
+
+    @rule(who=WHO, where=WHERE)
+    def read_as_of_a_time(self, who: int, where: int) -> None:
+        if self.moments:
+            self.ask_again(self.nodes[who], *self.moments[where % len(self.moments)])
+
+    def ask_again(self, node: Node, moment: Timestamp, version: int) -> None:
+        try:
+            catalog = node.manager.catalog_as_of(moment)
+        except VersionNotFound:
+            assert version < self.since
+        else:
+            assert catalog.version == version, "one time, two answers"
+            self.agree(catalog)
+
+    @rule(who=WHO, where=WHERE)
+    def read_as_of_a_version(self, who: int, where: int) -> None:
+        manager, version = self.nodes[who].manager, where % (self.head + 1)
+        try:
+            self.agree(manager.catalog(version))
+            last = manager.last_moment(version)
+        except VersionNotFound:
+            assert version < self.since
+            return
+        if last is not None:
+            assert last == self.catalogs[version + 1].time - 1
+
+    # -- the end
+
+    def finish(self) -> None:
+        self.nodes.append(self.join())
+        for node in self.nodes:
+            node.curious = False
+            node.manager.sync()
+            assert node.wrong == []
+            assert node.manager.earliest_catalog().version == self.since
+            for version in range(self.since, self.head + 1):
+                self.agree(node.manager.catalog(version))
+            for moment, version in self.moments:
+                self.ask_again(node, moment, version)
+        replayed = EMPTY
+        for update in self.updates:
+            replayed = replayed.apply(c for entry in update.entries for c in entry.changes)
+        self.nodes[0].manager.compact(self.head)
+        recovered = ReadOnlyState(self.nodes[1].log)
+        assert recovered.version == self.head
+        assert replayed == self.catalogs[-1].contents, "a replay gives another catalog"
+        assert recovered.contents == replayed, "a recovery differs from a replay"
+        assert recovered.base.update.time == self.catalogs[-1].time, "a snapshot has another time"
+
+
+def ids(catalog: Catalog) -> set[int]:
+    kinds = ("database", "schema", "table", "view", "zone")
+    return {stored.id for kind in kinds for stored in catalog.contents.objects(kind)}
+
+
+def run(*, examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        Nodes,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_all_nodes_agree_with_the_model_whatever_happens() -> None:
+    run(examples=20, steps=40)
+
+
+@pytest.mark.soak
+def test_all_nodes_agree_with_the_model_for_long() -> None:
+    run(examples=1000, steps=60)
+
+
+# -- teeth -------------------------------------------------------------------------------------
+
+
+def stale_present(patch: pytest.MonkeyPatch) -> None:
+    """The present is answered from memory without a look at the log."""
+    patch.setattr(CatalogManager, "known_present", CatalogManager.latest_catalog)
+
+
+def present_between_look_and_apply(patch: pytest.MonkeyPatch) -> None:
+    """The node takes note of the log's head and answers before it has applied it."""
+    real = CatalogManager.present
+
+    def present(self: CatalogManager) -> Catalog:
+        before = self.latest_catalog()
+        real(self)
+        return before
+
+    patch.setattr(CatalogManager, "present", present)
+
+
+def retry_without_judging(patch: pytest.MonkeyPatch) -> None:
+    """A lost append is sent again as it was, behind what it lost to."""
+    real = DurableCatalogState.commit_transaction
+
+    def commit(self: DurableCatalogState, transaction: Transaction, *, author: str) -> Update:
+        try:
+            return real(self, transaction, author=author)
+        except OutOfSync:
+            transaction.base_version = self.frontier().upper - 1
+            return real(self, transaction, author=author)
+
+    patch.setattr(DurableCatalogState, "commit_transaction", commit)
+
+
+def ids_from_what_is_there(patch: pytest.MonkeyPatch) -> None:
+    """The next id is one above the largest in use, so that of a dropped table comes back."""
+
+    def allocate(self: Transaction, name: str = "", *, amount: int = 1) -> range:
+        used = [0, *ids(Catalog(0, Timestamp(1), self.contents))]
+        return range(max(used) + 1, max(used) + 1 + amount)
+
+    patch.setattr(Transaction, "allocate_id", allocate)
+    patch.setattr(Planning, "next_id", property(lambda self: allocate(self.transaction)[0]))
+
+
+def event_before_catalog(patch: pytest.MonkeyPatch) -> None:
+    """Listeners are told before the catalog is stored."""
+    real = CatalogManager._apply
+
+    def apply(self: CatalogManager, applied: Any) -> None:  # Any: as the real one
+        before = self.latest_catalog()
+        self._listeners.tell(AppliedVersion(applied.update, before, self._activated(applied)))
+        told, self._listeners._listeners = self._listeners._listeners, []
+        real(self, applied)
+        self._listeners._listeners = told
+
+    patch.setattr(CatalogManager, "_apply", apply)
+
+
+def trimming_loses_a_row(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot leaves out the last table."""
+    real = Contents.dump
+
+    def compact_at(self: DurableCatalogState, version: int, time: Any, contents: Contents) -> bool:
+        def dump(of: Contents) -> Any:  # Any: as the real one
+            return tuple((k, rows[:-1] if k == "table" else rows) for k, rows in real(of))
+
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Contents, "dump", dump)
+            return real_compact(self, version, time, contents)
+
+    real_compact = DurableCatalogState.compact_at
+    patch.setattr(DurableCatalogState, "compact_at", compact_at)
+
+
+def trimming_takes_the_time_of_today(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot carries the time of the trimming, and not that of its version."""
+    real = DurableCatalogState.compact_at
+
+    def compact_at(self: DurableCatalogState, version: int, time: Any, contents: Contents) -> bool:
+        return real(self, version, self.check().time, contents)
+
+    patch.setattr(DurableCatalogState, "compact_at", compact_at)
+
+
+def time_taken_too_early(patch: pytest.MonkeyPatch) -> None:
+    """An append takes the time after the last version's, whatever time was given since."""
+
+    def take_time(connection: Connection, clock: HybridClock) -> Timestamp:
+        last = connection.exec_driver_sql("SELECT max(time) FROM metastorage_head").scalar()
+        clock.update(Timestamp((last or 0) + 1))
+        return Timestamp((last or 0) + 1)
+
+    patch.setattr("strandline.metastorage.sqlite.take_time", take_time)
+
+
+def lost_answer_taken_for_a_loss(patch: pytest.MonkeyPatch) -> None:
+    """An append without an answer counts as lost to another, though it is in the log."""
+    real = MetastorageLog._settle
+
+    def settle(self: MetastorageLog, updates: Sequence[Update], error: Exception) -> None:
+        real(self, updates, error)
+        raise OutOfSync("somebody else was first, surely") from error
+
+    patch.setattr(MetastorageLog, "_settle", settle)
+
+
+def state_ahead_of_the_history(patch: pytest.MonkeyPatch) -> None:
+    """An interrupted apply is not taken up again where it stopped."""
+    real = CatalogManager._apply_some
+
+    def apply_some(self: CatalogManager) -> None:
+        try:
+            updates = self._state.sync()
+        except TrimmedAway:
+            real(self)
+            return
+        assert updates, "the node waits for versions that it has applied already"
+        for applied in updates:
+            self._apply(applied)
+
+    patch.setattr(CatalogManager, "_apply_some", apply_some)
+
+
+Fault = Callable[[pytest.MonkeyPatch], None]
+
+FAULTS: dict[Fault, str] = {
+    stale_present: "an old catalog for the present",
+    present_between_look_and_apply: "an old catalog for the present",
+    retry_without_judging: r"CorruptData\(.*not None",
+    ids_from_what_is_there: "handed out twice",
+    event_before_catalog: "before it can be read",
+    trimming_loses_a_row: r"version \d+ is another one|differs from a replay",
+    trimming_takes_the_time_of_today: "has another time",
+    time_taken_too_early: "one time, two answers",
+    lost_answer_taken_for_a_loss: r"(AlreadyExists|ObjectNotFound)\(.*not None",
+    state_ahead_of_the_history: "applied already",
+}
+"""Each planted fault, and the complaint that must find it."""
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_the_machine_finds(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+    with pytest.raises(AssertionError, match=FAULTS[fault]):
+        run(examples=200, steps=40)

@@ -1,0 +1,53 @@
+"""Rows in and out of DataFrames, and what lies in a table's folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from strandline.metastore.session import AsOf
+from strandline.spark import Tables
+from strandline.spark.folder import folder_path
+
+
+def frame(tables: Tables, **columns: list[Any] | pa.Array) -> DataFrame:
+    """A DataFrame of these columns; made in the JVM, so no Python worker is started."""
+    return tables.spark.createDataFrame(pa.table(columns))
+
+
+def numbers(tables: Tables, *ids: int) -> DataFrame:
+    """A DataFrame with one column ``id``."""
+    return frame(tables, id=pa.array(ids, pa.int64()))
+
+
+def ids(found: DataFrame) -> list[int]:
+    """The values of the column ``id``, in order."""
+    return sorted(found.toArrow()["id"].to_pylist())
+
+
+def rows(found: DataFrame) -> Counter[tuple[Any, ...]]:
+    """The rows, however often each; structs as tuples of pairs."""
+    return Counter(
+        tuple(tuple(v.items()) if isinstance(v, dict) else v for v in row.values())
+        for row in found.toArrow().to_pylist()
+    )
+
+
+def folder(tables: Tables, name: str, *, version: int | None = None) -> Path:
+    """Where a table lies."""
+    return folder_path(tables.session.table(name, at=AsOf(version=version)).location)
+
+
+def files(path: Path) -> list[str]:
+    """All files below a folder, relative to it."""
+    return sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file())
+
+
+def suffixes(names: Iterable[str]) -> Counter[str]:
+    """How many files there are of each kind: the first part of the name up to its ``=``."""
+    return Counter(name.split("/")[0].split("=")[0] for name in names)

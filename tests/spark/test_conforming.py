@@ -1,0 +1,159 @@
+"""Which rows fit a table, and what becomes of those that do not."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
+
+from strandline.catalog.commands import TableDefinition
+from strandline.catalog.commands.definition import describe
+from strandline.errors import InvalidInput
+from strandline.model.descriptors import TableDescriptor
+from strandline.model.types import (
+    INT,
+    ArrayType,
+    CharType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    VarcharType,
+)
+from strandline.spark import Counts, Tables
+from strandline.spark.conforming import broken, conform
+from strandline.spark.schemas import column_definitions
+from tests.spark.data import files, folder
+
+pytestmark = pytest.mark.spark
+
+
+def table(ddl: str) -> TableDescriptor:
+    definition = TableDefinition(name="orders", columns=column_definitions(ddl), transactional=True)
+    return describe(definition, table_id=1, schema_id=1, zone_id=1, created=0)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "query", "message"),
+    [
+        ("id INT", "SELECT 1 AS id, 2 AS extra", "no column 'extra'; it has id"),
+        ("s STRUCT<x: INT>", "SELECT named_struct('x', 1, 'y', 2) AS s", r"no column 's\.y'"),
+        (
+            "a ARRAY<STRUCT<x: INT>>",
+            "SELECT array(named_struct('z', 1)) AS a",
+            r"no column 'a\.element\.z'",
+        ),
+        ("id INT, n INT NOT NULL", "SELECT 1 AS id", "'n' of orders is NOT NULL"),
+        (
+            "m MAP<STRING, STRUCT<x: INT, n: INT NOT NULL>>",
+            "SELECT map('k', named_struct('x', 1)) AS m",
+            r"'m\.value\.n' of orders is NOT NULL",
+        ),
+        ("id INT", "SELECT 1 AS id, 2 AS ID", "'ID' stands twice"),
+        ("id INT", "SELECT 'x' AS id", '`id` is of type "STRING"'),
+        ("s STRUCT<x: DATE>", "SELECT named_struct('x', 1) AS s", '`s`.`x` is of type "INT"'),
+        ("a ARRAY<INT>", "SELECT 1 AS a", '`a` is of type "INT"'),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(
+    spark: SparkSession, ddl: str, query: str, message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        conform(spark.sql(query), table(ddl))
+
+
+@pytest.mark.parametrize(
+    ("column", "given", "same"),
+    [("ärger", "ÄRGER", True), ("straße", "STRASSE", False), ("ſ", "S", True), ("σ", "ς", True)],
+)
+def test_names_are_the_same_exactly_where_spark_says_so(
+    spark: SparkSession, column: str, given: str, same: bool
+) -> None:
+    rows = spark.sql(f"SELECT 1 AS `{given}`")
+    wanted = table(f"`{column}` INT")
+    if same:
+        assert conform(rows, wanted).frame.toArrow().to_pylist() == [{column: 1}]
+    else:
+        with pytest.raises(InvalidInput, match="no column"):
+            conform(rows, wanted)
+
+
+def test_names_are_compared_by_case_where_the_session_does_so(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        with pytest.raises(InvalidInput, match="no column 'ID'"):
+            conform(spark.sql("SELECT 1 AS ID"), table("id INT"))
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+def test_rows_come_as_a_dataframe() -> None:
+    with pytest.raises(InvalidInput, match="not as list"):
+        conform([1, 2], table("id INT"))  # type: ignore[arg-type]  # the point of the test
+
+
+def test_columns_are_matched_by_name_and_missing_ones_are_null(tables: Tables) -> None:
+    tables.create("shop.t", "id INT, Name STRING, s STRUCT<x: INT, y: INT>, `odd.``name` INT")
+    given = tables.spark.sql("SELECT named_struct('Y', 2L) AS S, 'n' AS nAME, 3L AS `odd.``name`")
+    assert tables.append("shop.t", given) == Counts(rows=1, files=1)
+    found = tables.read("shop.t")
+    assert found.columns == ["id", "Name", "s", "odd.`name"]
+    assert found.toArrow().to_pylist() == [
+        {"id": None, "Name": "n", "s": {"x": None, "y": 2}, "odd.`name": 3}
+    ]
+
+
+def test_each_promise_is_checked_at_every_level(spark: SparkSession) -> None:
+    def array(element: DataType, *, contains_null: bool = True) -> ArrayType:
+        return ArrayType(element, contains_null)
+
+    point = StructType((StructField("x", INT, nullable=False),))
+    # Spark type, declared type, the values that it promises not to hold, and others.
+    cases: list[tuple[str, DataType, list[str], list[str]]] = [
+        ("STRING", VarcharType(3), ["'long'", "'long  '"], ["NULL", "''", "'🐢🐢🐢'"]),
+        ("STRING", CharType(3), ["'long'"], ["NULL", "'abc'", "'a'"]),
+        ("STRUCT<x: INT>", point, ["struct(NULL)"], ["NULL", "struct(1)"]),
+        ("ARRAY<INT>", array(INT, contains_null=False), ["array(NULL)"], ["NULL", "array()"]),
+        ("ARRAY<STRUCT<x: INT>>", array(point), ["array(struct(NULL))"], ["array(NULL)"]),
+        (
+            "MAP<STRING, STRING>",
+            MapType(CharType(2), VarcharType(3), value_contains_null=False),
+            ["map('key', 'v')", "map('k', 'long')", "map('k', NULL)"],
+            ["NULL", "map('k', 'v')", "map()"],
+        ),
+    ]
+    columns = []
+    for spark_type, declared, breaking, fitting in cases:
+        for text in (*breaking, *fitting):
+            value = sql.expr(f"CAST({text} AS {spark_type})")
+            columns.append(sql.coalesce(broken(value, declared, nullable=True), sql.lit(False)))
+    (row,) = spark.range(1).select(*columns).collect()
+    expected = [
+        one
+        for _, _, breaking, fitting in cases
+        for one in (*[True] * len(breaking), *[False] * len(fitting))
+    ]
+    assert list(row) == expected
+
+
+def test_a_value_that_breaks_a_promise_is_refused_and_leaves_nothing(tables: Tables) -> None:
+    tables.create("shop.t", "id INT NOT NULL, s STRUCT<v: VARCHAR(3)>")
+    for query, column in (
+        ("SELECT IF(id = 1, NULL, id) AS id FROM range(3)", "'id' of t, which is INT NOT NULL"),
+        ("SELECT 1 AS id, named_struct('v', 'long') AS s", "'s' of t, which is STRUCT<v: VARCHAR"),
+    ):
+        with pytest.raises(InvalidInput, match=f"does not fit column {column}"):
+            tables.append("shop.t", tables.spark.sql(query))
+    assert files(folder(tables, "shop.t")) == []
+
+
+def test_a_job_that_fails_says_why_and_leaves_nothing(tables: Tables) -> None:
+    tables.create("shop.t", "id INT")
+    failing = tables.spark.sql("SELECT CAST(raise_error('no luck') AS INT) AS id")
+    with pytest.raises(PySparkException, match="no luck"):
+        tables.append("shop.t", failing)
+    too_large = tables.spark.sql("SELECT id + 3000000000 AS id FROM range(3)")
+    with pytest.raises(PySparkException, match="CAST_OVERFLOW"):
+        tables.append("shop.t", too_large)
+    assert files(folder(tables, "shop.t")) == []

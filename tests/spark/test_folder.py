@@ -1,0 +1,100 @@
+"""The folder of a table while files are put into it. No Spark session is needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.errors import Unavailable, UnsupportedOperation, WriteConflict
+from strandline.spark.folder import TableFolder, spark_path
+from tests.spark.data import files
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    path = tmp_path / "orders"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def folder(place: Path) -> Iterator[TableFolder]:
+    opened = TableFolder(f"file:{place}", table="shop.orders")
+    yield opened
+    opened.close()
+
+
+def write(path: Path, name: str = "part-0") -> None:
+    path.mkdir(parents=True)
+    (path / name).write_text("rows")
+
+
+def test_a_file_is_placed_in_a_folder_that_says_its_id(folder: TableFolder) -> None:
+    staging = folder.new_staging(4)
+    write(folder.path / staging)
+    with folder.staged(staging) as staged:
+        relative = folder.place(staged, "part-0", 77)
+    folder.sync()
+    folder.discard_staging(staging)
+    assert files(folder.path) == [relative]
+    assert relative.startswith("_file=77/")
+    folder.discard(relative)
+    assert os.listdir(folder.path) == ["_staging"]
+
+
+def test_a_file_follows_a_folder_that_moves_while_it_is_placed(
+    folder: TableFolder, place: Path
+) -> None:
+    staging = folder.new_staging(4)
+    write(place / staging)
+    moved = place.with_name("renamed")
+    with folder.staged(staging) as staged:
+        place.rename(moved)
+        relative = folder.place(staged, "part-0", 77)
+        folder.sync()
+    folder.discard_staging(staging)
+    assert files(moved) == [relative]
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("written_at", ["old place", "new place", "both"])
+def test_what_a_job_wrote_while_the_folder_moved_does_not_count(
+    folder: TableFolder, place: Path, written_at: str
+) -> None:
+    staging = folder.new_staging(4)
+    if written_at != "old place":
+        write(place / staging)
+    moved = place.rename(place.with_name("renamed"))
+    if written_at != "new place":
+        write(place / staging)
+    with pytest.raises(WriteConflict, match="renamed or dropped"), folder.staged(staging):
+        pass
+    folder.discard_staging(staging)
+    assert files(moved) == []
+    assert not place.exists()
+
+
+def test_a_delete_file_that_cannot_be_finished_leaves_nothing(folder: TableFolder) -> None:
+    with pytest.raises(ValueError), folder.new_delete_file(3) as (_, file):
+        file.write(b"half")
+        raise ValueError
+    assert files(folder.path) == []
+
+
+def test_a_folder_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"shop\.orders"):
+        TableFolder(str(tmp_path / "nowhere"), table="shop.orders")
+
+
+def test_a_folder_elsewhere_is_refused() -> None:
+    with pytest.raises(UnsupportedOperation, match="s3"):
+        TableFolder("s3://bucket/orders", table="shop.orders")
+
+
+def test_a_path_is_escaped_where_spark_takes_it_for_a_pattern() -> None:
+    path = Path("/a b/{x}[y]*?\\z")
+    assert spark_path(path) == "file:/a b/{x}[y]*?\\z"
+    assert spark_path(path, pattern=True) == "file:/a b/\\{x\\}\\[y\\]\\*\\?\\\\z"

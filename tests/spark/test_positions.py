@@ -1,0 +1,137 @@
+"""Delete files and bitmaps. No Spark session is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from strandline.errors import CorruptData
+from strandline.spark.folder import TableFolder
+from strandline.spark.positions import (
+    SCHEMA,
+    Bitmap,
+    bitmap_table,
+    deleted_counts,
+    deleted_rows,
+    read_bitmaps,
+    select_files,
+    write_delete_file,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[TableFolder]:
+    opened = TableFolder(str(tmp_path), table="shop.orders")
+    yield opened
+    opened.close()
+
+
+def table(pairs: list[tuple[int, int]]) -> pa.Table:
+    return pa.table(
+        [
+            pa.array([pair[0] for pair in pairs], pa.int64()),
+            pa.array([pair[1] for pair in pairs], pa.int64()),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def set_bits(bitmap: Bitmap) -> set[int]:
+    return {
+        64 * word + bit
+        for word, value in enumerate(bitmap.tolist())
+        for bit in range(64)
+        if value >> bit & 1
+    }
+
+
+pairs = st.lists(
+    st.tuples(st.integers(1, 4), st.integers(0, 200)), min_size=1, max_size=50, unique=True
+)
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None
+)
+@given(st.lists(pairs, min_size=1, max_size=3))
+def test_bitmaps_hold_the_positions_of_all_delete_files(
+    folder: TableFolder, statements: list[list[tuple[int, int]]]
+) -> None:
+    taken: set[tuple[int, int]] = set()
+    rows = []
+    for statement in statements:
+        fresh = [pair for pair in statement if pair not in taken]
+        taken.update(fresh)
+        if fresh:
+            rows.append(write_delete_file(folder, table(fresh), txn_id=1))
+    sizes = {1: 201, 2: 201, 3: 201}
+    found = read_bitmaps(folder.path, rows, sizes)
+    expected = {i: {p for f, p in taken if f == i} for i in {f for f, _ in taken} & sizes.keys()}
+    assert {i: set_bits(bitmap) for i, bitmap in found.items()} == expected
+    assert {i: deleted_rows(bitmap) for i, bitmap in found.items()} == {
+        i: count for i, count in deleted_counts(rows).items() if i in sizes
+    }
+
+
+def test_a_delete_file_is_sorted_and_compressed_parquet(folder: TableFolder) -> None:
+    row = write_delete_file(folder, table([(9, 2), (5, 70), (9, 1)]), txn_id=12)
+    assert row.path.startswith("_deletes/12-")
+    assert (row.file_ids, row.counts) == ((5, 9), (1, 2))
+    written = pq.ParquetFile(folder.path / row.path)
+    assert written.read().to_pydict() == {"file_id": [5, 9, 9], "position": [70, 1, 2]}
+    assert written.metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_the_last_bit_of_a_word_is_its_sign(folder: TableFolder) -> None:
+    row = write_delete_file(folder, table([(1, 63)]), txn_id=1)
+    assert read_bitmaps(folder.path, [row], {1: 64})[1].tolist() == [-(2**63)]
+
+
+def test_bitmaps_become_columns_for_a_join() -> None:
+    found = bitmap_table({7: np.array([1, 2], np.int64), 8: np.array([4], np.int64)})
+    assert found.to_pydict() == {"bitmap_file": [7, 8], "bitmap": [[1, 2], [4]]}
+
+
+def test_positions_are_selected_by_file() -> None:
+    assert select_files(table([(1, 1), (2, 2), (3, 3)]), {3, 1}) == table([(1, 1), (3, 3)])
+
+
+def test_a_delete_file_of_other_data_files_is_not_opened(folder: TableFolder) -> None:
+    row = write_delete_file(folder, table([(1, 1)]), txn_id=1)
+    folder.discard(row.path)
+    assert read_bitmaps(folder.path, [row], {2: 10}) == {}
+
+
+def test_a_missing_delete_file_is_an_error_and_not_an_undeleted_row(folder: TableFolder) -> None:
+    row = write_delete_file(folder, table([(1, 1)]), txn_id=1)
+    folder.discard(row.path)
+    with pytest.raises(CorruptData, match=row.path):
+        read_bitmaps(folder.path, [row], {1: 10})
+
+
+def test_a_delete_file_cut_short_is_an_error(folder: TableFolder) -> None:
+    row = write_delete_file(folder, table([(1, 1)]), txn_id=1)
+    path = folder.path / row.path
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(CorruptData, match="cannot be read"):
+        read_bitmaps(folder.path, [row], {1: 10})
+
+
+def test_a_delete_file_with_other_counts_than_its_row_is_an_error(folder: TableFolder) -> None:
+    row = write_delete_file(folder, table([(1, 1)]), txn_id=1)
+    with pytest.raises(CorruptData, match="tells of 2"):
+        read_bitmaps(folder.path, [replace(row, counts=(2,))], {1: 10})
+
+
+def test_a_position_behind_the_end_of_its_data_file_is_an_error(folder: TableFolder) -> None:
+    row = write_delete_file(folder, table([(1, 10)]), txn_id=1)
+    with pytest.raises(CorruptData, match="names row 10"):
+        read_bitmaps(folder.path, [row], {1: 10})

@@ -1,0 +1,184 @@
+"""Columns of a table as Spark's schemas. No Spark session is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from pyspark.sql import types as spark_types
+
+from strandline.catalog.commands import ColumnDefinition
+from strandline.catalog.commands.definition import new_columns
+from strandline.errors import InvalidType, UnsupportedOperation
+from strandline.model.descriptors import (
+    ColumnDescriptor,
+    SchemaVersion,
+    TableDescriptor,
+    TableKind,
+)
+from strandline.model.type_parser import parse_fields
+from strandline.model.types import ArrayType, DataType, StructField, StructType
+from strandline.spark.schemas import (
+    column_definitions,
+    declared_schema,
+    field_ids,
+    file_schema,
+    metadata_for_files,
+    metadata_for_users,
+    scan_columns,
+)
+
+ID = "parquet.field.id"
+
+
+def columns(ddl: str) -> tuple[ColumnDescriptor, ...]:
+    described, _ = new_columns(column_definitions(ddl), 1)
+    return described
+
+
+def test_every_level_of_the_file_schema_carries_its_id() -> None:
+    schema = file_schema(
+        columns("a INT, s STRUCT<x: INT, l: ARRAY<STRUCT<y: INT>>>, m MAP<INT, INT>")
+    )
+    assert [field.metadata[ID] for field in schema] == [1, 2, 6]
+    inner = schema["s"].dataType
+    assert isinstance(inner, spark_types.StructType)
+    assert [field.metadata[ID] for field in inner] == [3, 4]
+    assert inner["l"].dataType.elementType["y"].metadata[ID] == 5  # type: ignore[attr-defined]  # pyspark types a field as DataType
+
+
+def test_ids_of_all_levels_are_expected_in_a_file() -> None:
+    assert field_ids(columns("a INT, s STRUCT<x: INT, l: ARRAY<STRUCT<y: INT>>>")) == {
+        1,
+        2,
+        3,
+        4,
+        5,
+    }
+
+
+def test_in_files_everything_may_be_null_and_text_is_a_string() -> None:
+    schema = file_schema(
+        columns("a CHAR(3) NOT NULL, s STRUCT<x: VARCHAR(2) NOT NULL>, l ARRAY<CHAR(1)>")
+    )
+    assert schema.simpleString() == "struct<a:string,s:struct<x:string>,l:array<string>>"
+    assert all(field.nullable for field in schema)
+    assert schema["s"].dataType["x"].nullable  # type: ignore[index]  # pyspark types a field as DataType
+    assert "__CHAR_VARCHAR_TYPE_STRING" not in schema.json()
+
+
+def test_the_declared_schema_keeps_what_may_not_be_null() -> None:
+    schema = declared_schema(columns("a INT NOT NULL, b INT"))
+    assert [field.nullable for field in schema] == [False, True]
+
+
+def test_users_see_comments_and_files_see_ids() -> None:
+    (field,) = file_schema(columns("a INT COMMENT 'price'"))
+    assert metadata_for_users(field) == {"comment": "price"}
+    assert metadata_for_files(field)[ID] == 1
+
+
+def described(*versions: str) -> TableDescriptor:
+    """A table that had these columns one after the other; ``x#3`` is the nested field 3."""
+    found: list[SchemaVersion] = []
+    for ddl in versions:
+        found.append(SchemaVersion(len(found) + 1, tuple(map(numbered, columns(ddl)))))
+    return TableDescriptor(
+        id=1,
+        schema_id=1,
+        name="t",
+        owner="",
+        kind=TableKind.MANAGED,
+        transactional=True,
+        provider="strandline",
+        schema_versions=tuple(found),
+        next_column_id=100,
+        zone_id=1,
+    )
+
+
+def numbered(column: ColumnDescriptor) -> ColumnDescriptor:
+    def inside(data_type: DataType) -> DataType:
+        match data_type:
+            case ArrayType(element):
+                return ArrayType(inside(element))
+            case StructType(fields):
+                return StructType(tuple(map(field, fields)))
+        return data_type
+
+    def field(one: StructField) -> StructField:
+        name, _, number = one.name.partition("#")
+        return replace(one, name=name, field_id=int(number), type=inside(one.type))
+
+    return replace(column, type=inside(column.type))
+
+
+def test_files_are_read_under_names_that_no_file_has() -> None:
+    price, box = scan_columns(described("price INT, box STRUCT<`x#5`: INT>"))
+    assert (price.read.name, price.shown.name) == ("_strandline_1", "price")
+    assert box.read.dataType.simpleString() == "struct<x:int>"
+    assert not box.renamed_inside
+
+
+def test_nested_fields_get_other_names_where_a_name_was_used_again() -> None:
+    table = described(
+        "a STRUCT<`x#5`: INT, `s#6`: STRUCT<`x#7`: INT>>, l ARRAY<STRUCT<`x#8`: INT>>",
+        "a STRUCT<`y#5`: INT, `s#6`: STRUCT<`x#7`: INT>, `X#9`: STRING>,"
+        " l ARRAY<STRUCT<`x#8`: BIGINT>>",
+    )
+    first, second = scan_columns(table)
+    assert first.read.dataType.simpleString() == (
+        "struct<_strandline_5:int,_strandline_6:struct<x:int>,_strandline_9:string>"
+    )
+    assert first.shown.dataType.simpleString() == "struct<y:int,s:struct<x:int>,X:string>"
+    assert first.renamed_inside
+    assert not second.renamed_inside
+
+
+def test_ids_that_a_schema_brings_along_are_not_taken_over() -> None:
+    nested = spark_types.StructType(
+        [spark_types.StructField("x", spark_types.IntegerType(), True, {ID: 1})]
+    )
+    schema = spark_types.StructType(
+        [spark_types.StructField("s", nested, True, {ID: 77, "comment": "c", "mine": 1})]
+    )
+    described, next_id = new_columns(column_definitions(schema), 1)
+    assert field_ids(described) == {1, 2}
+    assert next_id == 3
+    assert (described[0].comment, described[0].metadata) == ("c", '{"mine":1}')
+
+
+def test_a_spark_schema_and_its_sql_give_the_same_columns() -> None:
+    ddl = "id BIGINT NOT NULL, price DECIMAL(9,2) COMMENT 'net', tags MAP<STRING, ARRAY<INT>>"
+    schema = (
+        spark_types.StructType()
+        .add("id", spark_types.LongType(), False)
+        .add("price", spark_types.DecimalType(9, 2), True, {"comment": "net"})
+        .add(
+            "tags",
+            spark_types.MapType(
+                spark_types.StringType(), spark_types.ArrayType(spark_types.IntegerType())
+            ),
+        )
+    )
+    assert column_definitions(schema) == column_definitions(ddl)
+    assert column_definitions(ddl) == tuple(
+        ColumnDefinition(f.name, f.type, f.nullable, f.comment) for f in parse_fields(ddl)
+    )
+
+
+@pytest.mark.parametrize("ddl", ["a INTERVAL", "a VOID", "s STRUCT<x: ARRAY<INTERVAL>>"])
+def test_types_that_parquet_cannot_hold_are_refused(ddl: str) -> None:
+    with pytest.raises(UnsupportedOperation, match="Parquet"):
+        column_definitions(ddl)
+
+
+@pytest.mark.parametrize("name", ["_file", "_FILE", "_metadata", "_Strandline_9"])
+def test_names_that_scans_need_are_refused(name: str) -> None:
+    with pytest.raises(UnsupportedOperation, match="reserved"):
+        column_definitions(f"a INT, {name} INT")
+
+
+def test_text_that_is_no_list_of_columns_is_refused() -> None:
+    with pytest.raises(InvalidType):
+        column_definitions("a INT,, b")

@@ -1,0 +1,71 @@
+"""What a Spark session must be set to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from pyspark.sql import SparkSession
+
+from strandline.errors import UnsupportedOperation
+from strandline.spark import Tables
+from strandline.spark.settings import READ_BY_ID, SETTINGS, WRITE_IDS
+from tests.spark.data import files, folder, numbers
+
+pytestmark = pytest.mark.spark
+
+
+@contextmanager
+def switched_off(spark: SparkSession, setting: str) -> Iterator[None]:
+    before = spark.conf.get(setting)
+    spark.conf.set(setting, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(setting, str(before))
+
+
+def test_configure_sets_what_tables_need_and_leaves_the_time_zone(spark: SparkSession) -> None:
+    assert {key: spark.conf.get(key) for key in SETTINGS} == SETTINGS
+    assert spark.conf.get("spark.sql.session.timeZone") == "America/New_York"
+
+
+def test_a_session_that_reads_by_name_is_refused(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    with tables.transaction() as transaction, switched_off(tables.spark, READ_BY_ID):
+        for use in (
+            lambda: tables.read("shop.t"),
+            lambda: tables.delete("shop.t", "true"),
+            lambda: transaction.read("shop.t"),
+            lambda: transaction.append("shop.t", numbers(tables, 1)),
+        ):
+            with pytest.raises(UnsupportedOperation, match=f"{READ_BY_ID} to true, or .*configure"):
+                use()
+
+
+def test_a_session_that_writes_no_ids_is_refused(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    with (
+        switched_off(tables.spark, WRITE_IDS),
+        pytest.raises(UnsupportedOperation, match=WRITE_IDS),
+    ):
+        tables.append("shop.t", numbers(tables, 1))
+    assert files(folder(tables, "shop.t")) == []
+
+
+def test_a_session_that_reads_on_without_missing_files_does_not_for_tables(
+    tables: Tables,
+) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, 1, 2).coalesce(1))
+    found = tables.read("shop.t")
+    path = folder(tables, "shop.t")
+    (only,) = files(path)
+    (path / only).unlink()
+    tables.spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    try:
+        with pytest.raises(Exception, match="FILE_NOT_EXIST"):
+            found.count()
+    finally:
+        tables.spark.conf.unset("spark.sql.files.ignoreMissingFiles")

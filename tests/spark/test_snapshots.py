@@ -1,0 +1,226 @@
+"""A place in history gives the same rows and columns for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from strandline.catalog.commands import (
+    AddColumns,
+    ColumnDefinition,
+    CreateSchema,
+    DropTable,
+    RenameColumn,
+    RenameTable,
+)
+from strandline.clock import Timestamp, format_timestamp, milliseconds, timestamp
+from strandline.config import Settings
+from strandline.errors import (
+    HoldExpired,
+    InvalidInput,
+    ObjectNotFound,
+    Unavailable,
+    VersionNotFound,
+)
+from strandline.metastore.session import Snapshot
+from strandline.model.types import STRING
+from strandline.node import Node
+from strandline.spark import Tables
+from strandline.spark.snapshots import as_of
+from tests.conftest import ManualWall
+from tests.spark.data import ids, numbers, rows
+
+
+@pytest.mark.spark
+def test_a_held_snapshot_stays_as_it_is_through_dml_and_ddl(tables: Tables) -> None:
+    execute = tables.session.execute
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, 1, 2, 3))
+    tables.delete("shop.t", "id = 2")
+    with tables.snapshot("shop.t", hold_ms=60_000) as held:
+        made_before = tables.read("shop.t", snapshot=held)
+        tables.append("shop.t", numbers(tables, 4))
+        tables.delete("shop.t", "id = 1")
+        execute(RenameColumn(schema="shop", table="t", column="id", new_name="key"))
+        added = (ColumnDefinition("note", STRING),)
+        execute(AddColumns(schema="shop", table="t", columns=added))
+        execute(RenameTable(schema="shop", table="t", new_name="u"))
+
+        found = tables.read("shop.t", snapshot=held)
+        assert found.columns == ["id"]
+        assert ids(found) == [1, 3]
+        carried = Snapshot(held.catalog_version, held.time, dict(held.snapshot.write_ids))
+        assert ids(tables.read("shop.t", snapshot=carried)) == [1, 3]
+    now = tables.read("shop.u")
+    assert now.columns == ["key", "note"]
+    assert rows(now) == {(3, None): 1, (4, None): 1}
+    # The files of that table are elsewhere by now; a DataFrame is settled when it is made.
+    execute(RenameTable(schema="shop", table="u", new_name="t"))
+    assert ids(made_before) == [1, 3]
+
+
+@pytest.mark.spark
+def test_rows_and_columns_as_of_a_version_and_as_of_a_time(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, 1, 2))
+    with tables.snapshot("shop.t") as snapshot:
+        first = snapshot.time
+    tables.delete("shop.t", "id = 1")
+    tables.append("shop.t", numbers(tables, 3))
+    version = tables.session.table("shop.t").catalog_version
+    added = AddColumns(schema="shop", table="t", columns=(ColumnDefinition("note", STRING),))
+    changed = tables.session.execute(added)
+    tables.append("shop.t", numbers(tables, 4))
+
+    assert ids(tables.read("shop.t", time=first)) == [1, 2]
+    before = Timestamp(changed.time - 1)
+    for found in (tables.read("shop.t", version=version), tables.read("shop.t", time=before)):
+        assert found.columns == ["id"]
+        assert ids(found) == [2, 3]
+    found = tables.read("shop.t", time=changed.time)
+    assert found.columns == ["id", "note"]
+    assert ids(found) == [2, 3]
+    assert ids(tables.read("shop.t", version=changed.version)) == [2, 3, 4]
+    assert ids(tables.read("shop.t")) == [2, 3, 4]
+    with pytest.raises(ObjectNotFound):
+        tables.read("shop.t", version=1)
+    with pytest.raises(VersionNotFound):
+        tables.read("shop.t", version=changed.version + 1000)
+    with pytest.raises(VersionNotFound, match="future"):
+        tables.read("shop.t", time="2999-01-01T00:00:00Z")
+
+
+@pytest.mark.spark
+def test_a_dropped_table_is_still_read_as_of_before(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, 1))
+    with tables.snapshot("shop.t") as snapshot:
+        tables.session.execute(DropTable(schema="shop", table="t"))
+        tables.create("shop.t", "other STRING")
+        assert ids(tables.read("shop.t", snapshot=snapshot)) == [1]
+        assert tables.read("shop.t").columns == ["other"]
+
+
+def test_a_snapshot_is_of_the_tables_that_it_names(spark: SparkSession, tables: Tables) -> None:
+    for name in ("shop.a", "shop.b", "shop.c"):
+        tables.create(name, "id BIGINT")
+    with tables.snapshot("shop.A", "shop.`b`") as snapshot:
+        assert snapshot.names == ("shop.a", "shop.b")
+        assert snapshot.write_ids("SHOP.b").hwm == 0
+        assert snapshot.table("shop.a").catalog_version == snapshot.catalog_version
+        with pytest.raises(InvalidInput, match=r"of shop\.a, shop\.b, not of shop\.c"):
+            tables.read("shop.c", snapshot=snapshot)
+        with pytest.raises(InvalidInput, match=r"no write ids of shop\.c"):
+            tables.read("shop.c", snapshot=snapshot.snapshot)
+    with pytest.raises(ObjectNotFound, match=r"shop\.missing"):
+        tables.snapshot("shop.a", "shop.missing")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("2013-01-01T05:00:00Z", "2013-01-01T05:00:00.000Z+65535"),
+        (datetime(2013, 1, 1, 5, tzinfo=UTC), "2013-01-01T05:00:00.000Z+65535"),
+        (datetime(2013, 1, 1, 5), "2013-01-01T05:00:00.000Z+65535"),
+        (timestamp(1_000, 7), "1970-01-01T00:00:01.000Z+7"),
+    ],
+)
+def test_times_are_texts_datetimes_or_exact(
+    given: str | datetime | Timestamp, expected: str
+) -> None:
+    at = as_of(version=None, time=given)
+    assert at.time is not None
+    assert format_timestamp(at.time) == expected
+
+
+def test_one_point_is_named_and_not_two(tables: Tables) -> None:
+    with pytest.raises(InvalidInput, match="not both"):
+        tables.snapshot("shop.t", version=1, time="2013-01-01")
+    with pytest.raises(InvalidInput, match="name one of"):
+        tables.read("shop.t", version=1, time="2013-01-01")
+    with pytest.raises(InvalidInput, match="is not a time"):
+        tables.read("shop.t", time="yesterday")
+
+
+@pytest.fixture
+def own(tmp_path: Path, wall: ManualWall) -> Iterator[Node]:
+    """A store whose clock the test moves, and that forgets after a second."""
+    settings = Settings(history_retention_ms=1_000)
+    with Node.open(tmp_path / "own", settings=settings, wall=wall) as opened:
+        yield opened
+
+
+def test_a_hold_is_renewed_by_reads_and_missed_when_it_ran_out(
+    spark: SparkSession, own: Node, wall: ManualWall
+) -> None:
+    session = own.session(user="ann")
+    session.execute(CreateSchema(name="shop"))
+    tables = Tables(spark, session)
+    tables.create("shop.t", "id BIGINT")
+    held = tables.snapshot("shop.t", hold_ms=10_000)
+    assert held.hold is not None
+    assert held.hold.at == held.time
+    for _ in range(3):
+        wall.now += 8_000
+        assert tables.read("shop.t", snapshot=held).columns == ["id"]
+    assert milliseconds(held.hold.expires) >= wall.now + 10_000
+    wall.now += 10_001
+    with pytest.raises(HoldExpired):
+        tables.read("shop.t", snapshot=held)
+    held.close()
+    held.close()
+
+
+def test_closing_lets_go_of_the_hold(spark: SparkSession, own: Node) -> None:
+    session = own.session(user="ann")
+    session.execute(CreateSchema(name="shop"))
+    tables = Tables(spark, session)
+    tables.create("shop.t", "id BIGINT")
+    with tables.snapshot("shop.t", hold_ms=10_000) as held:
+        assert held.hold is not None
+        hold_id = held.hold.hold_id
+        session.renew_hold(hold_id)
+    with pytest.raises(HoldExpired):
+        session.renew_hold(hold_id)
+
+
+def recreate_before_snapshots(
+    tables: Tables, node: Node, monkeypatch: pytest.MonkeyPatch, *, times: int
+) -> None:
+    """Somebody else drops and creates ``shop.t`` after its name was looked up."""
+    session, others = tables.session, Tables(tables.spark, node.session(user="bob"))
+    take, left = session.snapshot, iter(range(times))
+
+    def snapshot(*arguments: Any, **options: Any) -> Snapshot:
+        if next(left, None) is not None:
+            others.session.execute(DropTable(schema="shop", table="t"))
+            others.create("shop.t", "other STRING")
+        return take(*arguments, **options)
+
+    monkeypatch.setattr(session, "snapshot", snapshot)
+
+
+def test_names_mean_what_they_mean_in_the_snapshots_catalog(
+    tables: Tables, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tables.create("shop.t", "id BIGINT").descriptor.id
+    recreate_before_snapshots(tables, node, monkeypatch, times=1)
+    with tables.snapshot("shop.t") as snapshot:
+        table = snapshot.table("shop.t")
+        assert table.descriptor.id != old
+        assert table.catalog_version == snapshot.catalog_version
+        assert table.descriptor.id in snapshot.snapshot.write_ids
+
+
+def test_names_that_change_all_the_time_are_given_up(
+    tables: Tables, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.create("shop.t", "id BIGINT")
+    recreate_before_snapshots(tables, node, monkeypatch, times=100)
+    with pytest.raises(Unavailable, match="again and again"):
+        tables.snapshot("shop.t")

@@ -1,0 +1,159 @@
+"""Creating tables, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import functions as sql
+from pyspark.sql import types as spark_types
+
+from strandline.catalog.commands import (
+    AddColumns,
+    ColumnDefinition,
+    CreateTable,
+    TableDefinition,
+)
+from strandline.errors import (
+    AlreadyExists,
+    InvalidInput,
+    InvalidName,
+    InvalidType,
+    ObjectNotFound,
+    UnsupportedOperation,
+)
+from strandline.model.descriptors import TableKind
+from strandline.model.types import INT, STRING
+from strandline.spark import Counts, Tables
+from tests.spark.data import files, folder, ids, numbers
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_table_is_created_as_it_was_asked_for(tables: Tables) -> None:
+    found = tables.create(
+        "shop.Orders",
+        "id BIGINT NOT NULL COMMENT 'key', price DECIMAL(9,2)",
+        comment="what was ordered",
+        properties={"team": "sales"},
+        primary_key=["id"],
+    )
+    table = found.descriptor
+    assert (found.schema, table.name, table.owner) == ("shop", "Orders", "ann")
+    assert (table.kind, table.transactional, table.provider) == (
+        TableKind.MANAGED,
+        True,
+        "strandline",
+    )
+    assert (table.comment, table.properties) == ("what was ordered", (("team", "sales"),))
+    assert [(c.id, c.name, c.nullable, c.comment) for c in table.columns] == [
+        (1, "id", False, "key"),
+        (2, "price", True, None),
+    ]
+    assert table.primary_key == (1,)
+    assert folder(tables, "shop.orders").is_dir()
+
+
+def test_creating_it_again_is_refused_unless_that_is_meant(tables: Tables) -> None:
+    first = tables.create("shop.t", "id BIGINT")
+    with pytest.raises(AlreadyExists):
+        tables.create("shop.t", "id BIGINT")
+    again = tables.create("shop.t", "other STRING", if_not_exists=True)
+    assert again.descriptor == first.descriptor
+
+
+def test_rows_are_appended_deleted_and_counted(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT, v STRING")
+    assert tables.append("shop.t", numbers(tables, *range(10)).coalesce(1)) == Counts(10, 1)
+    assert tables.append("shop.t", numbers(tables, 10, 11).coalesce(1)) == Counts(2, 1)
+    assert tables.delete("shop.t", "v = 'x'") == Counts(0, 0)
+    assert tables.delete("shop.t", sql.col("id") % 5 == 0) == Counts(3, 2)
+    assert tables.delete("shop.t", "id <= 5") == Counts(4, 1)
+    assert tables.delete("SHOP.T", "id IN (SELECT max(id) FROM range(12))") == Counts(1, 1)
+    assert ids(tables.read("shop.t")) == [6, 7, 8, 9]
+
+
+def test_a_schema_of_a_dataframe_makes_a_table_like_it(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT, s STRUCT<x: INT>")
+    tables.append("shop.t", numbers(tables, 1))
+    read = tables.read("shop.t")
+    tables.create("shop.u", read.select("s", "id").schema)
+    tables.append("shop.u", read)
+    assert ids(tables.read("shop.u")) == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "error"),
+    [
+        ("nowhere.t", "id INT", ObjectNotFound),
+        ("shop.", "id INT", InvalidName),
+        ("shop.t", "id NUMBER", InvalidType),
+        ("shop.t", "", InvalidInput),
+        ("shop.t", "id INT, ID INT", InvalidInput),
+        ("shop.t", "i INTERVAL", UnsupportedOperation),
+        ("shop.t", "_file INT", UnsupportedOperation),
+        ("shop.t", spark_types.StructType(), InvalidInput),
+    ],
+)
+def test_what_makes_no_table_is_refused(
+    tables: Tables, name: str, schema: str | spark_types.StructType, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        tables.create(name, schema)
+    assert tables.session.tables("shop") == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("nothing = 1", "nothing"),
+        ("id +", "condition"),
+        ("id", "BOOLEAN"),
+        ("other.id = 1", "other"),
+        (7, "not int"),
+        ("_file = 1", "_file"),
+    ],
+)
+def test_a_condition_that_is_none_is_refused(
+    tables: Tables, condition: object, message: str
+) -> None:
+    tables.create("shop.t", "id BIGINT")
+    with pytest.raises(InvalidInput, match=message):
+        tables.delete("shop.t", condition)  # type: ignore[arg-type]  # the point of the test
+
+
+def test_tables_of_other_kinds_are_refused(tables: Tables) -> None:
+    columns = (ColumnDefinition("id", INT), ColumnDefinition("day", STRING))
+    for definition, message in (
+        (TableDefinition(name="t", columns=columns), r"plain parquet .*spark\.table\('shop\.t'\)"),
+        (
+            TableDefinition(
+                name="p", columns=columns, transactional=True, partition_columns=("day",)
+            ),
+            "partitioned",
+        ),
+    ):
+        tables.session.execute(CreateTable(schema="shop", definition=definition))
+        name = f"shop.{definition.name}"
+        with pytest.raises(UnsupportedOperation, match=message):
+            tables.read(name)
+        with pytest.raises(UnsupportedOperation, match=message):
+            tables.append(name, numbers(tables, 1))
+        with pytest.raises(UnsupportedOperation, match=message):
+            tables.delete(name, "true")
+        assert files(folder(tables, name)) == []
+
+
+def test_a_reserved_name_that_came_by_other_ways_is_refused(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    added = (ColumnDefinition("_FILE", INT),)
+    tables.session.execute(AddColumns(schema="shop", table="t", columns=added))
+    with pytest.raises(UnsupportedOperation, match="reserved"):
+        tables.read("shop.t")
+
+
+def test_a_table_that_is_not_there_is_said_to_be_missing(tables: Tables) -> None:
+    with pytest.raises(ObjectNotFound, match=r"shop\.missing"):
+        tables.read("shop.missing")
+    with pytest.raises(ObjectNotFound, match=r"shop\.missing"):
+        tables.append("shop.missing", numbers(tables, 1))
+    with pytest.raises(ObjectNotFound, match=r"shop\.missing"):
+        tables.delete("shop.missing", "true")

@@ -1,0 +1,286 @@
+"""Transactions over tables: all of it or nothing, and the first of two wins."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from pyspark.errors import PySparkException
+
+from strandline.catalog.commands import AddColumns, ColumnDefinition, DropTable, RenameTable
+from strandline.errors import (
+    Conflict,
+    InvalidInput,
+    StrandlineError,
+    TransactionFinished,
+    Unavailable,
+    UnknownOutcome,
+    UnsupportedOperation,
+    WriteConflict,
+)
+from strandline.metastore.session import Staged
+from strandline.model.types import STRING
+from strandline.spark import Counts, Tables
+from strandline.spark import transaction as transaction_module
+from strandline.transactions import Transaction, TransactionState
+from tests.spark.data import files, folder, ids, numbers, suffixes
+
+pytestmark = pytest.mark.spark
+
+
+def test_two_tables_appear_together(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tables.create("shop.gone", "id BIGINT")
+    tables.append("shop.t", numbers(tables, 1, 2, 3))
+    with tables.transaction() as transaction:
+        moved = transaction.read("shop.t").filter("id > 1")
+        assert transaction.append("shop.gone", moved).rows == 2
+        assert transaction.delete("shop.t", "id > 1").rows == 2
+        with tables.snapshot("shop.t", "shop.gone") as before:
+            assert ids(tables.read("shop.t", snapshot=before)) == [1, 2, 3]
+            assert ids(tables.read("shop.gone", snapshot=before)) == []
+    with tables.snapshot("shop.t", "shop.gone") as after:
+        assert ids(tables.read("shop.t", snapshot=after)) == [1]
+        assert ids(tables.read("shop.gone", snapshot=after)) == [2, 3]
+    with tables.transaction() as empty:
+        pass
+    assert tables.session.transaction(empty.txn_id).state is TransactionState.COMMITTED
+
+
+def test_a_transaction_sees_its_own_writes_and_not_those_of_others(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, 1, 2))
+    with tables.transaction() as transaction:
+        tables.append("shop.t", numbers(tables, 100))
+        transaction.append("shop.t", numbers(tables, 3, 4))
+        assert ids(tables.read("shop.t", transaction=transaction)) == [1, 2, 3, 4]
+        assert transaction.delete("shop.t", "id IN (2, 3, 100)").rows == 2
+        assert transaction.delete("shop.t", "id IN (2, 3, 4)").rows == 1
+        assert ids(transaction.read("shop.t")) == [1]
+        assert ids(tables.read("shop.t")) == [1, 2, 100]
+    assert ids(tables.read("shop.t")) == [1, 100]
+
+
+def test_an_aborted_transaction_leaves_nothing(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, 1, 2, 3))
+    before = files(folder(tables, "shop.t"))
+    with pytest.raises(ZeroDivisionError), tables.transaction() as transaction:
+        transaction.append("shop.t", numbers(tables, 4))
+        transaction.delete("shop.t", "id = 1 OR id = 4")
+        assert len(files(folder(tables, "shop.t"))) > len(before)
+        raise ZeroDivisionError
+    assert files(folder(tables, "shop.t")) == before
+    assert ids(tables.read("shop.t")) == [1, 2, 3]
+    assert tables.session.transaction(transaction.txn_id).state is TransactionState.ABORTED
+
+
+def test_a_statement_that_fails_leaves_the_others(tables: Tables) -> None:
+    tables.create("shop.t", "id INT")
+    with tables.transaction() as transaction:
+        transaction.append("shop.t", tables.spark.sql("SELECT 1 AS id"))
+        with pytest.raises(InvalidInput):
+            transaction.append("shop.t", tables.spark.sql("SELECT 2 AS other"))
+        with pytest.raises(PySparkException):
+            transaction.append("shop.t", tables.spark.sql("SELECT 3000000000 AS id FROM range(1)"))
+        with pytest.raises(PySparkException):
+            transaction.delete("shop.t", "id / (id - 1) > 0")
+        transaction.append("shop.t", tables.spark.sql("SELECT 4 AS id"))
+    assert ids(tables.read("shop.t")) == [1, 4]
+    assert suffixes(files(folder(tables, "shop.t"))) == {"_file": 2}
+
+
+def test_of_two_that_delete_from_one_file_the_first_to_commit_wins(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, 1, 2, 3, 4).coalesce(1))
+    tables.append("shop.t", numbers(tables, 11, 12).coalesce(1))
+    with pytest.raises(WriteConflict), tables.transaction() as second:  # noqa: SIM117
+        with tables.transaction() as third:
+            second.append("shop.t", numbers(tables, 99))
+            assert second.delete("shop.t", "id = 1").rows == 1
+            assert third.delete("shop.t", "id = 11").rows == 1
+            assert tables.delete("shop.t", "id = 2").rows == 1
+    assert ids(tables.read("shop.t")) == [1, 3, 4, 12]
+    kinds = suffixes(files(folder(tables, "shop.t")))
+    assert kinds == {"_file": 2, "_deletes": 2}
+    assert tables.delete("shop.t", "id = 1").rows == 1
+
+
+def test_removing_a_whole_file_conflicts_with_deleting_from_it(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, 1, 2).coalesce(1))
+    with pytest.raises(WriteConflict), tables.transaction() as second:
+        second.delete("shop.t", "id = 1")
+        assert tables.delete("shop.t", "true") == Counts(2, 1)
+    assert ids(tables.read("shop.t")) == []
+
+
+def test_appends_never_conflict(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, 1, 2).coalesce(1))
+    with tables.transaction() as second:
+        second.append("shop.t", numbers(tables, 3))
+        tables.append("shop.t", numbers(tables, 4))
+        tables.delete("shop.t", "id = 1")
+    assert ids(tables.read("shop.t")) == [2, 3, 4]
+
+
+def test_a_file_without_rows_left_is_removed(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, *range(6)).coalesce(1))
+    tables.append("shop.t", numbers(tables, 6, 7).coalesce(1))
+    assert tables.delete("shop.t", "id IN (0, 2)") == Counts(2, 1)
+    assert tables.delete("shop.t", "id < 7 AND id > -1") == Counts(5, 2)
+    with tables.snapshot("shop.t") as snapshot:
+        table_id = snapshot.table("shop.t").descriptor.id
+        found = tables.session.files(table_id, snapshot.write_ids("shop.t"))
+    assert [one.file.rows for one in found.data_files] == [2]
+    assert ids(tables.read("shop.t")) == [7]
+
+
+def test_a_transaction_ends_with_its_block(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    with tables.transaction() as transaction:
+        transaction.append("shop.t", numbers(tables, 1))
+    for use in (
+        lambda: transaction.read("shop.t"),
+        lambda: transaction.append("shop.t", numbers(tables, 2)),
+        lambda: transaction.delete("shop.t", "true"),
+    ):
+        with pytest.raises(TransactionFinished, match="ended with its block"):
+            use()
+    assert ids(tables.read("shop.t")) == [1]
+
+
+def test_a_transaction_that_was_aborted_behind_its_back_writes_nothing(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    with pytest.raises(TransactionFinished), tables.transaction() as transaction:
+        transaction.append("shop.t", numbers(tables, 1))
+        tables.session.abort(transaction.txn_id)
+        with pytest.raises(Conflict):
+            transaction.append("shop.t", numbers(tables, 2))
+    assert files(folder(tables, "shop.t")) == []
+    assert ids(tables.read("shop.t")) == []
+
+
+def test_columns_are_those_of_the_transactions_begin(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    with tables.transaction() as transaction:
+        added = (ColumnDefinition("note", STRING),)
+        tables.session.execute(AddColumns(schema="shop", table="t", columns=added))
+        transaction.append("shop.t", numbers(tables, 1))
+        assert transaction.read("shop.t").columns == ["id"]
+    assert tables.read("shop.t").columns == ["id", "note"]
+    assert ids(tables.read("shop.t")) == [1]
+
+
+def test_a_table_that_is_renamed_meanwhile_gets_the_rows(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    old = folder(tables, "shop.t")
+    with tables.transaction() as transaction:
+        transaction.append("shop.t", numbers(tables, 1, 2))
+        tables.session.execute(RenameTable(schema="shop", table="t", new_name="u"))
+        with pytest.raises(WriteConflict, match="renamed or dropped"):
+            transaction.append("shop.t", numbers(tables, 3))
+    assert not old.exists()
+    assert ids(tables.read("shop.u")) == [1, 2]
+
+
+def test_a_table_that_is_dropped_meanwhile_is_a_conflict(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    with pytest.raises(WriteConflict), tables.transaction() as transaction:
+        transaction.append("shop.t", numbers(tables, 1))
+        tables.session.execute(DropTable(schema="shop", table="t"))
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_files_stay_when_nobody_knows_whether_the_transaction_committed(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    tables.create("shop.t", "id BIGINT")
+    session = tables.session
+    commit = session.commit
+
+    def unanswered(txn_id: int) -> Transaction:
+        if committed:
+            commit(txn_id)
+        raise UnknownOutcome("the answer was lost")
+
+    monkeypatch.setattr(session, "commit", unanswered)
+    with pytest.raises(UnknownOutcome), tables.transaction() as transaction:
+        transaction.append("shop.t", numbers(tables, 1, 2))
+    monkeypatch.undo()
+    if not committed:
+        commit(transaction.txn_id)
+    assert ids(tables.read("shop.t")) == [1, 2]
+
+
+@pytest.mark.parametrize(("error", "kept"), [(UnknownOutcome, True), (WriteConflict, False)])
+def test_files_of_a_statement_go_when_it_certainly_failed(
+    tables: Tables,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[StrandlineError],
+    kept: bool,
+) -> None:
+    tables.create("shop.t", "id BIGINT")
+    session = tables.session
+    stage = session.stage
+
+    def staged(*arguments: object, **options: object) -> Staged:
+        if kept:
+            stage(*arguments, **options)  # type: ignore[arg-type]  # passed on
+        raise error("no answer")
+
+    monkeypatch.setattr(session, "stage", staged)
+    with tables.transaction() as transaction, pytest.raises(error):
+        transaction.append("shop.t", numbers(tables, 1, 2))
+    monkeypatch.undo()
+    assert ids(tables.read("shop.t")) == ([1, 2] if kept else [])
+    assert bool(files(folder(tables, "shop.t"))) == kept
+
+
+def test_files_are_synced_before_the_store_hears_of_them(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, 1, 2).coalesce(1))
+    synced: set[int] = set()
+    fsync, stage = os.fsync, tables.session.stage
+    root = folder(tables, "shop.t")
+    missing: list[str] = []
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    def checked(*arguments: object, **options: object) -> Staged:
+        paths = [root, *(root / one.path for one in options["add"])]  # type: ignore[attr-defined]
+        paths += [path.parent for path in paths[1:]]
+        missing.extend(str(path) for path in paths if path.stat().st_ino not in synced)
+        return stage(*arguments, **options)  # type: ignore[arg-type]  # passed on
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(tables.session, "stage", checked)
+    with tables.transaction() as transaction:
+        transaction.append("shop.t", numbers(tables, 3, 4))
+        synced.discard(root.stat().st_ino)
+        assert transaction.delete("shop.t", "id = 2").rows == 1
+    assert missing == []
+
+
+def test_a_folder_that_is_gone_says_so(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    root = folder(tables, "shop.t")
+    root.rename(root.with_name("elsewhere"))
+    with pytest.raises(Unavailable, match=r"shop\.t"):
+        tables.append("shop.t", numbers(tables, 1))
+
+
+def test_the_files_of_one_transaction_are_bounded(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_module, "MAX_FILES", 1)
+    tables.create("shop.t", "id BIGINT")
+    with pytest.raises(UnsupportedOperation, match="coalesce"):
+        tables.append("shop.t", numbers(tables, *range(20)).repartition(2))
+    assert files(folder(tables, "shop.t")) == []

@@ -1,0 +1,154 @@
+"""What lies in the files: ids at every level, statistics, all types."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as sql
+from pyspark.sql import types as spark_types
+
+from strandline.catalog.commands import CreateSchema
+from strandline.metastore.rows import ColumnStatistics, DataFileRow
+from strandline.spark import Counts, Tables
+from strandline.spark.footers import file_ids
+from strandline.spark.schemas import file_schema
+from tests.spark.data import files, folder, frame, numbers, suffixes
+
+pytestmark = pytest.mark.spark
+
+
+def data_files(tables: Tables, name: str) -> list[DataFileRow]:
+    with tables.snapshot(name) as snapshot:
+        table = snapshot.table(name).descriptor
+        found = tables.session.files(table.id, snapshot.write_ids(name))
+    return [one.file for one in found.data_files]
+
+
+def file_schema_of(tables: Tables, name: str) -> spark_types.StructType:
+    return file_schema(tables.session.table(name).descriptor.columns)
+
+
+def test_all_files_carry_all_ids_whatever_made_the_rows(tables: Tables) -> None:
+    tables.create("shop.t", "a INT, s STRUCT<x: INT, l: ARRAY<STRUCT<y: INT>>>, m MAP<INT, INT>")
+    inner = pa.struct([("x", pa.int32()), ("l", pa.list_(pa.struct([("y", pa.int32())])))])
+    same = frame(
+        tables,
+        a=pa.array([1, 2], pa.int32()),
+        s=pa.array([{"x": 3, "l": [{"y": 4}]}, None], inner),
+        m=pa.array([[(1, 2)], None], pa.map_(pa.int32(), pa.int32())),
+    )
+    tables.append("shop.t", same)
+    read = tables.read("shop.t")
+    literal = tables.spark.sql("SELECT CAST(NULL AS INT) AS a")
+    claiming = same.withMetadata("a", {"parquet.field.id": 1}).to(file_schema_of(tables, "shop.t"))
+    shapes = [literal, same.coalesce(1), same.filter("a > 0").union(literal.to(same.schema))]
+    shapes += [read, read.sort("a").limit(1), claiming.repartition(1), claiming.drop("s")]
+    for rows in shapes:
+        tables.append("shop.t", rows)
+    root = folder(tables, "shop.t")
+    written = data_files(tables, "shop.t")
+    assert len(written) > len(shapes)
+    for one in written:
+        assert file_ids(pq.read_metadata(root / one.path)) == {1, 2, 3, 4, 5, 6}
+    ids = [one.file_id for one in written]
+    assert len(set(ids)) == len(ids)
+
+
+def test_rows_of_files_tell_what_is_in_them(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT, at TIMESTAMP, name STRING, s STRUCT<d: DECIMAL(9,2)>")
+    rows = tables.spark.sql(
+        "SELECT id, TIMESTAMP'2013-01-01 05:00:00 UTC' AS at, NULL AS name,"
+        " named_struct('d', id / 4) AS s FROM range(1, 5)"
+    ).coalesce(1)
+    assert tables.append("shop.t", rows) == Counts(rows=4, files=1)
+    (one,) = data_files(tables, "shop.t")
+    path = folder(tables, "shop.t") / one.path
+    assert (one.rows, one.bytes) == (4, path.stat().st_size)
+    assert one.path.startswith(f"_file={one.file_id}/")
+    moment = "2013-01-01T05:00:00.000000Z"
+    assert one.statistics == (
+        ColumnStatistics(column_id=1, lower="1", upper="4", nulls=0),
+        ColumnStatistics(column_id=2, lower=moment, upper=moment, nulls=0),
+        ColumnStatistics(column_id=3, nulls=4),
+        ColumnStatistics(column_id=5, lower="0.25", upper="1.00", nulls=0),
+    )
+
+
+def test_nothing_but_data_files_is_left(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    counts = tables.append("shop.t", numbers(tables, 1, 2, 3))
+    assert suffixes(files(folder(tables, "shop.t"))) == {"_file": counts.files}
+
+
+def test_an_empty_dataframe_adds_no_file(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    assert tables.append("shop.t", numbers(tables)) == Counts(rows=0, files=0)
+    assert files(folder(tables, "shop.t")) == []
+
+
+MONTHS = "ym"
+"""A type that Arrow has not."""
+NOW = dt.datetime(2013, 3, 10, 7, 30, 0, 123456)
+POINT = pa.struct([("x", pa.int32()), ("y", pa.string())])
+# Name, Spark type, Arrow type, values.
+TYPES: list[tuple[str, str, pa.DataType, list[Any]]] = [
+    ("b", "BOOLEAN", pa.bool_(), [True, False]),
+    ("i8", "TINYINT", pa.int8(), [-128, 127]),
+    ("i16", "SMALLINT", pa.int16(), [-(2**15), 2**15 - 1]),
+    ("i32", "INT", pa.int32(), [-(2**31), 2**31 - 1]),
+    ("i64", "BIGINT", pa.int64(), [-(2**63), 2**63 - 1]),
+    ("f32", "FLOAT", pa.float32(), [float("nan"), float("-inf"), 0.5]),
+    ("f64", "DOUBLE", pa.float64(), [float("nan"), 1e300, -0.0]),
+    ("d9", "DECIMAL(9,2)", pa.decimal128(9, 2), [Decimal("-1234567.89")]),
+    ("d38", "DECIMAL(38,10)", pa.decimal128(38, 10), [Decimal("9" * 28 + "." + "9" * 10)]),
+    ("s", "STRING", pa.string(), ["", "żółw 🐢 \x00\n", "x" * 100]),
+    ("c", "CHAR(3)", pa.string(), ["a", "abc"]),
+    ("v", "VARCHAR(3)", pa.string(), ["", "🐢"]),
+    ("bin", "BINARY", pa.binary(), [b"", b"\x00\xff"]),
+    ("d", "DATE", pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
+    ("ts", "TIMESTAMP", pa.timestamp("us", "UTC"), [NOW.replace(tzinfo=dt.UTC)]),
+    ("ntz", "TIMESTAMP_NTZ", pa.timestamp("us"), [NOW, dt.datetime(1582, 10, 5)]),
+    (MONTHS, "INTERVAL YEAR TO MONTH", pa.int32(), []),
+    ("l", "ARRAY<INT>", pa.list_(pa.int32()), [[], [1, None]]),
+    ("m", "MAP<STRING, STRUCT<x: INT, y: STRING>>", pa.map_(pa.string(), POINT), [
+        [], [("k", {"x": 1, "y": ""}), ("", None)],
+    ]),
+    ("p", "STRUCT<x: INT, y: STRING>", POINT, [{"x": None, "y": None}, {"x": 1, "y": "ü"}]),
+    ("n", "ARRAY<MAP<STRING, ARRAY<STRUCT<x: INT, y: STRING>>>>",
+     pa.list_(pa.map_(pa.string(), pa.list_(POINT))),
+     [[[("k", [{"x": 1, "y": "a"}, None])], None]]),
+]  # fmt: skip
+
+
+def test_values_of_all_types_come_back_as_they_went_in(tables: Tables) -> None:
+    tables.create("shop.t", ", ".join(f"{name} {sql_type}" for name, sql_type, _, _ in TYPES))
+    given = pa.table(
+        {
+            name: pa.array([*values, *[None] * (4 - len(values))], arrow_type)
+            for name, _, arrow_type, values in TYPES
+            if name != MONTHS
+        }
+    )
+    months = sql.expr("INTERVAL '1-2' YEAR TO MONTH")
+    rows = tables.spark.createDataFrame(given).withColumn(MONTHS, months)
+    assert tables.append("shop.t", rows).rows == 4
+    found = tables.read("shop.t").withColumn(MONTHS, sql.col(MONTHS).cast("string")).toArrow()
+    assert found[MONTHS].to_pylist() == ["INTERVAL '1-2' YEAR TO MONTH"] * 4
+    back = found.drop_columns(MONTHS).to_pylist()
+    assert sorted(map(repr, back)) == sorted(map(repr, given.to_pylist()))
+
+
+def test_a_place_with_odd_characters_is_written_and_read(tables: Tables, tmp_path: Path) -> None:
+    odd = tmp_path / "we{ir}d [x]*? #é=1" / "sub"
+    tables.session.execute(CreateSchema(name="odd", location=f"file:{odd}"))
+    tables.create("odd.t", "id BIGINT")
+    tables.append("odd.t", numbers(tables, 1, 2, 3))
+    tables.delete("odd.t", "id = 2")
+    assert folder(tables, "odd.t").is_relative_to(odd)
+    assert sorted(tables.read("odd.t").toArrow()["id"].to_pylist()) == [1, 3]
