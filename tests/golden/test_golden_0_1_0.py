@@ -21,7 +21,7 @@ INT_TREE = nested(18, 1, n(4))
 COLUMN_PAYLOAD = n(1) + text("id") + INT_TREE + NO + some(text("key")) + NONE + text("")
 STORAGE_PAYLOAD = (
     some(text("in")) + NONE + some(text("sd")) + NONE
-    + n(1) + text("k") + text("v") + YES + n(4)
+    + n(1) + text("k") + text("v") + YES + n(8)
     + n(1) + text("id") + n(1) + text("id") + n(1) + n(0) + NONE
 )  # fmt: skip
 COLUMN = d.ColumnDescriptor(1, "id", t.INT, nullable=False, comment="key")

@@ -9,12 +9,20 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.project import docs_examples
 from tests.project.checkout import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s#]+)")
+ANCHOR = re.compile(r"\]\((?!https?:|mailto:)([^)\s#]*)#([^)\s]+)\)")
 PAGE_SECONDS = 300
+SPARK_OPTIONS = (
+    # The examples run each piece of code a few times: compiling it well does not pay.
+    '--driver-java-options "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" '
+    "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 "
+    "--conf spark.driver.host=127.0.0.1 --conf spark.driver.bindAddress=127.0.0.1 pyspark-shell"
+)
 
 
 def page_parameters() -> list[object]:
@@ -30,7 +38,7 @@ def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, docs_examples.__file__, page],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_SUBMIT_ARGS": SPARK_OPTIONS},
         capture_output=True,
         text=True,
         timeout=PAGE_SECONDS,
@@ -49,6 +57,24 @@ def test_the_examples_do_what_the_page_says(page: Path, tmp_path: Path) -> None:
 def test_the_links_lead_to_files(page: Path) -> None:
     targets = LINK.findall(page.read_text(encoding="utf-8"))
     assert [link for link in targets if not (page.parent / link).exists()] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The names by which the headings of a page are linked to, made as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", page_parameters())
+def test_the_links_lead_to_headings(page: Path) -> None:
+    found = ANCHOR.findall(page.read_text(encoding="utf-8"))
+    missing = [
+        f"{path}#{anchor}"
+        for path, anchor in found
+        if anchor not in anchors(page.parent / path if path else page)
+    ]
+    assert missing == []
 
 
 PYTHON_THEN_CONSOLE = """

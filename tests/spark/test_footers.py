@@ -85,6 +85,11 @@ def test_row_groups_are_taken_together() -> None:
     assert (found.lower, found.upper, found.nulls) == ("1", "6", 3)
 
 
+def test_a_row_group_of_unknown_bounds_makes_those_of_the_file_unknown() -> None:
+    found = bounds(pa.float64(), [1.0, float("nan")], row_group_size=1)
+    assert (found.lower, found.upper, found.nulls) == (None, None, 0)
+
+
 def test_only_nulls_have_a_count_and_no_bounds() -> None:
     found = bounds(pa.int64(), [None, None])
     assert (found.lower, found.upper, found.nulls) == (None, None, 2)

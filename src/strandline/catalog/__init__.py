@@ -2,8 +2,9 @@
 
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog, Relation
 from strandline.catalog.events import AppliedVersion, CatalogEvent, VersionInfo, read_history
+from strandline.catalog.follower import Behind, CatalogFollower
 from strandline.catalog.initial import SYSTEM, initial_catalog
-from strandline.catalog.manager import Applied, Behind, CatalogManager
+from strandline.catalog.manager import Applied, CatalogManager
 from strandline.catalog.planning import Command
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Behind",
     "Catalog",
     "CatalogEvent",
+    "CatalogFollower",
     "CatalogManager",
     "Command",
     "Relation",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from strandline.catalog.catalog import DEFAULT_DATABASE
 from strandline.catalog.commands.schemas import DEFAULT_SCHEMA
 from strandline.catalog.commands.tables import DEFAULT_ZONE
-from strandline.catalog.manager import DELAY, SKEW
+from strandline.catalog.follower import DELAY, SKEW
 from strandline.durable.state import ENVIRONMENT, Initialize, new_environment_id
 from strandline.durable.transaction import Transaction
 from strandline.model.descriptors import (

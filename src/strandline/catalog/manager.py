@@ -2,94 +2,52 @@
 
 **Accept.** `CatalogManager.execute` judges commands by the latest catalog, turns them into entries
 and appends these to the update log. An append that is lost to another node's is judged again on the
-newer catalog, until the caller's deadline. **Apply.** The log delivers each update to every node,
-in order; the node stores the catalog, then tells its listeners and waits for them. **Return.** The
-call returns when this node has applied its version and every node's clock has passed the
-activation, so that whatever the caller does next, on any node, sees it. Others may see it before.
-A command that changed nothing, or was refused, waits likewise for the version that it was judged
-by: the caller must be able to see why.
+newer catalog, until the caller's deadline. **Apply** is the business of every node
+(`strandline.catalog.follower`). **Return.** The call returns when this node has applied its version
+and every node's clock has passed the activation, so that whatever the caller does next, on any
+node, sees it. Others may see it before. A command that changed nothing, or was refused, waits
+likewise for the version that it was judged by: the caller must be able to see why.
 
 **Time.** The log gives a version its time when it orders the append; the version is active from
 that time + `delay` on. Both `delay` and `skew` (the most by which clocks of two machines differ)
 are fixed when a catalog is created, since changing them could reorder activations. In a folder both
 are 0.
 
-**Freshness.** After a look at the log that returned the time s, a node that has applied all it saw
-knows every catalog that is active up to s + delay. Until its clock reaches that (less the skew) it
-answers for the present from memory; then it looks again. With a delay of 0 it asks at every read
-whether anything was appended, which a folder answers in microseconds. So a node that was stopped
-or cut off waits or fails; it never answers with an old catalog.
-
-What must stay true: versions are applied once, in order, by whoever gets the apply lock; a listener
-sees a version only after `catalog` can answer it; a listener's failure is counted and reported and
-stops nobody. The history says where this node stands, the durable state only follows it: whatever
-interrupts an apply (a store that goes away, Ctrl-C in a driver), the next call goes on from there.
-A listener may read the present; what that applies is told when the listener has returned.
-
-Rejected: a thread of its own for each waiting caller, and reading the log on every read.
+What must stay true: a refused command changes nothing and uses up no id; what was appended is never
+reported as refused. Rejected: a thread of its own for each waiting caller.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-from sqlalchemy import Connection
 
 from strandline import faults
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.events import (
-    AppliedVersion,
-    Listener,
-    Listeners,
-    VersionInfo,
-    read_history,
-)
-from strandline.catalog.history import History
+from strandline.catalog.follower import DEFAULT_TIMEOUT, CatalogFollower, patience
 from strandline.catalog.planning import Command, Planning
 from strandline.clock import (
-    MAX_TIMESTAMP,
-    MIN_TIMESTAMP,
     HybridClock,
     Timestamp,
     add_milliseconds,
     format_timestamp,
-    milliseconds,
     round_up,
 )
-from strandline.durable import AppliedUpdate, DurableCatalogState, Frontier, Update
-from strandline.durable.state import TrimmedAway
+from strandline.durable import DurableCatalogState
 from strandline.durable.transaction import Transaction
 from strandline.errors import (
     DeadlineExceeded,
     InvalidInput,
-    NotFresh,
     OutOfSync,
-    Stopping,
     StrandlineError,
     Unavailable,
     UnknownOutcome,
     VersionNotFound,
 )
 
-logger = logging.getLogger(__name__)
-
-DELAY = "delay_duration_ms"
-SKEW = "max_clock_skew_ms"
-DEFAULT_TIMEOUT = 30.0
 MAX_COMMANDS = 10_000
-
-
-def _patience(timeout: float) -> float:
-    """What locks take as a time-out: not below 0, which means for ever, and not too much."""
-    return min(max(timeout, 0.0), threading.TIMEOUT_MAX)
-
-
-class Behind(NotFresh):
-    """This node has not applied all that the question needs; sync and ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,81 +72,13 @@ class CatalogStatistics:
     applier_failures: int
 
 
-class CatalogManager:
+class CatalogManager(CatalogFollower):
     """See the module. Safe to use from several threads."""
 
     def __init__(self, state: DurableCatalogState, clock: HybridClock) -> None:
-        self._state = state
-        self._clock = clock
-        self.delay = int(state.config(DELAY) or 0)
-        self.skew = int(state.config(SKEW) or 0)
+        super().__init__(state, clock)
         self._writing = threading.Lock()
-        self._applying = threading.RLock()
-        self._applied = threading.Condition()
-        self._listeners = Listeners()
-        self._stop = threading.Event()
-        self._applier: threading.Thread | None = None
-        self._horizon = Timestamp(0)
-        self._executed = self._lost = self._applier_failures = 0
-        base = state.base
-        self._history = History(self._activated(base))
-        for applied in state.backlog:
-            self._history.append(self._activated(applied))
-        state.backlog = []
-        self._seen = Frontier(base.update.version, self._history.latest.version + 1)
-        clock.update(self._given(self._history.latest))
-
-    def _activated(self, applied: AppliedUpdate) -> Catalog:
-        version, at = applied.update.version, applied.update.time
-        active = add_milliseconds(at, self.delay) if version and self.delay else at
-        return Catalog(version, active, applied.contents)
-
-    def _given(self, catalog: Catalog) -> Timestamp:
-        """The time that the log gave to a version; it is active `delay` later."""
-        late = catalog.version and self.delay
-        return add_milliseconds(catalog.time, -self.delay) if late else catalog.time
-
-    # -- life ----------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Follow the log in a thread of its own until `stop`."""
-        self.sync()
-        self._applier = threading.Thread(target=self._follow, name="catalog-applier", daemon=True)
-        self._applier.start()
-
-    def stop(self) -> None:
-        """Stop following; pending and later calls get `Stopping`. Reads from memory go on."""
-        self._stop.set()
-        with self._applied:
-            self._applied.notify_all()
-        if self._applier is not None and self._applier is not threading.current_thread():
-            self._applier.join()
-
-    def _follow(self) -> None:
-        pause = 0.1
-        while not self._stop.is_set():
-            try:
-                if self._state.log.wait(self._seen, timeout=0.5):
-                    self.sync()
-                pause = 0.1
-            except Exception:
-                if self._stop.is_set():
-                    return
-                self._applier_failures += 1
-                logger.exception("the catalog applier failed; it tries again in %.1f s", pause)
-                self._stop.wait(pause)
-                pause = min(pause * 2, 5.0)
-
-    def _check_running(self) -> None:
-        if self._stop.is_set():
-            raise Stopping("this node is stopping; ask another one, or again when it is back")
-
-    def subscribe(self, listener: Listener) -> None:
-        """Call ``listener`` for each version applied from now on."""
-        with self._applying:
-            self._listeners.add(listener)
-
-    # -- accept --------------------------------------------------------------------------------
+        self._executed = self._lost = 0
 
     def execute(
         self,
@@ -206,7 +96,7 @@ class CatalogManager:
         if len(batch) > MAX_COMMANDS:
             raise InvalidInput(f"{len(batch)} commands in one batch; at most {MAX_COMMANDS}")
         end = time.monotonic() + timeout
-        if not self._writing.acquire(timeout=_patience(timeout)):
+        if not self._writing.acquire(timeout=patience(timeout)):
             raise DeadlineExceeded(f"other changes of the catalog took longer than {timeout} s")
         try:
             base, applied, refusal = self._accept(batch, author, end)
@@ -267,183 +157,6 @@ class CatalogManager:
             self._clock.wait_until(target, timeout=max(0.0, end - time.monotonic()))
         else:
             self._clock.update(catalog.time)
-
-    # -- apply ---------------------------------------------------------------------------------
-
-    def sync(self, *, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Apply the log up to its head as it is now."""
-        del timeout  # bounded by the store's own deadlines; here for the protocol of transactions
-        with self._applying:
-            frontier = self._state.frontier()
-            while self._history.latest.version + 1 < frontier.upper:
-                self._apply_some()
-            if frontier.since > self._history.earliest.version:
-                self._history = self._history.trimmed(frontier.since)
-            if self._listeners.telling:
-                return  # a listener reads; its version is not through yet
-            self._listeners.tell()  # what an interrupt left untold
-            self._seen = Frontier(frontier.since, self._history.latest.version + 1)
-        with self._applied:
-            self._applied.notify_all()
-
-    def _apply_some(self) -> None:
-        latest = self._history.latest
-        if self._state.version != latest.version:
-            self._state.return_to(latest.version, self._given(latest), latest.contents)
-        try:
-            updates = self._state.sync()
-        except TrimmedAway as gone:
-            # This node slept through updates that nobody needs any more, so nothing is lost.
-            logger.warning("%s", gone)
-            self._state.begin_again()
-            self._history = History(self._activated(self._state.base))
-            return
-        for applied in updates:
-            if applied.update.version > self._history.latest.version:  # else a listener's read did
-                self._apply(applied)
-
-    def _apply(self, applied: AppliedUpdate) -> None:
-        before = self._history.latest
-        catalog = self._activated(applied)
-        self._history.append(catalog)
-        self._clock.update(applied.update.time)
-        self._listeners.tell(AppliedVersion(applied.update, before, catalog))
-
-    # -- read ----------------------------------------------------------------------------------
-
-    def known_present(self) -> Catalog | None:
-        """The catalog of the present if that can be proved without waiting, else None."""
-        if self.delay:
-            now = self._clock.current()
-            return self._history.at_time(now) if now <= self._horizon else None
-        latest, seen = self._history.latest, self._seen
-        if self._state.frontier() == seen and latest.version + 1 == seen.upper:
-            return latest
-        return None
-
-    def present(self) -> Catalog:
-        """The catalog active now: no older than any `execute` that has returned, on any node."""
-        found = self.known_present()
-        if found is not None:
-            return found
-        if not self.delay:
-            self.sync()
-            return self._history.latest
-        with self._applying:
-            self._look()
-        found = self.known_present()
-        if found is None:
-            raise NotFresh("this node cannot keep up with the store's time; try again")
-        return found
-
-    def _look(self) -> Timestamp:
-        """Look at the log and apply it; returns the time up to which all catalogs are known."""
-        checked = self._state.check()
-        self.sync()
-        known = add_milliseconds(checked.time, self.delay)
-        self._horizon = add_milliseconds(known, -self.skew) if self.skew else known
-        self._clock.update(checked.time)
-        return known
-
-    def wait_for_completeness(self, at: Timestamp, *, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Return when this node knows every catalog that is or will be active at ``at``.
-
-        Raises `DeadlineExceeded`, also when ``at`` lies further ahead than ``timeout`` seconds.
-        """
-        if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
-            raise InvalidInput(f"{at} is not a time")
-        end = time.monotonic() + timeout
-        while True:
-            self._check_running()
-            known = self._look()
-            if at <= known:
-                return
-            ahead = (milliseconds(at) - milliseconds(known)) / 1000
-            left = end - time.monotonic()
-            if ahead > left:
-                raise DeadlineExceeded(
-                    f"{format_timestamp(at)} lies {ahead:.3f} s ahead of the store's time; ask for "
-                    "a time in the past"
-                )
-            self._stop.wait(max(ahead, 0.001))
-
-    def complete_now(self) -> Timestamp:
-        """A time that the store gives for the present; all catalogs active by then are known."""
-        checked = self._state.check()
-        self.sync()
-        return checked.time
-
-    def active_catalog(self, at: Timestamp) -> Catalog:
-        """The catalog active at ``at``, of those that this node has applied."""
-        return self._history.at_time(at)
-
-    def catalog_as_of(self, at: Timestamp, *, timeout: float = DEFAULT_TIMEOUT) -> Catalog:
-        """The catalog active at ``at``; the answer for one time never changes."""
-        self.wait_for_completeness(at, timeout=timeout)
-        return self._history.at_time(at)
-
-    def catalog(self, version: int) -> Catalog:
-        """The catalog of ``version``; `VersionNotFound` names the earliest and the latest.
-
-        Takes no lock for a version that was applied here, so it may be called inside a SQL
-        transaction.
-        """
-        if version > self._history.latest.version:
-            self.sync()
-        return self._history.at_version(version)
-
-    def last_moment(self, version: int) -> Timestamp | None:
-        """The last time at which ``version`` was active; None while it is."""
-        if version > self._history.latest.version:
-            self.sync()
-        history = self._history  # one look: it may be trimmed meanwhile
-        history.at_version(version)
-        end = history.ends_at(version)
-        return None if end is None else Timestamp(end - 1)
-
-    def latest_catalog(self) -> Catalog:
-        """The highest version applied here; it may not be active yet."""
-        return self._history.latest
-
-    def earliest_catalog(self) -> Catalog:
-        """The lowest version that can be read."""
-        return self._history.earliest
-
-    def catalog_ready(self, version: int, *, timeout: float = DEFAULT_TIMEOUT) -> Catalog:
-        """Wait until ``version`` is applied here and its listeners have returned."""
-        ready: Callable[[], bool] = lambda: (  # noqa: E731 - one expression, used once
-            self._stop.is_set() or self._seen.upper > version
-        )
-        with self._applied:
-            if not self._applied.wait_for(ready, timeout=_patience(timeout)):
-                raise DeadlineExceeded(f"version {version} did not arrive within {timeout} s")
-        self._check_running()
-        return self._history.at_version(version)
-
-    def catalog_at(self, connection: Connection, at: Timestamp) -> Catalog:
-        """The catalog active at ``at``, for a SQL transaction that is about to commit at ``at``.
-
-        Where the log lies in the database of ``connection``, its head is compared inside that
-        very transaction, so no version can come between. Elsewhere ``at`` must lie within what
-        this node knows. Raises `Behind`: roll back, `sync`, and try again.
-        """
-        frontier = self._state.frontier_on(connection)
-        if frontier is None:
-            if at > self._horizon:
-                raise Behind("the commit time lies beyond what this node knows of the catalog")
-        elif frontier.upper != self._history.latest.version + 1:
-            raise Behind("the catalog has moved on")
-        return self._history.at_time(at)
-
-    # -- history -------------------------------------------------------------------------------
-
-    def updates(self, start: int, end: int) -> tuple[Update, ...]:
-        """The updates of versions ``start`` to ``end`` − 1, from the log."""
-        return self._state.log.updates(start, end)
-
-    def history(self, start: int = 1, end: int | None = None) -> list[VersionInfo]:
-        """What people did, version by version, trimmed versions too; silent ones are left out."""
-        return read_history(self._state.log, start, end)
 
     def compact(self, version: int) -> bool:
         """Trim all versions below ``version``; False if that was done before.

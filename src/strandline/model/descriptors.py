@@ -100,8 +100,8 @@ class StorageFormat:
     """How files of a table are read by a Hive client; Spark reads ``provider`` of the table.
 
     ``hive_columns`` holds (name, type, comment) as a Hive client declared them, and only where
-    they are not simply the table's columns in Hive's spelling. ``sort_columns`` are (name, 1 for
-    ascending or 0).
+    they are not simply the table's columns in Hive's spelling. ``buckets`` below 1 is none (Hive
+    writes −1, some clients 0). ``sort_columns`` are (name, 1 for ascending or 0).
     """
 
     input_format: str | None = None
@@ -110,7 +110,7 @@ class StorageFormat:
     serde_name: str | None = None
     serde_properties: Properties = ()
     compressed: bool = False
-    buckets: int = 0
+    buckets: int = -1
     bucket_columns: tuple[str, ...] = ()
     sort_columns: tuple[tuple[str, int], ...] = ()
     properties: Properties = ()

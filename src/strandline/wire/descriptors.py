@@ -26,6 +26,7 @@ from strandline.model.descriptors import (
 from strandline.wire.codecs import (
     BOOL,
     PROPERTIES,
+    SINT,
     TEXT,
     UINT,
     Codec,
@@ -113,7 +114,7 @@ register(
         ("serde_name", _OPTIONAL_TEXT),
         ("serde_properties", PROPERTIES),
         ("compressed", BOOL),
-        ("buckets", UINT),
+        ("buckets", SINT),
         ("bucket_columns", sequence(TEXT)),
         ("sort_columns", sequence(pair(TEXT, UINT))),
         ("properties", PROPERTIES),

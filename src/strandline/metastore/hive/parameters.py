@@ -44,11 +44,7 @@ HIVE_PROVIDER = "hive"
 
 RETENTION = "strandline.hive.retention"
 LAST_ACCESS = "strandline.hive.lastAccessTime"
-NO_BUCKETS = "strandline.hive.numBuckets"
-"""Fields of a Hive table that have no other place; kept as parameters, shown as fields.
-
-Hive and Spark write -1 buckets for a table without buckets, and other clients 0: that is kept.
-"""
+"""Fields of a Hive table that have no other place; kept as parameters, shown as fields."""
 
 _COUNTED = frozenset(
     {

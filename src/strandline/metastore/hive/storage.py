@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from strandline.errors import InvalidInput, InvalidType, UnsupportedOperation
 from strandline.metastore.hive.locations import same_location
-from strandline.metastore.hive.parameters import DERIVED, NO_BUCKETS, PATH
+from strandline.metastore.hive.parameters import DERIVED, PATH
 from strandline.model.descriptors import StorageFormat, properties
 from strandline.model.type_parser import parse_hive_type
 from strandline.model.type_text import hive_string
@@ -126,9 +126,6 @@ def read_storage(
     serde = sd.get("serdeInfo") or {}
     parameters = dict(serde.get("parameters") or {})
     own = dict(sd.get("parameters") or {})
-    buckets = sd.get("numBuckets", 0)
-    if buckets == 0:
-        own[NO_BUCKETS] = "0"
     path = parameters.get(PATH)
     if path is not None and any(same_location(path, location) for location in locations):
         parameters[PATH] = DERIVED
@@ -139,7 +136,7 @@ def read_storage(
         serde_name=serde.get("name"),
         serde_properties=properties(parameters),
         compressed=sd.get("compressed", False),
-        buckets=max(buckets, 0),
+        buckets=sd.get("numBuckets", 0),
         bucket_columns=tuple(sd.get("bucketCols") or ()),
         sort_columns=tuple(
             (order.get("col", ""), order.get("order", 1)) for order in sd.get("sortCols") or ()
@@ -163,11 +160,10 @@ def storage_struct(
     if storage.serde is not None:
         serde["serializationLib"] = storage.serde
     own = dict(storage.properties)
-    no_buckets = int(own.pop(NO_BUCKETS, "-1"))
     struct: Struct = {
         "cols": field_structs(columns),
         "compressed": storage.compressed,
-        "numBuckets": storage.buckets or no_buckets,
+        "numBuckets": storage.buckets,
         "serdeInfo": serde,
         "bucketCols": list(storage.bucket_columns),
         "sortCols": [{"col": name, "order": order} for name, order in storage.sort_columns],

@@ -1,0 +1,158 @@
+"""The tables of the reference say what the program says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+
+# Importing these registers formats and methods.
+import strandline.metastore.hive.service
+import strandline.node
+from strandline import errors
+from strandline.cli.demo import command as demo
+from strandline.cli.log import command as log
+from strandline.cli.serve import command as serve
+from strandline.config import Settings
+from strandline.errors import StrandlineError
+from strandline.metastorage import sqlite_tables
+from strandline.metastore import tables as metastore_tables
+from strandline.metastore.hive.registry import METHODS
+from strandline.metastore.json_forms import snake_case
+from strandline.metastore.session_calls import CALLS
+from strandline.sql import ground
+from strandline.transactions import tables as transaction_tables
+from strandline.wire import formats
+from tests.project.checkout import ROOT
+
+REFERENCE = ROOT / "docs" / "reference"
+CODE = re.compile(r"`([^`]+)`")
+
+
+def page(name: str) -> str:
+    return (REFERENCE / f"{name}.md").read_text(encoding="utf-8")
+
+
+def section(text: str, title: str) -> str:
+    """What stands below a heading, up to the next one of its level or above."""
+    level = title.split(" ")[0]
+    _, _, rest = text.partition(f"\n{title}\n")
+    assert rest, f"no heading {title!r}"
+    return re.split(rf"\n#{{1,{len(level)}}} ", rest)[0]
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """The cells of all table rows, heads and rules left out, code marks taken off."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        following = lines[number + 1] if number + 1 < len(lines) else ""
+        if line.startswith("| ") and not line.startswith("| ---") and "| ---" not in following:
+            cells = re.split(r"(?<!\\)\|", line.strip().strip("|"))
+            yield [cell.strip() for cell in cells]
+
+
+def names(text: str) -> list[str]:
+    """The code in the first cells of all table rows."""
+    return [name for row in rows(text) for name in CODE.findall(row[0])]
+
+
+def leaves(kind: type[StrandlineError]) -> Iterator[type[StrandlineError]]:
+    yield kind
+    for sub in kind.__subclasses__():
+        if sub.__module__ == errors.__name__:
+            yield from leaves(sub)
+
+
+def test_every_error_stands_with_its_surfaces() -> None:
+    told = [tuple(cell.strip("`") for cell in row) for row in rows(page("errors")) if len(row) == 5]
+    expected = []
+    for kind in leaves(StrandlineError):
+        surface = errors.surface_of(kind(""))
+        shown = (surface.thrift, str(surface.http), str(surface.exit))
+        expected.append((kind.code, kind.__name__, *shown))
+    assert sorted(told) == sorted(expected)
+
+
+def test_every_error_is_explained() -> None:
+    explained = names(section(page("errors"), "## What they mean, and what to do"))
+    assert explained == [kind.code for kind in leaves(StrandlineError)]
+
+
+def test_every_exit_status_is_listed() -> None:
+    told = {int(row[0]) for row in rows(section(page("commands"), "## Exit status"))}
+    assert told == {surface.exit for surface in errors.SURFACES.values()}
+
+
+@pytest.mark.parametrize(
+    ("title", "command"),
+    [
+        ("## `strandline serve FOLDER`", serve),
+        ("## `strandline log FOLDER`", log),
+        ("## `strandline demo`", demo),
+    ],
+)
+def test_every_option_is_listed(title: str, command: click.Command) -> None:
+    told = {name.split(" ")[0] for name in names(section(page("commands"), title))}
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    assert told == {name for option in options for name in option.opts}
+
+
+def test_every_type_on_disk_is_listed() -> None:
+    told = [
+        (int(row[0]), row[1].strip("`"), int(row[2]), row[3])
+        for row in rows(section(page("wire-format"), "## Types"))
+    ]
+    assert told == [(one.type_id, one.of.__name__, one.version, one.since) for one in formats()]
+
+
+def test_the_fields_of_every_type_on_disk_are_told() -> None:
+    told = set(names(section(page("wire-format"), "## Fields")))
+    assert told == {one.of.__name__ for one in formats()} - {"TypeTree"}
+
+
+def test_every_table_of_the_database_is_listed() -> None:
+    told = {
+        (name, row[1])
+        for row in rows(section(page("storage-layout"), "## The database"))
+        for name in CODE.findall(row[0])
+    }
+    parts = [
+        (ground.GROUND_PART, ground.GROUND),
+        (sqlite_tables.PART, sqlite_tables.METADATA),
+        (transaction_tables.PART, transaction_tables.METADATA),
+        (metastore_tables.PART, metastore_tables.METADATA),
+    ]
+    assert told == {(name, part) for part, metadata in parts for name in metadata.tables}
+
+
+def test_every_route_is_listed() -> None:
+    told = names(section(page("http"), "## Routes"))
+    calls = [f"POST {call.path}" for call in CALLS.values()]
+    assert sorted(told) == sorted(["GET /v1/health", "GET /v1/statistics", *calls])
+
+
+def test_every_command_that_can_be_sent_is_listed() -> None:
+    text = section(page("http"), "## Values")
+    listed = text.partition("\nCommands: ")[2].partition(". Their")[0]
+    commands = strandline.catalog.commands
+    sent = [name for name in commands.__all__ if hasattr(getattr(commands, name), "plan")]
+    assert sorted(CODE.findall(listed)) == sorted(map(snake_case, sent))
+
+
+def test_every_method_of_hive_is_listed() -> None:
+    table = section(page("hive-protocol"), "## Methods")
+    told = [name for row in rows(table) for name in CODE.findall(row[1])]
+    base = {"set_ugi", "getName", "getVersion", "getStatus"}
+    assert sorted(set(told) - base) == sorted(METHODS)
+    assert len(told) == len(set(told))
+
+
+def test_every_setting_is_listed_with_its_default() -> None:
+    told: dict[str, str] = {}
+    for row in rows(section(page("limits"), "## Settings of a node")):
+        defaults = [text.strip().replace(",", "") for text in row[1].split(", ")]
+        told |= dict(zip(CODE.findall(row[0]), defaults, strict=True))
+    expected = Settings()
+    assert told == {name: str(getattr(expected, name)) for name in Settings.__slots__}
