@@ -13,10 +13,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from rich.console import Console
+
 from bench.__main__ import main
 from bench.registry import Benchmark, Measured, Registry, UnknownGroup
 from bench.report import number, rows, write
-from rich.console import Console
 
 KEYS = ["group", "name", "value", "unit", "reference", "ratio", "target", "met"]
 

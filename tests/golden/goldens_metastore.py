@@ -72,7 +72,10 @@ GOLDEN: list[tuple[object, bytes]] = [
             n(1), nested(3, 1, text("table"), n(1, 1), NONE, some(n(1) + b"x")),
         ),
     ),
-    (ColumnStatistics(column_id=3, lower=None, upper=None, nulls=None), record(45, 1, n(3), NONE, NONE, NONE)),
+    (
+        ColumnStatistics(column_id=3, lower=None, upper=None, nulls=None),
+        record(45, 1, n(3), NONE, NONE, NONE),
+    ),
     (WriteEvent(first_row_id=7, rows=2, removed=(5,)), record(46, 1, n(7, 2), n(1, 5))),
     (EndEvent(writes=((12, 1), (13, 4))), record(47, 1, n(2), n(12, 1), n(13, 4))),
 ]  # fmt: skip

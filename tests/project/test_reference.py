@@ -12,16 +12,24 @@ import pytest
 import strandline.metastore.hive.service
 import strandline.node
 from strandline import errors
+from strandline.catalog import manager
+from strandline.catalog.commands import definition
 from strandline.cli.demo import command as demo
 from strandline.cli.log import command as log
 from strandline.cli.serve import command as serve
 from strandline.config import Settings
 from strandline.errors import StrandlineError
 from strandline.metastorage import sqlite_tables
+from strandline.metastorage.store import MAX_VALUE_BYTES
+from strandline.metastore import http_app
 from strandline.metastore import tables as metastore_tables
+from strandline.metastore.hive import java_regex, notification_methods
 from strandline.metastore.hive.registry import METHODS
 from strandline.metastore.json_forms import snake_case
 from strandline.metastore.session_calls import CALLS
+from strandline.metastore.thrift import ServerSettings, scanner
+from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
+from strandline.model import identifiers, types
 from strandline.sql import ground
 from strandline.transactions import tables as transaction_tables
 from strandline.wire import formats
@@ -147,6 +155,32 @@ def test_every_method_of_hive_is_listed() -> None:
     base = {"set_ugi", "getName", "getVersion", "getStatus"}
     assert sorted(set(told) - base) == sorted(METHODS)
     assert len(told) == len(set(told))
+
+
+LIMITS = {
+    "characters of a name": identifiers.MAX_NAME_LENGTH,
+    "columns of a table": definition.MAX_COLUMNS,
+    "levels of nesting in a type": types.MAX_DEPTH,
+    "precision of a decimal": types.MAX_DECIMAL_PRECISION,
+    "commands in one batch (one version)": manager.MAX_COMMANDS,
+    "bytes of a value in the catalog's store, so of one update or snapshot": MAX_VALUE_BYTES,
+    "bytes of an HTTP request": http_app.MAX_BODY_BYTES,
+    "HTTP requests that a node answers at once, waiting ones included": http_app.MAX_REQUESTS,
+    "characters of a user's name over HTTP": http_app.MAX_USER_LENGTH,
+    "bytes of a Thrift message": MAX_MESSAGE_BYTES,
+    "values in the containers of one Thrift message": scanner.MAX_ELEMENTS,
+    "Thrift connections of a node": ServerSettings().max_connections,
+    "notifications in one Thrift answer": notification_methods.MAX_EVENTS,
+    "characters of a pattern (`LIKE`) in a filter or of names": java_regex.MAX_PATTERN_LENGTH,
+}
+
+
+@pytest.mark.parametrize(("what", "limit"), LIMITS.items())
+def test_a_limit_is_what_the_page_says(what: str, limit: int) -> None:
+    told = {row[0]: row[1] for row in rows(page("limits"))}[what]
+    number = re.match(r"([0-9,]+)( MiB)?", told)
+    assert number is not None
+    assert int(number[1].replace(",", "")) * (1 << 20 if number[2] else 1) == limit
 
 
 def test_every_setting_is_listed_with_its_default() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from tests.project.checkout import ROOT, repository_files
 
 import strandline
+from tests.project.checkout import ROOT, repository_files
 
 PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.!+_-]*")
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from tests.project.checkout import ROOT
 
 TOOLS = ("cat", "cp", "dirname", "env", "grep", "head", "id", "ln", "mkdir", "rm", "sed", "tail")

@@ -43,13 +43,14 @@ class Demo:
 
     def csv(self, name: str) -> DataFrame:
         """A file of the input as Spark reads it."""
-        return self.plain.read.csv(
+        frame = self.plain.read.csv(
             self.input.files[name].as_uri(),
             schema=SCHEMAS[name],
             header=True,
             nullValue="NA",
             emptyValue="",
         )
+        return frame.where(f"month <= {self.input.months}") if name == "flights" else frame
 
     def frame(self, name: str) -> pd.DataFrame:
         """A file of the input as pandas reads it."""

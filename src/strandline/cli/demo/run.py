@@ -33,7 +33,7 @@ from strandline.spark import Tables
 from strandline.spark.settings import SETTINGS
 
 
-def run(folder: Path | None, *, client: str, keep: bool) -> bool:
+def run(folder: Path | None, *, client: str, months: int, keep: bool) -> bool:
     """Run every step; True if every check held. Leaves folder and node behind with ``keep``."""
     began = time.monotonic()
     report = Report(new_console())
@@ -56,7 +56,7 @@ def run(folder: Path | None, *, client: str, keep: bool) -> bool:
             plain=spark,
             session=session,
             tables=Tables(_with_settings(spark.newSession()), session),
-            input=load(place / "input"),
+            input=load(place / "input", months=months),
             report=report,
             ledger=Ledger(),
         )

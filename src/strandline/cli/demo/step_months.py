@@ -1,4 +1,4 @@
-"""Step 3: twelve transactions, one a month, and a thirteenth that aborts."""
+"""Step 3: a transaction for each month, and one more that aborts."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from strandline.cli.demo.context import (
 from strandline.cli.demo.data import SCHEMAS
 
 STEP = "3 months"
-MONTHS = range(1, 13)
 HOLD_MS = 600_000
 
 
 class Changed(Exception):
-    """The reason for which the thirteenth transaction aborts itself."""
+    """The reason for which the last transaction aborts itself."""
 
 
 def run(demo: Demo) -> None:
     """Append month by month under the eyes of an old reader, new readers and one in between."""
+    months = range(1, demo.input.months + 1)
     demo.report.heading(3, "nyc.flights is transactional: one transaction a month")
     demo.tables.create(FLIGHTS, SCHEMAS["flights"], comment="Departures of 2013")
     flights = demo.csv("flights").cache()
     frame = demo.frame("flights")
     with (
         demo.tables.snapshot(FLIGHTS, hold_ms=HOLD_MS) as before,
-        demo.report.bar("twelve transactions", total=12) as bar,
+        demo.report.bar("a transaction a month", total=len(months)) as bar,
     ):
-        for month in MONTHS:
+        for month in months:
             with demo.tables.transaction() as transaction:
                 transaction.append(FLIGHTS, flights.where(f"month = {month}"))
                 _months_are(demo, month - 1, "while month {} is not committed yet", month)
@@ -54,7 +54,9 @@ def run(demo: Demo) -> None:
         found=flight_aggregates(demo.tables.read(FLIGHTS)),
     )
     flights.unpersist()
-    demo.report.say(f"{len(frame):,} flights in 12 commits; the old snapshot still has none")
+    demo.report.say(
+        f"{len(frame):,} flights in {len(months)} commits; the old snapshot still has none"
+    )
 
 
 def _months_are(demo: Demo, last: int, when: str, month: int) -> None:
@@ -75,9 +77,9 @@ def _aborted(demo: Demo) -> None:
             transaction.append(FLIGHTS, demo.csv("flights").where("month = 1"))
             raise Changed
     except Changed:
-        demo.report.say("a thirteenth transaction wrote January again and was aborted")
+        demo.report.say("one more transaction wrote January again and was aborted")
     demo.ledger.compare(STEP, "files after the abort", expected=files, found=_data_files(demo))
-    _months_are(demo, 12, "after the abort of a transaction on month {}", 1)
+    _months_are(demo, demo.input.months, "after the abort of a transaction on month {}", 1)
 
 
 def _data_files(demo: Demo) -> list[str]:

@@ -13,7 +13,8 @@ from strandline.metastore.thrift.messages import (
     ThriftException,
     request_key,
 )
-from strandline.metastore.thrift.server import ServerSettings, ServerStatistics, ThriftServer
+from strandline.metastore.thrift.server import ServerStatistics, ThriftServer
+from strandline.metastore.thrift.serving import ServerSettings
 
 __all__ = [
     "HIVE_CODEC",

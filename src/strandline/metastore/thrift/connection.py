@@ -24,7 +24,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from strandline.errors import ProtocolError
 from strandline.metastore.thrift.dispatch import (
@@ -44,9 +44,7 @@ from strandline.metastore.thrift.messages import (
     request_key,
 )
 from strandline.metastore.thrift.scanner import Scanner
-
-if TYPE_CHECKING:
-    from strandline.metastore.thrift.server import ThriftServer
+from strandline.metastore.thrift.serving import Serving
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +82,7 @@ def foreign_protocol(first: bytes) -> str | None:
 class Connection(asyncio.Protocol):
     """Serves one client of ``server``."""
 
-    def __init__(self, server: ThriftServer, connection_id: int) -> None:
+    def __init__(self, server: Serving, connection_id: int) -> None:
         self._server = server
         self._id = connection_id
         settings = server.settings

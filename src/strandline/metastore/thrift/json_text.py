@@ -13,7 +13,7 @@ import json
 import math
 from base64 import b64encode
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from strandline.metastore.thrift.field_table import (
     BOOL,
@@ -27,11 +27,18 @@ from strandline.metastore.thrift.field_table import (
     SET,
     STRING,
     STRUCT,
+    FieldTable,
     Type,
 )
 
-if TYPE_CHECKING:
-    from strandline.metastore.thrift.codec import Codec
+
+class StructReader(Protocol):
+    """What is needed of a codec: its table, and structs out of bytes."""
+
+    table: FieldTable
+
+    def decode_struct(self, name: str, data: bytes) -> dict[str, Any]: ...
+
 
 _TYPE_NAMES: Mapping[int, str] = {
     BOOL: "tf",
@@ -48,7 +55,7 @@ _TYPE_NAMES: Mapping[int, str] = {
 }
 
 
-def json_text(codec: Codec, struct: str, value: dict[str, Any] | bytes) -> str:
+def json_text(codec: StructReader, struct: str, value: dict[str, Any] | bytes) -> str:
     """The text of a struct whose values are known to fit it."""
     fields = codec.decode_struct(struct, value) if isinstance(value, bytes) else value
     parts = []
@@ -60,7 +67,9 @@ def json_text(codec: Codec, struct: str, value: dict[str, Any] | bytes) -> str:
     return "{" + ",".join(parts) + "}"
 
 
-def _text(codec: Codec, kind: Type, value: Any) -> str:  # Any: one of the types of the protocol
+def _text(
+    codec: StructReader, kind: Type, value: Any
+) -> str:  # Any: one of the types of the protocol
     if kind.wire == STRUCT:
         return json_text(codec, kind.name, value)
     if kind.key is not None and kind.value is not None:
@@ -83,7 +92,7 @@ def _text(codec: Codec, kind: Type, value: Any) -> str:  # Any: one of the types
     return str(int(value))
 
 
-def _key(codec: Codec, kind: Type, key: Any) -> str:
+def _key(codec: StructReader, kind: Type, key: Any) -> str:
     text = _text(codec, kind, key)
     return text if text[0] in '"[' else f'"{text}"'
 

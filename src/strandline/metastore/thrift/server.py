@@ -11,7 +11,7 @@ import errno
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -20,22 +20,10 @@ from strandline.metastore.thrift.base_service import BaseService
 from strandline.metastore.thrift.codec import HIVE_CODEC, Codec
 from strandline.metastore.thrift.connection import Connection
 from strandline.metastore.thrift.dispatch import Dispatcher
-from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES, REPLY, encode_head
+from strandline.metastore.thrift.messages import REPLY, encode_head
+from strandline.metastore.thrift.serving import Counters, ServerSettings
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """``idle_timeout`` is in seconds without a byte in or out; 0 keeps idle connections for ever.
-
-    ``max_pipelined_bytes`` bounds the requests of one connection that wait behind one in work.
-    """
-
-    max_connections: int = 1000
-    idle_timeout: float = 600.0
-    max_message_bytes: int = MAX_MESSAGE_BYTES
-    max_pipelined_bytes: int = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +50,6 @@ class ServerStatistics:
     foreign: Mapping[str, int]
 
 
-@dataclass(slots=True)
-class _Counters:
-    accepted: int = 0
-    refused: int = 0
-    idle_closed: int = 0
-    requests: int = 0
-    fast_answers: int = 0
-    exceptions: int = 0
-    failures: int = 0
-    protocol_errors: int = 0
-    bytes_received: int = 0
-    bytes_sent: int = 0
-    foreign: dict[str, int] = field(default_factory=dict)
-
-    def count_foreign(self, protocol: str) -> None:
-        self.foreign[protocol] = self.foreign.get(protocol, 0) + 1
-
-
 class ThriftServer:
     """Serves ``dispatcher`` on ``host`` and ``port`` (0: any free port) after `start`.
 
@@ -101,7 +71,7 @@ class ThriftServer:
         self.dispatcher = dispatcher
         self.settings = settings or ServerSettings()
         self.codec = codec
-        self.counters = _Counters()
+        self.counters = Counters()
         self.base = BaseService(started=int(now()), counters=self._shown_counters)
         self.reply_heads = {name.encode(): encode_head(REPLY, name) for name in codec.table.methods}
         # A task of a handler is kept here until it ends: its connection may end before it.
@@ -155,7 +125,7 @@ class ThriftServer:
 
     def statistics(self) -> ServerStatistics:
         counted = {
-            name: getattr(self.counters, name) for name in _Counters.__slots__ if name != "foreign"
+            name: getattr(self.counters, name) for name in Counters.__slots__ if name != "foreign"
         }
         return ServerStatistics(
             connections=len(self._connections),

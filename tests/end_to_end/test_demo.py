@@ -1,0 +1,84 @@
+"""The main job, end to end, as a user starts it: once with each client."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+CLIENTS = ("local", "http")
+SECONDS = 600
+
+
+def start(client: str, months: int, folder: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "strandline", "demo", "--client", client]
+    command += ["--months", str(months), "--folder", str(folder), *options]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(folder.parent)},
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """A short run with each client, side by side: most of each is waiting."""
+    started = {
+        client: start(client, 2, tmp_path_factory.mktemp(client) / "work") for client in CLIENTS
+    }
+    yield started
+    for process in started.values():
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def nodes_on(folder: Path) -> list[int]:
+    """The processes that serve a store below ``folder``."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "serve" in words and any(str(folder) in word for word in words):
+            found.append(process.pid)
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("client", CLIENTS)
+def test_every_check_of_the_main_job_holds(
+    runs: dict[str, subprocess.Popen[str]], client: str
+) -> None:
+    out, errors = runs[client].communicate(timeout=SECONDS)
+    assert runs[client].returncode == 0, out[-4000:] + errors[-4000:]
+    assert "FAILED" not in out
+    assert "57 of 57 checks hold" in out
+    assert "\x1b" not in out, "plain text where there is no terminal"
+    for number in range(1, 8):
+        assert f"\n{number}. " in out
+    assert nodes_on(Path(str(runs[client].args[7]))) == []  # type: ignore[index]  # a list
+
+
+@pytest.mark.spark
+def test_a_folder_that_is_in_use_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("x")
+    process = start("local", 1, tmp_path)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 64
+    assert "is not empty" in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_whole_year(client: str, tmp_path: Path) -> None:
+    process = start(client, 12, tmp_path / "work")
+    out, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, out[-4000:] + errors[-4000:]
+    assert "87 of 87 checks hold" in out
