@@ -52,7 +52,7 @@ GOLDEN: list[tuple[object, str]] = [
         " 03 6d3d31"  # location
         " 01 01 6b 01 76"  # parameters
         " 8001 01"  # created 64, last_access -1 (zigzag)
-        " 01 1100 01 00 00 01 01 73 00 00 00 00 00 00 00 00"  # storage, under its own header
+        " 01 1100 01 00 00 01 01 73 00 00 00 01 00 00 00 00"  # storage, under its own header
         " 01 02 01 63 03 696e74 00 01 64 03 696e74 01 01 78",  # columns
     ),
     (

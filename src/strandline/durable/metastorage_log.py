@@ -43,8 +43,7 @@ from strandline.metastorage import (
     Put,
     ValueIs,
 )
-from strandline.wire.codecs import UINT
-from strandline.wire.registry import decode, encode, open_record, register
+from strandline.wire.registry import decode, encode, open_record
 
 VERSION = "catalog.version"
 UPDATE = "catalog.update."
@@ -52,14 +51,6 @@ SNAPSHOT_VERSION = "catalog.snapshot.version"
 FENCE = "catalog.fence"
 APPEND = "catalog.append."
 PREFIX = "catalog."
-
-register(
-    FenceToken,
-    type_id=5,
-    version=1,
-    since="0.1.0",
-    fields=[("deploy_generation", UINT), ("epoch", UINT)],
-)
 
 
 def update_key(version: int) -> str:

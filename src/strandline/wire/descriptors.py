@@ -1,4 +1,4 @@
-"""The formats of the model's objects.
+"""The formats of the model's objects, and of the fence token.
 
 The layout of every object that has an id begins with id, id of the parent (0 where there is none)
 and name; that of every other object with its name. So these are read out of a record without
@@ -7,6 +7,7 @@ decoding the rest (`strandline.wire.stored`).
 
 from __future__ import annotations
 
+from strandline.fencing import FenceToken
 from strandline.model.descriptors import (
     ColumnDescriptor,
     ConfigEntry,
@@ -207,4 +208,11 @@ register(
     version=1,
     since="0.1.0",
     fields=[("name", TEXT), ("deploy_generation", UINT), ("epoch", UINT)],
+)
+register(
+    FenceToken,
+    type_id=5,
+    version=1,
+    since="0.1.0",
+    fields=[("deploy_generation", UINT), ("epoch", UINT)],
 )

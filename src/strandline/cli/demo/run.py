@@ -41,6 +41,7 @@ def run(folder: Path | None, *, client: str, months: int, keep: bool) -> bool:
         place = folder or Path(tempfile.mkdtemp(prefix="strandline-demo-"))
         if folder is None and not keep:
             stack.callback(shutil.rmtree, place, ignore_errors=True)
+        place.mkdir(parents=True, exist_ok=True)
         store = place / "store"
         report.heading(1, "A node, a process of its own, on an empty folder")
         node = NodeProcess(store)
