@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from strandline.durable.update import Change
-from strandline.metastore.notifications import DdlEvent, EndEvent, WriteEvent
-from strandline.metastore.rows import (
+from strandline.metastore.store.notifications import DdlEvent, EndEvent, WriteEvent
+from strandline.metastore.store.rows import (
     ColumnStatistics,
     DataFileRow,
     DeleteFileRow,

@@ -9,11 +9,11 @@ from sqlalchemy import Connection
 
 from strandline.clock import HybridClock
 from strandline.errors import Fenced
-from strandline.metastore.cached_store import CachedStore, ZoneAssignment
-from strandline.metastore.notifications import Notification, NotificationLog
-from strandline.metastore.object_store import ObjectStore, ProjectsDdl, SqlObjectStore
-from strandline.metastore.rows import DataFileRow, NewRow, Row, RowKind, new_file
-from strandline.metastore.transaction_events import TransactionEvents
+from strandline.metastore.cache.cached_store import CachedStore, ZoneAssignment
+from strandline.metastore.store.notifications import Notification, NotificationLog
+from strandline.metastore.store.object_store import ObjectStore, ProjectsDdl, SqlObjectStore
+from strandline.metastore.store.rows import DataFileRow, NewRow, Row, RowKind, new_file
+from strandline.metastore.store.transaction_events import TransactionEvents
 from strandline.sql import open_engine, sqlite_url
 from strandline.transactions import Transactions
 from tests.transactions.catalogs import Catalogs, Table

@@ -28,7 +28,7 @@ from strandline.errors import (
     WrongEnvironment,
 )
 from strandline.fencing import FenceToken
-from strandline.metastore.cached_store import CachedStore
+from strandline.metastore.cache.cached_store import CachedStore
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node, membership
 from strandline.sql import Database, FenceRow

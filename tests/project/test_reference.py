@@ -21,12 +21,12 @@ from strandline.config import Settings
 from strandline.errors import StrandlineError
 from strandline.metastorage import sqlite_tables
 from strandline.metastorage.store import MAX_VALUE_BYTES
-from strandline.metastore import http_app
-from strandline.metastore import tables as metastore_tables
 from strandline.metastore.hive import java_regex, notification_methods
 from strandline.metastore.hive.registry import METHODS
-from strandline.metastore.json_forms import snake_case
-from strandline.metastore.session_calls import CALLS
+from strandline.metastore.session import http_app
+from strandline.metastore.session.calls import CALLS
+from strandline.metastore.session.json_forms import snake_case
+from strandline.metastore.store import tables as metastore_tables
 from strandline.metastore.thrift import ServerSettings, scanner
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
 from strandline.model import identifiers, types

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strandline.catalog.commands import CreateSchema, DropSchema
-from strandline.metastore.session import Session
+from strandline.metastore.interface import Session
 from strandline.node import Node
 from strandline.spark import Tables, configure
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from strandline.metastore.session import AsOf
+from strandline.metastore.interface import AsOf
 from strandline.spark import Tables
 from strandline.spark.folder import folder_path
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.metastore.rows import ColumnStatistics
+from strandline.metastore.store.rows import ColumnStatistics
 from strandline.spark.footers import (
     MAX_BOUND,
     column_statistics,

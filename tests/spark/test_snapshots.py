@@ -27,7 +27,7 @@ from strandline.errors import (
     Unavailable,
     VersionNotFound,
 )
-from strandline.metastore.session import Snapshot
+from strandline.metastore.interface import Snapshot
 from strandline.model.types import STRING
 from strandline.node import Node
 from strandline.spark import Tables

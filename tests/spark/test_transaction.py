@@ -18,7 +18,7 @@ from strandline.errors import (
     UnsupportedOperation,
     WriteConflict,
 )
-from strandline.metastore.session import Staged
+from strandline.metastore.interface import Staged
 from strandline.model.types import STRING
 from strandline.spark import Counts, Tables
 from strandline.spark import transaction as transaction_module

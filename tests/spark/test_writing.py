@@ -14,7 +14,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 
 from strandline.catalog.commands import CreateSchema
-from strandline.metastore.rows import ColumnStatistics, DataFileRow
+from strandline.metastore.store.rows import ColumnStatistics, DataFileRow
 from strandline.spark import Counts, Tables
 from strandline.spark.footers import file_ids
 from strandline.spark.schemas import file_schema

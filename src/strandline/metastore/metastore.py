@@ -22,9 +22,9 @@ from strandline.catalog import Applied, Catalog, CatalogManager, Command
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import Conflict, ObjectNotFound, VersionNotFound
-from strandline.metastore.object_store import ObjectStore
-from strandline.metastore.projection import Projector
-from strandline.metastore.session import PRESENT, AsOf, ResolvedTable, Snapshot
+from strandline.metastore.interface import PRESENT, AsOf, ResolvedTable, Snapshot
+from strandline.metastore.store.object_store import ObjectStore
+from strandline.metastore.store.projection import Projector
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
 from strandline.model.identifiers import QualifiedName
 from strandline.transactions import Transactions

@@ -18,14 +18,14 @@ from strandline.config import Settings
 from strandline.durable import MetastorageLog
 from strandline.errors import InvalidInput
 from strandline.metastorage import SqliteMetastorage
-from strandline.metastore.cached_store import CachedStore
-from strandline.metastore.local_session import LocalSession
+from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.metastore import Metastore
-from strandline.metastore.notifications import NotificationLog
-from strandline.metastore.object_store import SqlObjectStore
-from strandline.metastore.projection import ProjectedCatalogs, Projector
-from strandline.metastore.transaction_events import TransactionEvents
-from strandline.metastore.warehouse import Warehouse
+from strandline.metastore.session.local_session import LocalSession
+from strandline.metastore.store.notifications import NotificationLog
+from strandline.metastore.store.object_store import SqlObjectStore
+from strandline.metastore.store.projection import ProjectedCatalogs, Projector
+from strandline.metastore.store.transaction_events import TransactionEvents
+from strandline.metastore.store.warehouse import Warehouse
 from strandline.node.membership import Guard, join_or_create, new_member_id
 from strandline.sql import Database, open_engine, sqlite_url, stored_time
 from strandline.transactions import Transactions, TransactionStatistics

@@ -18,7 +18,7 @@ import uvicorn
 from strandline.config import Settings
 from strandline.errors import AddressInUse, InvalidInput
 from strandline.metastore.hive import HiveMetastoreService
-from strandline.metastore.http_app import application
+from strandline.metastore.session.http_app import application
 from strandline.metastore.thrift import ThriftServer
 from strandline.node.node import Node
 

@@ -1,7 +1,7 @@
 """Transactional tables for PySpark: create, append, delete, and read at any snapshot.
 
 Needs the extra ``spark``. No row passes through the metastore: Spark reads and writes Parquet
-files, and a `strandline.metastore.session.Session` says which.
+files, and a `strandline.metastore.interface.Session` says which.
 """
 
 try:

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from strandline.errors import Unavailable, WriteConflict
-from strandline.metastore.warehouse import Warehouse
+from strandline.metastore.store.warehouse import Warehouse
 
 STAGING = "_staging"
 DELETES = "_deletes"

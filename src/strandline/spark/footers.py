@@ -27,7 +27,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strandline.metastore.rows import ColumnStatistics
+from strandline.metastore.store.rows import ColumnStatistics
 
 MAX_BOUND = 64
 _FIELD_ID = b"PARQUET:field_id"

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from strandline.errors import CorruptData
-from strandline.metastore.rows import DeleteFileRow
+from strandline.metastore.store.rows import DeleteFileRow
 from strandline.spark.folder import TableFolder
 
 SCHEMA = pa.schema(

@@ -23,8 +23,8 @@ from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 
 from strandline.errors import CorruptData, Unavailable
-from strandline.metastore.rows import DataFileRow
-from strandline.metastore.session import AsOf, ResolvedTable, Session, TableFiles
+from strandline.metastore.interface import AsOf, ResolvedTable, Session, TableFiles
+from strandline.metastore.store.rows import DataFileRow
 from strandline.model.identifiers import QualifiedName
 from strandline.spark.folder import folder_path, spark_path
 from strandline.spark.positions import Bitmap, bitmap_table, deleted_rows, read_bitmaps

@@ -24,7 +24,7 @@ from pyspark.sql import types as spark_types
 
 from strandline.catalog.commands import ColumnDefinition
 from strandline.errors import UnsupportedOperation
-from strandline.metastore.session import ResolvedTable
+from strandline.metastore.interface import ResolvedTable
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
 from strandline.model.identifiers import normalize
 from strandline.model.type_json import FIELD_ID_KEY, parse_schema_json, schema_json

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from strandline.clock import Timestamp, parse_timestamp
 from strandline.errors import InvalidInput, ObjectNotFound, Unavailable
-from strandline.metastore.session import AsOf, ResolvedTable, Session, Snapshot
+from strandline.metastore.interface import AsOf, ResolvedTable, Session, Snapshot
 from strandline.model.identifiers import QualifiedName, normalize
 from strandline.transactions import Hold, ValidWriteIdList
 

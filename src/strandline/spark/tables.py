@@ -10,7 +10,7 @@ from pyspark.sql import types as spark_types
 
 from strandline.catalog.commands import DEFAULT_SCHEMA, CreateTable, TableDefinition
 from strandline.errors import InvalidInput
-from strandline.metastore.session import AsOf, ResolvedTable, Session, Snapshot
+from strandline.metastore.interface import AsOf, ResolvedTable, Session, Snapshot
 from strandline.model.descriptors import properties as canonical_properties
 from strandline.model.identifiers import QualifiedName
 from strandline.spark.scans import live_rows

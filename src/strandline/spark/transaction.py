@@ -33,9 +33,9 @@ from strandline.errors import (
     Unavailable,
     UnsupportedOperation,
 )
-from strandline.metastore.keep_alive import OpenTransaction, transaction_scope
-from strandline.metastore.rows import DataFileRow, DeleteFileRow
-from strandline.metastore.session import AsOf, ResolvedTable, Session, TableFiles
+from strandline.metastore.interface import AsOf, ResolvedTable, Session, TableFiles
+from strandline.metastore.session.keep_alive import OpenTransaction, transaction_scope
+from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
 from strandline.spark.conforming import conform
 from strandline.spark.folder import TableFolder
 from strandline.spark.positions import (

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
 
 from strandline.errors import InvalidInput, StrandlineError
-from strandline.metastore.rows import DataFileRow
+from strandline.metastore.store.rows import DataFileRow
 from strandline.model.descriptors import TableDescriptor
 from strandline.spark.conforming import Conformed
 from strandline.spark.folder import TableFolder, spark_path

@@ -9,7 +9,7 @@ import pytest
 from hive_metastore.ttypes import FieldSchema, NotificationEventRequest, Partition
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
-from strandline.metastore.rows import DataFileRow
+from strandline.metastore.store.rows import DataFileRow
 from strandline.model.types import INT
 from tests.metastore.hive.hive_node import HiveNode, storage, table
 

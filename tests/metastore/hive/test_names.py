@@ -11,7 +11,7 @@ from strandline.metastore.hive.names import (
     split_schema,
     without_catalog,
 )
-from strandline.metastore.session import PRESENT, AsOf
+from strandline.metastore.interface import PRESENT, AsOf
 
 TIME = parse_timestamp("2026-11-20T10:00:00Z")
 

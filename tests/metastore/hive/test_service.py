@@ -17,7 +17,7 @@ from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefi
 from strandline.config import Settings
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.hive.registry import METHODS, Call
-from strandline.metastore.rows import PartitionRow, new_partition
+from strandline.metastore.store.rows import PartitionRow, new_partition
 from strandline.metastore.thrift import HIVE_METASTORE, ApplicationException, ConnectionInfo
 from strandline.model.types import INT
 from strandline.node import Node

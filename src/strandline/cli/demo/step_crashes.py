@@ -14,7 +14,7 @@ from typing import Any
 from strandline.catalog.commands import AddColumns, ColumnDefinition
 from strandline.cli.demo.context import Demo, rows
 from strandline.errors import StrandlineError, Unavailable
-from strandline.metastore.session import Session
+from strandline.metastore.interface import Session
 from strandline.model.types import STRING
 from strandline.spark import Tables
 

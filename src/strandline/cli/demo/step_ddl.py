@@ -5,7 +5,7 @@ from __future__ import annotations
 from strandline.catalog.commands import AddColumns, ColumnDefinition
 from strandline.cli.demo.context import FLIGHTS, Demo, flight_aggregates, one
 from strandline.clock import Timestamp
-from strandline.metastore.session import AsOf
+from strandline.metastore.interface import AsOf
 from strandline.model.types import STRING
 
 STEP = "5 time travel"

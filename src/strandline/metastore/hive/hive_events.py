@@ -35,7 +35,7 @@ from strandline.metastore.hive.partition_rows import Partitioned
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.transactional import transactional_struct
 from strandline.metastore.metastore import Metastore
-from strandline.metastore.notifications import (
+from strandline.metastore.store.notifications import (
     ABORT,
     COMMIT,
     SET_LOCATION,
@@ -43,7 +43,7 @@ from strandline.metastore.notifications import (
     DdlEvent,
     Notification,
 )
-from strandline.metastore.rows import DataFileRow, PartitionRow, Row, RowKind
+from strandline.metastore.store.rows import DataFileRow, PartitionRow, Row, RowKind
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, ViewDescriptor
 from strandline.wire import decode

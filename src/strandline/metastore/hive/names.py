@@ -12,7 +12,7 @@ import re
 from strandline.catalog import DEFAULT_DATABASE
 from strandline.clock import parse_timestamp
 from strandline.errors import InvalidName, ObjectNotFound, UnsupportedOperation
-from strandline.metastore.session import PRESENT, AsOf
+from strandline.metastore.interface import PRESENT, AsOf
 from strandline.model.identifiers import split_version
 
 _WITH_CATALOG = re.compile(r"@([^#@]*)#(.*)", re.DOTALL)

@@ -30,8 +30,8 @@ from strandline.metastore.hive.partition_rows import Partitioned
 from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.transactional import refuse_content_change
-from strandline.metastore.rows import PartitionRow, Row, RowKind, new_partition
-from strandline.metastore.warehouse import Moved
+from strandline.metastore.store.rows import PartitionRow, Row, RowKind, new_partition
+from strandline.metastore.store.warehouse import Moved
 from strandline.model.descriptors import TableDescriptor, TableKind
 
 logger = logging.getLogger(__name__)

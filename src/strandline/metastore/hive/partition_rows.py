@@ -25,8 +25,8 @@ from strandline.metastore.hive.storage import (
     shown_columns,
     storage_struct,
 )
-from strandline.metastore.rows import PartitionRow
-from strandline.metastore.warehouse import relative_location, resolve_location
+from strandline.metastore.store.rows import PartitionRow
+from strandline.metastore.store.warehouse import relative_location, resolve_location
 from strandline.model.descriptors import TableDescriptor, properties
 from strandline.model.types import DataType
 

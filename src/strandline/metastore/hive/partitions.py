@@ -16,7 +16,7 @@ from strandline.metastore.hive.partition_names import partition_values
 from strandline.metastore.hive.partition_rows import Partitioned
 from strandline.metastore.hive.registry import Call, reads
 from strandline.metastore.hive.storage import Struct
-from strandline.metastore.rows import PartitionRow, Row, RowKind
+from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.model.descriptors import TableDescriptor
 
 T = TypeVar("T")

@@ -19,15 +19,15 @@ from strandline.catalog import Catalog, Relation
 from strandline.clock import Timestamp, format_timestamp
 from strandline.durable.contents import Namespace
 from strandline.errors import ObjectNotFound
-from strandline.metastore.cached_store import CachedStore
+from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.hive.conversion import table_struct, view_struct
 from strandline.metastore.hive.locations import hadoop_location
 from strandline.metastore.hive.names import shown_schema, split_schema
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.transactional import transactional_struct
+from strandline.metastore.interface import PRESENT, AsOf
 from strandline.metastore.metastore import Metastore
-from strandline.metastore.rows import PARAMETERS_NAME, Row, RowKind, TableParametersRow
-from strandline.metastore.session import PRESENT, AsOf
+from strandline.metastore.store.rows import PARAMETERS_NAME, Row, RowKind, TableParametersRow
 from strandline.model.descriptors import (
     Properties,
     SchemaDescriptor,

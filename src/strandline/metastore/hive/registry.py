@@ -20,8 +20,8 @@ from strandline.catalog import Applied, Command
 from strandline.errors import InvalidInput
 from strandline.metastore.hive.reading import Reading
 from strandline.metastore.metastore import Metastore
-from strandline.metastore.notifications import NotificationLog
-from strandline.metastore.warehouse import Warehouse
+from strandline.metastore.store.notifications import NotificationLog
+from strandline.metastore.store.warehouse import Warehouse
 
 
 class Kind(Enum):

@@ -45,11 +45,11 @@ from strandline.metastore.hive.kept_answers import KeptAnswers, KeptAnswersStati
 from strandline.metastore.hive.reading import MustWait, Reading
 from strandline.metastore.hive.registry import METHODS, Call, Kind, Method
 from strandline.metastore.metastore import Metastore
-from strandline.metastore.notifications import NotificationLog
+from strandline.metastore.store.notifications import NotificationLog
+from strandline.metastore.store.warehouse import Warehouse
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.dispatch import ConnectionInfo, Dispatcher, Encoded
 from strandline.metastore.thrift.messages import ApplicationException
-from strandline.metastore.warehouse import Warehouse
 
 DEFAULT_KEPT_BYTES = 64 << 20
 ANONYMOUS = "anonymous"

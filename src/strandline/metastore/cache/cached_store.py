@@ -1,0 +1,368 @@
+"""`CachedStore`: a node's memory of the object store, with the same interface.
+
+The problem: reads of table and partition metadata come by the thousand, and each must see exactly
+the committed writes of its own snapshot, although several nodes write. Asking the store each time
+is exact and slow; a cache that follows with some delay is fast and shows torn or old writes.
+
+The model. The cache holds the rows themselves, by write id (`replicas`), and
+follows the notification log: a staging brings rows under an id that is open, the commit event makes
+all ids of its transaction committed in one step, an abort drops them. A read presents the list of
+write ids that it took at its start. It is answered from memory exactly when every id that its list
+has committed is committed here, and the rows are filtered by the *reader's* list, so old and new
+snapshots alike get their exact answer. Otherwise the store answers, at the reader's list. How far
+the cache lags behind therefore decides how fast an answer is, never which.
+
+A read without a list (plain tables) asks for the present. It is answered from memory if the log was
+applied up to its head not longer than ``staleness`` seconds ago; with 0, if the head is where it
+was. One look at the head serves all who wait for it; who cannot get one reads the store.
+
+What must stay true:
+
+* a table is loaded at one point: rows, list and event number from one SQL snapshot. Events that
+  come while it loads are kept for it, and those that the snapshot reflects are left out;
+* events are applied in order, each by one swap under the lock: no reader finds one table of a
+  transaction committed and another not, except through its own lists;
+* an event that cannot be applied evicts the tables that it is about and is counted; it stops
+  nobody. A log that cannot be read is another matter: nothing is skipped;
+* a node's own writes take the same way: a call returns after its event is applied here;
+* eviction just forgets. Memory is bounded; what went unused longest goes first.
+
+Rejected: one value an entry with a flag "committed" (two open transactions break it), and with the
+set of those pending (older readers never hit).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from strandline.metastore.cache.follower import Follower
+from strandline.metastore.cache.log_applier import BATCH, LogApplier
+from strandline.metastore.cache.replica_set import ReplicaSet
+from strandline.metastore.cache.replicas import Replica
+from strandline.metastore.store.notifications import NotificationLog
+from strandline.metastore.store.object_store import ObjectStore, SqlObjectStore
+from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind
+from strandline.metastore.store.staging import PlainChange, Staged
+from strandline.transactions import Transactions, ValidWriteIdList
+
+DEFAULT_STALENESS = 1.0
+DEFAULT_MEMORY_BYTES = 256 << 20
+MAX_LOCATIONS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneAssignment:
+    """Into how many partitions the zone of a table is split, and which of them are held here."""
+
+    partitions: int = 1
+    held: frozenset[int] = frozenset({0})
+
+
+WHOLE = ZoneAssignment()
+"""The default zone: one partition, held by every node."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedStoreStatistics:
+    """Counts since the start; ``size`` is in bytes, about.
+
+    A miss is a read that the store answered. ``poisoned`` events evicted their tables. ``failures``
+    are rounds of the follower that failed; ``last_failure`` says why.
+    """
+
+    hits: int
+    misses: int
+    replicas: int
+    rows: int
+    size: int
+    loads: int
+    evictions: int
+    poisoned: int
+    applied_event: int
+    following: bool
+    failures: int
+    last_failure: str | None
+
+
+class KnownLocations:
+    """Places of managed tables, until an event moves one. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._places: dict[int, str] = {}
+        self.moves = 0
+
+    def get(self, table_id: int) -> str | None:
+        """The place of a table, as of the events that were applied."""
+        return self._places.get(table_id)
+
+    def put(self, table_id: int, location: str, *, moves: int) -> None:
+        """Remember a place that was read while `moves` was this."""
+        with self._lock:
+            if moves == self.moves:
+                if len(self._places) >= MAX_LOCATIONS:
+                    self._places.clear()
+                self._places[table_id] = location
+
+    def forget(self, table_id: int | None) -> None:
+        """A table was moved; None: any may have been."""
+        with self._lock:
+            self.moves += 1
+            if table_id is None:
+                self._places.clear()
+            else:
+                self._places.pop(table_id, None)
+
+
+class CachedStore(ObjectStore):
+    """See the module. Safe to use from several threads.
+
+    ``zones`` tells for a table which zone partitions are held here. ``staleness`` is in seconds,
+    measured by ``monotonic``.
+    """
+
+    applier = LogApplier
+    """What follows the log; a test of the tests puts a faulty one here."""
+
+    def __init__(
+        self,
+        store: SqlObjectStore,
+        notifications: NotificationLog,
+        transactions: Transactions,
+        *,
+        zones: Callable[[int], ZoneAssignment] = lambda table_id: WHOLE,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        staleness: float = DEFAULT_STALENESS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._zones = zones
+        self._replicas = ReplicaSet(applied_event=notifications.head(), memory_bytes=memory_bytes)
+        self._locations = KnownLocations()
+        self._applier = self.applier(
+            store,
+            notifications,
+            transactions,
+            self._replicas,
+            on_move=self._locations.forget,
+            staleness=staleness,
+            monotonic=monotonic,
+        )
+        self._follower = Follower(self._applier.follow, name="cache-applier")
+        self._hits = self._misses = 0
+
+    # -- life
+
+    def start(self) -> None:
+        """Follow the notification log in a thread of its own until `stop`."""
+        self._follower.start()
+
+    def stop(self) -> None:
+        """Stop following. Reads and writes go on, and apply what they need by themselves."""
+        self._follower.stop()
+
+    @property
+    def applied_event(self) -> int:
+        """The last event of the notification log that is applied here."""
+        return self._replicas.applied_event
+
+    def statistics(self) -> CachedStoreStatistics:
+        """What is held, and how it did."""
+        held = self._replicas.statistics()
+        failure = self._follower.last_failure
+        return CachedStoreStatistics(
+            hits=self._hits,
+            misses=self._misses,
+            replicas=held.replicas,
+            rows=held.rows,
+            size=held.size,
+            loads=held.loads,
+            evictions=held.evictions,
+            poisoned=held.poisoned,
+            applied_event=held.applied_event,
+            following=self._follower.running(),
+            failures=self._follower.failures,
+            last_failure=None if failure is None else f"{type(failure).__name__}: {failure}",
+        )
+
+    # -- reading
+
+    def rows(
+        self,
+        table_id: int,
+        kind: RowKind,
+        *,
+        write_ids: ValidWriteIdList | None,
+        names: Collection[str] | None = None,
+    ) -> list[Row]:
+        answer = self._answer(table_id, kind, write_ids)
+        if answer is None:
+            return self._store.rows(table_id, kind, write_ids=write_ids, names=names)
+        return _picked(answer, names)
+
+    def row(
+        self, table_id: int, kind: RowKind, name: str, *, write_ids: ValidWriteIdList | None
+    ) -> Row | None:
+        answer = self._answer(table_id, kind, write_ids)
+        if answer is None:
+            return self._store.row(table_id, kind, name, write_ids=write_ids)
+        return answer.get(name)
+
+    def known_rows(
+        self,
+        table_id: int,
+        kind: RowKind,
+        *,
+        write_ids: ValidWriteIdList | None,
+        names: Collection[str] | None = None,
+    ) -> list[Row] | None:
+        """`rows`, if memory can answer without waiting for anything; else None."""
+        answer = self._known_answer(table_id, kind, write_ids, at_once=True)
+        if answer is None:
+            return None
+        self._hits += 1
+        return _picked(answer, names)
+
+    def location(self, table_id: int) -> str | None:
+        found = self.known_location(table_id)
+        if found is not None:
+            return found
+        moves = self._locations.moves
+        found = self._store.location(table_id)
+        if found is not None:
+            self._locations.put(table_id, found, moves=moves)
+        return found
+
+    def known_location(self, table_id: int) -> str | None:
+        """`location`, if memory can prove it without waiting; else None."""
+        moves, found = self._locations.moves, self._locations.get(table_id)
+        if found is None or not self._applier.is_at_head():
+            return None
+        # Nothing moved before the log was seen to end; what moves later came after this read.
+        return found if moves == self._locations.moves else None
+
+    def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[Removal]]:
+        return self._store.rows_of_write(table_id, write_id)
+
+    def _answer(
+        self, table_id: int, kind: RowKind, write_ids: ValidWriteIdList | None
+    ) -> Mapping[str, Row] | None:
+        """The visible rows by name; None where the store has to answer."""
+        answer = None
+        if write_ids is not None or self._applier.is_level():
+            answer = self._known_answer(table_id, kind, write_ids, at_once=False)
+        if answer is None:
+            self._misses += 1
+        else:
+            self._hits += 1
+        return answer
+
+    def _known_answer(
+        self,
+        table_id: int,
+        kind: RowKind,
+        write_ids: ValidWriteIdList | None,
+        *,
+        at_once: bool,
+    ) -> Mapping[str, Row] | None:
+        if at_once and write_ids is None and not self._applier.is_known_level():
+            return None
+        zone = self._zones(table_id)
+        partitions = range(zone.partitions)
+        replicas = self._replicas.get(table_id, partitions)
+        if replicas is None and not at_once and self._load(table_id, zone):
+            replicas = self._replicas.get(table_id, partitions)
+        if replicas is None:
+            return None
+        return self._shown(replicas, kind, write_ids)
+
+    def _shown(
+        self, replicas: Sequence[Replica], kind: RowKind, write_ids: ValidWriteIdList | None
+    ) -> Mapping[str, Row] | None:
+        reader = replicas[0].committed if write_ids is None else write_ids
+        if not all(replica.can_tell(reader) for replica in replicas):
+            return None
+        if len(replicas) == 1:
+            return replicas[0].visible(kind, reader)
+        merged: dict[str, Row] = {}
+        for replica in replicas:
+            merged |= replica.visible(kind, reader)
+        return dict(sorted(merged.items()))
+
+    def _load(self, table_id: int, zone: ZoneAssignment) -> bool:
+        """Read a table from the store into memory; False if that is not possible now."""
+        if not zone.held.issuperset(range(zone.partitions)):
+            return False
+        load = self._replicas.begin_load(table_id)
+        if load is None:
+            return False
+        replicas = None
+        try:
+            contents = self._store.contents(table_id, max_bytes=self._replicas.memory_bytes)
+            if contents is not None:
+                replicas = [
+                    Replica.of(contents, table_id=table_id, zone_partition=partition)
+                    for partition in range(zone.partitions)
+                ]
+        except BaseException:
+            self._replicas.finish_load(load, None)
+            raise
+        if replicas is None:
+            self._replicas.refuse_load(load)
+            return False
+        self._replicas.finish_load(load, replicas)
+        return True
+
+    # -- writing: the store writes, and its event is applied before the call returns
+
+    def stage(
+        self,
+        txn_id: int,
+        table_id: int,
+        *,
+        add: Sequence[NewRow] = (),
+        remove: Collection[int] = (),
+        touch: Collection[int] = (),
+    ) -> Staged:
+        staged = self._store.stage(txn_id, table_id, add=add, remove=remove, touch=touch)
+        self._applier.apply_own()
+        return staged
+
+    @contextmanager
+    def change(self, table_id: int, *, author: str) -> Iterator[PlainChange]:
+        with self._store.change(table_id, author=author) as change:
+            yield change
+        self._applier.apply_own()
+
+    def set_location(self, connection: Connection | None, table_id: int, location: str) -> None:
+        self._store.set_location(connection, table_id, location)
+        if connection is None:
+            self._applier.apply_own()
+
+    # -- following the log
+
+    def apply(self, limit: int = BATCH) -> int:
+        """Apply the next events of the notification log, at most ``limit``; how many it were.
+
+        Raises `Unavailable` if the store cannot be read; then nothing was skipped.
+        """
+        return self._applier.apply(limit)
+
+    def catch_up(self) -> None:
+        """Apply the log up to its head as it is now.
+
+        For what this node writes by other ways than this store: commits, aborts and DDL.
+        """
+        self._applier.catch_up()
+
+
+def _picked(answer: Mapping[str, Row], names: Collection[str] | None) -> list[Row]:
+    if names is None:
+        return list(answer.values())
+    return [answer[name] for name in sorted(set(names)) if name in answer]

@@ -1,0 +1,211 @@
+"""Following the notification log: how events become changes of replicas, and who is level with it.
+
+Events are read in batches and applied one by one, in order, by whichever thread has the lock. What
+reads from SQL happens before the lock of the replicas is taken.
+
+*Level* means: every event that the log had at some moment is applied. The proof is the mark of the
+store, taken before the head was read: while it does not move, nothing was committed, so the
+head is where it was. Marks cost microseconds, so a reader of the present can ask each time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from strandline.errors import Stopping, StrandlineError, Unavailable
+from strandline.metastore.cache.replica_set import Change, ReplicaSet
+from strandline.metastore.store.notifications import (
+    ABORT,
+    COMMIT,
+    SET_LOCATION,
+    WRITE,
+    Notification,
+    NotificationLog,
+)
+from strandline.metastore.store.object_store import SqlObjectStore
+from strandline.transactions import Transactions
+
+logger = logging.getLogger(__name__)
+
+BATCH = 256
+"""Events that are read and applied at once."""
+ROUND_SECONDS = 0.25
+SHORTEST_PATIENCE = 0.05
+"""Seconds that a reader of the present waits for another one's look at the head, at least."""
+
+_MOVING_VERBS = frozenset({"create_table", "rename_table", "drop_table", SET_LOCATION})
+
+
+class _Level(NamedTuple):
+    """The log was applied up to its head: the store's mark then, and when that was."""
+
+    mark: int
+    at: float
+
+
+class LogApplier:
+    """See the module. ``on_move`` is told of each table whose place changes; None: of any."""
+
+    def __init__(
+        self,
+        store: SqlObjectStore,
+        notifications: NotificationLog,
+        transactions: Transactions,
+        replicas: ReplicaSet,
+        *,
+        on_move: Callable[[int | None], None],
+        staleness: float,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._notifications = notifications
+        self._transactions = transactions
+        self._replicas = replicas
+        self._on_move = on_move
+        self._staleness = staleness
+        self._monotonic = monotonic
+        self._applying = threading.Lock()
+        self._checking = threading.Lock()
+        self._level: _Level | None = None
+
+    # -- applying
+
+    def apply(self, limit: int) -> int:
+        """Apply the next events, at most ``limit``; how many it were. Threads wait for each other.
+
+        Raises `Unavailable` if the store cannot be read; then nothing was skipped.
+        """
+        with self._applying:
+            applied = self._replicas.applied_event
+            events = self._notifications.read(applied, limit=limit)
+            if events and events[0].event_id != applied + 1:
+                # The log was cleaned behind us: what happened in between cannot be known.
+                self._replicas.restart(events[0].event_id - 1)
+                self._on_move(None)
+            for event in events:
+                self._apply_event(event)
+            return len(events)
+
+    def _apply_event(self, event: Notification) -> None:
+        if event.verb in _MOVING_VERBS:
+            self._on_move(event.table_id)
+        try:
+            changes = self._changes(event)
+        except (Unavailable, Stopping):
+            raise
+        except Exception:
+            logger.exception("event %d (%s) cannot be read", event.event_id, event.verb)
+            self._replicas.skip(event.event_id, poisoned=self._tables_of(event))
+            return
+        self._replicas.apply(event.event_id, changes)
+
+    def _changes(self, event: Notification) -> list[tuple[int, Change]]:
+        """What an event does to the replicas, by table id."""
+        number = event.event_id
+        if event.verb == WRITE and event.table_id is not None and event.write_id is not None:
+            if not self._replicas.follows(event.table_id):
+                return []
+            body, write_id = event.write(), event.write_id
+            rows = self._store.staged_rows(event.table_id, write_id, body)
+            return [
+                (event.table_id, lambda held: held.staged(number, write_id, rows, body.removed))
+            ]
+        if event.verb == COMMIT:
+            return [(t, committing(number, w)) for t, w in event.end().writes]
+        if event.verb == ABORT:
+            return [(t, aborting(number, w)) for t, w in event.end().writes]
+        return []
+
+    def _tables_of(self, event: Notification) -> Collection[int] | None:
+        """The tables that an event is about, without its body; None if that cannot be told."""
+        if event.table_id is not None:
+            return (event.table_id,)
+        try:
+            if event.txn_id is not None:
+                return [t for t, _ in self._transactions.write_id_pairs(event.txn_id)]
+        except StrandlineError:
+            logger.exception("nor can the tables of transaction %d be told", event.txn_id)
+        return None
+
+    # -- being level
+
+    def is_at_head(self) -> bool:
+        """Whether every event of the log is applied, as far as that can be told at once."""
+        level = self._level
+        return level is not None and level.mark == self._notifications.mark()
+
+    def is_known_level(self) -> bool:
+        """Whether memory is fresh enough for the present, as far as can be told at once."""
+        level = self._level
+        if level is None:
+            return False
+        if self._staleness > 0 and self._monotonic() - level.at <= self._staleness:
+            return True
+        return self.is_at_head()
+
+    def is_level(self) -> bool:
+        """Whether memory is fresh enough for the present; looks at the head if it must.
+
+        False if that cannot be learned soon enough: the store has to be read.
+        """
+        if self.is_known_level():
+            return True
+        if not self._checking.acquire(timeout=max(self._staleness, SHORTEST_PATIENCE)):
+            return False
+        try:
+            return self._look(batches=1)
+        except (Unavailable, Stopping):
+            logger.warning("the head of the notification log cannot be read", exc_info=True)
+            return False
+        finally:
+            self._checking.release()
+
+    def catch_up(self) -> None:
+        """Apply the log up to its head as it is now."""
+        with self._checking:
+            self._look()
+
+    def apply_own(self) -> None:
+        """Apply what this node has just written. It is written, whatever happens here."""
+        try:
+            self.catch_up()
+        except StrandlineError:
+            logger.warning("an own write could not be applied to memory yet", exc_info=True)
+            self._level = None  # reads of the present look at the log before they answer
+
+    def follow(self) -> None:
+        """Wait until something was committed, for a bounded time, and catch up."""
+        level = self._level
+        if level is not None:
+            self._notifications.wait(level.mark, timeout=ROUND_SECONDS)
+        self.catch_up()
+
+    def _look(self, *, batches: int | None = None) -> bool:
+        """Apply up to the head, under the lock; False if that takes more than so many batches.
+
+        Who waited for the lock may find that the look of the one before serves him too.
+        """
+        at, mark = self._monotonic(), self._notifications.mark()
+        level = self._level
+        if level is None or level.mark != mark:
+            head = self._notifications.head()
+            while self._replicas.applied_event < head:
+                if batches == 0:
+                    return False
+                batches = None if batches is None else batches - 1
+                self.apply(BATCH)
+        self._level = _Level(mark, at)
+        return True
+
+
+def committing(event_id: int, write_id: int) -> Change:
+    """The change that commits a write id."""
+    return lambda replica: replica.with_commit(event_id, write_id)
+
+
+def aborting(event_id: int, write_id: int) -> Change:
+    """The change that aborts a write id."""
+    return lambda replica: replica.with_abort(event_id, write_id)

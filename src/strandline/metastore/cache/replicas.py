@@ -1,0 +1,197 @@
+"""Replicas: a table's rows in memory, as an immutable value.
+
+A replica holds the rows of one table that belong to one zone partition, by the write id that added
+them, with what each write id removed, and the list of write ids that are committed *here*. Rows of
+open transactions are in it: present, under a write id that is not committed.
+
+    staged:     the rows of a write id are there, the id is open
+    committed:  the id counts as committed; no row moves
+    aborted:    the id counts as aborted, its rows are dropped
+
+Each gives a new value that shares what did not change, so a reader works on the one it took while
+the next one is made, and the cost is that of the change.
+
+What a list L shows can be told here if everything that L has committed is committed here. Then all
+rows of those write ids are present (a transaction stages before it commits), and no later event can
+change them: neither rows nor removals are added to a committed write id. So the answer for L stays
+the same in every later replica, and is remembered (`Answers`) by what L shows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from immutables import Map
+
+from strandline.errors import CorruptData
+from strandline.metastore.store.row_queries import TableContents
+from strandline.metastore.store.rows import TABLE_LEVEL, Row, RowKind
+from strandline.transactions import ValidWriteIdList
+
+ROW_BYTES = 700
+"""What a row weighs beside its name and body: itself, its content, its place in answers."""
+WRITE_BYTES = 300
+REMOVAL_BYTES = 40
+REPLICA_BYTES = 2_000
+
+AnswerKey = tuple[RowKind, int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What one write id added and removed."""
+
+    rows: tuple[Row, ...] = ()
+    removed: tuple[int, ...] = ()
+
+    def weight(self) -> int:
+        """About how many bytes it takes in memory."""
+        texts = sum(2 * len(row.name) + 3 * len(row.body) for row in self.rows)
+        return WRITE_BYTES + len(self.rows) * ROW_BYTES + texts + len(self.removed) * REMOVAL_BYTES
+
+
+_NO_WRITES: Map[int, Write] = Map()
+
+
+class Answers:
+    """The last few answers of a replica and its successors. Safe for threads."""
+
+    LIMIT = 4
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[AnswerKey, Mapping[str, Row]] = OrderedDict()
+
+    def get(self, key: AnswerKey) -> Mapping[str, Row] | None:
+        """The answer, if it is remembered."""
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+            return found
+
+    def put(self, key: AnswerKey, answer: Mapping[str, Row]) -> None:
+        """Remember an answer, and forget the one not asked for the longest."""
+        with self._lock:
+            self._kept[key] = answer
+            if len(self._kept) > self.LIMIT:
+                self._kept.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """See the module. It reflects the notification log up to the event ``event_id``.
+
+    ``rows`` and ``size`` (bytes, about) are totals over ``writes``.
+    """
+
+    table_id: int
+    zone_partition: int
+    event_id: int
+    committed: ValidWriteIdList
+    writes: Map[int, Write] = _NO_WRITES
+    rows: int = 0
+    size: int = REPLICA_BYTES
+    answers: Answers = field(default_factory=Answers, compare=False)
+
+    @classmethod
+    def of(cls, contents: TableContents, *, table_id: int, zone_partition: int) -> Replica:
+        """The replica of what was read from the store."""
+        rows: defaultdict[int, list[Row]] = defaultdict(list)
+        removed: defaultdict[int, list[int]] = defaultdict(list)
+        for row in contents.rows:
+            if row.bucket in (TABLE_LEVEL, zone_partition):
+                rows[row.write_id].append(row)
+        for removal in contents.removals:
+            removed[removal.write_id].append(removal.row_id)
+        writes = {
+            write_id: Write(tuple(rows[write_id]), tuple(removed[write_id]))
+            for write_id in rows.keys() | removed.keys()
+        }
+        return cls(
+            table_id,
+            zone_partition,
+            contents.event_id,
+            contents.committed,
+            Map(writes),
+            rows=sum(len(write.rows) for write in writes.values()),
+            size=REPLICA_BYTES + sum(write.weight() for write in writes.values()),
+        )
+
+    def staged(
+        self, event_id: int, write_id: int, rows: Iterable[Row], removed: tuple[int, ...]
+    ) -> Replica:
+        """With rows and removals that an open transaction staged."""
+        if self.committed.valid(write_id) or self.committed.aborted(write_id):
+            raise CorruptData(
+                f"event {event_id} stages rows of table {self.table_id} under write id {write_id},"
+                " which is committed or aborted"
+            )
+        mine = tuple(row for row in rows if row.bucket in (TABLE_LEVEL, self.zone_partition))
+        before = self.writes.get(write_id)
+        after = Write(mine, removed)
+        if before is not None:
+            after = Write(before.rows + mine, before.removed + removed)
+        return replace(
+            self,
+            event_id=event_id,
+            committed=self.committed.open(write_id),
+            writes=self.writes.set(write_id, after),
+            rows=self.rows + len(mine),
+            size=self.size + after.weight() - (before.weight() if before else 0),
+        )
+
+    def with_commit(self, event_id: int, write_id: int) -> Replica:
+        """With a write id committed. Raises `IllegalChange` if it is aborted here."""
+        committed = self.committed.open(write_id).commit((write_id,))
+        return replace(self, event_id=event_id, committed=committed)
+
+    def with_abort(self, event_id: int, write_id: int) -> Replica:
+        """With a write id aborted, its rows dropped. Raises `IllegalChange` if it is committed."""
+        committed = self.committed.open(write_id).abort((write_id,))
+        gone = self.writes.get(write_id)
+        if gone is None:
+            return replace(self, event_id=event_id, committed=committed)
+        return replace(
+            self,
+            event_id=event_id,
+            committed=committed,
+            writes=self.writes.delete(write_id),
+            rows=self.rows - len(gone.rows),
+            size=self.size - gone.weight(),
+        )
+
+    def can_tell(self, write_ids: ValidWriteIdList) -> bool:
+        """Whether everything that the list has committed is committed here."""
+        return self.committed.covers(write_ids)
+
+    def visible(self, kind: RowKind, write_ids: ValidWriteIdList) -> Mapping[str, Row]:
+        """The rows of a kind that a list shows, by name, in the order of names.
+
+        The list must be one that this replica `can_tell`.
+        """
+        least = write_ids.canonical()
+        key = (kind, least.hwm, least.exceptions)
+        answer = self.answers.get(key)
+        if answer is None:
+            answer = self._show(kind, least)
+            self.answers.put(key, answer)
+        return answer
+
+    def _show(self, kind: RowKind, write_ids: ValidWriteIdList) -> Mapping[str, Row]:
+        shown: list[Row] = []
+        removed: set[int] = set()
+        for write_id, write in self.writes.items():
+            if write_ids.valid(write_id):
+                shown.extend(row for row in write.rows if row.kind is kind)
+                removed.update(write.removed)
+        shown.sort(key=_by_id)
+        by_name = {row.name: row for row in shown if row.row_id not in removed}
+        return dict(sorted(by_name.items()))
+
+
+def _by_id(row: Row) -> int:
+    return row.row_id

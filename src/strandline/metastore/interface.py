@@ -1,0 +1,200 @@
+"""`Session`: what a client that knows transactions speaks to the metastore.
+
+One interface, two implementations that pass one conformance suite: `LocalSession` in the process of
+the store, and `HttpSession` to a node. A session holds nothing that matters: transactions, write
+ids and holds are rows of the store under the ids that the client keeps, so an answer that was lost
+is settled by asking again with the id.
+
+A **snapshot** is the pair of a catalog version and the valid write ids of tables. Once taken it is
+carried as this pair and gives the same rows for ever, as long as history keeps them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from strandline.catalog import Command, VersionInfo
+from strandline.clock import Timestamp
+from strandline.errors import InvalidInput
+from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
+from strandline.model.descriptors import TableDescriptor
+from strandline.transactions import Hold, Transaction, ValidWriteIdList
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """The version that DDL made (or was judged by), and when it became active."""
+
+    version: int
+    time: Timestamp
+    applied: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """A point in history: a version, or a time, or (neither given) the present."""
+
+    version: int | None = None
+    time: Timestamp | None = None
+
+    def __post_init__(self) -> None:
+        if self.version is not None and self.time is not None:
+            raise InvalidInput("name a version or a time, not both")
+
+
+PRESENT = AsOf()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A catalog version, the moment it stands for, and the write ids of tables by table id."""
+
+    catalog_version: int
+    time: Timestamp
+    write_ids: Mapping[int, ValidWriteIdList]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedTable:
+    """A table as of one catalog version, and where its files lie now (a URI)."""
+
+    schema: str
+    descriptor: TableDescriptor
+    catalog_version: int
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file of a snapshot; ``row_id`` names it in `Session.stage`."""
+
+    row_id: int
+    write_id: int
+    file: DataFileRow
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFile:
+    """A delete file of a snapshot: positions of rows in data files that are gone."""
+
+    row_id: int
+    write_id: int
+    file: DeleteFileRow
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """All files that a snapshot of one table is made of, by path."""
+
+    data_files: tuple[DataFile, ...]
+    delete_files: tuple[DeleteFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What `Session.stage` did."""
+
+    write_id: int
+    row_ids: tuple[int, ...]
+
+
+class Session(ABC):
+    """See the module. Safe to use from several threads."""
+
+    # -- catalog -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def execute(self, commands: Command | Sequence[Command], *, timeout: float = 30.0) -> Executed:
+        """Carry out DDL as one version, all or none. Raises what the commands raise."""
+
+    @abstractmethod
+    def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
+        """The table ``schema.table`` as of ``at``. `ObjectNotFound`, `VersionNotFound`."""
+
+    @abstractmethod
+    def tables(self, schema: str, *, at: AsOf = PRESENT) -> list[str]:
+        """The names of the tables and views of ``schema``, in order. `ObjectNotFound`."""
+
+    @abstractmethod
+    def history(self, *, start: int = 1, end: int | None = None) -> list[VersionInfo]:
+        """Versions ``start`` to ``end`` − 1: when, who, what; trimmed ones are marked."""
+
+    @abstractmethod
+    def compact(self, version: int) -> bool:
+        """Trim the catalog's history below ``version``; False if it was trimmed there already."""
+
+    # -- snapshots -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def snapshot(
+        self, table_ids: Iterable[int], *, at: AsOf = PRESENT, txn_id: int | None = None
+    ) -> Snapshot:
+        """The snapshot of these tables as of ``at``, or as the transaction ``txn_id`` sees them."""
+
+    @abstractmethod
+    def files(self, table_id: int, write_ids: ValidWriteIdList) -> TableFiles:
+        """The files of a table at ``write_ids``."""
+
+    @abstractmethod
+    def hold(self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int = 60_000) -> Hold:
+        """Keep the history from ``at`` on. `VersionNotFound` below the low watermark."""
+
+    @abstractmethod
+    def renew_hold(self, hold_id: int, *, ttl_ms: int = 60_000) -> Hold:
+        """Keep it longer; `HoldExpired` when it has run out."""
+
+    @abstractmethod
+    def release_hold(self, hold_id: int) -> None:
+        """Keep it no longer. Nothing happens if it is gone already."""
+
+    # -- transactions --------------------------------------------------------------------------
+
+    @abstractmethod
+    def begin(self, *, read_only: bool = False) -> Transaction:
+        """Begin a transaction: it reads, and is judged by, the catalog active now."""
+
+    @abstractmethod
+    def transaction(self, txn_id: int) -> Transaction:
+        """How the transaction stands: this settles an outcome that was lost."""
+
+    @abstractmethod
+    def heartbeat(self, txn_id: int) -> None:
+        """Say that its client lives. `TransactionFinished`, `TransactionNotFound`."""
+
+    @abstractmethod
+    def allocate_write_id(self, txn_id: int, table_id: int) -> int:
+        """The transaction's write id in that table; always the same one."""
+
+    @abstractmethod
+    def stage(
+        self,
+        txn_id: int,
+        table_id: int,
+        *,
+        add: Sequence[DataFileRow | DeleteFileRow] = (),
+        remove: Sequence[int] = (),
+        touch: Sequence[int] = (),
+    ) -> Staged:
+        """Add files to, and remove files from, the table, seen by others when it commits.
+
+        ``remove`` and ``touch`` are row ids of files that are replaced, and of data files that a
+        delete file takes rows from: of two transactions that name one, the first to commit wins.
+        """
+
+    @abstractmethod
+    def commit(self, txn_id: int) -> Transaction:
+        """Commit. Succeeds again when repeated. An answer that was lost is settled by the id.
+
+        Raises `WriteConflict` (and it is aborted), `TransactionFinished`, `TransactionNotFound`;
+        `UnknownOutcome` only when the store did not answer until the deadline.
+        """
+
+    @abstractmethod
+    def abort(self, txn_id: int) -> Transaction:
+        """Abort: nothing of it will ever be seen. Succeeds again when repeated."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what the session holds open. Transactions go on until they time out."""

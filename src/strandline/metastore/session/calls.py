@@ -1,0 +1,65 @@
+"""The calls of `Session` as HTTP carries them: ``POST /v1/<method>``, arguments as JSON.
+
+The table is made from the signatures of `Session` itself. A method that is added there has a path,
+a form for its arguments and one for its result on both sides at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.metastore.interface import Session, TableFiles
+from strandline.metastore.session import file_lists
+from strandline.metastore.session.json_forms import Form, arguments_form, result_hint
+from strandline.metastore.session.wire_json import read_json, write_json
+
+PREFIX = "/v1"
+USER_HEADER = "X-Strandline-User"
+"""Who calls, percent-encoded."""
+ANONYMOUS = "anonymous"
+JSON_TYPE = "application/json"
+_LOCAL = frozenset({"close"})
+"""Methods that end at the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One method of `Session`, and how its arguments and its result are written and read."""
+
+    name: str
+    arguments: Form
+    content_type: str
+    write_result: Callable[[Any], bytes]
+    read_result: Callable[[bytes], Any]
+
+    @property
+    def path(self) -> str:
+        """Where it is called."""
+        return f"{PREFIX}/{self.name}"
+
+
+def _call(name: str) -> Call:
+    method = getattr(Session, name)
+    arguments, hint = arguments_form(method), result_hint(method)
+    if hint is TableFiles:
+        return Call(
+            name,
+            arguments,
+            file_lists.CONTENT_TYPE,
+            file_lists.write_files,
+            file_lists.read_files,
+        )
+    return Call(
+        name,
+        arguments,
+        JSON_TYPE,
+        lambda value: write_json(value, hint),
+        lambda body: read_json(body, hint),
+    )
+
+
+CALLS: dict[str, Call] = {
+    name: _call(name) for name in sorted(Session.__abstractmethods__ - _LOCAL)
+}

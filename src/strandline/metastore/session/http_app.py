@@ -1,0 +1,258 @@
+"""The node's HTTP side for transactional clients: a Starlette application under ``/v1``.
+
+``POST /v1/<method>`` is a call of `Session` (see `session_calls`), ``GET /v1/health`` and
+``GET /v1/statistics`` are for people and their tools. Answers are JSON; lists of files are Arrow.
+An error of any kind is ``{"error": {"code", "message"}}`` with the status of its surface.
+
+What must stay true: the event loop only moves bytes. Reading JSON, calling the store and writing
+the answer happen in a bounded number of threads; behind these a bounded number of requests waits,
+and one more is turned away at once. No body is kept beyond the limit.
+
+A request has to say that it is JSON. Browsers send such a request to a foreign address only after
+asking it, which is not answered here, so no web page can reach a node on its reader's loopback.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+from urllib.parse import unquote
+
+from anyio import CapacityLimiter, to_thread
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from strandline import __version__
+from strandline.errors import (
+    InvalidInput,
+    NotFound,
+    StrandlineError,
+    Unavailable,
+    UnsupportedOperation,
+)
+from strandline.metastore.metastore import Metastore
+from strandline.metastore.session.calls import (
+    ANONYMOUS,
+    CALLS,
+    JSON_TYPE,
+    PREFIX,
+    USER_HEADER,
+    Call,
+)
+from strandline.metastore.session.local_session import LocalSession
+from strandline.metastore.session.wire_json import read_form, write_error, write_json
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+THREADS = 32
+MAX_REQUESTS = 512
+"""Requests that run or wait; a client keeps one connection for each of its threads."""
+MAX_USER_LENGTH = 255
+_DRAINED = 4
+"""A body of up to this many times the limit is read and dropped, so that its sender gets to read
+the answer; the connection of a larger one is simply closed."""
+
+
+def application(
+    metastore: Metastore,
+    *,
+    max_body_bytes: int = MAX_BODY_BYTES,
+    threads: int = THREADS,
+    max_requests: int = MAX_REQUESTS,
+) -> Starlette:
+    """The application for ``metastore``; any ASGI server can run it."""
+    served = _Application(metastore, max_body_bytes, threads, max_requests)
+    routes = [
+        Route(f"{PREFIX}/health", served.health, methods=["GET"]),
+        Route(f"{PREFIX}/statistics", served.statistics, methods=["GET"]),
+        *(Route(call.path, served.endpoint(call), methods=["POST"]) for call in CALLS.values()),
+    ]
+    made = Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
+    made.router.redirect_slashes = False
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class HttpStatistics:
+    """Counts since the start, of which ``running`` is now (waiting for a thread included)."""
+
+    requests: int = 0
+    errors: int = 0
+    turned_away: int = 0
+    running: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """That the node answers, which release it is, and the catalog versions it holds."""
+
+    status: str
+    release: str
+    catalog_version: int
+    earliest_version: int
+
+
+@runtime_checkable
+class _Counts(Protocol):
+    def statistics(self) -> object: ...
+
+
+class _Application:
+    def __init__(
+        self, metastore: Metastore, max_body_bytes: int, threads: int, max_requests: int
+    ) -> None:
+        self._metastore = metastore
+        self._max_body_bytes = max_body_bytes
+        self._threads = threads
+        self._max_requests = max_requests
+        self._limiter: CapacityLimiter | None = None
+        self._counts = HttpStatistics()  # touched on the loop only
+
+    # -- routes --------------------------------------------------------------------------------
+
+    async def health(self, request: Request) -> Response:
+        """From memory: a node whose store is slow is alive."""
+        catalogs = self._metastore.catalogs
+        health = Health(
+            "ok",
+            __version__,
+            catalogs.latest_catalog().version,
+            catalogs.earliest_catalog().version,
+        )
+        return Response(write_json(health, Health), media_type=JSON_TYPE)
+
+    async def statistics(self, request: Request) -> Response:
+        """What every part counts, by part."""
+        http = self._counts
+        return await self._answer(lambda: self._gather(http), JSON_TYPE)
+
+    def endpoint(self, call: Call) -> Callable[[Request], object]:
+        """What serves the route of ``call``."""
+
+        async def serve(request: Request) -> Response:
+            try:
+                with self._admitted():
+                    body = await self._body(request)
+                    user, host = _user_of(request), request.client.host if request.client else ""
+                    session = LocalSession(self._metastore, user=user, host=host)
+                    return await self._answer(
+                        lambda: _carry_out(session, call, body), call.content_type
+                    )
+            except StrandlineError as error:
+                return self._refused(error)
+            except ClientDisconnect:
+                return Response(status_code=400)  # nobody hears it
+
+        return serve
+
+    # -- one request ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _admitted(self) -> Iterator[None]:
+        counts = self._counts
+        if counts.running >= self._max_requests:
+            self._counts = replace(counts, turned_away=counts.turned_away + 1)
+            raise Unavailable(
+                f"this node already answers {counts.running} requests; nothing was done, try again"
+            )
+        self._counts = replace(counts, requests=counts.requests + 1, running=counts.running + 1)
+        try:
+            yield
+        finally:
+            self._counts = replace(self._counts, running=self._counts.running - 1)
+
+    async def _body(self, request: Request) -> bytes:
+        content_type = request.headers.get("content-type", "")
+        if content_type.partition(";")[0].strip().lower() != JSON_TYPE:
+            raise InvalidInput(f"the body is sent as {content_type[:80]!r}; send it as {JSON_TYPE}")
+        announced = request.headers.get("content-length", "")
+        size = int(announced) if announced.isdecimal() else 0
+        chunks: list[bytes] = []
+        if size <= self._max_body_bytes * _DRAINED:
+            size = 0
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > self._max_body_bytes * _DRAINED:
+                    break
+                chunks.append(chunk)
+                if size > self._max_body_bytes:
+                    chunks.clear()
+        if size > self._max_body_bytes:
+            raise InvalidInput(
+                f"the body has {size} bytes or more; at most {self._max_body_bytes} are read: send "
+                "it in several calls"
+            )
+        return b"".join(chunks)
+
+    async def _answer(self, work: Callable[[], bytes], content_type: str) -> Response:
+        """What ``work``, run in a thread, gives; or its error."""
+        if self._limiter is None:
+            self._limiter = CapacityLimiter(self._threads)
+        try:
+            answer = await to_thread.run_sync(work, limiter=self._limiter)
+        except Exception as error:
+            return self._refused(error)
+        return Response(answer, media_type=content_type)
+
+    def _refused(self, error: Exception) -> Response:
+        self._counts = replace(self._counts, errors=self._counts.errors + 1)
+        if not isinstance(error, StrandlineError):
+            logger.error("a request failed inside", exc_info=error)
+        return _error_response(error)
+
+    def _gather(self, http: HttpStatistics) -> bytes:
+        parts: dict[str, object] = {
+            "catalog": self._metastore.catalogs,
+            "transactions": self._metastore.transactions,
+            "projection": self._metastore.projector,
+            "store": self._metastore.store,
+        }
+        counted = {
+            name: part.statistics() for name, part in parts.items() if isinstance(part, _Counts)
+        }
+        written = [
+            f'"{name}":'.encode() + write_json(value, type(value))
+            for name, value in (*counted.items(), ("http", http))
+        ]
+        return b"{" + b",".join(written) + b"}"
+
+
+def _carry_out(session: LocalSession, call: Call, body: bytes) -> bytes:
+    arguments = read_form(body, call.arguments)
+    return call.write_result(getattr(session, call.name)(**arguments))
+
+
+def _user_of(request: Request) -> str:
+    try:
+        user = unquote(request.headers.get(USER_HEADER, ANONYMOUS), errors="strict")
+    except UnicodeDecodeError:
+        user = ""
+    if not user or not user.isprintable() or len(user) > MAX_USER_LENGTH:
+        raise InvalidInput(
+            f"the header {USER_HEADER} does not name a user: give 1 to {MAX_USER_LENGTH} printable "
+            "characters, percent-encoded as UTF-8"
+        )
+    return user
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    path = request.url.path
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        return _error_response(
+            UnsupportedOperation(f"{request.method} {path[:80]} is not there; use {allowed}")
+        )
+    known = ", ".join(["health", "statistics", *CALLS])
+    return _error_response(NotFound(f"{path[:80]!r} is not there; below {PREFIX}/ are: {known}"))
+
+
+def _error_response(error: BaseException) -> Response:
+    status, body = write_error(error)
+    return Response(body, status_code=status, media_type=JSON_TYPE)

@@ -1,0 +1,384 @@
+"""`HttpSession`: a session over HTTP with a node.
+
+The problem: a connection can break between the request and its answer, and a node may be killed and
+started again. The caller must then learn what happened, or that nobody can know, and nothing may
+happen twice.
+
+Every call is one of these:
+
+* **repeatable**: it reads, or doing it twice is doing it once (a heartbeat, a write id, the end of
+  a hold). It is sent again until it is answered or the session's time-out has passed;
+* **settled**: commit, abort and staging. When the answer is lost the node is *asked* how the
+  transaction stands, by its id, and that decides: done, to be sent again, or refused. Staging is
+  sent again, and if it is refused then, the files that the transaction sees tell whether it was
+  done. A request that is still on its way does no harm, since each takes effect once;
+* **sent once**: DDL, a new transaction, a new hold. These have no id yet that could be asked for.
+  A lost answer is `UnknownOutcome`, whose message says where to look. A request that never left
+  (nobody accepted the connection) is sent again like any other.
+
+What must stay true: an error that the node answered is raised as it is; a commit is called unknown
+only when the node stayed away until the deadline. Between attempts the session waits, longer each
+time, with a random part so that many clients do not return in step.
+
+Rejected: an id for each request, remembered by the node (it would have to survive the node's death,
+in the transaction of the very change: a table for what the transaction's own id already settles).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from strandline.catalog import Command, VersionInfo
+from strandline.clock import Timestamp
+from strandline.errors import (
+    AlreadyExists,
+    StrandlineError,
+    TransactionFinished,
+    Unavailable,
+    UnknownOutcome,
+    WriteConflict,
+)
+from strandline.metastore.interface import (
+    PRESENT,
+    AsOf,
+    DataFile,
+    DeleteFile,
+    Executed,
+    ResolvedTable,
+    Session,
+    Snapshot,
+    Staged,
+    TableFiles,
+)
+from strandline.metastore.session.http_transport import HttpTransport, Lost
+from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
+from strandline.transactions import Hold, Transaction, TransactionState, ValidWriteIdList
+
+DEFAULT_TIMEOUT = 60.0
+FIRST_PAUSE = 0.02
+LONGEST_PAUSE = 1.0
+LEAST_SHARE = 1.0
+_ANSWER_MARGIN = 5.0
+"""Seconds that DDL is waited for beyond the time that the node may take for it."""
+
+
+class HttpSession(Session):
+    """A user's session with the node at ``url`` (``http://host:port``).
+
+    ``timeout`` is how many seconds a call may take, with everything that is done to settle it.
+    Errors are those of `Session`, and besides `Unavailable` when the node does not answer in time,
+    `ProtocolError` when something else than a node answers. Also a context manager that closes it.
+    """
+
+    def __init__(self, url: str, *, user: str, timeout: float = DEFAULT_TIMEOUT) -> None:
+        self._transport = HttpTransport(url, user=user)
+        self._timeout = timeout
+        self._closed = threading.Event()
+
+    @property
+    def url(self) -> str:
+        """The node's address."""
+        return self._transport.url
+
+    # -- catalog -------------------------------------------------------------------------------
+
+    def execute(self, commands: Command | Sequence[Command], *, timeout: float = 30.0) -> Executed:
+        done: Executed = self._once(
+            "execute",
+            {"commands": commands, "timeout": timeout},
+            patience=timeout + _ANSWER_MARGIN,
+            look="look at `history()`: it lists the newest versions, with their authors",
+        )
+        return done
+
+    def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
+        found: ResolvedTable = self._repeat("table", name=name, at=at)
+        return found
+
+    def tables(self, schema: str, *, at: AsOf = PRESENT) -> list[str]:
+        names: list[str] = self._repeat("tables", schema=schema, at=at)
+        return names
+
+    def history(self, *, start: int = 1, end: int | None = None) -> list[VersionInfo]:
+        versions: list[VersionInfo] = self._repeat("history", start=start, end=end)
+        return versions
+
+    def compact(self, version: int) -> bool:
+        done: bool = self._repeat("compact", version=version)
+        return done
+
+    # -- snapshots -----------------------------------------------------------------------------
+
+    def snapshot(
+        self, table_ids: Iterable[int], *, at: AsOf = PRESENT, txn_id: int | None = None
+    ) -> Snapshot:
+        taken: Snapshot = self._repeat("snapshot", table_ids=tuple(table_ids), at=at, txn_id=txn_id)
+        return taken
+
+    def files(self, table_id: int, write_ids: ValidWriteIdList) -> TableFiles:
+        files: TableFiles = self._repeat("files", table_id=table_id, write_ids=write_ids)
+        return files
+
+    def hold(self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int = 60_000) -> Hold:
+        hold: Hold = self._once(
+            "hold",
+            {"kind": kind, "owner": owner, "at": at, "ttl_ms": ttl_ms},
+            look="take another: a hold that nobody renews runs out by itself",
+        )
+        return hold
+
+    def renew_hold(self, hold_id: int, *, ttl_ms: int = 60_000) -> Hold:
+        hold: Hold = self._repeat("renew_hold", hold_id=hold_id, ttl_ms=ttl_ms)
+        return hold
+
+    def release_hold(self, hold_id: int) -> None:
+        self._repeat("release_hold", hold_id=hold_id)
+
+    # -- transactions --------------------------------------------------------------------------
+
+    def begin(self, *, read_only: bool = False) -> Transaction:
+        begun: Transaction = self._once(
+            "begin",
+            {"read_only": read_only},
+            look="begin another: a transaction that nobody uses times out by itself",
+        )
+        return begun
+
+    def transaction(self, txn_id: int) -> Transaction:
+        found: Transaction = self._repeat("transaction", txn_id=txn_id)
+        return found
+
+    def heartbeat(self, txn_id: int) -> None:
+        self._repeat("heartbeat", txn_id=txn_id)
+
+    def allocate_write_id(self, txn_id: int, table_id: int) -> int:
+        write_id: int = self._repeat("allocate_write_id", txn_id=txn_id, table_id=table_id)
+        return write_id
+
+    def stage(
+        self,
+        txn_id: int,
+        table_id: int,
+        *,
+        add: Sequence[DataFileRow | DeleteFileRow] = (),
+        remove: Sequence[int] = (),
+        touch: Sequence[int] = (),
+    ) -> Staged:
+        arguments = {
+            "txn_id": txn_id,
+            "table_id": table_id,
+            "add": tuple(add),
+            "remove": tuple(remove),
+            "touch": tuple(touch),
+        }
+        attempts = self._attempts(
+            f"staging files of table {table_id} in transaction {txn_id}",
+            look="abort the transaction, and begin again",
+        )
+        lost = False
+        while True:
+            try:
+                staged: Staged = self._transport.send("stage", arguments, attempts.share())
+                return staged
+            except Lost as loss:
+                lost = lost or loss.sent
+                attempts.pause(loss)
+            except (AlreadyExists, WriteConflict):
+                # Refused, perhaps because the request that was thought lost had arrived.
+                found = self._what_is_staged(txn_id, table_id, add, remove) if lost else None
+                if found is None:
+                    raise
+                return found
+
+    def commit(self, txn_id: int) -> Transaction:
+        return self._settle("commit", txn_id, TransactionState.COMMITTED)
+
+    def abort(self, txn_id: int) -> Transaction:
+        return self._settle("abort", txn_id, TransactionState.ABORTED)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._transport.close()
+
+    def __enter__(self) -> HttpSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- what is done about lost answers -------------------------------------------------------
+
+    def _repeat(self, name: str, /, **arguments: Any) -> Any:
+        """A call that may be sent any number of times."""
+        attempts = self._attempts(name)
+        while True:
+            try:
+                return self._transport.send(name, arguments, attempts.share())
+            except Lost as loss:
+                attempts.pause(loss)
+
+    def _once(
+        self, name: str, arguments: Mapping[str, Any], *, look: str, patience: float | None = None
+    ) -> Any:
+        """A call that must not reach the node twice."""
+        attempts = self._attempts(name, look=look, seconds=patience)
+        while True:
+            try:
+                return self._transport.send(name, arguments, attempts.left())
+            except Lost as loss:
+                if loss.answer is not None:
+                    raise loss.answer from None
+                if loss.sent:
+                    raise attempts.unknown(loss) from loss
+                attempts.pause(loss)
+
+    def _settle(self, name: str, txn_id: int, wanted: TransactionState) -> Transaction:
+        """End a transaction; after a lost answer its state decides what is to be done."""
+        attempts = self._attempts(
+            f"the {name} of transaction {txn_id}",
+            look=f"look at `transaction({txn_id})` when the node is back",
+            always_unknown=True,
+        )
+        while True:
+            failure: StrandlineError | None = None
+            try:
+                ended: Transaction = self._transport.send(
+                    name, {"txn_id": txn_id}, attempts.share()
+                )
+                return ended
+            except Lost as loss:
+                attempts.pause(loss)
+            except UnknownOutcome as error:  # the node does not know, and can look
+                attempts.pause(Lost(error.message, sent=True, answer=error))
+            except StrandlineError as error:
+                if type(error) is not StrandlineError:
+                    raise
+                failure = error  # the node did not expect it; before or after the end?
+            stands = self._ask(txn_id, attempts)
+            if stands.state is wanted:
+                return stands
+            if stands.state is not TransactionState.OPEN:
+                raise TransactionFinished(
+                    f"transaction {txn_id} is {stands.state.name.lower()}, so its {name} did not "
+                    "happen; the answer that says why was lost"
+                )
+            if failure is not None:
+                raise failure
+
+    def _ask(self, txn_id: int, attempts: _Attempts) -> Transaction:
+        while True:
+            try:
+                found: Transaction = self._transport.send(
+                    "transaction", {"txn_id": txn_id}, attempts.share()
+                )
+                return found
+            except Lost as loss:
+                attempts.pause(loss)
+
+    def _what_is_staged(
+        self,
+        txn_id: int,
+        table_id: int,
+        add: Sequence[DataFileRow | DeleteFileRow],
+        remove: Sequence[int],
+    ) -> Staged | None:
+        """What staging these did, if it was done; staging is all or nothing.
+
+        An added file is there under the transaction's own write id. A removed one was seen when the
+        transaction began and is not seen any more.
+        """
+        write_id = self.allocate_write_id(txn_id, table_id)
+        own = self.snapshot([table_id], txn_id=txn_id)
+        files = self.files(table_id, own.write_ids[table_id])
+        listed = _all(files)
+        mine = {(type(one.file), one.file.path): one for one in listed if one.write_id == write_id}
+        added = [mine.get((type(file), file.path)) for file in add]
+        row_ids = tuple(one.row_id for one in added if one is not None)
+        if len(row_ids) < len(add) or {one.row_id for one in listed} & set(remove):
+            return None
+        if not add:
+            before = self.snapshot([table_id], at=AsOf(time=own.time))
+            was = self.files(table_id, before.write_ids[table_id])
+            seen = {one.row_id for one in _all(was)}
+            if not remove or not set(remove) <= seen:
+                return None
+        return Staged(write_id, row_ids)
+
+    def _attempts(
+        self,
+        what: str,
+        *,
+        look: str = "",
+        seconds: float | None = None,
+        always_unknown: bool = False,
+    ) -> _Attempts:
+        return _Attempts(
+            f"{self.url} did not answer {what}",
+            look=look,
+            seconds=self._timeout if seconds is None else seconds,
+            closed=self._closed,
+            always_unknown=always_unknown,
+        )
+
+
+def _all(files: TableFiles) -> list[DataFile | DeleteFile]:
+    return [*files.data_files, *files.delete_files]
+
+
+class _Attempts:
+    """The attempts at one call, until its deadline.
+
+    ``look`` says what to do about a lost outcome; empty where it does not matter. With
+    ``always_unknown`` the end is `UnknownOutcome` also if no attempt reached the node.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        look: str,
+        seconds: float,
+        closed: threading.Event,
+        always_unknown: bool,
+    ) -> None:
+        self._what = what
+        self._look = look
+        self._seconds = seconds
+        self._end = time.monotonic() + seconds
+        self._closed = closed
+        self._pause = FIRST_PAUSE
+        self._unknown = always_unknown
+
+    def left(self) -> float:
+        """Seconds until the deadline, enough for one attempt."""
+        return max(self._end - time.monotonic(), 0.05)
+
+    def share(self) -> float:
+        """Seconds for an attempt that leaves time for another one."""
+        left = self.left()
+        return max(left / 2, min(left, LEAST_SHARE))
+
+    def pause(self, loss: Lost) -> None:
+        """Wait before the next attempt; raises when there is no time for one."""
+        self._unknown = self._unknown or (loss.sent and bool(self._look))
+        left = self._end - time.monotonic()
+        if left <= 0 or self._closed.is_set():
+            raise (self.unknown(loss) if self._unknown else self._away(loss)) from loss
+        self._closed.wait(min(left, self._pause * random.uniform(0.5, 1.5)))
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+
+    def unknown(self, loss: Lost) -> UnknownOutcome:
+        """The error of an outcome that nobody can know now."""
+        return UnknownOutcome(
+            f"{self._what} within {self._seconds:g} s ({loss.why}); it may or may not have "
+            f"happened; {self._look}"
+        )
+
+    def _away(self, loss: Lost) -> StrandlineError:
+        return loss.answer or Unavailable(
+            f"{self._what} within {self._seconds:g} s ({loss.why}); is it running?"
+        )

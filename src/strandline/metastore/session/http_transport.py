@@ -1,0 +1,114 @@
+"""One request of a session over HTTP: sent, and answered, refused or lost.
+
+Everything that may come back is sorted here into three: the result; an error that the node
+answered, raised as the class that it has there; and `Lost`, when nobody can tell from what came
+back whether the node did what it was asked. What to do about that is the session's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from strandline.errors import InvalidInput, ProtocolError, Stopping, StrandlineError
+from strandline.metastore.session.calls import CALLS, JSON_TYPE, USER_HEADER
+from strandline.metastore.session.wire_json import dump_json, read_error
+
+CONNECT_TIMEOUT = 5.0
+_IDLE_SECONDS = 2.0
+"""An idle connection is dropped before the node, which waits 5 s, can close it under a request."""
+_GATEWAY_STATUSES = frozenset({502, 503, 504})
+"""What something between client and node answers when it lost the node."""
+
+
+class Lost(Exception):
+    """The request may have been carried out or not, or not yet.
+
+    ``sent``: whether it can have reached the node at all. ``answer``: what the node said instead,
+    if it said that it is stopping.
+    """
+
+    def __init__(self, why: str, *, sent: bool, answer: StrandlineError | None = None) -> None:
+        super().__init__(why)
+        self.why = why
+        self.sent = sent
+        self.answer = answer
+
+
+class HttpTransport:
+    """The connections of one user to the node at ``url``. Safe to use from several threads."""
+
+    def __init__(self, url: str, *, user: str) -> None:
+        self.url = url.rstrip("/")
+        try:
+            self._client = httpx.Client(
+                base_url=self.url,
+                headers={USER_HEADER: quote(user, safe=" @"), "Content-Type": JSON_TYPE},
+                limits=httpx.Limits(
+                    max_connections=None,
+                    max_keepalive_connections=32,
+                    keepalive_expiry=_IDLE_SECONDS,
+                ),
+                trust_env=False,  # a proxy for web pages is not on the way to a node
+            )
+        except (httpx.InvalidURL, ValueError) as error:
+            raise InvalidInput(f"{url!r} is not the address of a node: {error}") from None
+        if self._client.base_url.scheme not in ("http", "https") or not self._client.base_url.host:
+            self._client.close()
+            raise InvalidInput(f"{url!r} is not the address of a node; write http://host:port")
+
+    def send(self, name: str, arguments: Mapping[str, Any], seconds: float) -> Any:
+        """The result of one call, waiting at most ``seconds`` for each step of it.
+
+        Raises what the node answers, `ProtocolError` if what answers is no node, and `Lost`.
+        """
+        call = CALLS[name]
+        body = dump_json(call.arguments.write(arguments))
+        try:
+            answer = self._client.post(
+                call.path,
+                content=body,
+                timeout=httpx.Timeout(seconds, connect=min(seconds, CONNECT_TIMEOUT)),
+            )
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise Lost(_why(error), sent=False) from error
+        except httpx.RequestError as error:
+            raise Lost(_why(error), sent=True) from error
+        except RuntimeError:
+            if self._client.is_closed:
+                raise Stopping(f"this session with {self.url} is closed; open another") from None
+            raise
+        if answer.status_code != httpx.codes.OK:
+            raise _refusal(answer)
+        if answer.headers.get("content-type") != call.content_type:
+            raise ProtocolError(
+                f"{self.url} answered {name} with the content type "
+                f"{answer.headers.get('content-type')!r}; is it a Strandline node?"
+            )
+        try:
+            return call.read_result(answer.content)
+        except InvalidInput as error:
+            raise ProtocolError(
+                f"what {self.url} answered to {name} cannot be read ({error.message}); the node "
+                "may be of another release"
+            ) from error
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+
+def _refusal(answer: httpx.Response) -> StrandlineError | Lost:
+    error = read_error(answer.status_code, answer.content)
+    if isinstance(error, Stopping):
+        return Lost(error.message, sent=True, answer=error)
+    if isinstance(error, ProtocolError) and answer.status_code in _GATEWAY_STATUSES:
+        return Lost(f"HTTP status {answer.status_code}", sent=True)
+    return error
+
+
+def _why(error: httpx.RequestError) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,437 @@
+"""JSON for the values that cross HTTP: one codec, driven by the values' own type hints.
+
+Commands, snapshots, transactions, holds, descriptors are frozen dataclasses whose fields say what
+they hold. The hints are read once for each class and become a `Form`, a pair of functions; no class
+has code of its own here, and a field that is added crosses without anybody thinking of it.
+
+====================  ============================================================================
+dataclass             an object with a member for each field
+union of classes      an object with one member, named after the class: ``{"drop_table": {…}}``
+time, integer         a number, within 64 bits
+enumeration           the name of the member
+data type             Spark's JSON, with the ids of nested fields under ``parquet.field.id``
+valid write ids       Hive's text, ``hwm:minOpen:open:aborted`` behind the table's name
+text map              an object
+other mapping         an object, keys as text
+sequence              a list
+====================  ============================================================================
+
+What must stay true: what is read is exactly what the hints allow, or an error names the field by
+its path (``commands[0].create_table.definition.name``) and what stands there; nothing is guessed or
+converted. A member that is not known is refused, since a client that sends one relies on it. A
+field with a default may be left out, so that a later release can add one. Only classes that the
+hints or the registry of unions name are ever made.
+
+Rejected: Python's pickle (runs what it reads), the binary format of the disk (clients in other
+languages, and people with curl), and a function for each class (forty, each with its own slips).
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, NewType
+
+from strandline.catalog import Command, commands
+from strandline.errors import InvalidInput
+from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
+from strandline.model.descriptors import Properties, properties
+from strandline.model.type_json import parse_type_json, type_json
+from strandline.model.types import DataType
+from strandline.transactions import ValidWriteIdList
+
+Json = Any  # what json.loads gives: dict, list, str, int, float, bool or None
+
+_INT64 = 1 << 63
+_SHOWN = 80
+"""Characters of a value that an error shows."""
+
+
+class Misfit(Exception):
+    """A JSON value that is not what the hints allow. Containers put the path in front."""
+
+    def __init__(self, message: str, kind: type[InvalidInput] = InvalidInput) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind
+        self.path = ""
+
+    def within(self, step: str) -> Misfit:
+        self.path = step + self.path
+        return self
+
+    def error(self) -> InvalidInput:
+        """The error as a caller sees it."""
+        return self.kind(f"{self.path.lstrip('.') or 'the body'}: {self.message}")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How values of one type look as JSON. ``read`` raises `Misfit`."""
+
+    write: Callable[[Any], Json]
+    read: Callable[[Json], Any]
+
+
+# -- unions: the one registry of names -------------------------------------------------------------
+
+_UNIONS: dict[Any, dict[str, type]] = {}
+
+
+def register_union(hint: Any, members: Iterable[type]) -> None:
+    """Let values of ``hint`` (a union, or a protocol) be written under their class's name."""
+    _UNIONS[_key(hint)] = {snake_case(member.__name__): member for member in members}
+
+
+def snake_case(name: str) -> str:
+    """``CreateTable`` → ``create_table``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def _key(hint: Any) -> Any:
+    return frozenset(typing.get_args(hint)) if _is_union(hint) else hint
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (types.UnionType, typing.Union)
+
+
+register_union(
+    Command,
+    (
+        one
+        for one in (getattr(commands, name) for name in commands.__all__)
+        if isinstance(one, type) and hasattr(one, "plan")
+    ),
+)
+register_union(DataFileRow | DeleteFileRow, (DataFileRow, DeleteFileRow))
+
+
+# -- forms -----------------------------------------------------------------------------------------
+
+
+@cache
+def form_of(hint: Any) -> Form:
+    """The form of a type hint. `TypeError` for one that has none: a mistake in the program."""
+    if isinstance(hint, NewType):
+        return form_of(hint.__supertype__)
+    if hint == Properties:
+        return Form(dict, _read_properties)
+    if _key(hint) == _key(DataType):
+        return Form(lambda value: json.loads(type_json(value, field_ids=True)), _read_type)
+    if hint is ValidWriteIdList:
+        return Form(str, _text_form(ValidWriteIdList.parse, "the text of a list of write ids"))
+    if _key(hint) in _UNIONS:
+        return _tagged(_UNIONS[_key(hint)])
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _enumeration(hint)
+    if is_dataclass(hint) and isinstance(hint, type):
+        return _dataclass(hint)
+    if _is_union(hint):
+        return _union(hint)
+    return _container(hint)
+
+
+def arguments_form(method: Callable[..., Any]) -> Form:
+    """The form of the arguments of ``method`` (without ``self``), read and written as a dict."""
+    hints = typing.get_type_hints(method)
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    members = {
+        one.name: (form_of(hints[one.name]), one.default is inspect.Parameter.empty)
+        for one in parameters
+    }
+    return _object(members, get=lambda value, name: value[name], make=lambda **values: values)
+
+
+def result_hint(method: Callable[..., Any]) -> Any:
+    """The type hint of what ``method`` returns."""
+    return typing.get_type_hints(method)["return"]
+
+
+def _dataclass(of: type) -> Form:
+    hints = typing.get_type_hints(of)
+    members = {
+        one.name: (
+            form_of(hints[one.name]),
+            one.default is MISSING and one.default_factory is MISSING,
+        )
+        for one in fields(of)
+        if one.init
+    }
+    return _object(members, get=getattr, make=of)
+
+
+def _object(
+    members: Mapping[str, tuple[Form, bool]],
+    *,
+    get: Callable[[Any, str], Any],
+    make: Callable[..., Any],
+) -> Form:
+    """An object with these members: their form, and whether they must be there."""
+    required = [name for name, (_, needed) in members.items() if needed]
+
+    def write(value: Any) -> Json:
+        return {name: form.write(get(value, name)) for name, (form, _) in members.items()}
+
+    def read(value: Json) -> Any:
+        _expect(value, dict, "an object")
+        for name in required:
+            if name not in value:
+                raise Misfit("is missing").within(f".{name}")
+        values = {}
+        for name, inner in value.items():
+            if name not in members:
+                known = ", ".join(members) or "none"
+                raise Misfit(f"is not known here; known are: {known}").within(f".{_cut(name)}")
+            try:
+                values[name] = members[name][0].read(inner)
+            except Misfit as misfit:
+                raise misfit.within(f".{name}") from None
+        return _made(make, **values)
+
+    return Form(write, read)
+
+
+def _tagged(members: Mapping[str, Any]) -> Form:
+    names = {of: name for name, of in members.items()}
+
+    def write(value: Any) -> Json:
+        of: Any = type(value)
+        name = names.get(of)
+        if name is None:
+            raise InvalidInput(f"{of.__name__} cannot be sent; known are: {', '.join(members)}")
+        return {name: form_of(of).write(value)}
+
+    def read(value: Json) -> Any:
+        _expect(value, dict, "an object")
+        if len(value) != 1:
+            raise Misfit(f"expected one member that names what it is, found {len(value)}")
+        ((name, inner),) = value.items()
+        if name not in members:
+            raise Misfit(f"{_cut(name)!r} is not known; known are: {', '.join(members)}")
+        try:
+            return form_of(members[name]).read(inner)
+        except Misfit as misfit:
+            raise misfit.within(f".{name}") from None
+
+    return Form(write, read)
+
+
+def _union(hint: Any) -> Form:
+    inner = [one for one in typing.get_args(hint) if one is not types.NoneType]
+    if len(inner) < len(typing.get_args(hint)):
+        rest = form_of(inner[0] if len(inner) == 1 else typing.Union[tuple(inner)])  # noqa: UP007 - built at run time
+        return Form(
+            lambda value: None if value is None else rest.write(value),
+            lambda value: None if value is None else rest.read(value),
+        )
+    if len(inner) == 2 and (listed := _one_or_more(*inner)):
+        return listed
+    # Scalars and lists: the JSON value says itself which of them it is.
+    by_class = {typing.get_origin(one) or one: form_of(one) for one in inner}
+
+    def read(value: Json) -> Any:
+        form = by_class.get(type(value))
+        if form is None:
+            names = " or ".join(of.__name__ for of in by_class)
+            raise Misfit(f"expected {names}, found {_shown(value)}")
+        return form.read(value)
+
+    return Form(lambda value: by_class[type(value)].write(value), read)
+
+
+def _one_or_more(one: Any, more: Any) -> Form | None:
+    """The form of ``X | Sequence[X]``: always a list."""
+    if typing.get_origin(more) is not Sequence or typing.get_args(more) != (one,):
+        return None
+    listed = form_of(more)
+    return Form(
+        lambda value: listed.write(value if isinstance(value, Sequence) else [value]), listed.read
+    )
+
+
+def _container(hint: Any) -> Form:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis):
+        return _fixed([form_of(one) for one in arguments])
+    if origin in _LISTS:
+        return _list(form_of(arguments[0]), _LISTS[origin])
+    if origin in (dict, Mapping):
+        return _mapping(arguments[0], form_of(arguments[1]))
+    raise TypeError(f"no JSON form for {hint!r}")
+
+
+_LISTS: dict[Any, Callable[[list[Any]], Any]] = {
+    tuple: tuple,
+    Sequence: tuple,
+    Iterable: tuple,
+    list: list,
+}
+
+
+def _list(inner: Form, make: Callable[[list[Any]], Any]) -> Form:
+    def read(value: Json) -> Any:
+        _expect(value, list, "a list")
+        read_inner, done = inner.read, []
+        try:
+            for one in value:
+                done.append(read_inner(one))
+        except Misfit as misfit:
+            raise misfit.within(f"[{len(done)}]") from None
+        return make(done)
+
+    return Form(lambda value: [inner.write(one) for one in value], read)
+
+
+def _fixed(inner: Sequence[Form]) -> Form:
+    def read(value: Json) -> Any:
+        _expect(value, list, "a list")
+        if len(value) != len(inner):
+            raise Misfit(f"expected {len(inner)} elements, found {len(value)}")
+        done: list[Any] = []
+        try:
+            for form, one in zip(inner, value, strict=True):
+                done.append(form.read(one))
+        except Misfit as misfit:
+            raise misfit.within(f"[{len(done)}]") from None
+        return tuple(done)
+
+    return Form(
+        lambda value: [form.write(one) for form, one in zip(inner, value, strict=True)], read
+    )
+
+
+def _mapping(key: Any, inner: Form) -> Form:
+    def read(value: Json) -> Any:
+        _expect(value, dict, "an object")
+        made = {}
+        for name, one in value.items():
+            try:
+                made[_read_whole(name) if key is int else name] = inner.read(one)
+            except Misfit as misfit:
+                raise misfit.within(f".{_cut(name)}") from None
+        return made
+
+    return Form(lambda value: {str(name): inner.write(one) for name, one in value.items()}, read)
+
+
+def _enumeration(of: type[Enum]) -> Form:
+    def read(value: Json) -> Any:
+        if not isinstance(value, str) or value not in of.__members__:
+            names = ", ".join(of.__members__)
+            raise Misfit(f"expected one of {names}, found {_shown(value)}")
+        return of[value]
+
+    return Form(lambda value: value.name, read)
+
+
+def _text_form(parse: Callable[[str], Any], what: str) -> Callable[[Json], Any]:
+    def read(value: Json) -> Any:
+        return _made(parse, _expect(value, str, what))
+
+    return read
+
+
+def _read_properties(value: Json) -> Properties:
+    _expect(value, dict, "an object of texts")
+    for name, one in value.items():
+        try:
+            _read_text(name)
+            _read_text(one)
+        except Misfit as misfit:
+            raise misfit.within(f".{_cut(name)}") from None
+    return properties(value)
+
+
+def _read_type(value: Json) -> Any:
+    if not isinstance(value, str | dict):
+        raise Misfit(f"expected a data type as Spark's JSON, found {_shown(value)}")
+    return _made(lambda: parse_type_json(json.dumps(value, ensure_ascii=False), field_ids=True))
+
+
+def _made(make: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """What ``make`` gives; its own refusal becomes one with a path."""
+    try:
+        return make(*arguments, **named)
+    except InvalidInput as error:
+        raise Misfit(error.message, type(error)) from None
+
+
+def _read_text(value: Json) -> str:
+    text: str = _expect(value, str, "a text")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise Misfit("holds half a surrogate pair, which is no character") from None
+    return text
+
+
+def _read_int(value: Json) -> int:
+    number: int = _expect(value, int, "a whole number")
+    if not -_INT64 <= number < _INT64:
+        raise Misfit("the number does not fit 64 bits")
+    return number
+
+
+def _read_whole(name: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,19}", name):
+        raise Misfit("the name of this member should be a whole number")
+    return _read_int(int(name))
+
+
+def _read_float(value: Json) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise Misfit(f"expected a number, found {_shown(value)}")
+    if type(value) is int:
+        _read_int(value)
+    return float(value)
+
+
+def _read_none(value: Json) -> None:
+    if value is not None:
+        raise Misfit(f"expected null, found {_shown(value)}")
+
+
+def _expect(value: Json, of: type, what: str) -> Any:
+    # Not isinstance: true is an int to Python, and not to us.
+    if type(value) is not of:
+        raise Misfit(f"expected {what}, found {_shown(value)}")
+    return value
+
+
+def _same(value: Any) -> Json:
+    return value
+
+
+_SCALARS: dict[Any, Form] = {
+    str: Form(_same, _read_text),
+    int: Form(_same, _read_int),
+    float: Form(_same, _read_float),
+    bool: Form(_same, lambda value: _expect(value, bool, "true or false")),
+    types.NoneType: Form(_same, _read_none),
+}
+
+
+def _shown(value: Json) -> str:
+    return (
+        _cut(json.dumps(value))
+        if isinstance(value, str | int | float)
+        else {dict: "an object", list: "a list", types.NoneType: "null"}.get(
+            type(value), type(value).__name__
+        )
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,285 @@
+"""Open transactions of a client: kept alive, and ended with the block that uses them.
+
+A transaction that nobody hears of for its time-out is aborted by the store, so that a client that
+died blocks nobody. A client that lives has to say so, also while Spark writes files for an hour:
+`KeepAlive` is a thread that beats for every open transaction at a third of its time-out.
+
+A heartbeat that fails must not pass unheard. What the store refuses (the transaction was aborted)
+and a store that did not answer for as long as the time-out are remembered, and raised by the next
+use of the transaction; a beat that was merely lost is tried again sooner.
+
+`transaction_scope` is how jobs write::
+
+    with transaction_scope(session) as transaction:
+        transaction.stage(table_id, add=files)
+
+It commits at the end of the block and aborts when the block raises.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from strandline.errors import Conflict, NotFound, StrandlineError, Unavailable, UnknownOutcome
+from strandline.metastore.interface import Session, Snapshot, Staged
+from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
+from strandline.transactions import Transaction, TransactionState
+
+logger = logging.getLogger(__name__)
+
+BEATS = 3
+"""Heartbeats within a time-out."""
+_SOONER = 4
+"""A beat that failed is tried again after this part of the time between beats."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    transaction: Transaction
+    due: float
+    heard: float
+    """When the store last heard of it; both on the monotonic clock."""
+    failure: StrandlineError | None = None
+
+    @property
+    def period(self) -> float:
+        return self.transaction.timeout_ms / 1000 / BEATS
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAliveStatistics:
+    """``watched`` is now; the others are counts since the start."""
+
+    watched: int
+    beats: int
+    missed: int
+    lost: int
+
+
+class KeepAlive:
+    """Beats for the open transactions of one session. Also a context manager that stops it.
+
+    Safe to use from several threads. The session is the caller's.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._changed = threading.Condition()
+        self._watched: dict[int, _Watched] = {}
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+        self._beats = self._missed = self._lost = 0
+
+    def watch(self, transaction: Transaction) -> None:
+        """Beat for ``transaction`` from now on."""
+        now = time.monotonic()
+        with self._changed:
+            watched = _Watched(transaction, due=now, heard=now)
+            watched.due += watched.period
+            self._watched[transaction.txn_id] = watched
+            if self._thread is None and not self._stopped:
+                self._thread = threading.Thread(target=self._run, name="keep-alive", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def forget(self, txn_id: int) -> None:
+        """Beat for it no longer."""
+        with self._changed:
+            self._watched.pop(txn_id, None)
+
+    def check(self, txn_id: int) -> None:
+        """Raise what became of the transaction if it is lost."""
+        with self._changed:
+            watched = self._watched.get(txn_id)
+            if watched is not None and watched.failure is not None:
+                raise type(watched.failure)(watched.failure.message) from watched.failure
+
+    def wait_for_failure(self, txn_id: int, *, timeout: float) -> bool:
+        """Wait until `check` would raise, or ``timeout`` seconds; whether it would."""
+
+        def failed() -> bool:
+            watched = self._watched.get(txn_id)
+            return watched is not None and watched.failure is not None
+
+        with self._changed:
+            return self._changed.wait_for(failed, timeout=timeout)
+
+    def statistics(self) -> KeepAliveStatistics:
+        """What it did so far."""
+        with self._changed:
+            return KeepAliveStatistics(len(self._watched), self._beats, self._missed, self._lost)
+
+    def stop(self) -> None:
+        """Beat no more. The transactions go on until they time out. Idempotent."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def __enter__(self) -> KeepAlive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        while (watched := self._next_due()) is not None:
+            self._beat(watched)
+
+    def _next_due(self) -> _Watched | None:
+        """The transaction whose beat is due, when it is; None once stopped."""
+        with self._changed:
+            while not self._stopped:
+                live = [one for one in self._watched.values() if one.failure is None]
+                first = min(live, key=lambda one: one.due, default=None)
+                wait = None if first is None else first.due - time.monotonic()
+                if first is not None and wait is not None and wait <= 0:
+                    return first
+                self._changed.wait(wait)
+        return None
+
+    def _beat(self, watched: _Watched) -> None:
+        txn_id, lost = watched.transaction.txn_id, False
+        failure: StrandlineError | None = None
+        began = time.monotonic()
+        try:
+            self._session.heartbeat(txn_id)
+        except (Conflict, NotFound) as error:
+            failure, lost = error, True
+        except StrandlineError as error:
+            failure = error
+        except Exception as error:
+            logger.exception("a heartbeat failed inside")
+            failure = StrandlineError(f"a heartbeat failed inside: {error}")
+        with self._changed:
+            self._beats += 1
+            if failure is None:
+                watched.heard = began
+                watched.due = began + watched.period
+            else:
+                self._missed += 1
+                watched.due = time.monotonic() + watched.period / _SOONER
+                silence = time.monotonic() - watched.heard
+                if lost:
+                    watched.failure = failure
+                elif silence * 1000 >= watched.transaction.timeout_ms:
+                    watched.failure = Unavailable(
+                        f"transaction {txn_id} could not be kept alive for {silence:.1f} s, its "
+                        f"time-out is {watched.transaction.timeout_ms} ms: {failure}; begin again"
+                    )
+                self._lost += watched.failure is not None
+            self._changed.notify_all()
+
+
+class OpenTransaction:
+    """A transaction within its `transaction_scope`.
+
+    Each use first raises what a heartbeat found out. ``transaction`` is how it stood last;
+    ``commit_is_unknown`` says that a commit ended in `UnknownOutcome`.
+    """
+
+    def __init__(self, session: Session, keep_alive: KeepAlive, begun: Transaction) -> None:
+        self._session = session
+        self._keep_alive = keep_alive
+        self._write_ids: dict[int, int] = {}
+        self.transaction = begun
+        self.commit_is_unknown = False
+
+    @property
+    def txn_id(self) -> int:
+        """The transaction's id."""
+        return self.transaction.txn_id
+
+    @property
+    def state(self) -> TransactionState:
+        """Open, until `commit` or `abort` has returned."""
+        return self.transaction.state
+
+    def write_id(self, table_id: int) -> int:
+        """The write id in a table; asked for once."""
+        self._keep_alive.check(self.txn_id)
+        if table_id not in self._write_ids:
+            self._write_ids[table_id] = self._session.allocate_write_id(self.txn_id, table_id)
+        return self._write_ids[table_id]
+
+    def snapshot(self, table_ids: Iterable[int]) -> Snapshot:
+        """What the transaction sees of these tables, its own writes included."""
+        self._keep_alive.check(self.txn_id)
+        return self._session.snapshot(table_ids, txn_id=self.txn_id)
+
+    def stage(
+        self,
+        table_id: int,
+        *,
+        add: Sequence[DataFileRow | DeleteFileRow] = (),
+        remove: Sequence[int] = (),
+        touch: Sequence[int] = (),
+    ) -> Staged:
+        """See `Session.stage`."""
+        self._keep_alive.check(self.txn_id)
+        staged = self._session.stage(self.txn_id, table_id, add=add, remove=remove, touch=touch)
+        self._write_ids[table_id] = staged.write_id
+        return staged
+
+    def commit(self) -> Transaction:
+        """See `Session.commit`. Nothing is left for the end of the block to do."""
+        self._keep_alive.check(self.txn_id)
+        try:
+            self.transaction = self._session.commit(self.txn_id)
+        except UnknownOutcome:
+            self.commit_is_unknown = True
+            raise
+        self._keep_alive.forget(self.txn_id)
+        return self.transaction
+
+    def abort(self) -> Transaction:
+        """See `Session.abort`. Nothing is left for the end of the block to do."""
+        self._keep_alive.forget(self.txn_id)
+        self.transaction = self._session.abort(self.txn_id)
+        return self.transaction
+
+
+@contextmanager
+def transaction_scope(
+    session: Session, *, read_only: bool = False, keep_alive: KeepAlive | None = None
+) -> Iterator[OpenTransaction]:
+    """A transaction for a block: committed at its end, aborted when it raises.
+
+    Raises what `Session.commit` raises. ``keep_alive`` serves several scopes of one session;
+    without one the scope has its own.
+    """
+    if keep_alive is None:
+        with (
+            KeepAlive(session) as own,
+            transaction_scope(session, read_only=read_only, keep_alive=own) as transaction,
+        ):
+            yield transaction
+        return
+    begun = session.begin(read_only=read_only)
+    keep_alive.watch(begun)
+    transaction = OpenTransaction(session, keep_alive, begun)
+    try:
+        yield transaction
+        if transaction.state is TransactionState.OPEN:
+            transaction.commit()
+    except BaseException as error:
+        # What may be committed is left as it is, for whoever looks by its id.
+        if transaction.state is TransactionState.OPEN and not transaction.commit_is_unknown:
+            _abort_after(error, transaction)
+        raise
+    finally:
+        keep_alive.forget(begun.txn_id)
+
+
+def _abort_after(error: BaseException, transaction: OpenTransaction) -> None:
+    """Abort, and let ``error`` be what the caller hears of."""
+    try:
+        transaction.abort()
+    except StrandlineError as second:
+        error.add_note(f"transaction {transaction.txn_id} could not be aborted: {second}")

@@ -1,0 +1,108 @@
+"""JSON texts: values and errors as HTTP carries them; `json_forms` says what values look like."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from strandline.errors import (
+    InvalidInput,
+    ProtocolError,
+    StrandlineError,
+    error_of,
+    surface_of,
+)
+from strandline.metastore.session.json_forms import Form, Json, Misfit, form_of
+
+_SHOWN = 80
+"""Bytes of a body that an error shows."""
+
+
+def write_json(value: object, hint: Any) -> bytes:
+    """``value`` as the JSON text of ``hint``, a class or any other type hint."""
+    return dump_json(form_of(hint).write(value))
+
+
+def dump_json(value: Json) -> bytes:
+    """JSON text. Raises `InvalidInput` for what JSON or UTF-8 cannot hold."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return text.encode()
+    except ValueError as error:  # NaN, or half a surrogate pair
+        raise InvalidInput(f"this cannot be sent as JSON: {error}") from None
+
+
+def read_json(data: bytes, hint: Any) -> Any:
+    """The value that JSON text of ``hint`` stands for.
+
+    Raises `InvalidInput`, or a kind of it, naming the path of the field that is wrong.
+    """
+    return read_form(data, form_of(hint))
+
+
+def read_form(data: bytes, form: Form) -> Any:
+    """`read_json`, for a form that is already there."""
+    value = parse_json(data)
+    try:
+        return form.read(value)
+    except Misfit as misfit:
+        raise misfit.error() from None
+
+
+def parse_json(data: bytes) -> Json:
+    """Strict JSON: UTF-8, no NaN, no member twice. Raises `InvalidInput`."""
+    try:
+        return json.loads(
+            data.decode(), parse_constant=_no_constant, object_pairs_hook=_no_member_twice
+        )
+    except json.JSONDecodeError as error:
+        raise InvalidInput(
+            f"the body is not JSON: {error.msg} at position {error.pos} of {len(data)}"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"the body is not UTF-8 at byte {error.start}") from None
+    except RecursionError:
+        raise InvalidInput("the body is nested too deep to be read") from None
+    except ValueError as error:
+        raise InvalidInput(f"the body is not JSON: {error}") from None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _no_member_twice(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
+        raise ValueError(f"member {twice!r} stands twice in one object")
+    return made
+
+
+def write_error(error: BaseException) -> tuple[int, bytes]:
+    """The HTTP status and body for ``error``; what is not ours is an internal error."""
+    if isinstance(error, StrandlineError):
+        code, message = error.code, error.message
+    else:
+        code = StrandlineError.code
+        message = f"the node failed inside ({type(error).__name__}); its log says where"
+    body = json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False)
+    # A message may quote a name that holds half a surrogate pair.
+    return surface_of(error).http, body.encode(errors="replace")
+
+
+def read_error(status: int, body: bytes) -> StrandlineError:
+    """The error that `write_error` wrote, as the same class; `ProtocolError` for another body."""
+    try:
+        error = parse_json(body)["error"]
+        code, message = error["code"], error["message"]
+    except (InvalidInput, LookupError, TypeError):
+        code = message = None
+    if not isinstance(code, str) or not isinstance(message, str):
+        return ProtocolError(
+            f"the answer with HTTP status {status} is not one of a Strandline node: "
+            f"{body[:_SHOWN]!r}; look at the address"
+        )
+    return error_of(code, message)

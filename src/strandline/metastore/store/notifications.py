@@ -1,0 +1,246 @@
+"""The notification log: everything that happened to catalog and rows, in one order.
+
+Caches follow it, change feeds read it, Hive clients ask for it. An event gets its number in the SQL
+transaction that makes its cause durable, from one row that stays locked until the commit. So
+numbers grow in the order of commits and have no gap, an event tells of something that is there, and
+whoever has read up to n has missed nothing up to n.
+
+DML is logged in three verbs. `WRITE`: a transaction staged rows of one table; they are there, and
+committed for nobody. `COMMIT` and `ABORT`: what became of all its (table, write id) pairs at once.
+Transactions that wrote nothing leave no event. DDL keeps the verbs of the catalog's update log and
+is put here by `projection`. Events are our own records; the JSON that Hive's
+clients expect is made when one of them asks.
+
+The time of an event is that of its cause: of the catalog's version, of the commit, of the staging.
+The times of commits grow with the numbers; a version may be projected after a staging that came
+later, so times as a whole do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, insert, select, update
+
+from strandline.clock import HybridClock, Timestamp
+from strandline.durable.update import ARGUMENTS, Arguments, Change
+from strandline.errors import OutOfSync
+from strandline.metastore.store import tables
+from strandline.metastore.store.tables import NOTIFICATION_LOG, NOTIFICATION_SEQUENCE
+from strandline.sql import Database, take_time
+from strandline.wire import decode, nested_list, register
+from strandline.wire.codecs import TEXT, UINT, pair, sequence
+
+WRITE = "write"
+COMMIT = "commit_txn"
+ABORT = "abort_txn"
+SET_LOCATION = "set_location"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdlEvent:
+    """One entry of a catalog version: who did what, with the records before and after."""
+
+    author: str
+    arguments: Arguments
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteEvent:
+    """Rows ``first_row_id`` … + ``rows`` − 1 were added; the rows ``removed`` were removed."""
+
+    first_row_id: int = 0
+    rows: int = 0
+    removed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndEvent:
+    """A transaction ended; ``writes`` are its (table id, write id) pairs, by table id."""
+
+    writes: tuple[tuple[int, int], ...]
+
+
+EventBody = DdlEvent | WriteEvent | EndEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """An event that is to be logged. ``time`` None: the time of the logging."""
+
+    verb: str
+    body: bytes = b""
+    time: Timestamp | None = None
+    catalog_version: int | None = None
+    txn_id: int | None = None
+    table_id: int | None = None
+    write_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """An event of the log. Which of the optional fields are there depends on the verb."""
+
+    event_id: int
+    time: Timestamp
+    verb: str
+    catalog_version: int | None
+    txn_id: int | None
+    table_id: int | None
+    write_id: int | None
+    body: bytes
+
+    def write(self) -> WriteEvent:
+        """The body of a `WRITE`. Raises `CorruptData` or `IncompatibleFormat`."""
+        return decode(self.body, WriteEvent)
+
+    def end(self) -> EndEvent:
+        """The body of a `COMMIT` or `ABORT`. Raises `CorruptData` or `IncompatibleFormat`."""
+        return decode(self.body, EndEvent)
+
+    def ddl(self) -> DdlEvent:
+        """The body of an event of the catalog. Raises `CorruptData` or `IncompatibleFormat`."""
+        return decode(self.body, DdlEvent)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """Where the log stands: its last event, and how much of the catalog's log is in it."""
+
+    event_id: int
+    projected_version: int
+    projected_entries: int
+
+
+class NotificationLog:
+    """The log of one store. Safe for threads, and for several processes on one store."""
+
+    def __init__(self, database: Database, clock: HybridClock) -> None:
+        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA)
+        self._database = database
+        self._clock = clock
+
+    def append(self, connection: Connection, events: Sequence[NewEvent]) -> list[int]:
+        """Log events in the caller's write transaction; their ids."""
+        if not events:
+            return []
+        now = None
+        if any(event.time is None for event in events):
+            now = take_time(connection, self._clock)
+        last = connection.exec_driver_sql(
+            "INSERT INTO notification_sequence (id, event_id, projected_version, projected_entries)"
+            f" VALUES (1, {len(events):d}, 0, 0) ON CONFLICT (id) DO UPDATE"
+            " SET event_id = notification_sequence.event_id + excluded.event_id RETURNING event_id"
+        ).scalar_one()
+        first = int(last) - len(events) + 1
+        connection.execute(
+            insert(NOTIFICATION_LOG),
+            [
+                {
+                    "event_id": first + number,
+                    "time": now if event.time is None else event.time,
+                    "verb": event.verb,
+                    "catalog_version": event.catalog_version,
+                    "txn_id": event.txn_id,
+                    "table_id": event.table_id,
+                    "write_id": event.write_id,
+                    "body": event.body,
+                }
+                for number, event in enumerate(events)
+            ],
+        )
+        return list(range(first, first + len(events)))
+
+    def read(self, after: int, *, limit: int) -> list[Notification]:
+        """At most ``limit`` events behind the event ``after``, in order.
+
+        Where the log was cleaned, the first event is not ``after`` + 1.
+        """
+        with self._database.read() as connection:
+            rows = connection.execute(
+                select(NOTIFICATION_LOG)
+                .where(NOTIFICATION_LOG.c.event_id > after)
+                .order_by(NOTIFICATION_LOG.c.event_id)
+                .limit(limit)
+            ).all()
+        return [Notification(*row) for row in rows]
+
+    def head(self) -> int:
+        """The id of the last event, as of now; 0 if there is none."""
+        with self._database.read() as connection:
+            return self.head_on(connection)
+
+    def head_on(self, connection: Connection) -> int:
+        """`head` as the caller's transaction sees it."""
+        return self.position_on(connection).event_id
+
+    def position_on(self, connection: Connection) -> LogPosition:
+        """Where the log stands, as the caller's transaction sees it."""
+        row = connection.execute(
+            select(
+                NOTIFICATION_SEQUENCE.c.event_id,
+                NOTIFICATION_SEQUENCE.c.projected_version,
+                NOTIFICATION_SEQUENCE.c.projected_entries,
+            )
+        ).first()
+        return LogPosition(0, 0, 0) if row is None else LogPosition(*row)
+
+    def move_projection(
+        self, connection: Connection, before: LogPosition, *, version: int, entries: int
+    ) -> None:
+        """Say that the catalog's log is projected up to there, in the caller's transaction.
+
+        Raises `OutOfSync` if it does not stand at ``before`` any more.
+        """
+        row = NOTIFICATION_SEQUENCE.c
+        moved = connection.execute(
+            update(NOTIFICATION_SEQUENCE)
+            .where(row.projected_version == before.projected_version)
+            .where(row.projected_entries == before.projected_entries)
+            .values(projected_version=version, projected_entries=entries)
+        ).rowcount
+        if not moved and self.position_on(connection) == LogPosition(0, 0, 0):
+            first = {"id": 1, "event_id": 0}
+            first |= {"projected_version": version, "projected_entries": entries}
+            connection.execute(insert(NOTIFICATION_SEQUENCE), first)
+        elif not moved:
+            raise OutOfSync(
+                f"catalog version {version} was about to be projected behind"
+                f" {before.projected_version}, and another node did it; read again"
+            )
+
+    def mark(self) -> int:
+        """A number that stays the same only while nothing is committed to the store.
+
+        What was read after taking it stands for as long as it stays the same. Costs microseconds.
+        """
+        return self._database.data_version()
+
+    def wait(self, mark: int, *, timeout: float) -> int:
+        """Wait until the mark is no longer ``mark``, or ``timeout`` seconds; the mark then."""
+        return self._database.wait_for_commit(mark, timeout=timeout)
+
+
+register(
+    DdlEvent,
+    type_id=44,
+    version=1,
+    since="0.1.0",
+    fields=[("author", TEXT), ("arguments", ARGUMENTS), ("changes", nested_list(Change))],
+)
+register(
+    WriteEvent,
+    type_id=46,
+    version=1,
+    since="0.1.0",
+    fields=[("first_row_id", UINT), ("rows", UINT), ("removed", sequence(UINT))],
+)
+register(
+    EndEvent,
+    type_id=47,
+    version=1,
+    since="0.1.0",
+    fields=[("writes", sequence(pair(UINT, UINT)))],
+)

@@ -1,0 +1,278 @@
+"""`ObjectStore`: the truth for what DML changes, and `SqlObjectStore`, which keeps it in SQL.
+
+The model is in `rows`: rows and removals, each under a write id, shown by the
+reader's list. The store adds who may put them there:
+
+* *staging* puts rows and removals under the write id of an open transaction. They are stored, and
+  visible to that transaction alone until it commits;
+* a *plain change* is for clients that know nothing of transactions: one that begins, stages and
+  commits in one SQL transaction, so that partition lists too can be read as of a time.
+
+What must stay true: a row is removed only by who sees it; what a transaction removes, or changes
+rows behind (*touches*), enters its footprint, and so does each name that it adds: of two
+transactions that run at once and name the same, the first to commit wins. Table parameters are
+left out of this, since two writers that count the same table are no conflict; the newest row
+counts. Each staging is one event of the notification log. Every write compares the fence first.
+
+Rows of aborted transactions stay: they name the files that cleaning has to delete.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Protocol
+
+from sqlalchemy import Connection
+
+from strandline.metastore.store import row_queries as queries
+from strandline.metastore.store import tables
+from strandline.metastore.store.notifications import (
+    SET_LOCATION,
+    NewEvent,
+    NotificationLog,
+    WriteEvent,
+)
+from strandline.metastore.store.row_queries import TableContents
+from strandline.metastore.store.rows import (
+    PARAMETERS_NAME,
+    NewRow,
+    Removal,
+    Row,
+    RowKind,
+    TableParametersRow,
+)
+from strandline.metastore.store.staging import PlainChange, Staged, Staging
+from strandline.model.descriptors import Properties
+from strandline.sql import Database
+from strandline.transactions import Behind, Step, Transactions, ValidWriteIdList, records
+from strandline.transactions.snapshots import write_ids_at
+
+PATIENCE = 30.0
+"""Seconds that a plain change waits for the database and for DDL that stands before it."""
+
+
+class ProjectsDdl(Protocol):
+    """Who puts the catalog's versions into the notification log."""
+
+    def project_on(self, connection: Connection, version: int) -> None:
+        """Up to ``version``, in this write transaction. Raises `Behind` if it must be its own."""
+
+    def project_up_to(self, version: int) -> None:
+        """Up to ``version``, in write transactions of its own."""
+
+
+class ObjectStore(ABC):
+    """See the module. Safe to use from several threads."""
+
+    @abstractmethod
+    def rows(
+        self,
+        table_id: int,
+        kind: RowKind,
+        *,
+        write_ids: ValidWriteIdList | None,
+        names: Collection[str] | None = None,
+    ) -> list[Row]:
+        """The visible rows of a table by name; with ``names``, those that have one of them.
+
+        ``write_ids`` None: what is committed now.
+        """
+
+    @abstractmethod
+    def row(
+        self, table_id: int, kind: RowKind, name: str, *, write_ids: ValidWriteIdList | None
+    ) -> Row | None:
+        """The visible row of that name."""
+
+    @abstractmethod
+    def stage(
+        self,
+        txn_id: int,
+        table_id: int,
+        *,
+        add: Sequence[NewRow] = (),
+        remove: Collection[int] = (),
+        touch: Collection[int] = (),
+    ) -> Staged:
+        """Add and remove rows for an open transaction, all or nothing.
+
+        ``touch`` are ids of data files some of whose rows it deletes. Raises `WriteConflict` for
+        an id that the transaction does not see, `AlreadyExists` for a name that it sees,
+        `TransactionNotFound`, `TransactionFinished`, and `UnsupportedOperation` if it only reads.
+        """
+
+    @abstractmethod
+    def change(self, table_id: int, *, author: str) -> AbstractContextManager[PlainChange]:
+        """A change of a table that is committed when the block ends, undone when it raises."""
+
+    @abstractmethod
+    def location(self, table_id: int) -> str | None:
+        """Where the files of a managed table lie now, as a URI or path; None if it has no place."""
+
+    @abstractmethod
+    def set_location(self, connection: Connection | None, table_id: int, location: str) -> None:
+        """Say where the files of a managed table lie, for all its versions.
+
+        In the caller's write transaction, whose event tells of it; or in one of its own.
+        """
+
+    @abstractmethod
+    def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[Removal]]:
+        """All that a write id added to and removed from a table, committed or not."""
+
+    def parameters(self, table_id: int, *, write_ids: ValidWriteIdList | None) -> Properties:
+        """The parameters of a table that count or date its content; empty if none were set."""
+        kind = RowKind.TABLE_PARAMETERS
+        row = self.row(table_id, kind, PARAMETERS_NAME, write_ids=write_ids)
+        return () if row is None else row.as_(TableParametersRow).parameters
+
+    def set_parameters(self, table_id: int, parameters: Properties, *, author: str) -> None:
+        """Make these the parameters of a table, in a plain change."""
+        with self.change(table_id, author=author) as change:
+            change.set_parameters(parameters)
+
+
+class SqlObjectStore(ObjectStore):
+    """The store itself. Several processes may have one on the same database.
+
+    ``guard`` is called inside every write transaction and raises if this process may no longer
+    write. ``projector`` puts DDL into the notification log before a plain change that relies on it.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        transactions: Transactions,
+        notifications: NotificationLog,
+        *,
+        guard: Callable[[Connection], None],
+        projector: ProjectsDdl | None = None,
+    ) -> None:
+        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA)
+        self._database = database
+        self._transactions = transactions
+        self._notifications = notifications
+        self._guard = guard
+        self._projector = projector
+
+    # -- reading
+
+    def rows(
+        self,
+        table_id: int,
+        kind: RowKind,
+        *,
+        write_ids: ValidWriteIdList | None,
+        names: Collection[str] | None = None,
+    ) -> list[Row]:
+        with self._database.read() as connection:
+            if write_ids is None:
+                write_ids = write_ids_at(connection, table_id, at=None)
+            found = queries.visible_rows(
+                connection, table_id, kind, write_ids=write_ids, names=names
+            )
+        return list(found.values())
+
+    def row(
+        self, table_id: int, kind: RowKind, name: str, *, write_ids: ValidWriteIdList | None
+    ) -> Row | None:
+        found = self.rows(table_id, kind, write_ids=write_ids, names=(name,))
+        return found[0] if found else None
+
+    def location(self, table_id: int) -> str | None:
+        with self._database.read() as connection:
+            return queries.location_of(connection, table_id)
+
+    def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[Removal]]:
+        with self._database.read() as connection:
+            rows = queries.rows_of_write(connection, table_id, write_id)
+            return rows, queries.removals_of_write(connection, table_id, write_id)
+
+    def staged_rows(self, table_id: int, write_id: int, event: WriteEvent) -> list[Row]:
+        """The rows that one staging added."""
+        ids = range(event.first_row_id, event.first_row_id + event.rows)
+        if not ids:
+            return []
+        with self._database.read() as connection:
+            return queries.rows_of_write(connection, table_id, write_id, ids=ids)
+
+    def contents(self, table_id: int, *, max_bytes: int) -> TableContents | None:
+        """Everything of a table for a cache, at one point; None if it exceeds ``max_bytes``."""
+        with self._database.read() as connection:
+            return queries.table_contents(
+                connection,
+                table_id,
+                event_id=self._notifications.head_on(connection),
+                max_bytes=max_bytes,
+            )
+
+    # -- writing
+
+    def stage(
+        self,
+        txn_id: int,
+        table_id: int,
+        *,
+        add: Sequence[NewRow] = (),
+        remove: Collection[int] = (),
+        touch: Collection[int] = (),
+    ) -> Staged:
+        with self._database.write() as connection:
+            self._guard(connection)
+            write_id = self._transactions.allocate_on(connection, txn_id, table_id)
+            staging = self._staging(connection, txn_id, table_id, write_id)
+            return staging.stage(add, remove, touch)
+
+    @contextmanager
+    def change(self, table_id: int, *, author: str) -> Iterator[PlainChange]:
+        with ExitStack() as opened:
+            step = self._begin_change(opened, table_id, author)
+            txn_id = step.transaction.txn_id
+            yield PlainChange(self._staging(step.connection, txn_id, table_id, step.write_id))
+
+    def set_location(self, connection: Connection | None, table_id: int, location: str) -> None:
+        if connection is not None:
+            queries.put_location(connection, table_id, location)
+            return
+        with self._database.write() as own:
+            self._guard(own)
+            queries.put_location(own, table_id, location)
+            self._notifications.append(own, [NewEvent(verb=SET_LOCATION, table_id=table_id)])
+
+    def _staging(
+        self, connection: Connection, txn_id: int, table_id: int, write_id: int
+    ) -> Staging:
+        begun = records.find(connection, txn_id).begin_time
+        seen = write_ids_at(connection, table_id, at=begun).with_own_write(write_id)
+        return Staging(
+            connection,
+            self._transactions,
+            self._notifications,
+            txn_id=txn_id,
+            table_id=table_id,
+            write_id=write_id,
+            seen=seen,
+        )
+
+    def _begin_change(self, opened: ExitStack, table_id: int, author: str) -> Step:
+        """Enter a transaction on the table in which all DDL before it is projected."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            step = None
+            try:
+                with ExitStack() as attempt:
+                    step = attempt.enter_context(
+                        self._transactions.autocommit(table_id, user=author)
+                    )
+                    if self._projector is not None:
+                        version = step.transaction.catalog_version
+                        self._projector.project_on(step.connection, version)
+                    opened.push(attempt.pop_all())
+                    return step
+            except Behind:
+                if self._projector is None or step is None or time.monotonic() > deadline:
+                    raise
+                self._projector.project_up_to(step.transaction.catalog_version)

@@ -1,0 +1,232 @@
+"""The statements on rows, removals and locations. Each runs on the caller's connection.
+
+SQL narrows by table, kind, name and high-water mark; the exceptions of the reader's list are taken
+out here, since there are few of them and a statement's parameters are limited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Select, and_, func, insert, select, update
+
+from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind
+from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW, TABLE_LOCATION
+from strandline.transactions import TransactionState, ValidWriteIdList
+from strandline.transactions.snapshots import write_ids_at
+from strandline.transactions.tables import TXN, TXN_WRITE_ID
+
+T = TypeVar("T")
+Statement = Select[Any]  # a column each for every attribute of a row
+CHUNK = 500  # names or ids in one statement: databases limit the parameters of a statement
+
+_ROW = STORE_ROW.c
+_REMOVAL = STORE_REMOVAL.c
+_COLUMNS = (
+    _ROW.row_id,
+    _ROW.table_id,
+    _ROW.kind,
+    _ROW.bucket,
+    _ROW.name,
+    _ROW.write_id,
+    _ROW.body,
+)
+_KINDS = {kind.value: kind for kind in RowKind}
+
+
+@dataclass(frozen=True, slots=True)
+class TableContents:
+    """All rows and removals of a table that are not aborted, and what is committed of them.
+
+    ``event_id`` is the last event of the notification log that they reflect.
+    """
+
+    rows: tuple[Row, ...]
+    removals: tuple[Removal, ...]
+    committed: ValidWriteIdList
+    event_id: int
+
+
+def visible_rows(
+    connection: Connection,
+    table_id: int,
+    kind: RowKind,
+    *,
+    write_ids: ValidWriteIdList,
+    names: Collection[str] | None = None,
+) -> dict[str, Row]:
+    """The rows of a kind that ``write_ids`` shows, by name, in the order of names."""
+    base = (
+        select(*_COLUMNS, _REMOVAL.write_id)
+        .select_from(
+            STORE_ROW.outerjoin(
+                STORE_REMOVAL,
+                and_(_REMOVAL.row_id == _ROW.row_id, _REMOVAL.write_id <= write_ids.hwm),
+            )
+        )
+        .where(_ROW.table_id == table_id, _ROW.kind == kind.value)
+        # An expression, not the column: its index must not be preferred to the one by name.
+        .where(_ROW.write_id + 0 <= write_ids.hwm)
+    )
+    found: dict[int, Row] = {}
+    removed: set[int] = set()
+    for statement in _narrowed(base, names):
+        for columns in connection.execute(statement):
+            row, remover = _row(columns[:-1]), columns[-1]
+            if not write_ids.valid(row.write_id):
+                continue
+            if remover is not None and write_ids.valid(remover):
+                removed.add(row.row_id)
+            found[row.row_id] = row
+    newest_last = sorted(row_id for row_id in found if row_id not in removed)
+    by_name = {found[row_id].name: found[row_id] for row_id in newest_last}
+    return dict(sorted(by_name.items()))
+
+
+def _narrowed(base: Statement, names: Collection[str] | None) -> Iterator[Statement]:
+    if names is None:
+        yield base
+        return
+    for chunk in chunks(dict.fromkeys(names)):
+        yield base.where(_ROW.name.in_(chunk))
+
+
+def rows_with_removers(
+    connection: Connection, row_ids: Collection[int]
+) -> dict[int, tuple[Row, list[int]]]:
+    """The rows that exist among ``row_ids``, each with the write ids that removed it."""
+    found: dict[int, tuple[Row, list[int]]] = {}
+    for chunk in chunks(row_ids):
+        statement = select(*_COLUMNS).where(_ROW.row_id.in_(chunk))
+        found |= {row.row_id: (row, []) for row in map(_row, connection.execute(statement))}
+        removers = select(_REMOVAL.row_id, _REMOVAL.write_id).where(_REMOVAL.row_id.in_(chunk))
+        for row_id, write_id in connection.execute(removers):
+            found[row_id][1].append(write_id)
+    return found
+
+
+def add_rows(connection: Connection, table_id: int, write_id: int, rows: Sequence[NewRow]) -> range:
+    """Insert rows under a write id; their ids, which follow each other."""
+    if not rows:
+        return range(0)
+    first = _take_row_ids(connection, len(rows))
+    connection.execute(
+        insert(STORE_ROW),
+        [
+            {
+                "row_id": first + number,
+                "table_id": table_id,
+                "kind": row.kind.value,
+                "bucket": row.bucket,
+                "name": row.name,
+                "write_id": write_id,
+                "body": row.body,
+            }
+            for number, row in enumerate(rows)
+        ],
+    )
+    return range(first, first + len(rows))
+
+
+def add_removals(
+    connection: Connection, table_id: int, write_id: int, row_ids: Iterable[int]
+) -> None:
+    """Note that ``write_id`` ends these rows."""
+    added = [{"row_id": r, "table_id": table_id, "write_id": write_id} for r in row_ids]
+    if added:
+        connection.execute(insert(STORE_REMOVAL), added)
+
+
+def rows_of_write(
+    connection: Connection, table_id: int, write_id: int, *, ids: range | None = None
+) -> list[Row]:
+    """What a write id added to a table, in the order of staging; with ``ids``, of these."""
+    statement = select(*_COLUMNS).where(_ROW.table_id == table_id, _ROW.write_id == write_id)
+    if ids is not None:
+        statement = statement.where(_ROW.row_id.between(ids.start, ids.stop - 1))
+    return [_row(values) for values in connection.execute(statement.order_by(_ROW.row_id))]
+
+
+def removals_of_write(connection: Connection, table_id: int, write_id: int) -> list[Removal]:
+    """What a write id removed from a table, by row id."""
+    statement = select(_REMOVAL.row_id).where(
+        _REMOVAL.table_id == table_id, _REMOVAL.write_id == write_id
+    )
+    row_ids = connection.execute(statement.order_by(_REMOVAL.row_id)).scalars()
+    return [Removal(row_id, table_id, write_id) for row_id in row_ids]
+
+
+def table_contents(
+    connection: Connection, table_id: int, *, event_id: int, max_bytes: int
+) -> TableContents | None:
+    """Everything of a table that a cache needs; None if its records exceed ``max_bytes``."""
+    of_table = _ROW.table_id == table_id
+    total = select(func.sum(func.length(_ROW.body) + func.length(_ROW.name))).where(of_table)
+    if (connection.execute(total).scalar_one() or 0) > max_bytes:
+        return None
+    committed = write_ids_at(connection, table_id, at=None)
+    aborted = _aborted_write_ids(connection, table_id)
+    rows = map(_row, connection.execute(select(*_COLUMNS).where(of_table)))
+    statement = select(_REMOVAL.row_id, _REMOVAL.write_id).where(_REMOVAL.table_id == table_id)
+    removals = [Removal(r, table_id, w) for r, w in connection.execute(statement)]
+    return TableContents(
+        rows=tuple(row for row in rows if row.write_id not in aborted),
+        removals=tuple(removal for removal in removals if removal.write_id not in aborted),
+        committed=committed,
+        event_id=event_id,
+    )
+
+
+def _aborted_write_ids(connection: Connection, table_id: int) -> frozenset[int]:
+    """All of them: a list names only those below its high-water mark."""
+    ids = TXN_WRITE_ID.c
+    return frozenset(
+        connection.execute(
+            select(ids.write_id)
+            .select_from(TXN_WRITE_ID.join(TXN, TXN.c.txn_id == ids.txn_id))
+            .where(ids.table_id == table_id, ids.commit_time.is_(None))
+            .where(TXN.c.state == TransactionState.ABORTED.value)
+        ).scalars()
+    )
+
+
+def location_of(connection: Connection, table_id: int) -> str | None:
+    """The place of a managed table."""
+    return connection.execute(
+        select(TABLE_LOCATION.c.location).where(TABLE_LOCATION.c.table_id == table_id)
+    ).scalar_one_or_none()
+
+
+def put_location(connection: Connection, table_id: int, location: str) -> None:
+    """Say where a managed table lies."""
+    changed = connection.execute(
+        update(TABLE_LOCATION)
+        .where(TABLE_LOCATION.c.table_id == table_id)
+        .values(location=location)
+    ).rowcount
+    if not changed:
+        connection.execute(insert(TABLE_LOCATION).values(table_id=table_id, location=location))
+
+
+def chunks(items: Iterable[T]) -> Iterator[list[T]]:
+    """``items`` in lists that fit a statement."""
+    rest = iter(items)
+    while chunk := list(islice(rest, CHUNK)):
+        yield chunk
+
+
+def _take_row_ids(connection: Connection, count: int) -> int:
+    """The first of ``count`` new row ids."""
+    last = connection.exec_driver_sql(
+        f"INSERT INTO store_sequence (id, row_id) VALUES (1, {count:d}) ON CONFLICT (id)"
+        " DO UPDATE SET row_id = store_sequence.row_id + excluded.row_id RETURNING row_id"
+    ).scalar_one()
+    return int(last) - count + 1
+
+
+def _row(values: Sequence[object]) -> Row:
+    row_id, table_id, kind, bucket, name, write_id, body = values
+    return Row(row_id, table_id, _KINDS[kind], bucket, name, write_id, body)  # type: ignore[arg-type, index]  # columns of `_COLUMNS`, whose types the table declares

@@ -1,0 +1,174 @@
+"""Staging: how rows of one transaction get into a table.
+
+One set of rules for the transactions of clients and for plain changes, inside whatever SQL
+transaction the caller has open: a row is removed, or the rows behind it changed, only by who sees
+it; a name is added only if it is not seen; and all of these enter the footprint, so that of two
+transactions which could not see each other the first to commit wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from sqlalchemy import Connection
+
+from strandline.errors import AlreadyExists, WriteConflict
+from strandline.metastore.store import row_queries as queries
+from strandline.metastore.store.notifications import WRITE, NewEvent, NotificationLog, WriteEvent
+from strandline.metastore.store.rows import NewRow, Row, RowKind, new_parameters
+from strandline.model.descriptors import Properties
+from strandline.transactions import Transactions, ValidWriteIdList
+from strandline.wire import encode
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What `ObjectStore.stage` did: the ids of the added rows in their order, and its event."""
+
+    write_id: int
+    row_ids: tuple[int, ...]
+    event_id: int
+
+
+class Staging:
+    """Rows of one transaction on one table, inside one SQL transaction.
+
+    ``seen`` is what the transaction sees of the table, its own write id included.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        transactions: Transactions,
+        notifications: NotificationLog,
+        *,
+        txn_id: int,
+        table_id: int,
+        write_id: int,
+        seen: ValidWriteIdList,
+    ) -> None:
+        self._connection = connection
+        self._transactions = transactions
+        self._notifications = notifications
+        self.txn_id = txn_id
+        self.table_id = table_id
+        self.write_id = write_id
+        self.seen = seen
+
+    def visible(self, kind: RowKind, names: Collection[str] | None) -> dict[str, Row]:
+        """The rows that the transaction sees."""
+        return queries.visible_rows(
+            self._connection, self.table_id, kind, write_ids=self.seen, names=names
+        )
+
+    def stage(
+        self, add: Sequence[NewRow], remove: Collection[int], touch: Collection[int]
+    ) -> Staged:
+        """See `ObjectStore.stage`."""
+        removed = self._find(remove, "removed")
+        touched = self._find(touch, "changed")
+        self._refuse_taken_names(add, without=removed.keys())
+        row_ids = queries.add_rows(self._connection, self.table_id, self.write_id, add)
+        queries.add_removals(self._connection, self.table_id, self.write_id, removed)
+        footprint = {row_id for row_id, row in (removed | touched).items() if _contended(row.kind)}
+        footprint |= {
+            _name_id(self.table_id, row.kind, row.name) for row in add if _contended(row.kind)
+        }
+        if footprint:
+            self._transactions.record_writes(
+                self._connection, self.txn_id, self.table_id, footprint
+            )
+        return Staged(self.write_id, tuple(row_ids), self._log(row_ids, removed))
+
+    def _log(self, row_ids: range, removed: Collection[int]) -> int:
+        body = WriteEvent(
+            first_row_id=row_ids.start, rows=len(row_ids), removed=tuple(sorted(removed))
+        )
+        event = NewEvent(
+            verb=WRITE,
+            body=encode(body),
+            txn_id=self.txn_id,
+            table_id=self.table_id,
+            write_id=self.write_id,
+        )
+        return self._notifications.append(self._connection, [event])[0]
+
+    def _find(self, row_ids: Collection[int], what: str) -> dict[int, Row]:
+        found = queries.rows_with_removers(self._connection, row_ids)
+        for row_id in row_ids:
+            row, removers = found.get(row_id, (None, []))
+            if row is None or row.table_id != self.table_id:
+                raise WriteConflict(
+                    f"row {row_id} of table {self.table_id} cannot be {what}: there is no such row"
+                )
+            if not self.seen.valid(row.write_id) or any(map(self.seen.valid, removers)):
+                raise WriteConflict(
+                    f"row {row_id} ({row.name}) of table {self.table_id} cannot be {what}:"
+                    f" transaction {self.txn_id} does not see it; read again, and begin again"
+                )
+        return {row_id: row for row_id, (row, _) in found.items()}
+
+    def _refuse_taken_names(self, add: Sequence[NewRow], *, without: Collection[int]) -> None:
+        wanted: dict[RowKind, set[str]] = {}
+        for row in add:
+            if not _contended(row.kind):
+                continue
+            names = wanted.setdefault(row.kind, set())
+            if row.name in names:
+                raise AlreadyExists(
+                    f"{row.name!r} stands twice among the rows for table {self.table_id}"
+                )
+            names.add(row.name)
+        for kind, names in wanted.items():
+            for there in self.visible(kind, names).values():
+                if there.row_id not in without:
+                    raise AlreadyExists(
+                        f"{there.name!r} is already in table {self.table_id}, as row {there.row_id}"
+                    )
+
+
+class PlainChange:
+    """A change of one table by a client without a transaction, while it runs."""
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self.table_id = staging.table_id
+        self.write_id = staging.write_id
+
+    def rows(self, kind: RowKind, *, names: Collection[str] | None = None) -> list[Row]:
+        """The visible rows as they are now, with what this change did so far."""
+        return list(self._staging.visible(kind, names).values())
+
+    def add(self, *rows: NewRow) -> tuple[int, ...]:
+        """Add rows; their ids. Raises `AlreadyExists`."""
+        return self._staging.stage(rows, (), ()).row_ids
+
+    def remove(self, *row_ids: int) -> None:
+        """Remove rows. Raises `WriteConflict` for one that is not there."""
+        self._staging.stage((), row_ids, ())
+
+    def replace(self, row_id: int, row: NewRow) -> int:
+        """Put ``row`` in the place of another one; its id."""
+        return self._staging.stage((row,), (row_id,), ()).row_ids[0]
+
+    def set_parameters(self, parameters: Properties) -> None:
+        """Make these the table's parameters."""
+        old = self._staging.visible(RowKind.TABLE_PARAMETERS, None).values()
+        # Empty ones are a row too: without it, one that a concurrent writer left would show again.
+        self._staging.stage((new_parameters(parameters),), [row.row_id for row in old], ())
+
+
+def _contended(kind: RowKind) -> bool:
+    """Whether two transactions that name the same row, or give the same name, are in conflict."""
+    return kind is not RowKind.TABLE_PARAMETERS
+
+
+def _name_id(table_id: int, kind: RowKind, name: str) -> int:
+    """A name as an entry of the footprint: a negative number, where row ids are positive.
+
+    Two names may share one (63 bits of a hash); that would be a needless conflict and no harm.
+    """
+    text = f"{table_id}.{kind.value}.{name}"
+    return -1 - (int.from_bytes(sha256(text.encode()).digest()[:8], "big") >> 1)

@@ -1,0 +1,337 @@
+"""A state machine that compares three answers: the cache's, the store's and a model's.
+
+Transactions stage, commit and abort through another node or through the cache's own; the cache
+applies the log whenever it comes to it; readers come with lists of any age, from the present, from
+open transactions and from before. Every read of the cache must be what the store says at the same
+list, and what a model says that knows only which write ids were committed when the list was taken.
+
+Beyond answers it is checked that memory is used as meant: once the log is applied, a present list
+of a held table is a hit, and no row of an aborted transaction is left.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from strandline.errors import WriteConflict
+from strandline.metastore.cache.cached_store import CachedStore
+from strandline.metastore.store.object_store import ObjectStore
+from strandline.metastore.store.rows import Row, RowKind
+from strandline.transactions import ValidWriteIdList
+from tests.metastore.dml import Dml, data_file, names
+from tests.transactions.catalogs import Table
+
+FILES = RowKind.DATA_FILE
+TABLE_COUNT = 3
+SUBSETS = st.lists(st.integers(0, TABLE_COUNT - 1), min_size=1, unique=True)
+_numbers = itertools.count(1_000)
+
+
+@dataclass
+class Txn:
+    """What the model knows of an open transaction."""
+
+    began_with: dict[int, frozenset[int]]
+    began_at: int
+    writes: dict[int, int] = field(default_factory=dict)
+    removed: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A list that somebody took, and what was committed then."""
+
+    table_id: int
+    write_ids: ValidWriteIdList
+    committed: frozenset[int]
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """Runs on ``dml``, in tables of its own; subclasses choose other kinds of store and cache."""
+
+    dml: Dml
+    cache_kind: type[CachedStore] = CachedStore
+
+    @initialize(memory=st.sampled_from([64 << 20, 64 << 20, 9_000]))
+    def open(self, memory: int) -> None:
+        self.tables = [next(_numbers) for _ in range(TABLE_COUNT)]
+        self.dml.catalogs.publish(*(Table(i, f"t{i}") for i in self.tables))
+        self.memory = memory
+        self.cache = self.dml.cached(kind=self.cache_kind, memory_bytes=memory)
+        self.open_txns: dict[int, Txn] = {}
+        self.readers: list[Reader] = []
+        self.rows: dict[int, Row] = {}
+        self.removals: set[tuple[int, int]] = set()
+        self.committed: dict[int, frozenset[int]] = dict.fromkeys(self.tables, frozenset())
+        self.aborted: set[tuple[int, int]] = set()
+        self.ended: list[Txn] = []
+        self.touched: set[int] = set()
+
+    def teardown(self) -> None:
+        for txn_id in getattr(self, "open_txns", ()):
+            self.dml.transactions.abort(txn_id)
+
+    # -- the model
+
+    def visible(self, table_id: int, committed: frozenset[int]) -> list[Row]:
+        gone = {row_id for row_id, write_id in self.removals if write_id in committed}
+        shown = [
+            row
+            for row in self.rows.values()
+            if row.table_id == table_id and row.write_id in committed and row.row_id not in gone
+        ]
+        return sorted(shown, key=lambda row: row.name)
+
+    def seen_by(self, txn: Txn, table_id: int) -> frozenset[int]:
+        own = {txn.writes[table_id]} if table_id in txn.writes else set()
+        return txn.began_with[table_id] | own
+
+    # -- writers
+
+    @precondition(lambda self: len(self.open_txns) < 4)
+    @rule()
+    def begin(self) -> None:
+        self._begin()
+
+    def _begin(self) -> int:
+        txn_id = self.dml.begin()
+        self.open_txns[txn_id] = Txn(dict(self.committed), began_at=len(self.ended))
+        return txn_id
+
+    @precondition(lambda self: self.open_txns)
+    @rule(data=st.data(), own=st.booleans(), adds=st.integers(0, 3), tables=SUBSETS)
+    def stage(self, data: st.DataObject, own: bool, adds: int, tables: list[int]) -> None:
+        txn_id = data.draw(st.sampled_from(sorted(self.open_txns)))
+        for position in tables:
+            table_id = self.tables[position]
+            seen = self.visible(table_id, self.seen_by(self.open_txns[txn_id], table_id))
+            some = st.lists(st.sampled_from(seen), max_size=2, unique=True) if seen else st.just([])
+            self._stage(txn_id, table_id, adds=adds, removed=data.draw(some), own=own)
+
+    @rule(own=st.booleans(), adds=st.integers(1, 3), tables=SUBSETS)
+    def write_and_commit(self, own: bool, adds: int, tables: list[int]) -> None:
+        """A whole transaction that nothing can be in conflict with."""
+        txn_id = self._begin()
+        for position in tables:
+            self._stage(txn_id, self.tables[position], adds=adds, removed=[], own=own)
+        self._commit(txn_id)
+
+    @rule(
+        applies=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+        commits=st.tuples(st.booleans(), st.booleans()),
+        removing=st.booleans(),
+        by_list=st.booleans(),
+    )
+    def overlap(
+        self,
+        applies: tuple[bool, bool, bool],
+        commits: tuple[bool, bool],
+        removing: bool,
+        by_list: bool,
+    ) -> None:
+        """Two transactions on two tables, ended in the other order, with readers in between."""
+        here, there = self.tables[:2]
+        removed = self.visible(here, self.committed[here])[: 1 if removing else 0]
+        first, second = self._begin(), self._begin()
+        self._stage(first, here, adds=1, removed=removed, own=False)
+        self._stage(second, here, adds=1, removed=[], own=False)
+        for txn_id in (first, second):
+            self._stage(txn_id, there, adds=1, removed=[], own=False)
+        ends = (None, *zip((second, first), commits, strict=True))
+        for apply, end in zip(applies, ends, strict=True):
+            if end is not None:
+                self._stage(end[0], here, adds=1, removed=[], own=False)
+                (self._commit if end[1] else self._abort)(end[0])
+            if apply:
+                self.cache.catch_up()
+            for table_id in (here, there):
+                self._take_list(table_id, None)
+                if not by_list:
+                    self._read_the_present(table_id)
+                self.read(self.readers[-1])
+        for reader in self.readers[-6:]:
+            self.read(reader)
+
+    def _stage(
+        self, txn_id: int, table_id: int, *, adds: int, removed: list[Row], own: bool
+    ) -> None:
+        txn = self.open_txns[txn_id]
+        through: ObjectStore = self.cache if own else self.dml.store
+        staged = through.stage(
+            txn_id,
+            table_id,
+            add=[data_file(f"f{next(_numbers):06d}") for _ in range(adds)],
+            remove=[row.row_id for row in removed],
+        )
+        txn.writes[table_id] = staged.write_id
+        rows, _ = self.dml.store.rows_of_write(table_id, staged.write_id)
+        assert {row.row_id for row in rows} >= set(staged.row_ids)
+        self.rows |= {row.row_id: row for row in rows}
+        self.removals |= {(row.row_id, staged.write_id) for row in removed}
+        txn.removed |= {row.row_id for row in removed}
+
+    @precondition(lambda self: self.open_txns)
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        self._commit(data.draw(st.sampled_from(sorted(self.open_txns))))
+
+    def _commit(self, txn_id: int) -> None:
+        txn = self.open_txns.pop(txn_id)
+        later = self.ended[txn.began_at :]
+        expected = any(txn.removed & other.removed for other in later)
+        try:
+            self.dml.transactions.commit(txn_id)
+        except WriteConflict:
+            assert expected
+            self._forget(txn)
+            return
+        assert not expected
+        self.ended.append(txn)
+        for table_id, write_id in txn.writes.items():
+            self.committed[table_id] |= {write_id}
+
+    @precondition(lambda self: self.open_txns)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        self._abort(data.draw(st.sampled_from(sorted(self.open_txns))))
+
+    def _abort(self, txn_id: int) -> None:
+        self.dml.transactions.abort(txn_id)
+        self._forget(self.open_txns.pop(txn_id))
+
+    def _forget(self, txn: Txn) -> None:
+        self.aborted |= set(txn.writes.items())
+
+    @rule(data=st.data(), own=st.booleans())
+    def change(self, data: st.DataObject, own: bool) -> None:
+        """A plain client's call: one file comes, and perhaps one goes."""
+        table_id = data.draw(st.sampled_from(self.tables))
+        through: ObjectStore = self.cache if own else self.dml.store
+        txn = Txn(dict(self.committed), began_at=len(self.ended))
+        with through.change(table_id, author="ann") as change:
+            there = change.rows(FILES)
+            assert there == self.visible(table_id, self.committed[table_id])
+            change.add(data_file(f"f{next(_numbers):06d}"))
+            if there:
+                gone = data.draw(st.sampled_from(there))
+                change.remove(gone.row_id)
+                txn.removed.add(gone.row_id)
+        rows, removals = self.dml.store.rows_of_write(table_id, change.write_id)
+        self.rows |= {row.row_id: row for row in rows}
+        self.removals |= {(removal.row_id, removal.write_id) for removal in removals}
+        self.ended.append(txn)
+        self.committed[table_id] |= {change.write_id}
+
+    # -- the cache
+
+    @rule(limit=st.integers(1, 3))
+    def apply(self, limit: int) -> None:
+        before = self.cache.applied_event
+        applied = self.cache.apply(limit)
+        assert self.cache.applied_event == before + applied
+
+    @rule()
+    def catch_up(self) -> None:
+        self.cache.catch_up()
+        assert self.cache.applied_event == self.dml.log.head()
+        if self.memory < 1 << 20:
+            return
+        kept = [r for r in self.rows.values() if (r.table_id, r.write_id) not in self.aborted]
+        held = sum(row.table_id in self.touched for row in kept)
+        assert self.cache.statistics().rows == held
+        for table_id in self.touched:
+            misses = self.cache.statistics().misses
+            self.read(Reader(table_id, self.present(table_id), self.committed[table_id]))
+            assert self.cache.statistics().misses == misses
+
+    # -- readers
+
+    def present(self, table_id: int) -> ValidWriteIdList:
+        return self.dml.transactions.write_ids(table_id)
+
+    @rule(data=st.data())
+    def take_lists(self, data: st.DataObject) -> None:
+        """Take a list of each table, of the present or of an open transaction."""
+        txn_id = data.draw(st.sampled_from([None, *sorted(self.open_txns)]))
+        for table_id in self.tables:
+            self._take_list(table_id, txn_id)
+
+    def _take_list(self, table_id: int, txn_id: int | None) -> None:
+        if txn_id is None:
+            taken = Reader(table_id, self.present(table_id), self.committed[table_id])
+        else:
+            write_ids = self.dml.transactions.write_ids(table_id, txn_id=txn_id)
+            taken = Reader(table_id, write_ids, self.seen_by(self.open_txns[txn_id], table_id))
+        self.readers.append(taken)
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data())
+    def read_with_a_list(self, data: st.DataObject) -> None:
+        self.read(data.draw(st.sampled_from(self.readers)))
+
+    @rule(tables=SUBSETS)
+    def read_with_lists_of_now(self, tables: list[int]) -> None:
+        """As a query does that begins now, whatever the cache has applied."""
+        for position in tables:
+            table_id = self.tables[position]
+            self.read(Reader(table_id, self.present(table_id), self.committed[table_id]))
+
+    def read(self, reader: Reader) -> None:
+        # An own write that was staged after the list was taken shows: it is the reader's own.
+        expected = self.visible(reader.table_id, reader.committed)
+        stored = self.dml.store.rows(reader.table_id, FILES, write_ids=reader.write_ids)
+        cached = self.cache.rows(reader.table_id, FILES, write_ids=reader.write_ids)
+        self.touched.add(reader.table_id)
+        assert stored == expected, (names(stored), names(expected))
+        assert cached == expected, (names(cached), names(expected))
+        known = self.cache.known_rows(reader.table_id, FILES, write_ids=reader.write_ids)
+        assert known is None or known == expected
+        for row in expected[:2]:
+            found = self.cache.row(row.table_id, FILES, row.name, write_ids=reader.write_ids)
+            assert found == row
+
+    @rule(data=st.data())
+    def read_the_present(self, data: st.DataObject) -> None:
+        self._read_the_present(data.draw(st.sampled_from(self.tables)))
+
+    def _read_the_present(self, table_id: int) -> None:
+        expected = self.visible(table_id, self.committed[table_id])
+        assert self.dml.store.rows(table_id, FILES, write_ids=None) == expected
+        assert self.cache.rows(table_id, FILES, write_ids=None) == expected
+        self.touched.add(table_id)
+
+    @invariant()
+    def nothing_is_poisoned(self) -> None:
+        if hasattr(self, "cache"):
+            found = self.cache.statistics()
+            assert found.poisoned == 0
+            assert found.size <= self.memory
+
+
+def check_small_histories(machine: type[CacheMachine]) -> int:
+    """Every history of two overlapping transactions, each in new tables; how many there were."""
+    flags = (False, True)
+    count = 0
+    for values in itertools.product(flags, repeat=7):
+        one = machine()
+        one.open(64 << 20)
+        try:
+            one.write_and_commit(own=False, adds=1, tables=[0, 1])
+            if values[5]:  # in memory from before the first of the two writes
+                one.read_with_lists_of_now([0, 1])
+            one.overlap(
+                applies=(values[0], values[1], values[2]),
+                commits=(values[3], values[4]),
+                removing=True,
+                by_list=values[6],
+            )
+            one.catch_up()
+            one.nothing_is_poisoned()
+        finally:
+            one.teardown()
+        count += 1
+    return count

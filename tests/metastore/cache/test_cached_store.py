@@ -1,0 +1,432 @@
+"""The cache: what it answers itself, what it leaves to the store, and what it survives."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import delete, update
+
+from strandline.errors import Unavailable
+from strandline.metastore.cache.cached_store import CachedStore, ZoneAssignment
+from strandline.metastore.cache.log_applier import LogApplier
+from strandline.metastore.store.notifications import Notification
+from strandline.metastore.store.object_store import SqlObjectStore
+from strandline.metastore.store.row_queries import TableContents
+from strandline.metastore.store.rows import RowKind
+from strandline.metastore.store.tables import NOTIFICATION_LOG
+from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files, names
+
+FILES = RowKind.DATA_FILE
+
+
+def hits(cache: CachedStore) -> tuple[int, int]:
+    found = cache.statistics()
+    return found.hits, found.misses
+
+
+def test_a_list_that_is_applied_is_a_hit_also_an_old_one(dml: Dml) -> None:
+    cache = dml.cached()
+    dml.append("a")
+    old = dml.transactions.write_ids(FLIGHTS)
+    dml.append("b")
+    cache.catch_up()
+    assert files(cache, write_ids=dml.transactions.write_ids(FLIGHTS)) == ["a", "b"]
+    assert files(cache, write_ids=old) == ["a"]
+    assert hits(cache) == (2, 0)
+
+
+def test_a_list_beyond_what_is_applied_is_answered_by_the_store(dml: Dml) -> None:
+    cache = dml.cached()
+    dml.append("a")
+    files(cache)
+    dml.append("b")
+    newer = dml.transactions.write_ids(FLIGHTS)
+    assert cache.known_rows(FLIGHTS, FILES, write_ids=newer) is None
+    assert files(cache, write_ids=newer) == ["a", "b"]
+    assert hits(cache) == (1, 1)
+    cache.apply()
+    known = cache.known_rows(FLIGHTS, FILES, write_ids=newer)
+    assert known is not None
+    assert names(known) == ["a", "b"]
+
+
+def test_a_transaction_reads_its_own_writes_from_the_store(dml: Dml) -> None:
+    cache = dml.cached()
+    dml.append("a")
+    txn = dml.begin()
+    cache.stage(txn, FLIGHTS, add=[data_file("b")])
+    own = dml.transactions.write_ids(FLIGHTS, txn_id=txn)
+    assert files(cache, write_ids=own) == ["a", "b"]
+    assert files(cache) == ["a"]
+    assert hits(cache) == (1, 1)
+
+
+def test_staged_rows_are_in_memory_and_shown_by_the_commit_alone(dml: Dml) -> None:
+    cache = dml.cached()
+    files(cache)
+    txn = dml.begin()
+    dml.store.stage(txn, FLIGHTS, add=[data_file("a"), data_file("b")])
+    cache.catch_up()
+    assert cache.statistics().rows == 2
+    assert files(cache) == []
+    dml.transactions.commit(txn)
+    assert files(cache) == ["a", "b"]
+    assert cache.statistics().misses == 0
+
+
+def test_an_abort_drops_the_rows(dml: Dml) -> None:
+    cache = dml.cached()
+    files(cache)
+    txn = dml.begin()
+    dml.store.stage(txn, FLIGHTS, add=[data_file("a")])
+    cache.catch_up()
+    dml.transactions.abort(txn)
+    cache.catch_up()
+    assert cache.statistics().rows == 0
+    dml.append("b")
+    assert files(dml.cached()) == files(cache) == ["b"]
+
+
+def test_rows_of_aborted_transactions_are_not_loaded(dml: Dml) -> None:
+    txn = dml.begin()
+    dml.store.stage(txn, FLIGHTS, add=[data_file("a")])
+    dml.transactions.abort(txn)
+    cache = dml.cached()
+    assert files(cache) == []
+    assert cache.statistics().rows == 0
+
+
+def test_an_own_change_is_in_memory_when_the_call_returns(dml: Dml) -> None:
+    cache = dml.cached(staleness=1_000)
+    assert files(cache) == []
+    with cache.change(FLIGHTS, author="ann") as change:
+        change.add(data_file("a"))
+    assert cache.applied_event == dml.log.head()
+    assert files(cache) == ["a"]
+    cache.set_parameters(FLIGHTS, (("numRows", "3"),), author="ann")
+    assert cache.parameters(FLIGHTS, write_ids=None) == (("numRows", "3"),)
+    assert cache.statistics().misses == 0
+
+
+def test_a_read_of_the_present_is_as_old_as_the_staleness_allows(dml: Dml) -> None:
+    now = [100.0]
+    cache = CachedStore(
+        dml.store, dml.log, dml.transactions, staleness=1.0, monotonic=lambda: now[0]
+    )
+    assert files(cache) == []
+    dml.append("a")
+    now[0] += 1.0
+    assert files(cache) == []
+    now[0] += 0.001
+    assert cache.known_rows(FLIGHTS, FILES, write_ids=None) is None
+    assert files(cache) == ["a"]
+
+
+def test_without_staleness_a_read_of_the_present_sees_every_commit(dml: Dml) -> None:
+    cache = dml.cached(staleness=0)
+    for number in range(5):
+        assert len(files(cache)) == number
+        dml.append(f"{number}")
+    assert cache.statistics().misses == 0
+
+
+def test_a_head_that_cannot_be_learned_leaves_the_answer_to_the_store(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = dml.cached(staleness=0)
+    files(cache)
+    dml.append("a")
+
+    def away() -> int:
+        raise Unavailable("the log is away")
+
+    monkeypatch.setattr(dml.log, "head", away)
+    assert files(cache) == ["a"]
+    assert hits(cache) == (1, 1)
+
+
+def test_memory_is_bounded_and_what_went_unused_goes_first(dml: Dml) -> None:
+    for table_id in (FLIGHTS, CANCELLATIONS, WEATHER):
+        dml.append("a", "b", table_id=table_id)
+    cache = dml.cached(memory_bytes=8_000)
+    for table_id in (FLIGHTS, CANCELLATIONS, FLIGHTS, WEATHER):
+        assert files(cache, table_id) == ["a", "b"]
+        assert cache.statistics().size <= 8_000
+    assert cache.statistics().evictions == 1
+    loads = cache.statistics().loads
+    files(cache, FLIGHTS)
+    assert cache.statistics().loads == loads
+    files(cache, CANCELLATIONS)
+    assert cache.statistics().loads == loads + 1
+
+
+def test_a_table_that_is_too_large_is_left_to_the_store(dml: Dml) -> None:
+    dml.append(*(f"{number:04d}" for number in range(200)))
+    cache = dml.cached(memory_bytes=20_000)
+    for _ in range(3):
+        assert len(files(cache)) == 200
+    assert hits(cache) == (0, 3)
+    assert cache.statistics().loads == 0
+
+
+def test_a_table_that_outgrows_memory_is_forgotten(dml: Dml) -> None:
+    cache = dml.cached(memory_bytes=20_000)
+    assert files(cache) == []
+    dml.append(*(f"{number:04d}" for number in range(200)))
+    assert len(files(cache)) == 200
+    found = cache.statistics()
+    assert (found.replicas, found.rows, found.size) == (0, 0, 0)
+
+
+def test_the_rows_of_a_zone_partition_are_one_replica(dml: Dml) -> None:
+    cache = dml.cached(zones=lambda table_id: ZoneAssignment(2, frozenset({0, 1})))
+    txn = dml.begin()
+    buckets = {"all": -1, "zero": 0, "one": 1}
+    for name, bucket in buckets.items():
+        dml.store.stage(txn, FLIGHTS, add=[data_file(name, bucket=bucket)])
+    dml.transactions.commit(txn)
+    assert files(cache) == ["all", "one", "zero"]
+    found = cache.statistics()
+    assert (found.replicas, found.rows, found.misses) == (2, 4, 0)
+    dml.append("more")
+    assert files(cache) == ["all", "more", "one", "zero"]
+
+
+def test_a_table_of_which_a_partition_is_elsewhere_is_left_to_the_store(dml: Dml) -> None:
+    cache = dml.cached(zones=lambda table_id: ZoneAssignment(2, frozenset({0})))
+    dml.append("a")
+    assert files(cache) == ["a"]
+    assert hits(cache) == (0, 1)
+
+
+# -- loading while events go on
+
+
+class Interrupted(SqlObjectStore):
+    """Runs ``before`` and ``after`` around the reading of a table's contents."""
+
+    before: Callable[[], object] = staticmethod(lambda: None)
+    after: Callable[[], object] = staticmethod(lambda: None)
+
+    def contents(self, table_id: int, *, max_bytes: int) -> TableContents | None:
+        self.before()
+        found = super().contents(table_id, max_bytes=max_bytes)
+        self.after()
+        return found
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("ends", ["commit", "abort", "stays open"])
+def test_events_that_come_while_a_table_loads_are_neither_lost_nor_doubled(
+    dml: Dml, when: str, applied: bool, ends: str
+) -> None:
+    store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard)
+    cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
+    dml.append("there")
+    opened = dml.begin()
+    dml.store.stage(opened, FLIGHTS, add=[data_file("staged")])
+
+    def meanwhile() -> None:
+        dml.store.stage(opened, FLIGHTS, add=[data_file("later")])
+        if ends == "commit":
+            dml.transactions.commit(opened)
+        elif ends == "abort":
+            dml.transactions.abort(opened)
+        if applied:
+            cache.apply()
+
+    setattr(store, when, meanwhile)
+    before = dml.transactions.write_ids(FLIGHTS)
+    assert files(cache, write_ids=before) == ["there"]
+    store.before = store.after = lambda: None
+    cache.catch_up()
+    expected = ["later", "staged", "there"] if ends == "commit" else ["there"]
+    assert files(cache) == files(dml.store) == expected
+    found = cache.statistics()
+    assert (found.rows, found.loads, found.misses) == (1 if ends == "abort" else 3, 1, 0)
+
+
+def test_a_load_that_fails_leaves_the_table_loadable(dml: Dml) -> None:
+    store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard)
+    cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
+    dml.append("a")
+
+    def away() -> None:
+        raise Unavailable("the store is away")
+
+    store.before = away
+    with pytest.raises(Unavailable):
+        files(cache, write_ids=dml.transactions.write_ids(FLIGHTS))
+    store.before = lambda: None
+    assert files(cache) == ["a"]
+    assert cache.statistics().loads == 1
+
+
+# -- events that cannot be applied
+
+
+def damage(dml: Dml, event: Notification, **values: object) -> None:
+    with dml.database.write() as connection:
+        connection.execute(
+            update(NOTIFICATION_LOG)
+            .where(NOTIFICATION_LOG.c.event_id == event.event_id)
+            .values(**values)
+        )
+
+
+@pytest.mark.parametrize("position", [0, 1], ids=["staging", "commit"])
+def test_an_event_that_does_not_decode_evicts_its_table_and_stops_nobody(
+    dml: Dml, position: int
+) -> None:
+    cache = dml.cached()
+    for table_id in (FLIGHTS, CANCELLATIONS):
+        files(cache, table_id)
+    head = dml.log.head()
+    dml.append("a")
+    damage(dml, dml.events(head)[position], body=b"\xff\xff")
+    dml.append("b", table_id=CANCELLATIONS)
+    cache.catch_up()
+    found = cache.statistics()
+    assert (found.poisoned, found.replicas, found.applied_event) == (1, 1, dml.log.head())
+    assert files(cache) == ["a"]
+    assert files(cache, CANCELLATIONS) == ["b"]
+
+
+def test_an_event_of_unknown_tables_evicts_all(dml: Dml) -> None:
+    cache = dml.cached()
+    for table_id in (FLIGHTS, CANCELLATIONS):
+        files(cache, table_id)
+    head = dml.log.head()
+    dml.append("a")
+    damage(dml, dml.events(head)[1], body=b"\xff\xff", txn_id=None)
+    cache.catch_up()
+    found = cache.statistics()
+    assert (found.poisoned, found.replicas) == (1, 0)
+    assert files(cache) == ["a"]
+
+
+def test_an_event_that_contradicts_the_list_evicts_its_table(dml: Dml) -> None:
+    cache = dml.cached()
+    dml.append("a")
+    files(cache)
+    head = dml.log.head()
+    dml.append("b")
+    damage(dml, dml.events(head)[0], write_id=1)
+    cache.catch_up()
+    assert cache.statistics().poisoned == 1
+    assert files(cache) == ["a", "b"]
+
+
+def test_a_log_that_was_cleaned_makes_the_cache_begin_anew(dml: Dml) -> None:
+    cache = dml.cached()
+    files(cache)
+    for name in ("a", "b"):
+        dml.append(name)
+    with dml.database.write() as connection:
+        connection.execute(delete(NOTIFICATION_LOG).where(NOTIFICATION_LOG.c.event_id <= 2))
+    cache.catch_up()
+    assert cache.applied_event == dml.log.head() == 4
+    assert files(cache) == ["a", "b"]
+    assert cache.statistics().poisoned == 0
+
+
+# -- places of tables
+
+
+def test_a_place_is_remembered_until_it_moves(dml: Dml) -> None:
+    cache = dml.cached()
+    dml.store.set_location(None, FLIGHTS, "file:/w/a")
+    cache.catch_up()
+    assert cache.known_location(FLIGHTS) is None
+    assert cache.location(FLIGHTS) == "file:/w/a"
+    assert cache.known_location(FLIGHTS) == "file:/w/a"
+    dml.store.set_location(None, FLIGHTS, "file:/w/b")
+    assert cache.known_location(FLIGHTS) is None
+    assert cache.location(FLIGHTS) == "file:/w/b"
+    cache.set_location(None, FLIGHTS, "file:/w/c")
+    assert cache.location(FLIGHTS) == "file:/w/c"
+    assert cache.location(WEATHER) is None
+
+
+def test_a_place_is_known_again_after_commits_that_moved_nothing(dml: Dml) -> None:
+    cache = dml.cached()
+    dml.store.set_location(None, FLIGHTS, "file:/w/a")
+    cache.catch_up()
+    cache.location(FLIGHTS)
+    dml.append("a")
+    assert cache.known_location(FLIGHTS) is None
+    cache.catch_up()
+    assert cache.known_location(FLIGHTS) == "file:/w/a"
+
+
+# -- following
+
+
+def test_a_started_cache_follows_the_log(dml: Dml) -> None:
+    applied = threading.Event()
+
+    class Announcing(LogApplier):
+        def apply(self, limit: int) -> int:
+            count = super().apply(limit)
+            applied.set()
+            return count
+
+    cache = dml.cached(kind=type("Announced", (CachedStore,), {"applier": Announcing}))
+    files(cache)
+    cache.start()
+    cache.start()
+    try:
+        dml.append("a")
+        while cache.applied_event < dml.log.head():
+            assert applied.wait(10)
+            applied.clear()
+        known = cache.known_rows(FLIGHTS, FILES, write_ids=dml.transactions.write_ids(FLIGHTS))
+        assert known is not None
+        assert names(known) == ["a"]
+        assert cache.statistics().following
+    finally:
+        cache.stop()
+    assert not cache.statistics().following
+    cache.stop()
+
+
+def test_readers_and_writers_in_parallel_never_see_half_a_transaction(dml: Dml) -> None:
+    """Each transaction adds one file to both tables; a reader's two lists are of one moment."""
+    cache = dml.cached()
+    cache.start()
+    wrong: list[object] = []
+    done = threading.Event()
+
+    def both() -> None:
+        txn = dml.transactions.begin(user="reader", read_only=True).txn_id
+        seen = [
+            files(cache, t, write_ids=dml.transactions.write_ids(t, txn_id=txn))
+            for t in (FLIGHTS, CANCELLATIONS)
+        ]
+        if seen[0] != seen[1]:
+            wrong.append(seen)
+
+    def read() -> None:
+        try:
+            while not done.is_set():
+                both()
+        except Exception as error:
+            wrong.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for number in range(30):
+        txn = dml.begin()
+        for table_id in (FLIGHTS, CANCELLATIONS):
+            dml.store.stage(txn, table_id, add=[data_file(f"{number:03d}")])
+        dml.transactions.commit(txn)
+    done.set()
+    for reader in readers:
+        reader.join()
+    cache.stop()
+    assert wrong == []
+    assert cache.statistics().poisoned == 0

@@ -1,0 +1,55 @@
+"""A background task whose failures are heard of."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from strandline.errors import Stopping, Unavailable
+from strandline.metastore.cache import follower
+from strandline.metastore.cache.follower import Follower
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(follower, "LONGEST_PAUSE", 0.002)
+
+
+def test_a_failure_is_logged_counted_and_followed_by_another_round(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rounds, enough = [0], threading.Event()
+
+    def round_() -> None:
+        rounds[0] += 1
+        if rounds[0] <= 2:
+            raise (Unavailable("away") if rounds[0] == 1 else KeyError("a bug"))
+        enough.set()
+
+    caplog.set_level(logging.ERROR)
+    one = Follower(round_, name="applier")
+    one.start()
+    assert enough.wait(10)
+    assert one.running()
+    one.stop()
+    assert not one.running()
+    assert one.failures == 2
+    assert isinstance(one.last_failure, KeyError)
+    assert [record.message.partition(";")[0] for record in caplog.records] == ["applier failed"] * 2
+
+
+def test_what_it_follows_may_close_before_it() -> None:
+    ended = threading.Event()
+
+    def round_() -> None:
+        ended.set()
+        raise Stopping("closed")
+
+    one = Follower(round_, name="applier")
+    one.start()
+    assert ended.wait(10)
+    one.stop()
+    assert one.failures == 0

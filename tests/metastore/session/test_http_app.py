@@ -1,0 +1,277 @@
+"""What the application makes of requests that no `Session` would send."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from strandline import __version__
+from strandline.catalog.commands import CreateSchema
+from strandline.metastore.session.http_app import MAX_BODY_BYTES, application
+from strandline.node import Node
+from tests.metastore.session.served import serving
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with Node.open(tmp_path_factory.mktemp("store")) as opened:
+        opened.session(user="ann").execute(CreateSchema(name="s"))
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def url(node: Node) -> Iterator[str]:
+    with serving(application(node.metastore)) as served:
+        yield served
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False) as made:
+        yield made
+
+
+def error_of(answer: httpx.Response) -> tuple[int, str, str]:
+    """Status, code and message of an answer, which must be an error in its one shape."""
+    assert answer.headers["content-type"] == "application/json"
+    body = answer.json()
+    assert body.keys() == {"error"}
+    assert body["error"].keys() == {"code", "message"}
+    return answer.status_code, body["error"]["code"], body["error"]["message"]
+
+
+def table(**changes: Any) -> dict[str, Any]:
+    definition = {"name": "t", "columns": [{"name": "k", "type": "long"}]} | changes
+    return {"commands": [{"create_table": {"schema": "s", "definition": definition}}]}
+
+
+BAD_BODIES: dict[str, tuple[str, object, str, str]] = {
+    "empty": ("begin", b"", "invalid_input", "the body is not JSON"),
+    "cut": ("begin", b'{"read_only": tr', "invalid_input", "the body is not JSON"),
+    "not_utf8": ("begin", b'{"a\xff": 1}', "invalid_input", "not UTF-8 at byte 3"),
+    "not_an_object": ("begin", [], "invalid_input", "the body: expected an object, found a list"),
+    "nan": ("begin", b'{"read_only": NaN}', "invalid_input", "NaN is not a JSON number"),
+    "twice": ("begin", b'{"read_only": true, "read_only": false}', "invalid_input", "twice"),
+    "too_deep": ("begin", b"[" * 100_000, "invalid_input", "nested too deep"),
+    "long_number": (
+        "transaction", b'{"txn_id": ' + b"9" * 5000 + b"}", "invalid_input", "not JSON",
+    ),
+    "unknown_argument": ("begin", {"now": 1}, "invalid_input", "now: is not known here"),
+    "missing_argument": ("transaction", {}, "invalid_input", "txn_id: is missing"),
+    "text_for_number": ("transaction", {"txn_id": "1"}, "invalid_input", "txn_id: expected a"),
+    "true_for_number": ("transaction", {"txn_id": True}, "invalid_input", "found true"),
+    "fraction": ("transaction", {"txn_id": 1.5}, "invalid_input", "found 1.5"),
+    "number_too_large": ("transaction", {"txn_id": 2**63}, "invalid_input", "does not fit 64 bits"),
+    "number_for_true": ("begin", {"read_only": 1}, "invalid_input", "read_only: expected true or"),
+    "null": ("tables", {"schema": None}, "invalid_input", "schema: expected a text, found null"),
+    "half_a_character": (
+        "tables", b'{"schema": "\\ud800"}', "invalid_input", "schema: holds half a surrogate",
+    ),
+    "unknown_command": (
+        "execute", {"commands": [{"drop_everything": {}}]}, "invalid_input",
+        "commands[0]: 'drop_everything' is not known; known are: add_columns",
+    ),
+    "two_commands_in_one": (
+        "execute", {"commands": [{"drop_table": {}, "drop_schema": {}}]}, "invalid_input",
+        "commands[0]: expected one member that names what it is, found 2",
+    ),
+    "unknown_field_of_a_command": (
+        "execute", table(colour="red"), "invalid_input",
+        "commands[0].create_table.definition.colour: is not known here",
+    ),
+    "missing_field_of_a_command": (
+        "execute", {"commands": [{"create_table": {"schema": "s"}}]}, "invalid_input",
+        "commands[0].create_table.definition: is missing",
+    ),
+    "wrong_field_deep_inside": (
+        "execute", table(columns=[{"name": "k", "type": "long"}, {"name": 1, "type": "long"}]),
+        "invalid_input", "commands[0].create_table.definition.columns[1].name: expected a text",
+    ),
+    "no_such_type": (
+        "execute", table(columns=[{"name": "k", "type": "number"}]), "invalid_type",
+        "commands[0].create_table.definition.columns[0].type: ",
+    ),
+    "no_such_kind": (
+        "execute", table(kind="BORROWED"), "invalid_input",
+        "definition.kind: expected one of MANAGED, EXTERNAL, found \"BORROWED\"",
+    ),
+    "properties_of_numbers": (
+        "execute", table(properties={"a": 1}), "invalid_input", "definition.properties.a: expected",
+    ),
+    "two_points": (
+        "tables", {"schema": "s", "at": {"version": 1, "time": 1}}, "invalid_input",
+        "at: name a version or a time, not both",
+    ),
+    "no_list_of_write_ids": (
+        "files", {"table_id": 1, "write_ids": "everything"}, "invalid_input", "write_ids: ",
+    ),
+    "unknown_file": (
+        "stage", {"txn_id": 1, "table_id": 1, "add": [{"orc_file": {}}]}, "invalid_input",
+        "add[0]: 'orc_file' is not known; known are: data_file_row, delete_file_row",
+    ),
+    "counts_that_do_not_fit": (
+        "stage",
+        {
+            "txn_id": 1,
+            "table_id": 1,
+            "add": [{"delete_file_row": {"path": "d", "file_ids": [1], "counts": []}}],
+        },
+        "invalid_input", "add[0].delete_file_row: delete file 'd' names 1 data files and 0 counts",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_BODIES)
+def test_a_bad_body_is_refused_naming_the_place(
+    node: Node, client: httpx.Client, case: str
+) -> None:
+    call, body, code, message = BAD_BODIES[case]
+    before = node.transactions.statistics(), node.catalogs.statistics()
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    found = error_of(client.post(call, content=content))
+    assert found[:2] == (400, code)
+    assert message in found[2]
+    assert (node.transactions.statistics(), node.catalogs.statistics()) == before
+
+
+def test_a_transaction_that_is_not_there_is_not_found(client: httpx.Client) -> None:
+    status, code, message = error_of(client.post("commit", json={"txn_id": 10**9}))
+    assert (status, code) == (404, "transaction_not_found")
+    assert "1000000000" in message
+
+
+def test_arguments_with_defaults_may_be_left_out(client: httpx.Client) -> None:
+    assert client.post("begin", json={}).json()["state"] == "OPEN"
+    done = client.post("execute", json=table())
+    assert done.json()["applied"] == [True]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v1/nothing", 404, "not_found"),
+        ("GET", "/", 404, "not_found"),
+        ("POST", "/v1/close", 404, "not_found"),
+        ("POST", "/v1/begin/", 404, "not_found"),
+        ("POST", "/v1/__init__", 404, "not_found"),
+        ("GET", "/v1/begin", 400, "unsupported_operation"),
+        ("POST", "/v1/health", 400, "unsupported_operation"),
+    ],
+)
+def test_a_route_that_is_not_there_is_a_typed_error(
+    url: str, method: str, path: str, status: int, code: str
+) -> None:
+    answer = httpx.request(method, url + path, trust_env=False)
+    assert error_of(answer)[:2] == (status, code)
+
+
+@pytest.mark.parametrize("sent", [None, "text/plain", "application/x-www-form-urlencoded"])
+def test_a_body_that_a_web_page_could_send_is_refused(url: str, sent: str | None) -> None:
+    headers = {} if sent is None else {"Content-Type": sent}
+    answer = httpx.post(f"{url}/v1/begin", content=b"{}", headers=headers, trust_env=False)
+    assert error_of(answer)[1:] == (
+        "invalid_input",
+        f"the body is sent as {sent or ''!r}; send it as application/json",
+    )
+
+
+@pytest.mark.parametrize("user", ["", "%FF", "a%0Ab", "x" * 256])
+def test_a_user_that_is_no_name_is_refused(client: httpx.Client, user: str) -> None:
+    answer = client.post("begin", json={}, headers={"X-Strandline-User": user})
+    assert "does not name a user" in error_of(answer)[2]
+
+
+def test_a_caller_without_a_name_is_anonymous(client: httpx.Client) -> None:
+    assert client.post("begin", json={}).json()["user"] == "anonymous"
+
+
+def test_a_body_of_a_hundred_megabytes_is_refused(client: httpx.Client) -> None:
+    answer = client.post("begin", content=b" " * 100_000_000, timeout=60)
+    assert error_of(answer)[:2] == (400, "invalid_input")
+    assert str(MAX_BODY_BYTES) in error_of(answer)[2]
+
+
+def test_a_body_that_does_not_say_how_large_it_is_is_refused_too(node: Node) -> None:
+    with (
+        serving(application(node.metastore, max_body_bytes=1000)) as url,
+        httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False) as client,
+    ):
+        assert client.post("begin", content=b"{}" + b" " * 998).status_code == 200
+        parts = (b" " * 100 for _ in range(30))
+        assert "at most 1000" in error_of(client.post("begin", content=parts))[2]
+
+
+def test_a_body_that_is_far_too_large_is_not_read(url: str) -> None:
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        head = "POST /v1/begin HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+        connection.sendall(f"{head}Content-Length: {10**12}\r\n\r\n".encode())
+        assert b"400" in connection.recv(65536).split(b"\r\n")[0]
+
+
+def test_a_client_that_hangs_up_in_its_body_disturbs_nobody(
+    client: httpx.Client, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        head = "POST /v1/begin HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+        connection.sendall(f'{head}Content-Length: 100\r\n\r\n{{"read'.encode())
+    assert client.post("begin", json={}).status_code == 200
+    assert caplog.records == []
+
+
+def test_more_requests_than_are_allowed_are_turned_away(node: Node) -> None:
+    with (
+        serving(application(node.metastore, max_requests=0)) as url,
+        httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False) as client,
+    ):
+        status, code, message = error_of(client.post("begin", json={}))
+        assert (status, code) == (503, "unavailable")
+        assert "nothing was done" in message
+        assert client.get("statistics").json()["http"]["turned_away"] == 1
+
+
+def test_a_failure_inside_is_logged_and_not_told(
+    node: Node,
+    client: httpx.Client,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(txn_id: int) -> None:
+        raise RuntimeError("a secret")
+
+    monkeypatch.setattr(node.transactions, "get", broken)
+    status, code, message = error_of(client.post("transaction", json={"txn_id": 1}))
+    assert (status, code) == (500, "internal")
+    assert "secret" not in message
+    assert "a secret" in caplog.text
+
+
+def test_health_is_answered_from_memory(node: Node, client: httpx.Client) -> None:
+    latest = node.catalogs.latest_catalog().version
+    assert client.get("health").json() == {
+        "status": "ok",
+        "release": __version__,
+        "catalog_version": latest,
+        "earliest_version": 0,
+    }
+
+
+def test_statistics_have_every_part(client: httpx.Client) -> None:
+    before = client.get("statistics").json()
+    assert before.keys() == {"catalog", "transactions", "projection", "store", "http"}
+    client.post("begin", json={})
+    client.post("nothing", json={})
+    client.post("transaction", json={})
+    after = client.get("statistics").json()
+    assert after["transactions"]["begun"] == before["transactions"]["begun"] + 1
+    assert after["http"]["requests"] == before["http"]["requests"] + 2
+    assert after["http"]["errors"] == before["http"]["errors"] + 1
+    assert after["http"]["running"] == 0

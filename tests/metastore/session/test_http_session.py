@@ -1,0 +1,421 @@
+"""What `HttpSession` makes of connections that break and nodes that are away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    TableDefinition,
+)
+from strandline.errors import (
+    AlreadyExists,
+    InvalidInput,
+    ProtocolError,
+    Stopping,
+    StrandlineError,
+    TransactionFinished,
+    Unavailable,
+    UnknownOutcome,
+    WriteConflict,
+)
+from strandline.metastore.session import http_session
+from strandline.metastore.session.http_app import application
+from strandline.metastore.session.http_session import HttpSession
+from strandline.metastore.session.http_transport import Lost
+from strandline.metastore.session.local_session import LocalSession
+from strandline.metastore.store.rows import DataFileRow
+from strandline.model.types import BIGINT
+from strandline.node import Node
+from strandline.transactions import Transaction, TransactionState
+from tests.metastore.session.served import CuttingProxy, listening_socket, serving
+
+SHORT = 0.6
+"""Seconds that a session has where its deadline is what is tested."""
+
+
+@dataclass
+class Scene:
+    """A node behind a proxy, a session through it, and one past it to see what happened."""
+
+    node: Node
+    url: str
+    proxy: CuttingProxy
+    session: HttpSession
+    local: LocalSession
+    table_id: int
+
+    def impatient(self) -> HttpSession:
+        return HttpSession(self.proxy.url, user="ann", timeout=SHORT)
+
+    def paths(self, *, txn_id: int | None = None) -> list[str]:
+        taken = self.local.snapshot([self.table_id], txn_id=txn_id)
+        files = self.local.files(self.table_id, taken.write_ids[self.table_id])
+        return [one.file.path for one in files.data_files]
+
+    def row_id(self, path: str) -> int:
+        taken = self.local.snapshot([self.table_id])
+        files = self.local.files(self.table_id, taken.write_ids[self.table_id])
+        return next(one.row_id for one in files.data_files if one.file.path == path)
+
+    def written(self, *paths: str) -> int:
+        """An open transaction that has staged these files."""
+        txn_id = self.session.begin().txn_id
+        self.session.stage(txn_id, self.table_id, add=[data(path) for path in paths])
+        return txn_id
+
+
+def data(path: str) -> DataFileRow:
+    return DataFileRow(file_id=1, path=path, rows=10, bytes=100)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
+    with (
+        Node.open(tmp_path_factory.mktemp("store")) as opened,
+        serving(application(opened.metastore)) as url,
+    ):
+        opened.session(user="ann").execute(CreateSchema(name="s"))
+        yield opened, url
+
+
+@pytest.fixture
+def scene(node: tuple[Node, str], request: pytest.FixtureRequest) -> Iterator[Scene]:
+    opened, url = node
+    local = opened.session(user="ann")
+    definition = TableDefinition(
+        name=request.node.name.replace("[", "_").rstrip("]"),
+        columns=(ColumnDefinition("k", BIGINT),),
+        transactional=True,
+    )
+    local.execute(CreateTable(schema="s", definition=definition))
+    table_id = local.table(f"s.{definition.name}").descriptor.id
+    proxy = CuttingProxy(url)
+    with HttpSession(proxy.url, user="ann") as session:
+        yield Scene(opened, url, proxy, session, local, table_id)
+    proxy.close()
+
+
+# -- commit and abort ----------------------------------------------------------------------------
+
+
+def test_a_commit_whose_answer_is_lost_is_found_committed(scene: Scene) -> None:
+    txn_id = scene.written("a")
+    scene.proxy.cut_answer("commit")
+    committed = scene.session.commit(txn_id)
+    assert committed == scene.local.transaction(txn_id)
+    assert committed.state is TransactionState.COMMITTED
+    assert (scene.proxy.seen["commit"], scene.proxy.seen["transaction"]) == (1, 1)
+    assert scene.paths() == ["a"]
+
+
+def test_a_commit_that_did_not_arrive_is_sent_again(scene: Scene) -> None:
+    txn_id = scene.written("a")
+    scene.proxy.cut_request("commit")
+    assert scene.session.commit(txn_id).state is TransactionState.COMMITTED
+    assert scene.proxy.seen["commit"] == 2
+    assert scene.paths() == ["a"]
+
+
+def test_a_commit_goes_on_through_any_number_of_cuts(scene: Scene) -> None:
+    txn_id = scene.written("a")
+    scene.proxy.cut_request("commit", times=2)
+    scene.proxy.cut_request("transaction")
+    scene.proxy.cut_answer("transaction")
+    assert scene.session.commit(txn_id).state is TransactionState.COMMITTED
+    assert scene.paths() == ["a"]
+
+
+def test_a_commit_that_was_refused_without_being_heard_is_finished(scene: Scene) -> None:
+    scene.session.commit(scene.written("a"))
+    row_id = scene.row_id("a")
+    first, second = scene.session.begin().txn_id, scene.session.begin().txn_id
+    for txn_id in (first, second):
+        scene.session.stage(txn_id, scene.table_id, remove=[row_id])
+    scene.session.commit(first)
+    scene.proxy.cut_answer("commit")
+    with pytest.raises(TransactionFinished, match="aborted"):
+        scene.session.commit(second)
+
+
+def test_a_commit_waits_for_a_node_that_comes_back(scene: Scene) -> None:
+    txn_id = scene.written("a")
+    scene.proxy.go_away()
+    with ThreadPoolExecutor(1) as pool:
+        committing = pool.submit(scene.session.commit, txn_id)
+        scene.proxy.wait_until_turned_away(3)
+        assert scene.local.transaction(txn_id).state is TransactionState.OPEN
+        scene.proxy.come_back()
+        assert committing.result().state is TransactionState.COMMITTED
+
+
+def test_a_commit_is_unknown_when_the_node_stays_away_until_the_deadline(scene: Scene) -> None:
+    txn_id = scene.written("a")
+    with scene.impatient() as session:
+        scene.proxy.stop_listening()
+        with pytest.raises(UnknownOutcome, match=rf"transaction\({txn_id}\)"):
+            session.commit(txn_id)
+        scene.proxy.listen_again()
+        assert session.transaction(txn_id).state is TransactionState.OPEN
+
+
+def test_a_commit_is_unknown_when_only_its_answers_are_lost_until_the_deadline(
+    scene: Scene,
+) -> None:
+    txn_id = scene.written("a")
+    scene.proxy.cut_answer("commit", times=100)
+    scene.proxy.cut_answer("transaction", times=100)
+    with scene.impatient() as session, pytest.raises(UnknownOutcome):
+        session.commit(txn_id)
+    assert scene.local.transaction(txn_id).state is TransactionState.COMMITTED
+
+
+def test_an_abort_whose_answer_is_lost_is_found_aborted(scene: Scene) -> None:
+    txn_id = scene.written("a")
+    scene.proxy.cut_answer("abort")
+    assert scene.session.abort(txn_id).state is TransactionState.ABORTED
+    assert scene.proxy.seen["abort"] == 1
+
+
+def test_an_abort_of_what_was_committed_meanwhile_is_refused(scene: Scene) -> None:
+    txn_id = scene.written("a")
+    scene.proxy.cut_request("abort")
+    scene.local.commit(txn_id)
+    with pytest.raises(TransactionFinished, match="committed"):
+        scene.session.abort(txn_id)
+
+
+@pytest.mark.parametrize("fails", ["before", "after"])
+def test_a_failure_inside_the_node_is_settled_by_the_state(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    txn_id = scene.written("a")
+    commit = scene.node.transactions.commit
+
+    def broken(txn_id: int) -> Transaction:
+        if fails == "after":
+            commit(txn_id)
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(scene.node.transactions, "commit", broken)
+    if fails == "after":
+        assert scene.session.commit(txn_id).state is TransactionState.COMMITTED
+    else:
+        with pytest.raises(StrandlineError, match="failed inside") as caught:
+            scene.session.commit(txn_id)
+        assert caught.type is StrandlineError
+        assert scene.local.transaction(txn_id).state is TransactionState.OPEN
+
+
+def test_a_node_that_does_not_know_the_outcome_is_asked_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txn_id = scene.written("a")
+    commit, calls = scene.node.transactions.commit, []
+
+    def uncertain(txn_id: int) -> Transaction:
+        calls.append(txn_id)
+        if len(calls) == 1:
+            raise UnknownOutcome("the disk failed")
+        return commit(txn_id)
+
+    monkeypatch.setattr(scene.node.transactions, "commit", uncertain)
+    assert scene.session.commit(txn_id).state is TransactionState.COMMITTED
+    assert len(calls) == 2
+
+
+# -- staging and write ids -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", ["answer", "request"])
+def test_a_staging_that_was_cut_is_done_once(scene: Scene, cut: str) -> None:
+    scene.session.commit(scene.written("old"))
+    old = scene.row_id("old")
+    txn_id = scene.session.begin().txn_id
+    cutting = scene.proxy.cut_answer if cut == "answer" else scene.proxy.cut_request
+    cutting("stage")
+    staged = scene.session.stage(
+        txn_id, scene.table_id, add=[data("b"), data("a")], remove=[old], touch=[]
+    )
+    assert scene.paths(txn_id=txn_id) == ["a", "b"]
+    scene.session.commit(txn_id)
+    assert staged.row_ids == (scene.row_id("b"), scene.row_id("a"))
+    assert staged.write_id == scene.session.snapshot([scene.table_id]).write_ids[scene.table_id].hwm
+
+
+def test_a_removal_that_was_cut_is_done_once(scene: Scene) -> None:
+    scene.session.commit(scene.written("old"))
+    txn_id = scene.session.begin().txn_id
+    scene.proxy.cut_answer("stage")
+    assert scene.session.stage(txn_id, scene.table_id, remove=[scene.row_id("old")]).row_ids == ()
+    assert scene.paths(txn_id=txn_id) == []
+
+
+def test_touched_rows_of_a_staging_that_was_cut_are_in_conflict(scene: Scene) -> None:
+    scene.session.commit(scene.written("old"))
+    old = scene.row_id("old")
+    txn_id, other = scene.session.begin().txn_id, scene.session.begin().txn_id
+    scene.proxy.cut_answer("stage")
+    scene.session.stage(txn_id, scene.table_id, add=[data("a")], touch=[old])
+    scene.session.stage(other, scene.table_id, remove=[old])
+    scene.session.commit(other)
+    with pytest.raises(WriteConflict):
+        scene.session.commit(txn_id)
+
+
+def test_a_staging_that_is_refused_stays_refused_when_it_was_cut(scene: Scene) -> None:
+    scene.session.commit(scene.written("old"))
+    txn_id = scene.session.begin().txn_id
+    scene.proxy.cut_answer("stage")
+    with pytest.raises(AlreadyExists):
+        scene.session.stage(txn_id, scene.table_id, add=[data("old")])
+    for removed, touched in (([10**9], []), ([], [10**9])):
+        scene.proxy.cut_answer("stage")
+        with pytest.raises(WriteConflict):
+            scene.session.stage(txn_id, scene.table_id, remove=removed, touch=touched)
+    assert scene.proxy.seen["stage"] == 7
+    assert scene.paths(txn_id=txn_id) == ["old"]
+
+
+def test_a_staging_is_unknown_at_the_deadline(scene: Scene) -> None:
+    txn_id = scene.session.begin().txn_id
+    scene.proxy.cut_request("stage", times=100)
+    with scene.impatient() as session, pytest.raises(UnknownOutcome, match="abort"):
+        session.stage(txn_id, scene.table_id, add=[data("a")])
+
+
+def test_a_write_id_whose_answer_is_lost_is_asked_for_again(scene: Scene) -> None:
+    txn_id = scene.session.begin().txn_id
+    scene.proxy.cut_answer("allocate_write_id", times=2)
+    assert scene.session.allocate_write_id(txn_id, scene.table_id) == 1
+
+
+# -- what is sent once, and what is repeated -----------------------------------------------------
+
+
+def test_ddl_whose_answer_is_lost_is_unknown_and_done_once(scene: Scene) -> None:
+    scene.proxy.cut_answer("execute")
+    with pytest.raises(UnknownOutcome, match="history"):
+        scene.session.execute(CreateSchema(name="lost"))
+    assert scene.proxy.seen["execute"] == 1
+    assert scene.session.tables("lost") == []
+
+
+@pytest.mark.parametrize("call", ["begin", "hold"])
+def test_what_has_no_id_yet_is_not_sent_twice(scene: Scene, call: str) -> None:
+    at = scene.local.snapshot([]).time
+    scene.proxy.cut_answer(call)
+    with pytest.raises(UnknownOutcome, match="by itself"):
+        if call == "begin":
+            scene.session.begin()
+        else:
+            scene.session.hold("reader", "ann", at=at)
+    assert scene.proxy.seen[call] == 1
+
+
+def test_what_never_left_is_sent_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.proxy.stop_listening()
+    pause = http_session._Attempts.pause
+
+    def back_at_the_first_pause(self: http_session._Attempts, loss: Lost) -> None:
+        assert not loss.sent
+        monkeypatch.setattr(http_session._Attempts, "pause", pause)
+        scene.proxy.listen_again()
+        pause(self, loss)
+
+    monkeypatch.setattr(http_session._Attempts, "pause", back_at_the_first_pause)
+    assert scene.session.begin().state is TransactionState.OPEN
+    assert scene.proxy.seen["begin"] == 1
+
+
+@pytest.mark.parametrize("cut", ["answer", "request"])
+def test_reads_heartbeats_and_ends_of_holds_are_repeated(scene: Scene, cut: str) -> None:
+    session, proxy = scene.session, scene.proxy
+    txn_id = session.begin().txn_id
+    taken = session.snapshot([scene.table_id])
+    held = session.hold("reader", "ann", at=taken.time)
+    cutting = proxy.cut_answer if cut == "answer" else proxy.cut_request
+    for call in ("tables", "history", "snapshot", "files", "transaction", "heartbeat"):
+        cutting(call)
+    for call in ("renew_hold", "release_hold"):
+        cutting(call)
+    assert scene.local.tables("s") == session.tables("s")
+    assert session.history() == scene.local.history()
+    assert session.snapshot([scene.table_id], txn_id=txn_id).write_ids == taken.write_ids
+    assert session.files(scene.table_id, taken.write_ids[scene.table_id]).data_files == ()
+    assert session.transaction(txn_id).state is TransactionState.OPEN
+    session.heartbeat(txn_id)
+    assert session.renew_hold(held.hold_id).hold_id == held.hold_id
+    session.release_hold(held.hold_id)
+
+
+def test_a_node_that_is_away_is_unavailable_to_a_reader(scene: Scene) -> None:
+    with scene.impatient() as session:
+        scene.proxy.stop_listening()
+        for call in (session.history, session.begin):
+            with pytest.raises(Unavailable, match="is it running") as caught:
+                call()
+            assert caught.type is Unavailable
+
+
+def test_a_stopping_node_says_so(tmp_path: Path) -> None:
+    with Node.open(tmp_path) as node, serving(application(node.metastore)) as url:
+        node.catalogs.stop()
+        with HttpSession(url, user="ann", timeout=SHORT) as session, pytest.raises(Stopping):
+            session.execute(CreateSchema(name="s"))
+        with HttpSession(url, user="ann", timeout=SHORT) as session, pytest.raises(Stopping):
+            session.compact(1)  # repeatable: asked again until the deadline
+
+
+# -- addresses, users, threads -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["", "localhost:1", "ftp://localhost", "http://", "http://h:x"])
+def test_what_is_no_address_of_a_node_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="is not the address of a node"):
+        HttpSession(url, user="ann")
+
+
+def test_something_else_than_a_node_is_told_apart() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nhi"
+    with listening_socket() as listening:
+
+        def answer_once() -> None:
+            client, _ = listening.accept()
+            with client:
+                client.recv(65536)
+                client.sendall(answer)
+                client.recv(65536)
+
+        thread = threading.Thread(target=answer_once)
+        thread.start()
+        session = HttpSession(f"http://127.0.0.1:{listening.getsockname()[1]}", user="ann")
+        with pytest.raises(ProtocolError, match="text/html"):
+            session.history()
+        session.close()
+        thread.join()
+
+
+def test_a_closed_session_says_so(scene: Scene) -> None:
+    scene.session.close()
+    with pytest.raises(Stopping, match="closed"):
+        scene.session.begin()
+
+
+def test_many_threads_share_a_session(scene: Scene) -> None:
+    def write(number: int) -> int:
+        txn_id = scene.written(f"f{number:02d}")
+        return scene.session.commit(txn_id).txn_id
+
+    with ThreadPoolExecutor(8) as pool:
+        committed = list(pool.map(write, range(24)))
+    assert len(set(committed)) == 24
+    assert scene.paths() == [f"f{number:02d}" for number in range(24)]

@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from strandline.catalog import Command, VersionInfo, commands
+from strandline.catalog.commands import (
+    AlterColumn,
+    ColumnDefinition,
+    CreateTable,
+    DropTable,
+    TableDefinition,
+)
+from strandline.clock import Timestamp
+from strandline.errors import InvalidInput, InvalidType
+from strandline.metastore.interface import Snapshot
+from strandline.metastore.session.json_forms import Misfit, arguments_form, form_of, snake_case
+from strandline.metastore.session.wire_json import read_json, write_json
+from strandline.model.descriptors import (
+    ColumnDescriptor,
+    PrincipalType,
+    Properties,
+    SchemaVersion,
+    StorageFormat,
+    TableDescriptor,
+    TableKind,
+)
+from strandline.model.type_changes import assign_ids
+from strandline.model.types import BIGINT, DataType, DecimalType, StructType
+from strandline.transactions import Hold, Transaction, TransactionState, ValidWriteIdList
+from tests.model.type_strategies import structs, types
+
+COMMANDS = [
+    one
+    for one in (getattr(commands, name) for name in commands.__all__)
+    if isinstance(one, type) and hasattr(one, "plan")
+]
+
+
+def there_and_back(value: object, hint: Any) -> object:
+    return read_json(write_json(value, hint), hint)
+
+
+@pytest.mark.parametrize("of", COMMANDS, ids=lambda one: one.__name__)
+def test_every_command_crosses(of: type) -> None:
+    assert is_dataclass(of)
+    values = {
+        "schema": "s",
+        "table": "t",
+        "definition": TableDefinition(name="t", columns=(ColumnDefinition("k", BIGINT),)),
+        "columns": (ColumnDefinition("k", DecimalType(5, 2), comment="é", metadata='{"a":1}'),),
+        "names": ("a", "b"),
+        "owner_type": PrincipalType.ROLE,
+        "properties": (("a", "1"), ("b", "2")),
+        "set": (("a", "1"),),
+        "type": BIGINT,
+        "nullable": None,
+    }
+    if "View" in of.__name__:
+        values["definition"] = commands.ViewDefinition(
+            name="v", columns=(), original_text="SELECT 1", expanded_text="SELECT 1"
+        )
+    given_fields: dict[str, Any] = {
+        one.name: values.get(one.name, "x")
+        for one in fields(of)
+        if one.name in values or one.default is one.default_factory
+    }
+    command = of(**given_fields)
+    written = write_json(command, Command)
+    assert list(json.loads(written)) == [snake_case(of.__name__)]
+    assert read_json(written, Command) == command
+    defaults = of(**{k: v for k, v in given_fields.items() if k not in ("owner_type", "type")})
+    assert there_and_back([command, defaults], Sequence[Command]) == (command, defaults)
+
+
+def test_all_commands_are_known() -> None:
+    assert {"CreateTable", "DropSchema", "AlterView"} <= {one.__name__ for one in COMMANDS}
+    assert len(COMMANDS) >= 14
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(types())
+def test_every_data_type_crosses(data_type: DataType) -> None:
+    assert there_and_back(data_type, DataType) == data_type
+    assert there_and_back(data_type, DataType | None) == data_type
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(structs(types()))
+def test_ids_of_nested_fields_cross(struct: StructType) -> None:
+    with_ids, _ = assign_ids(struct, 100)
+    assert there_and_back(with_ids, DataType) == with_ids
+
+
+def test_a_data_type_is_sparks_json() -> None:
+    assert json.loads(write_json(DecimalType(5, 2), DataType)) == "decimal(5,2)"
+    assert json.loads(write_json(BIGINT, DataType)) == "long"
+
+
+VALUES: dict[str, tuple[object, Any]] = {
+    "transaction": (
+        Transaction(
+            1, TransactionState.COMMITTED, Timestamp(5), Timestamp(1 << 62), 3, 7, "é", "", "a",
+            True, 300,
+        ),
+        Transaction,
+    ),
+    "open_transaction": (
+        Transaction(1, TransactionState.OPEN, Timestamp(5), None, 3, 7, "", "", "", False, 300),
+        Transaction,
+    ),
+    "hold": (Hold(1, "reader", "ann", Timestamp(5), Timestamp(6)), Hold),
+    "snapshot": (
+        Snapshot(
+            3,
+            Timestamp(9),
+            {
+                5: ValidWriteIdList.of(9, open_ids=[3, 8], aborted=[4]),
+                6: ValidWriteIdList(hwm=9, min_open=4, table="s.t"),
+            },
+        ),
+        Snapshot,
+    ),
+    "version": (
+        VersionInfo(
+            3, Timestamp(9), "ann", "m",
+            (("create_table", {"a": "x", "b": 1, "c": True, "d": ["y", "z"], "e": None}),),
+            trimmed=True,
+        ),
+        VersionInfo,
+    ),
+    "table": (
+        TableDescriptor(
+            id=1,
+            schema_id=2,
+            name="t",
+            owner="ann",
+            kind=TableKind.EXTERNAL,
+            transactional=False,
+            provider="parquet",
+            schema_versions=(SchemaVersion(1, (ColumnDescriptor(1, "k", BIGINT, False, "c"),)),),
+            next_column_id=2,
+            zone_id=1,
+            partition_columns=(1,),
+            storage=StorageFormat(
+                serde_properties=(("a", "b"),),
+                buckets=-1,
+                sort_columns=(("k", 1),),
+                hive_columns=(("k", "bigint", None),),
+            ),
+            location="s3://b/t",
+            properties=(("x", ""),),
+        ),
+        TableDescriptor,
+    ),
+    "fractions": ([1.5, 2.0], list[float]),
+    "numbers": ([0, -(2**63), 2**63 - 1], list[int]),
+    "nothing": (None, type(None)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_a_value_crosses_unchanged(case: str) -> None:
+    value, hint = VALUES[case]
+    found = there_and_back(value, hint)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_text_maps_are_read_in_their_canonical_order() -> None:
+    assert read_json(b'{"b": "2", "a": "1"}', Properties) == (("a", "1"), ("b", "2"))
+
+
+class Colour(Enum):
+    RED = 1
+
+
+@dataclass(frozen=True)
+class Part:
+    count: int
+    names: tuple[str, ...] = ()
+    by_id: Mapping[int, Colour] | None = None
+    pair: tuple[str, int] = ("", 0)
+
+    def __post_init__(self) -> None:
+        if self.count > 100:
+            raise InvalidType("too many")
+
+
+@dataclass(frozen=True)
+class Whole:
+    parts: tuple[Part, ...]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ('{"parts": {}}', "parts: expected a list, found an object"),
+        ('{"parts": [{"count": 1}, {}]}', "parts[1].count: is missing"),
+        (
+            '{"parts": [{"count": 1, "nam": 2}]}',
+            "parts[0].nam: is not known here; known are: count, names, by_id, pair",
+        ),
+        ('{"parts": [{"count": 1, "names": ["a", 2]}]}', "parts[0].names[1]: expected a text"),
+        ('{"parts": [{"count": 1, "by_id": {"a": "RED"}}]}', "parts[0].by_id.a: the name of this"),
+        ('{"parts": [{"count": 1, "by_id": {"1": "BLUE"}}]}', "parts[0].by_id.1: expected one of"),
+        ('{"parts": [{"count": 1, "pair": ["a"]}]}', "parts[0].pair: expected 2 elements, found 1"),
+        ('{"parts": [{"count": 1, "pair": ["a", "b"]}]}', "parts[0].pair[1]: expected a whole"),
+        ('{"parts": [{"count": 101}]}', "parts[0]: too many"),
+        (f'{{"parts": [{{"count": 1, "{"x" * 500}": 2}}]}}', f"parts[0].{'x' * 80}…: is not"),
+        (f'{{"parts": "{"x" * 500}"}}', f'expected a list, found "{"x" * 79}…'),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_path(body: str, message: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        read_json(body.encode(), Whole)
+    assert message in caught.value.message
+    assert len(caught.value.message) < 300
+
+
+def test_a_refusal_by_the_value_itself_keeps_its_class() -> None:
+    with pytest.raises(InvalidType, match=r"^parts\[0\]: too many$"):
+        read_json(b'{"parts": [{"count": 101}]}', Whole)
+
+
+def test_what_has_no_name_in_a_union_cannot_be_sent() -> None:
+    class Unheard:
+        def plan(self, planning: object) -> None: ...
+
+    with pytest.raises(InvalidInput, match="Unheard cannot be sent"):
+        write_json(Unheard(), Command)
+
+
+def test_a_type_hint_without_a_form_is_a_mistake_of_the_program() -> None:
+    for hint in (object, set[int], complex):
+        with pytest.raises(TypeError, match="no JSON form"):
+            form_of(hint)
+
+
+def test_the_arguments_of_a_method_are_read_by_its_signature() -> None:
+    class Face:
+        def call(self, one: int, *, commands: Command | Sequence[Command] = ()) -> None: ...
+
+    form = arguments_form(Face.call)
+    drop = DropTable(schema="s", table="t")
+    written = form.write({"one": 1, "commands": drop})
+    assert form.read(written) == {"one": 1, "commands": (drop,)}
+    assert form.read({"one": 2}) == {"one": 2}
+    with pytest.raises(Misfit):
+        form.read({"commands": []})
+
+
+def test_words_of_a_class_name_are_told_apart() -> None:
+    names = ["CreateTable", "AlterColumn", "T"]
+    assert [snake_case(name) for name in names] == ["create_table", "alter_column", "t"]
+
+
+def test_a_definition_can_be_written_by_hand() -> None:
+    body = {
+        "create_table": {
+            "schema": "nyc",
+            "definition": {
+                "name": "flights",
+                "columns": [
+                    {"name": "id", "type": "long", "nullable": False},
+                    {"name": "delays", "type": {
+                        "type": "array", "elementType": "integer", "containsNull": True,
+                    }},
+                ],
+                "transactional": True,
+            },
+        }
+    }  # fmt: skip
+    found = read_json(json.dumps(body).encode(), Command)
+    assert isinstance(found, CreateTable)
+    assert [c.nullable for c in found.definition.columns] == [False, True]
+    assert found == there_and_back(found, Command)
+    assert AlterColumn(schema="s", table="t", column="c") == there_and_back(
+        AlterColumn(schema="s", table="t", column="c"), Command
+    )

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    TableDefinition,
+)
+from strandline.config import Settings
+from strandline.errors import TransactionFinished, Unavailable, UnknownOutcome, WriteConflict
+from strandline.metastore.session.keep_alive import KeepAlive, transaction_scope
+from strandline.metastore.session.local_session import LocalSession
+from strandline.metastore.store.rows import DataFileRow
+from strandline.model.types import BIGINT
+from strandline.node import Node
+from strandline.transactions import Transaction, TransactionState
+
+TIMEOUT_MS = 600
+"""Of the transactions of the `quick` node: long enough for a machine that is busy."""
+WAIT = 20.0
+
+
+class Watched(LocalSession):
+    """A session whose heartbeats a test counts, and can make fail."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.metastore, user="ann")
+        self.beaten = threading.Semaphore(0)
+        self.before_beat: Callable[[], None] = lambda: None
+
+    def heartbeat(self, txn_id: int) -> None:
+        try:
+            self.before_beat()
+            super().heartbeat(txn_id)
+        finally:
+            self.beaten.release()
+
+    def wait_for_beats(self, count: int) -> None:
+        for _ in range(count):
+            assert self.beaten.acquire(timeout=WAIT)
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node where transactions time out soon."""
+    settings = Settings(transaction_timeout_ms=TIMEOUT_MS)
+    with Node.open(tmp_path_factory.mktemp("quick"), settings=settings) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with Node.open(tmp_path_factory.mktemp("store")) as opened:
+        opened.session(user="ann").execute(CreateSchema(name="s"))
+        yield opened
+
+
+@pytest.fixture
+def session(node: Node) -> Watched:
+    return Watched(node)
+
+
+@pytest.fixture
+def quick_session(quick: Node) -> Watched:
+    return Watched(quick)
+
+
+@pytest.fixture
+def table_id(session: Watched, request: pytest.FixtureRequest) -> int:
+    definition = TableDefinition(
+        name=request.node.name, columns=(ColumnDefinition("k", BIGINT),), transactional=True
+    )
+    session.execute(CreateTable(schema="s", definition=definition))
+    return session.table(f"s.{definition.name}").descriptor.id
+
+
+def data(path: str) -> DataFileRow:
+    return DataFileRow(file_id=1, path=path, rows=10, bytes=100)
+
+
+def paths(session: LocalSession, table_id: int) -> list[str]:
+    taken = session.snapshot([table_id])
+    files = session.files(table_id, taken.write_ids[table_id])
+    return [one.file.path for one in files.data_files]
+
+
+def test_a_block_that_ends_is_committed(session: Watched, table_id: int) -> None:
+    with transaction_scope(session) as transaction:
+        assert transaction.write_id(table_id) == 1
+        staged = transaction.stage(table_id, add=[data("a")])
+        assert staged.write_id == transaction.write_id(table_id)
+        seen = transaction.snapshot([table_id]).write_ids[table_id]
+        assert seen.valid(staged.write_id)
+        assert paths(session, table_id) == []
+    assert transaction.state is TransactionState.COMMITTED
+    assert transaction.transaction == session.transaction(transaction.txn_id)
+    assert paths(session, table_id) == ["a"]
+
+
+def test_a_block_that_raises_is_aborted(session: Watched, table_id: int) -> None:
+    with pytest.raises(KeyboardInterrupt), transaction_scope(session) as transaction:
+        transaction.stage(table_id, add=[data("a")])
+        raise KeyboardInterrupt
+    assert transaction.state is TransactionState.ABORTED
+    assert session.transaction(transaction.txn_id).state is TransactionState.ABORTED
+
+
+def test_a_block_may_end_its_transaction_itself(session: Watched, table_id: int) -> None:
+    with transaction_scope(session) as first:
+        first.stage(table_id, add=[data("a")])
+        first.abort()
+    with pytest.raises(ZeroDivisionError), transaction_scope(session) as second:
+        second.stage(table_id, add=[data("b")])
+        second.commit()
+        _ = 1 / 0
+    assert (first.state, second.state) == (TransactionState.ABORTED, TransactionState.COMMITTED)
+    assert paths(session, table_id) == ["b"]
+
+
+def test_a_conflict_is_what_the_block_ends_with(session: Watched, table_id: int) -> None:
+    with transaction_scope(session) as before:
+        (row_id,) = before.stage(table_id, add=[data("a")]).row_ids
+    with pytest.raises(WriteConflict), transaction_scope(session) as loser:
+        loser.stage(table_id, remove=[row_id])
+        with transaction_scope(session) as winner:
+            winner.stage(table_id, remove=[row_id])
+    assert session.transaction(loser.txn_id).state is TransactionState.ABORTED
+
+
+def test_a_read_only_block_may_not_write(session: Watched) -> None:
+    with transaction_scope(session, read_only=True) as transaction:
+        assert transaction.transaction.read_only
+
+
+def test_an_unknown_commit_is_not_aborted(
+    session: Watched, table_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(txn_id: int) -> Transaction:
+        raise UnknownOutcome("the node is away")
+
+    monkeypatch.setattr(session, "commit", unknown)
+    with (
+        KeepAlive(session) as keep_alive,
+        pytest.raises(UnknownOutcome),
+        transaction_scope(session, keep_alive=keep_alive) as transaction,
+    ):
+        transaction.stage(table_id, add=[data("a")])
+    assert transaction.commit_is_unknown
+    assert session.transaction(transaction.txn_id).state is TransactionState.OPEN
+
+
+def test_a_transaction_outlives_its_time_out_while_it_is_kept_alive(
+    quick: Node, quick_session: Watched
+) -> None:
+    with transaction_scope(quick_session) as transaction:
+        quick_session.wait_for_beats(7)  # two time-outs
+        quick.transactions.expire()
+        assert quick_session.transaction(transaction.txn_id).state is TransactionState.OPEN
+    assert transaction.state is TransactionState.COMMITTED
+
+
+def test_one_keep_alive_serves_many_transactions(quick_session: Watched) -> None:
+    with KeepAlive(quick_session) as keep_alive:
+        with (
+            transaction_scope(quick_session, keep_alive=keep_alive),
+            transaction_scope(quick_session, keep_alive=keep_alive),
+        ):
+            assert keep_alive.statistics().watched == 2
+            quick_session.wait_for_beats(4)
+        assert keep_alive.statistics().watched == 0
+        assert keep_alive.statistics().beats >= 4
+
+
+def test_what_aborted_a_transaction_is_raised_by_its_next_use(quick_session: Watched) -> None:
+    with (
+        pytest.raises(TransactionFinished, match="aborted"),
+        KeepAlive(quick_session) as keep_alive,
+        transaction_scope(quick_session, keep_alive=keep_alive) as transaction,
+    ):
+        quick_session.abort(transaction.txn_id)
+        assert keep_alive.wait_for_failure(transaction.txn_id, timeout=WAIT)
+        transaction.write_id(1)
+
+
+def test_a_store_that_stays_away_for_a_time_out_is_raised(quick_session: Watched) -> None:
+    def away() -> None:
+        raise Unavailable("the node is away")
+
+    with (
+        pytest.raises(Unavailable, match="could not be kept alive"),
+        KeepAlive(quick_session) as keep_alive,
+        transaction_scope(quick_session, keep_alive=keep_alive) as transaction,
+    ):
+        quick_session.before_beat = away
+        assert keep_alive.wait_for_failure(transaction.txn_id, timeout=WAIT)
+        assert keep_alive.statistics().missed > 1
+        transaction.commit()
+    assert quick_session.transaction(transaction.txn_id).state is TransactionState.ABORTED
+
+
+def test_a_beat_that_was_missed_is_made_up_for(quick: Node, quick_session: Watched) -> None:
+    failures = iter([Unavailable("the node is away")])
+
+    def away_once() -> None:
+        for failure in failures:
+            raise failure
+
+    quick_session.before_beat = away_once
+    with KeepAlive(quick_session) as keep_alive:
+        with transaction_scope(quick_session, keep_alive=keep_alive):
+            quick_session.wait_for_beats(6)
+        assert (keep_alive.statistics().missed, keep_alive.statistics().lost) == (1, 0)

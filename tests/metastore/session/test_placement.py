@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from strandline.catalog import Command
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    CreateView,
+    DropSchema,
+    DropTable,
+    RenameTable,
+    TableDefinition,
+    ViewDefinition,
+)
+from strandline.metastore.session.local_session import LocalSession
+from strandline.metastore.session.placement import completed
+from strandline.model.descriptors import TableKind
+from strandline.model.types import BIGINT
+from strandline.node import Node
+
+DEFINITION = TableDefinition(name="t", columns=(ColumnDefinition("k", BIGINT),))
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with Node.open(tmp_path_factory.mktemp("store")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def session(node: Node) -> Iterator[LocalSession]:
+    """A session in whose schemas, ``s`` and ``other``, there is nothing yet."""
+    opened = node.session(user="ann")
+    opened.execute([CreateSchema(name="s"), CreateSchema(name="other")])
+    yield opened
+    opened.execute([DropSchema(name=name, cascade=True) for name in ("s", "other")])
+
+
+@pytest.fixture
+def warehouse(node: Node) -> str:
+    return node.metastore.warehouse
+
+
+def create(name: str = "t", *, schema: str = "s", location: str | None = None) -> CreateTable:
+    return CreateTable(schema=schema, definition=replace(DEFINITION, name=name, location=location))
+
+
+def rename(to: str, *, table: str = "t", new_schema: str | None = None) -> RenameTable:
+    return RenameTable(schema="s", table=table, new_name=to, new_schema=new_schema)
+
+
+def folder(session: LocalSession, name: str) -> str:
+    """Where the table lies, which must be a folder."""
+    location = session.table(name).location
+    assert Path(location.removeprefix("file://")).is_dir()
+    return location
+
+
+def test_a_table_lies_in_the_folder_of_its_schema(session: LocalSession, warehouse: str) -> None:
+    session.execute(create())
+    assert folder(session, "s.t") == f"{warehouse}/s.db/t"
+
+
+def test_a_schema_may_be_put_elsewhere_by_the_same_batch(
+    session: LocalSession, tmp_path: Path
+) -> None:
+    place = f"{tmp_path.as_uri()}/far"
+    session.execute([CreateSchema(name="S2", location=place), create(schema="s2")])
+    assert folder(session, "s2.t") == f"{place}/t"
+
+
+def test_the_default_schema_has_tables_of_its_own(session: LocalSession, warehouse: str) -> None:
+    session.execute(create(schema="default"))
+    assert folder(session, "t") == f"{warehouse}/t"
+
+
+def test_a_managed_table_may_be_put_elsewhere(session: LocalSession, tmp_path: Path) -> None:
+    place = f"{tmp_path.as_uri()}/far"
+    session.execute(create(location=place))
+    assert folder(session, "s.t") == place
+    assert session.table("s.t").descriptor.location is None
+
+
+def test_an_external_table_stays_where_its_owner_says(session: LocalSession, node: Node) -> None:
+    definition = replace(DEFINITION, kind=TableKind.EXTERNAL, location="s3://bucket/t")
+    session.execute(CreateTable(schema="s", definition=definition))
+    assert session.table("s.t").location == "s3://bucket/t"
+    assert node.store.location(session.table("s.t").descriptor.id) is None
+    session.execute(rename("u"))
+    assert session.table("s.u").location == "s3://bucket/t"
+
+
+@pytest.mark.parametrize("in_one_batch", [False, True])
+def test_a_table_that_lies_where_its_name_says_follows_its_name(
+    session: LocalSession, warehouse: str, in_one_batch: bool
+) -> None:
+    batch: list[Command] = [create(), rename("u"), rename("V", table="u", new_schema="other")]
+    for commands in [batch] if in_one_batch else [[one] for one in batch]:
+        session.execute(commands)
+    assert folder(session, "other.V") == f"{warehouse}/other.db/v"
+    left = Path(f"{warehouse}/s.db".removeprefix("file://"))
+    assert [one.name for one in left.iterdir() if not one.name.startswith(".")] == []
+
+
+def test_a_table_that_was_put_elsewhere_stays_when_it_is_renamed(
+    session: LocalSession, tmp_path: Path
+) -> None:
+    place = f"{tmp_path.as_uri()}/far"
+    session.execute([create(location=place), rename("u")])
+    session.execute(rename("v", table="u"))
+    assert folder(session, "s.v") == place
+
+
+def test_a_name_in_another_case_moves_nothing(session: LocalSession, warehouse: str) -> None:
+    session.execute(create())
+    session.execute(rename("T"))
+    assert folder(session, "s.T") == f"{warehouse}/s.db/t"
+
+
+@pytest.mark.parametrize("in_one_batch", [False, True])
+def test_a_name_that_became_free_gets_a_folder_of_its_own(
+    session: LocalSession, warehouse: str, in_one_batch: bool
+) -> None:
+    batch: list[Command] = [
+        create(),
+        rename("old"),
+        create(),
+        DropTable(schema="s", table="t"),
+        create(),
+        rename("last"),
+        create(),
+    ]
+    for commands in [batch] if in_one_batch else [[one] for one in batch]:
+        session.execute(commands)
+    for name in ("old", "last", "t"):
+        assert folder(session, f"s.{name}") == f"{warehouse}/s.db/{name}"
+
+
+def test_a_table_that_is_there_keeps_its_place_when_it_is_created_again(
+    session: LocalSession, tmp_path: Path
+) -> None:
+    place = f"{tmp_path.as_uri()}/far"
+    session.execute(create(location=place))
+    session.execute([replace(create(), if_not_exists=True), rename("u")])
+    assert folder(session, "s.u") == place
+
+
+def test_what_is_created_without_an_owner_belongs_to_the_user(
+    node: Node, session: LocalSession
+) -> None:
+    view = ViewDefinition(name="v", columns=(), original_text="SELECT 1", expanded_text="SELECT 1")
+    session.execute([CreateSchema(name="mine"), create(), CreateView(schema="s", definition=view)])
+    catalog = node.catalogs.present()
+    schema, made = catalog.schema("mine"), catalog.view("s", "v")
+    assert schema is not None
+    assert made is not None
+    owners = [schema.owner, session.table("s.t").descriptor.owner, made.owner]
+    assert owners == ["ann", "ann", "ann"]
+
+
+def test_what_has_an_owner_keeps_it(node: Node) -> None:
+    commands: list[Command] = [
+        CreateSchema(name="x", owner="bob"),
+        DropTable(schema="s", table="t"),
+    ]
+    done = completed(node.metastore, commands, user="ann")
+    assert isinstance(done[0], CreateSchema)
+    assert done[0].owner == "bob"
+    assert done[1] is commands[1]

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from strandline import errors
+from strandline.catalog import Behind
+from strandline.errors import InvalidInput, NotFresh, ProtocolError, StrandlineError
+from strandline.metastore.session.wire_json import dump_json, parse_json, read_error, write_error
+
+ERRORS = [
+    one
+    for one in vars(errors).values()
+    if isinstance(one, type) and issubclass(one, StrandlineError)
+]
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda one: one.__name__)
+def test_every_error_crosses_with_class_message_and_status(kind: type[StrandlineError]) -> None:
+    error = kind("what was asked, ‘was found’, and what to do")
+    status, body = write_error(error)
+    found = read_error(status, body)
+    assert type(found) is kind
+    assert found.message == error.message
+    assert status == errors.surface_of(error).http
+    assert 400 <= status < 600
+
+
+def test_an_error_without_a_code_of_its_own_crosses_as_its_kind() -> None:
+    found = read_error(*write_error(Behind("the catalog has moved on")))
+    assert type(found) is NotFresh
+
+
+def test_an_error_of_another_program_says_nothing_of_its_inside() -> None:
+    status, body = write_error(KeyError("a secret"))
+    assert status == 500
+    assert b"secret" not in body
+    assert type(read_error(status, body)) is StrandlineError
+
+
+def test_a_message_that_holds_no_characters_can_still_be_sent() -> None:
+    assert "?" in read_error(*write_error(InvalidInput("\ud800"))).message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>", b"[]", b"1", b'{"error": 1}', b'{"error": {"code": 1, "message": "m"}}'],
+)
+def test_an_error_in_another_shape_is_not_one_of_a_node(body: bytes) -> None:
+    found = read_error(502, body)
+    assert type(found) is ProtocolError
+    assert "502" in found.message
+
+
+def test_a_code_that_is_not_known_gives_the_root() -> None:
+    body = json.dumps({"error": {"code": "of_the_future", "message": "m"}}).encode()
+    assert type(read_error(400, body)) is StrandlineError
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800"])
+def test_what_json_cannot_hold_is_not_sent(value: object) -> None:
+    with pytest.raises(InvalidInput, match="cannot be sent"):
+        dump_json({"a": value})
+
+
+def test_a_member_that_stands_twice_is_named() -> None:
+    with pytest.raises(InvalidInput, match="'b' stands twice"):
+        parse_json(b'{"a": 1, "b": 1, "b": 1}')

@@ -1,0 +1,120 @@
+"""The notification log: numbers without a gap, in the order of commits."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from strandline.errors import OutOfSync
+from strandline.metastore.store.notifications import (
+    ABORT,
+    COMMIT,
+    WRITE,
+    LogPosition,
+    NewEvent,
+    NotificationLog,
+)
+from strandline.sql import open_engine, sqlite_url
+from tests.metastore.dml import CANCELLATIONS, FLIGHTS, Dml, data_file
+
+
+def test_a_new_log_is_empty(dml: Dml) -> None:
+    assert dml.log.head() == 0
+    assert dml.log.read(0, limit=10) == []
+
+
+def test_events_are_numbered_from_one_and_read_in_order(dml: Dml) -> None:
+    with dml.database.write() as connection:
+        given = dml.log.append(connection, [NewEvent(verb=v, body=b"x") for v in "abc"])
+        assert dml.log.head_on(connection) == 3
+    assert given == [1, 2, 3]
+    assert [(e.event_id, e.verb) for e in dml.log.read(1, limit=1)] == [(2, "b")]
+    assert dml.verbs(after=1) == ["b", "c"]
+    assert len({event.time for event in dml.events()}) == 1
+
+
+def test_a_number_of_an_undone_transaction_is_given_again(dml: Dml) -> None:
+    def cut_off() -> None:
+        with dml.database.write() as connection:
+            dml.log.append(connection, [NewEvent(verb="lost")])
+            raise KeyError("power cut")
+
+    with pytest.raises(KeyError):
+        cut_off()
+    dml.append("a")
+    assert [event.event_id for event in dml.events()] == [1, 2]
+
+
+def test_writers_in_parallel_leave_no_gap(dml: Dml) -> None:
+    other = open_engine(sqlite_url(dml.path))
+    logs = [(dml.database, dml.log), (other, NotificationLog(other, dml.clock))]
+
+    def write(which: int) -> None:
+        database, log = logs[which % 2]
+        for _ in range(20):
+            with database.write() as connection:
+                log.append(connection, [NewEvent(verb=str(which))])
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    other.close()
+    events = dml.events()
+    assert [event.event_id for event in events] == list(range(1, 81))
+    assert [event.time for event in events] == sorted({event.time for event in events})
+
+
+def test_transactions_leave_their_events_in_commit_order(dml: Dml) -> None:
+    first, second, third = (dml.begin() for _ in range(3))
+    dml.store.stage(first, FLIGHTS, add=[data_file("a")])
+    dml.store.stage(second, FLIGHTS, add=[data_file("b")])
+    dml.store.stage(second, CANCELLATIONS, add=[data_file("c")])
+    dml.transactions.commit(second)
+    dml.transactions.abort(first)
+    dml.transactions.commit(third)
+    found = [(event.verb, event.txn_id) for event in dml.events()]
+    assert found == [
+        (WRITE, first),
+        (WRITE, second),
+        (WRITE, second),
+        (COMMIT, second),
+        (ABORT, first),
+    ]
+    commit, abort = dml.events()[-2:]
+    assert commit.end().writes == ((FLIGHTS, 2), (CANCELLATIONS, 1))
+    assert commit.time == dml.transactions.get(second).commit_time
+    assert abort.end().writes == ((FLIGHTS, 1),)
+
+
+def test_a_commit_and_an_abort_that_are_repeated_are_logged_once(dml: Dml) -> None:
+    committed = dml.append("a")
+    aborted = dml.begin()
+    dml.store.stage(aborted, FLIGHTS, add=[data_file("b")])
+    dml.transactions.abort(aborted)
+    before = dml.log.head()
+    dml.transactions.commit(committed)
+    dml.transactions.abort(aborted)
+    assert dml.log.head() == before
+
+
+def test_a_projection_is_moved_from_where_it_stood_only(dml: Dml) -> None:
+    with dml.database.write() as connection:
+        start = dml.log.position_on(connection)
+        dml.log.move_projection(connection, start, version=3, entries=1)
+    assert start == LogPosition(0, 0, 0)
+    with pytest.raises(OutOfSync), dml.database.write() as connection:
+        dml.log.move_projection(connection, start, version=4, entries=0)
+    with dml.database.read() as connection:
+        assert dml.log.position_on(connection) == LogPosition(0, 3, 1)
+
+
+def test_a_mark_moves_with_every_commit_and_only_then(dml: Dml) -> None:
+    mark = dml.log.mark()
+    dml.log.head()
+    assert dml.log.mark() == mark
+    dml.append("a")
+    assert dml.log.mark() != mark
+    assert dml.log.wait(mark, timeout=10) == dml.log.mark()

@@ -1,0 +1,340 @@
+"""The object store in SQL: staging, what each reader sees, conflicts, plain changes."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Engine, event
+
+from strandline.clock import Timestamp
+from strandline.errors import (
+    AlreadyExists,
+    Fenced,
+    TransactionFinished,
+    TransactionNotFound,
+    UnsupportedOperation,
+    WriteConflict,
+)
+from strandline.metastore.store.notifications import COMMIT, WRITE
+from strandline.metastore.store.rows import (
+    DataFileRow,
+    PartitionRow,
+    RowKind,
+    TableParametersRow,
+    new_parameters,
+    new_partition,
+)
+from strandline.transactions import TransactionState, ValidWriteIdList
+from tests.metastore.dml import CANCELLATIONS, FLIGHTS, Dml, data_file, files, names
+
+FILES = RowKind.DATA_FILE
+
+
+def partition(name: str, location: str | None = None) -> PartitionRow:
+    return PartitionRow(values=(name.partition("=")[2],), location=location or name)
+
+
+def test_staged_rows_are_seen_by_their_transaction_alone(dml: Dml) -> None:
+    txn = dml.begin()
+    staged = dml.store.stage(txn, FLIGHTS, add=[data_file("b"), data_file("a")])
+    assert len(staged.row_ids) == 2
+    assert files(dml.store) == []
+    own = dml.transactions.write_ids(FLIGHTS, txn_id=txn)
+    assert files(dml.store, write_ids=own) == ["a", "b"]
+
+
+def test_a_commit_shows_all_tables_of_the_transaction(dml: Dml) -> None:
+    txn = dml.begin()
+    dml.store.stage(txn, FLIGHTS, add=[data_file("f")])
+    dml.store.stage(txn, CANCELLATIONS, add=[data_file("c")])
+    dml.transactions.commit(txn)
+    assert files(dml.store) == ["f"]
+    assert files(dml.store, CANCELLATIONS) == ["c"]
+
+
+def test_an_abort_leaves_nothing_visible_and_keeps_the_name_free(dml: Dml) -> None:
+    txn = dml.begin()
+    dml.store.stage(txn, FLIGHTS, add=[data_file("a")])
+    dml.transactions.abort(txn)
+    assert files(dml.store) == []
+    dml.append("a")
+    assert files(dml.store) == ["a"]
+
+
+def test_an_old_list_shows_what_was_there_then(dml: Dml) -> None:
+    dml.append("jan", "feb")
+    before = dml.transactions.write_ids(FLIGHTS)
+    txn = dml.begin()
+    old = dml.store.rows(FLIGHTS, FILES, write_ids=before)
+    dml.store.stage(txn, FLIGHTS, add=[data_file("mar")], remove=[old[0].row_id])
+    dml.transactions.commit(txn)
+    assert files(dml.store, write_ids=before) == ["feb", "jan"]
+    assert files(dml.store) == ["jan", "mar"]
+
+
+def test_rows_as_of_a_time_are_those_committed_by_then(dml: Dml) -> None:
+    times = []
+    for month in ("jan", "feb", "mar"):
+        txn = dml.append(month)
+        commit_time = dml.transactions.get(txn).commit_time
+        assert commit_time is not None
+        times.append(commit_time)
+    seen = [
+        files(dml.store, write_ids=dml.transactions.write_ids(FLIGHTS, at=at))
+        for at in (Timestamp(times[0] - 1), times[0], times[1], Timestamp(times[2] - 1))
+    ]
+    assert seen == [[], ["jan"], ["feb", "jan"], ["feb", "jan"]]
+
+
+def test_names_narrow_a_read_and_other_tables_and_kinds_do_not_show(dml: Dml) -> None:
+    dml.append("a", "b", "c")
+    dml.append("a", table_id=CANCELLATIONS)
+    found = dml.store.rows(FLIGHTS, FILES, write_ids=None, names=["c", "x", "a", "c"])
+    assert names(found) == ["a", "c"]
+    assert all(row.table_id == FLIGHTS for row in found)
+    assert dml.store.rows(FLIGHTS, RowKind.DELETE_FILE, write_ids=None) == []
+    assert dml.store.row(FLIGHTS, FILES, "b", write_ids=None) is not None
+    assert dml.store.row(FLIGHTS, FILES, "x", write_ids=None) is None
+
+
+def test_more_names_than_a_statement_takes_are_found(dml: Dml) -> None:
+    many = [f"{number:05d}" for number in range(1_203)]
+    dml.append(*many)
+    assert names(dml.store.rows(FLIGHTS, FILES, write_ids=None, names=many)) == many
+
+
+@pytest.mark.parametrize("wanted", [None, ["a", "b"]])
+def test_a_read_searches_its_own_table_only(dml: Dml, wanted: list[str] | None) -> None:
+    dml.append("a", "b")
+    statements: list[tuple[str, tuple[object, ...]]] = []
+
+    def note(_c: object, _k: object, text: str, values: tuple[object, ...], *_: object) -> None:
+        statements.append((text, values))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        dml.store.rows(FLIGHTS, FILES, write_ids=None, names=wanted)
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    (read,) = [found for found in statements if "FROM store_row" in found[0]]
+    with dml.database.read() as connection:
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {read[0]}", read[1]).all()
+    steps = [row[-1] for row in plan]
+    assert "store_row_by_name (table_id=? AND kind=?" in steps[0]
+    assert all(step.startswith("SEARCH") for step in steps), steps
+
+
+def test_of_two_transactions_that_remove_one_file_the_first_to_commit_wins(dml: Dml) -> None:
+    dml.append("a")
+    (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
+    first, second = dml.begin(), dml.begin()
+    for txn in (first, second):
+        dml.store.stage(txn, FLIGHTS, add=[data_file(f"of-{txn}")], remove=[row.row_id])
+    dml.transactions.commit(second)
+    with pytest.raises(WriteConflict, match=f"transaction {second}"):
+        dml.transactions.commit(first)
+    assert files(dml.store) == [f"of-{second}"]
+
+
+@pytest.mark.parametrize("aborted", ["first", "second"])
+def test_both_removals_stay_apart_when_one_transaction_aborts(dml: Dml, aborted: str) -> None:
+    dml.append("a")
+    (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
+    first, second = dml.begin(), dml.begin()
+    for txn in (first, second):
+        dml.store.stage(txn, FLIGHTS, remove=[row.row_id])
+    dml.transactions.abort(first if aborted == "first" else second)
+    assert files(dml.store) == ["a"]
+    dml.transactions.commit(second if aborted == "first" else first)
+    assert files(dml.store) == []
+
+
+def test_rows_behind_a_file_are_changed_by_one_of_two_transactions(dml: Dml) -> None:
+    dml.append("a")
+    (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
+    deleting, rewriting = dml.begin(), dml.begin()
+    dml.store.stage(deleting, FLIGHTS, touch=[row.row_id])
+    dml.store.stage(rewriting, FLIGHTS, add=[data_file("b")], remove=[row.row_id])
+    dml.transactions.commit(deleting)
+    with pytest.raises(WriteConflict):
+        dml.transactions.commit(rewriting)
+
+
+def test_two_transactions_that_add_one_name_are_in_conflict(dml: Dml) -> None:
+    first, second = dml.begin(), dml.begin()
+    for txn in (first, second):
+        row = new_partition(partition("month=1"), name="month=1")
+        dml.store.stage(txn, FLIGHTS, add=[row])
+    dml.transactions.commit(first)
+    with pytest.raises(WriteConflict):
+        dml.transactions.commit(second)
+    assert len(dml.store.rows(FLIGHTS, RowKind.PARTITION, write_ids=None)) == 1
+
+
+def test_appends_of_different_names_do_not_conflict(dml: Dml) -> None:
+    first, second = dml.begin(), dml.begin()
+    for txn in (first, second):
+        dml.store.stage(txn, FLIGHTS, add=[data_file(f"of-{txn}")])
+    dml.transactions.commit(first)
+    dml.transactions.commit(second)
+    assert len(files(dml.store)) == 2
+
+
+def test_bad_stagings_are_refused_and_change_nothing(dml: Dml) -> None:
+    dml.append("a")
+    dml.append("c", table_id=CANCELLATIONS)
+    (there,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
+    (other,) = dml.store.rows(CANCELLATIONS, FILES, write_ids=None)
+    old = dml.begin()
+    finished = dml.append("b")
+    (later,) = dml.store.rows(FLIGHTS, FILES, write_ids=None, names=["b"])
+    open_ = dml.begin()
+    reading = dml.transactions.begin(user="ann", read_only=True).txn_id
+    before = dml.contents()
+    for error, txn, arguments in (
+        (AlreadyExists, open_, {"add": [data_file("a")]}),
+        (AlreadyExists, open_, {"add": [data_file("x"), data_file("x")]}),
+        (WriteConflict, open_, {"add": [data_file("x")], "remove": [9_999]}),
+        (WriteConflict, open_, {"remove": [there.row_id, other.row_id]}),
+        (WriteConflict, open_, {"touch": [9_999]}),
+        (WriteConflict, old, {"remove": [later.row_id]}),
+        (TransactionFinished, finished, {"add": [data_file("x")]}),
+        (TransactionNotFound, 9_999, {"add": [data_file("x")]}),
+        (UnsupportedOperation, reading, {"add": [data_file("x")]}),
+    ):
+        with pytest.raises(error):
+            dml.store.stage(txn, FLIGHTS, **arguments)
+    assert dml.contents() == before
+
+
+def test_a_transaction_replaces_what_it_staged_itself(dml: Dml) -> None:
+    txn = dml.begin()
+    first = dml.store.stage(txn, FLIGHTS, add=[data_file("a", rows=1)])
+    with pytest.raises(AlreadyExists):
+        dml.store.stage(txn, FLIGHTS, add=[data_file("a", rows=2)])
+    dml.store.stage(txn, FLIGHTS, add=[data_file("a", rows=2)], remove=first.row_ids)
+    with pytest.raises(WriteConflict):
+        dml.store.stage(txn, FLIGHTS, remove=first.row_ids)
+    dml.transactions.commit(txn)
+    (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
+    assert row.as_(DataFileRow).rows == 2
+
+
+def test_a_staging_is_one_event_with_its_rows(dml: Dml) -> None:
+    dml.append("a", "b")
+    (write, commit) = dml.events()
+    assert (write.verb, commit.verb) == (WRITE, COMMIT)
+    assert (write.table_id, write.write_id) == (FLIGHTS, 1)
+    assert commit.end().writes == ((FLIGHTS, 1),)
+    rows = dml.store.staged_rows(FLIGHTS, 1, write.write())
+    assert names(rows) == ["a", "b"]
+    assert [row.row_id for row in rows] == [1, 2]
+
+
+def test_a_fenced_store_writes_nothing(dml: Dml) -> None:
+    dml.append("a")
+    txn = dml.begin()
+    dml.store.set_location(None, FLIGHTS, "file:/w/flights")
+    before = dml.contents()
+    dml.fenced = True
+    with pytest.raises(Fenced):
+        dml.store.stage(txn, FLIGHTS, add=[data_file("b")])
+    with pytest.raises(Fenced):
+        dml.store.set_location(None, FLIGHTS, "file:/elsewhere")
+    with pytest.raises(Fenced), dml.store.change(FLIGHTS, author="ann"):
+        pytest.fail("the block of a fenced change ran")
+    with pytest.raises(Fenced):
+        dml.transactions.commit(txn)
+    with pytest.raises(Fenced):
+        dml.transactions.abort(txn)
+    assert dml.contents() == before
+    assert files(dml.store) == ["a"]
+
+
+def test_a_plain_change_is_a_transaction_of_its_own(dml: Dml) -> None:
+    with dml.store.change(FLIGHTS, author="hive") as change:
+        change.add(new_partition(partition("month=1"), name="month=1"))
+        assert names(change.rows(RowKind.PARTITION)) == ["month=1"]
+    before = dml.transactions.write_ids(FLIGHTS)
+    with dml.store.change(FLIGHTS, author="hive") as change:
+        (row,) = change.rows(RowKind.PARTITION)
+        change.replace(row.row_id, new_partition(partition("month=1", "/else"), name="month=1"))
+        change.add(new_partition(partition("month=2"), name="month=2"))
+    now = dml.store.rows(FLIGHTS, RowKind.PARTITION, write_ids=None)
+    assert [row.as_(PartitionRow).location for row in now] == ["/else", "month=2"]
+    then = dml.store.rows(FLIGHTS, RowKind.PARTITION, write_ids=before)
+    assert [row.as_(PartitionRow).location for row in then] == ["month=1"]
+    assert dml.verbs().count(COMMIT) == 2
+
+
+def test_a_plain_change_that_raises_leaves_nothing(dml: Dml) -> None:
+    before = dml.contents()
+    with pytest.raises(KeyError), dml.store.change(FLIGHTS, author="hive") as change:
+        change.add(data_file("a"))
+        raise KeyError("the caller's own")
+    assert dml.contents() == before
+
+
+def test_a_plain_change_beats_a_transaction_that_began_before(dml: Dml) -> None:
+    dml.append("a")
+    (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
+    txn = dml.begin()
+    dml.store.stage(txn, FLIGHTS, remove=[row.row_id])
+    with dml.store.change(FLIGHTS, author="hive") as change:
+        change.remove(row.row_id)
+    with pytest.raises(WriteConflict):
+        dml.transactions.commit(txn)
+    assert dml.transactions.get(txn).state is TransactionState.ABORTED
+
+
+def test_setting_parameters_replaces_them(dml: Dml) -> None:
+    assert dml.store.parameters(FLIGHTS, write_ids=None) == ()
+    dml.store.set_parameters(FLIGHTS, (("numRows", "1"),), author="ann")
+    before = dml.transactions.write_ids(FLIGHTS)
+    dml.store.set_parameters(FLIGHTS, (("numFiles", "2"),), author="ann")
+    assert dml.store.parameters(FLIGHTS, write_ids=None) == (("numFiles", "2"),)
+    assert dml.store.parameters(FLIGHTS, write_ids=before) == (("numRows", "1"),)
+    dml.store.set_parameters(FLIGHTS, (), author="ann")
+    assert dml.store.parameters(FLIGHTS, write_ids=None) == ()
+
+
+def test_two_writers_may_set_parameters_and_the_newest_row_counts(dml: Dml) -> None:
+    dml.store.set_parameters(FLIGHTS, (("numRows", "0"),), author="ann")
+    (old,) = dml.store.rows(FLIGHTS, RowKind.TABLE_PARAMETERS, write_ids=None)
+    first, second = dml.begin(), dml.begin()
+    for number, txn in enumerate((first, second), start=1):
+        row = new_parameters((("numRows", str(number)),))
+        dml.store.stage(txn, FLIGHTS, add=[row], remove=[old.row_id])
+    dml.transactions.commit(second)
+    dml.transactions.commit(first)
+    (shown,) = dml.store.rows(FLIGHTS, RowKind.TABLE_PARAMETERS, write_ids=None)
+    assert shown.as_(TableParametersRow).parameters == (("numRows", "2"),)
+    dml.store.set_parameters(FLIGHTS, (), author="ann")
+    assert dml.store.parameters(FLIGHTS, write_ids=None) == ()
+
+
+def test_a_location_is_one_fact_and_its_change_is_an_event(dml: Dml) -> None:
+    assert dml.store.location(FLIGHTS) is None
+    for place in ("file:/w/a", "file:/w/b"):
+        dml.store.set_location(None, FLIGHTS, place)
+        assert dml.store.location(FLIGHTS) == place
+    assert dml.verbs() == ["set_location"] * 2
+    with dml.database.write() as connection:
+        dml.store.set_location(connection, FLIGHTS, "file:/w/c")
+    assert dml.store.location(FLIGHTS) == "file:/w/c"
+    assert len(dml.verbs()) == 2
+
+
+def test_rows_of_a_write_are_there_before_it_commits(dml: Dml) -> None:
+    dml.append("a")
+    (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
+    txn = dml.begin()
+    staged = dml.store.stage(txn, FLIGHTS, add=[data_file("b")], remove=[row.row_id])
+    rows, removals = dml.store.rows_of_write(FLIGHTS, staged.write_id)
+    assert names(rows) == ["b"]
+    assert [removal.row_id for removal in removals] == [row.row_id]
+
+
+def test_a_list_that_hides_everything_shows_nothing(dml: Dml) -> None:
+    dml.append("a")
+    assert files(dml.store, write_ids=ValidWriteIdList(hwm=0)) == []
+    assert files(dml.store, write_ids=ValidWriteIdList.parse("t:1:1:1:")) == []

@@ -1,0 +1,364 @@
+"""DDL outside the catalog: events, places and folders, on a real catalog in the same database."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from strandline.catalog import CatalogManager, Command, initial_catalog
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    DropSchema,
+    DropTable,
+    RenameTable,
+    TableDefinition,
+)
+from strandline.clock import HybridClock
+from strandline.durable import MetastorageLog, durable_state
+from strandline.errors import Fenced, Unavailable
+from strandline.fencing import FenceToken
+from strandline.metastorage import SqliteMetastorage
+from strandline.metastore.store.notifications import COMMIT, NotificationLog
+from strandline.metastore.store.object_store import SqlObjectStore
+from strandline.metastore.store.projection import ProjectedCatalogs, Projector
+from strandline.metastore.store.rows import DataFileRow, RowKind, new_file
+from strandline.metastore.store.transaction_events import TransactionEvents
+from strandline.metastore.store.warehouse import Warehouse
+from strandline.model.descriptors import TableDescriptor, TableKind
+from strandline.model.type_parser import parse_type
+from strandline.sql import FenceRow, open_engine, sqlite_url
+from strandline.transactions import Behind, Transactions
+from strandline.wire import decode
+
+
+class Node:
+    """A catalog, its projection and its transactions, all on one database file."""
+
+    def __init__(self, folder: Path, *, member: str = "one") -> None:
+        self.warehouse = folder / "warehouse"
+        self.warehouse.mkdir(exist_ok=True)
+        self.fenced = False
+        self.crash = False
+        self.clock = HybridClock()
+        self.database = open_engine(sqlite_url(folder / "strandline.db"))
+        metastorage = SqliteMetastorage(self.database, self.clock)
+        log = MetastorageLog(metastorage, get_on=metastorage.get_on)
+        openable = durable_state(log)
+        if openable.is_initialized():
+            state = openable.join(member=member)
+        else:
+            fill = initial_catalog(delay_ms=0, skew_ms=0, default_location=f"file:{self.warehouse}")
+            state = openable.open(member=member, initialize=fill, raise_fence=self.raise_fence)
+        self.catalogs = CatalogManager(state, self.clock)
+        self.catalogs.sync()
+        self.log = NotificationLog(self.database, self.clock)
+        self.projector = Projector(
+            self.database,
+            self.log,
+            updates=self.catalogs.updates,
+            guard=self.guard,
+            folders=Warehouse(),
+        )
+        self.transactions = Transactions(
+            self.database,
+            self.clock,
+            catalogs=ProjectedCatalogs(self.catalogs, self.projector),
+            guard=self.guard,
+            listeners=[TransactionEvents(self.log, projector=self.projector)],
+        )
+        self.store = SqlObjectStore(
+            self.database,
+            self.transactions,
+            self.log,
+            guard=self.guard,
+            projector=self.projector,
+        )
+
+    def raise_fence(self, token: FenceToken, environment: str | None) -> None:
+        with self.database.write() as connection:
+            FenceRow.initialize(connection, environment or "", token)
+
+    def guard(self, connection: Connection) -> None:
+        if self.fenced:
+            raise Fenced("a newer owner has opened the store; nothing was written")
+
+    def ddl(self, *commands: Command, project: bool = True) -> int:
+        """Execute DDL as one version; its number."""
+        applied = self.catalogs.execute(list(commands), author="ann")
+        if project:
+            self.projector.project_up_to(applied.version)
+        return applied.version
+
+    def table(self, name: str, schema: str = "nyc") -> TableDescriptor:
+        found = self.catalogs.present().table(schema, name)
+        assert found is not None
+        return found
+
+    def place(self, name: str) -> str:
+        return f"file:{self.warehouse}/nyc.db/{name}"
+
+    def folder(self, name: str) -> Path:
+        return self.warehouse / "nyc.db" / name
+
+    def verbs(self) -> list[str]:
+        return [event.verb for event in self.log.read(0, limit=1_000)]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path)
+    made.ddl(CreateSchema(name="nyc", location=f"file:{made.warehouse}/nyc.db"))
+    yield made
+    made.catalogs.stop()
+    made.database.close()
+
+
+def create(node: Node, name: str, **more: object) -> CreateTable:
+    kind = TableKind.EXTERNAL if more.get("external") else TableKind.MANAGED
+    definition = TableDefinition(
+        name=name,
+        columns=(ColumnDefinition("k", parse_type("int")),),
+        kind=kind,
+        transactional=kind is TableKind.MANAGED,
+        location=f"file:{node.warehouse}/elsewhere" if more.get("external") else None,
+    )
+    place = None if more.get("external") else node.place(name)
+    return CreateTable(schema="nyc", definition=definition, managed_location=place)
+
+
+def rename(node: Node, name: str, to: str) -> RenameTable:
+    return RenameTable(schema="nyc", table=name, new_name=to, new_location=node.place(to))
+
+
+def test_each_entry_is_one_event_in_the_order_of_versions(node: Node) -> None:
+    version = node.ddl(create(node, "a"), create(node, "b"))
+    node.ddl(rename(node, "a", "c"))
+    assert node.verbs() == [
+        "initialize",
+        "create_schema",
+        "create_table",
+        "create_table",
+        "rename_table",
+    ]
+    events = node.log.read(0, limit=100)
+    assert [event.event_id for event in events] == [1, 2, 3, 4, 5]
+    assert [event.catalog_version for event in events[2:]] == [version, version, version + 1]
+    assert events[2].time == node.catalogs.catalog(version).time
+
+
+def test_an_event_holds_the_records_before_and_after(node: Node) -> None:
+    node.ddl(create(node, "a"))
+    before = node.table("a")
+    node.ddl(rename(node, "a", "b"))
+    event = node.log.read(0, limit=100)[-1]
+    body = event.ddl()
+    assert (event.table_id, body.author) == (before.id, "ann")
+    assert body.arguments["to"] == "nyc.b"
+    (change,) = body.changes
+    assert change.old is not None
+    assert change.new is not None
+    assert decode(change.old, TableDescriptor) == before
+    assert decode(change.new, TableDescriptor) == node.table("b")
+
+
+def test_a_managed_table_gets_its_place_and_an_external_one_none(node: Node) -> None:
+    node.ddl(create(node, "a"), create(node, "x", external=True))
+    assert node.store.location(node.table("a").id) == node.place("a")
+    assert node.folder("a").is_dir()
+    assert node.store.location(node.table("x").id) is None
+    assert not (node.warehouse / "elsewhere").exists()
+
+
+def test_a_rename_moves_the_folder_and_a_drop_moves_it_aside(node: Node) -> None:
+    node.ddl(create(node, "a"))
+    table = node.table("a")
+    (node.folder("a") / "f").write_text("x")
+    node.ddl(rename(node, "a", "b"))
+    assert node.store.location(table.id) == node.place("b")
+    assert not node.folder("a").exists()
+    node.ddl(DropTable(schema="nyc", table="b"))
+    assert node.store.location(table.id) == node.place(f".dropped/{table.id}")
+    assert (node.folder(".dropped") / str(table.id) / "f").read_text() == "x"
+    node.ddl(create(node, "b"))
+    assert list(node.folder("b").iterdir()) == []
+
+
+def test_a_drop_that_keeps_the_data_moves_nothing(node: Node) -> None:
+    node.ddl(create(node, "a"))
+    table = node.table("a")
+    node.ddl(DropTable(schema="nyc", table="a", keep_data=True))
+    assert node.folder("a").is_dir()
+    assert node.store.location(table.id) == node.place("a")
+
+
+def test_a_schema_gets_a_folder_and_loses_it_when_it_is_empty(node: Node) -> None:
+    node.ddl(CreateSchema(name="other", location=f"file:{node.warehouse}/other.db"))
+    assert (node.warehouse / "other.db").is_dir()
+    node.ddl(DropSchema(name="other"))
+    assert not (node.warehouse / "other.db").exists()
+    node.ddl(create(node, "a"))
+    table = node.table("a")
+    node.ddl(DropSchema(name="nyc", cascade=True))
+    assert (node.warehouse / "nyc.db" / ".dropped" / str(table.id)).is_dir()
+
+
+def test_what_lies_out_of_reach_stops_nothing(node: Node) -> None:
+    node.ddl(CreateSchema(name="far", location="s3://bucket/far"))
+    far = CreateTable(
+        schema="far",
+        definition=create(node, "t").definition,
+        managed_location="s3://bucket/far/t",
+    )
+    node.ddl(far)
+    table = node.table("t", "far")
+    node.ddl(RenameTable(schema="far", table="t", new_name="u", new_location="s3://bucket/far/u"))
+    node.ddl(DropTable(schema="far", table="u"))
+    assert node.store.location(table.id) == "s3://bucket/far/t"
+    assert node.projector.statistics().stayed == 2
+
+
+def test_a_folder_whose_new_place_is_taken_stays_and_is_found(node: Node) -> None:
+    node.ddl(create(node, "a"))
+    table = node.table("a")
+    node.folder("b").mkdir()
+    (node.folder("b") / "somebody's").touch()
+    node.ddl(rename(node, "a", "b"))
+    assert node.store.location(table.id) == node.place("a")
+    assert node.folder("a").is_dir()
+
+
+def test_a_second_node_projects_nothing_again(node: Node, tmp_path: Path) -> None:
+    version = node.ddl(create(node, "a"))
+    other = Node(tmp_path, member="two")
+    before = other.verbs()
+    other.projector.project_up_to(version)
+    assert other.verbs() == before
+    other.database.close()
+
+
+def test_nodes_that_project_at_once_make_each_event_once(node: Node, tmp_path: Path) -> None:
+    names = [f"t{number}" for number in range(12)]
+    for name in names:
+        version = node.ddl(create(node, name), project=False)
+    others = [Node(tmp_path, member=f"m{number}") for number in range(2)]
+    threads = [
+        threading.Thread(target=one.projector.project_up_to, args=(version,))
+        for one in (node, *others)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one in others:
+        one.database.close()
+    assert node.verbs().count("create_table") == len(names)
+    assert all(node.folder(name).is_dir() for name in names)
+
+
+def test_an_effect_that_was_done_and_not_noted_is_recognized(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SQL transaction is lost behind each effect in turn, as by a crash, and done again."""
+    node.ddl(create(node, "a"))
+    old = node.table("a")
+    (node.folder("a") / "of-old").touch()
+    version = node.ddl(rename(node, "a", "b"), create(node, "a"), project=False)
+    version = node.ddl(rename(node, "b", "c"), rename(node, "a", "b"), project=False)
+    move_projection = node.log.move_projection
+    survived: list[int] = []
+
+    def crash(*args: object, **kwargs: object) -> None:
+        raise KeyError("power cut")
+
+    while node.projector.projected_version() < version:
+        monkeypatch.setattr(node.log, "move_projection", crash)
+        with pytest.raises(KeyError):
+            node.projector.project_up_to(version)
+        monkeypatch.setattr(node.log, "move_projection", move_projection)
+        with node.database.write() as connection:
+            node.projector._advance(connection, version, effects=1)
+        survived.append(node.projector.projected_version())
+    assert len(survived) == 4
+    assert node.store.location(old.id) == node.place("c")
+    assert [f.name for f in node.folder("c").iterdir()] == ["of-old"]
+    assert list(node.folder("b").iterdir()) == []
+    assert not node.folder("a").exists()
+    assert node.verbs()[-4:] == ["rename_table", "create_table", "rename_table", "rename_table"]
+
+
+def test_what_cannot_be_carried_out_is_an_error_and_is_tried_again(node: Node) -> None:
+    node.folder("a").write_text("a file where the folder belongs")
+    with pytest.raises(Unavailable, match=r"create_table is not carried out.*tried again"):
+        node.ddl(create(node, "a"))
+    version = node.catalogs.latest_catalog().version
+    assert node.projector.projected_version() == version - 1
+    with pytest.raises(Unavailable):
+        node.ddl(create(node, "b"))
+    assert not node.folder("b").exists()
+    node.folder("a").unlink()
+    node.projector.project_up_to(version + 1)
+    assert node.folder("a").is_dir()
+    assert node.folder("b").is_dir()
+    assert node.verbs().count("create_table") == 2
+
+
+def test_a_fenced_node_projects_nothing(node: Node) -> None:
+    version = node.ddl(create(node, "a"), project=False)
+    node.fenced = True
+    with pytest.raises(Fenced):
+        node.projector.project_up_to(version)
+    assert not node.folder("a").exists()
+    assert "create_table" not in node.verbs()
+
+
+@pytest.mark.parametrize("unprojected", [0, 1, 2, 5])
+def test_a_commit_comes_after_the_ddl_that_it_was_judged_by(node: Node, unprojected: int) -> None:
+    node.ddl(create(node, "a"))
+    table = node.table("a")
+    txn = node.transactions.begin(user="ann").txn_id
+    row = new_file(DataFileRow(file_id=1, path="f", rows=1, bytes=1))
+    node.store.stage(txn, table.id, add=[row])
+    for number in range(unprojected):
+        node.ddl(create(node, f"t{number}"), project=False)
+    node.transactions.commit(txn)
+    assert node.verbs()[-1] == COMMIT
+    assert node.verbs().count("create_table") == 1 + unprojected
+    assert node.projector.projected_version() == node.catalogs.latest_catalog().version
+
+
+@pytest.mark.parametrize("unprojected", [0, 1, 3])
+def test_a_plain_change_comes_after_the_ddl_that_it_relies_on(node: Node, unprojected: int) -> None:
+    node.ddl(create(node, "a"))
+    for number in range(unprojected):
+        node.ddl(create(node, f"t{number}"), project=False)
+    with node.store.change(node.table("a").id, author="ann") as change:
+        change.set_parameters((("numRows", "1"),))
+    assert node.verbs()[-2:] == ["write", COMMIT]
+    assert node.verbs().count("create_table") == 1 + unprojected
+    kept = node.store.rows(node.table("a").id, RowKind.TABLE_PARAMETERS, write_ids=None)
+    assert len(kept) == 1
+
+
+def test_one_sql_transaction_carries_out_one_effect(node: Node) -> None:
+    version = node.ddl(create(node, "a"), create(node, "b"), project=False)
+    with pytest.raises(Behind), node.database.write() as connection:
+        node.projector.project_on(connection, version)
+    assert node.folder("a").is_dir()
+    assert not node.folder("b").exists()
+    assert "create_table" not in node.verbs()
+    node.projector.project_up_to(version)
+    assert node.folder("b").is_dir()
+
+
+def test_the_store_remembers_the_highest_version(node: Node) -> None:
+    version = node.ddl(create(node, "a"))
+    with node.database.read() as connection:
+        state = FenceRow.read(connection)
+    assert state is not None
+    assert state.catalog_version == version
