@@ -28,7 +28,7 @@ demo: setup
 
 test: lint
 	echo 'pytest: the tests'
-	$(BIN)/python -m pytest -q -m 'not soak' tests $(ARGS)
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not soak' tests $(ARGS)
 
 lint: setup
 	echo 'ruff: style and mistakes'

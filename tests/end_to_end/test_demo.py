@@ -14,10 +14,12 @@ import pytest
 CLIENTS = ("local", "http")
 SECONDS = 600
 
+Runs = dict[str, tuple[subprocess.Popen[str], Path]]
 
-def start(client: str, months: int, folder: Path, *options: str) -> subprocess.Popen[str]:
+
+def start(client: str, months: int, folder: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "strandline", "demo", "--client", client]
-    command += ["--months", str(months), "--folder", str(folder), *options]
+    command += ["--months", str(months), "--folder", str(folder)]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -28,13 +30,12 @@ def start(client: str, months: int, folder: Path, *options: str) -> subprocess.P
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, subprocess.Popen[str]]]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     """A short run with each client, side by side: most of each is waiting."""
-    started = {
-        client: start(client, 2, tmp_path_factory.mktemp(client) / "work") for client in CLIENTS
-    }
+    folders = {client: tmp_path_factory.mktemp(client) / "work" for client in CLIENTS}
+    started = {client: (start(client, 2, folder), folder) for client, folder in folders.items()}
     yield started
-    for process in started.values():
+    for process, _ in started.values():
         if process.poll() is None:
             process.kill()
             process.communicate()
@@ -52,17 +53,16 @@ def nodes_on(folder: Path) -> list[int]:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("client", CLIENTS)
-def test_every_check_of_the_main_job_holds(
-    runs: dict[str, subprocess.Popen[str]], client: str
-) -> None:
-    out, errors = runs[client].communicate(timeout=SECONDS)
-    assert runs[client].returncode == 0, out[-4000:] + errors[-4000:]
+def test_every_check_of_the_main_job_holds(runs: Runs, client: str) -> None:
+    process, folder = runs[client]
+    out, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, out[-4000:] + errors[-4000:]
     assert "FAILED" not in out
     assert "57 of 57 checks hold" in out
     assert "\x1b" not in out, "plain text where there is no terminal"
     for number in range(1, 8):
         assert f"\n{number}. " in out
-    assert nodes_on(Path(str(runs[client].args[7]))) == []  # type: ignore[index]  # a list
+    assert nodes_on(folder) == []
 
 
 @pytest.mark.spark

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 
 from tests.metastore.hive.hive_node import HiveNode, hive_node
+from tests.metastore.hive.spark_process import SparkProcess
 
 # A time limit for each example would fail by chance on a loaded machine.
 settings.register_profile("without_deadline", deadline=None)
@@ -37,3 +38,19 @@ def stub(hive: HiveNode) -> Iterator[Any]:
     """Apache Thrift's client of ``hive``."""
     with hive.stub() as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveNode]:
+    """The node that ``spark`` has for its metastore."""
+    with hive_node(tmp_path_factory.mktemp("spark") / "store") as node:
+        yield node
+
+
+@pytest.fixture(scope="session")
+def spark(served: HiveNode) -> Iterator[SparkProcess]:
+    """An unmodified Spark, which takes long to start: all tests share it, and the schema nyc."""
+    with SparkProcess(served.uri, served.node.folder / "warehouse") as process:
+        process.sql("CREATE DATABASE nyc COMMENT 'flights'")
+        process.sql("USE nyc")
+        yield process

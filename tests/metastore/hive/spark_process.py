@@ -37,9 +37,16 @@ class SparkProcess:
 
     def sql(self, text: str) -> list[list[Any]]:
         """The rows of a statement. Raises `SparkError`."""
+        return self._ask(text)
+
+    def save(self, query: str, table: str, *, mode: str) -> None:
+        """Save the rows of a query with ``saveAsTable``. Raises `SparkError`."""
+        self._ask({"query": query, "table": table, "mode": mode})
+
+    def _ask(self, request: str | dict[str, str]) -> list[list[Any]]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(text) + "\n")
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         for line in self._process.stdout:
             if line.startswith("ANSWER "):
@@ -85,7 +92,13 @@ def serve(uri: str, warehouse: str) -> None:
     )
     for line in sys.stdin:
         try:
-            answer = "rows", [list(row) for row in spark.sql(json.loads(line)).collect()]
+            request = json.loads(line)
+            if isinstance(request, str):
+                answer = "rows", [list(row) for row in spark.sql(request).collect()]
+            else:
+                writer = spark.sql(request["query"]).write.mode(request["mode"])
+                writer.saveAsTable(request["table"])
+                answer = "rows", []
         except Exception as error:
             answer = "error", str(error)  # type: ignore[assignment]  # the other kind
         print("ANSWER " + json.dumps(answer, default=str), flush=True)

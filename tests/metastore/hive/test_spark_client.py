@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.metastore.hive.hive_node import HiveNode, hive_node
+from tests.metastore.hive.hive_node import HiveNode
 from tests.metastore.hive.spark_process import SparkError, SparkProcess
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveNode]:
-    with hive_node(tmp_path_factory.mktemp("spark") / "store") as node:
-        yield node
-
-
-@pytest.fixture(scope="module")
-def spark(served: HiveNode) -> Iterator[SparkProcess]:
-    with SparkProcess(served.uri, served.node.folder / "warehouse") as process:
-        process.sql("CREATE DATABASE nyc COMMENT 'flights'")
-        process.sql("USE nyc")
-        yield process
 
 
 def test_a_parquet_table_is_created_written_altered_renamed_and_dropped(
@@ -108,21 +93,6 @@ def test_the_location_of_an_external_table_is_set(spark: SparkProcess, tmp_path:
     assert spark.column("SELECT count(*) FROM outside") == [0]
     spark.sql("DROP TABLE outside")
     assert any(first.iterdir())
-
-
-def test_a_schema_as_of_a_version_gives_the_tables_of_then(
-    spark: SparkProcess, served: HiveNode
-) -> None:
-    spark.sql("CREATE TABLE old (a INT, p INT) USING parquet PARTITIONED BY (p)")
-    spark.sql("INSERT INTO old VALUES (1, 1), (2, 2)")
-    version = served.node.metastore.catalogs.present().version
-    spark.sql("ALTER TABLE old ADD COLUMNS (b INT)")
-    then = f"`nyc@{version}`"
-    assert spark.column(f"DESCRIBE {then}.old")[:2] == ["a", "p"]
-    assert spark.column(f"SELECT a FROM {then}.old WHERE p = 2") == [2]
-    assert "old" in spark.column(f"SHOW TABLES IN {then}", 1)
-    with pytest.raises(SparkError, match="can be read and not changed"):
-        spark.sql(f"CREATE TABLE {then}.new (a INT) USING parquet")
 
 
 def test_a_transactional_table_is_listed_and_not_read_by_a_session_without_the_package(

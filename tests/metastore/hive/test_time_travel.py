@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -17,6 +18,16 @@ def version(hive: HiveNode) -> int:
 
 def partition(*values: str) -> Any:
     return Partition(list(values), "d1", "t1", sd=storage())
+
+
+def files(stub: Any, schema: str, name: str) -> Any:
+    """The hidden table that the view in the place of a plain table reads."""
+    view = stub.get_table(schema, name)
+    assert view.tableType == "VIRTUAL_VIEW"
+    found = re.fullmatch(r"SELECT .* FROM `(.*)`\.`(.*)`", view.viewExpandedText)
+    assert found is not None
+    assert found[1] == schema
+    return stub.get_table(schema, found[2])
 
 
 def parted(stub: Any, *values: str) -> None:
@@ -46,9 +57,9 @@ def test_a_schema_and_its_tables_are_listed_as_of_a_time(hive: HiveNode, stub: A
     assert stub.get_tables(f"d1@{then}", "*") == ["t1"]
     assert stub.get_all_tables("d1") == ["t2"]
     found = stub.get_database(f"d1@{then}")
-    assert (found.name, found.locationUri) == (f"d1@{then}", f"{hive.warehouse}/d1.db")
-    gone = stub.get_table(f"d1@{then}", "t1")
-    assert "/.dropped/" in gone.sd.location
+    # A new table has no place there: Spark would write its rows before it asks for it.
+    assert (found.name, found.locationUri) == (f"d1@{then}", "can-be-read-and-not-changed:/d1")
+    assert "/.dropped/" in files(stub, f"d1@{then}", "t1").sd.location
 
 
 def test_partitions_are_those_of_then(hive: HiveNode, stub: Any) -> None:
@@ -80,7 +91,62 @@ def test_a_rename_moves_the_folder_and_old_versions_answer_with_where_it_is(
     new = stub.get_table("d1", "t1")
     new.tableName = "t2"
     stub.alter_table("d1", "t1", new)
-    assert stub.get_table(f"d1@{before}", "t1").sd.location == f"{hive.warehouse}/d1.db/t2"
+    assert files(stub, f"d1@{before}", "t1").sd.location == f"{hive.warehouse}/d1.db/t2"
+
+
+def test_a_plain_table_is_a_view_over_a_hidden_table_that_has_all_of_it(
+    hive: HiveNode, stub: Any
+) -> None:
+    parted(stub, "a", "b")
+    now = plain(stub.get_table("d1", "t1"))
+    name = f"d1@{version(hive)}"
+    view = stub.get_table(name, "t1")
+    assert (view.tableType, view.sd.location, view.partitionKeys) == ("VIRTUAL_VIEW", None, [])
+    assert [column.name for column in view.sd.cols] == ["a", "b", "p"]
+    assert [column.name for column in stub.get_schema(name, "t1")] == ["a", "b", "p"]
+    hidden = files(stub, name, "t1")
+    assert plain(hidden) == now | {"dbName": name, "tableName": hidden.tableName}
+    assert stub.get_partition_names(name, hidden.tableName, -1) == ["p=a", "p=b"]
+    chosen = stub.get_partitions_by_filter(name, hidden.tableName, 'p = "b"', -1)
+    assert [(c.dbName, c.tableName, c.values) for c in chosen] == [(name, hidden.tableName, ["b"])]
+    both = stub.get_table_objects_by_name(name, ["t1", hidden.tableName])
+    assert [found.tableType for found in both] == ["VIRTUAL_VIEW", "MANAGED_TABLE"]
+
+
+def test_a_hidden_name_is_in_no_list_and_means_nothing_elsewhere(hive: HiveNode, stub: Any) -> None:
+    stub.create_table(table("t1"))
+    name = f"d1@{version(hive)}"
+    hidden = files(stub, name, "t1").tableName
+    assert stub.get_all_tables(name) == stub.get_tables(name, "*") == ["t1"]
+    assert stub.get_tables_by_type(name, "*", "VIRTUAL_VIEW") == ["t1"]
+    assert stub.get_tables_by_type(name, "*", "MANAGED_TABLE") == []
+    for schema in ("d1", f"d1@{version(hive) - 1}"):
+        kind, _ = refusal(lambda schema=schema: stub.get_table(schema, hidden))
+        assert kind == "NoSuchObjectException"
+    assert refusal(lambda: stub.create_table(table(hidden)))[0] == "InvalidObjectException"
+
+
+def test_a_hidden_name_changes_with_the_version_and_with_the_place_of_the_files(
+    hive: HiveNode, stub: Any
+) -> None:
+    stub.create_table(table("t1"))
+    first = version(hive)
+    stub.create_table(table("t2"))
+    second = version(hive)
+    names = {files(stub, f"d1@{v}", "t1").tableName for v in (first, second)}
+    stub.drop_table("d1", "t1", True)
+    names |= {files(stub, f"d1@{v}", "t1").tableName for v in (first, second)}
+    assert len(names) == 4
+
+
+def test_an_iceberg_table_is_shown_as_it_is(hive: HiveNode, stub: Any) -> None:
+    parameters = {"table_type": "ICEBERG", "metadata_location": "file:/m.json"}
+    stub.create_table(table("t1", parameters=parameters))
+    found = stub.get_table(f"d1@{version(hive)}", "t1")
+    assert (found.tableType, found.parameters["metadata_location"]) == (
+        "MANAGED_TABLE",
+        "file:/m.json",
+    )
 
 
 def test_a_view_reads_what_it_names_without_a_schema_as_of_then_too(
@@ -112,20 +178,20 @@ def test_a_trimmed_version_is_refused_with_the_earliest_one(hive: HiveNode, stub
 
 
 WRITES = {
-    "create_table": lambda c, db: c.create_table(table("t9", schema=db)),
-    "drop_table": lambda c, db: c.drop_table(db, "t1", True),
-    "alter_table": lambda c, db: c.alter_table(db, "t1", table("t1", schema=db)),
-    "alter_database": lambda c, db: c.alter_database(db, Database(name=db)),
-    "drop_database": lambda c, db: c.drop_database(db, True, True),
-    "add_partition": lambda c, db: c.add_partition(Partition(["z"], db, "t1", sd=storage())),
-    "append_partition": lambda c, db: c.append_partition(db, "t1", ["z"]),
-    "alter_partition": lambda c, db: c.alter_partition(
-        db, "t1", Partition(["a"], db, "t1", sd=storage())
+    "create_table": lambda c, db, t: c.create_table(table("t9", schema=db)),
+    "drop_table": lambda c, db, t: c.drop_table(db, t, True),
+    "alter_table": lambda c, db, t: c.alter_table(db, t, table(t, schema=db)),
+    "alter_database": lambda c, db, t: c.alter_database(db, Database(name=db)),
+    "drop_database": lambda c, db, t: c.drop_database(db, True, True),
+    "add_partition": lambda c, db, t: c.add_partition(Partition(["z"], db, t, sd=storage())),
+    "append_partition": lambda c, db, t: c.append_partition(db, t, ["z"]),
+    "alter_partition": lambda c, db, t: c.alter_partition(
+        db, t, Partition(["a"], db, t, sd=storage())
     ),
-    "rename_partition": lambda c, db: c.rename_partition(
-        db, "t1", ["a"], Partition(["z"], db, "t1", sd=storage())
+    "rename_partition": lambda c, db, t: c.rename_partition(
+        db, t, ["a"], Partition(["z"], db, t, sd=storage())
     ),
-    "drop_partition": lambda c, db: c.drop_partition(db, "t1", ["a"], True),
+    "drop_partition": lambda c, db, t: c.drop_partition(db, t, ["a"], True),
 }
 
 
@@ -140,10 +206,12 @@ def test_every_write_to_a_schema_of_then_is_refused_and_changes_nothing(
         return version(hive), plain(stub.get_table("d1", "t1")), names
 
     before = state()
-    for name, write in WRITES.items():
-        kind, text = refusal(lambda write=write: write(stub, f"d1@{then}"))
-        assert kind in ("InvalidOperationException", "MetaException"), name
-        assert "can be read and not changed" in text, name
+    hidden = files(stub, f"d1@{then}", "t1").tableName
+    for table_name in ("t1", hidden):
+        for name, write in WRITES.items():
+            kind, text = refusal(lambda w=write, t=table_name: w(stub, f"d1@{then}", t))
+            assert kind in ("InvalidOperationException", "MetaException"), name
+            assert "can be read and not changed" in text, name
     assert state() == before
 
 

@@ -81,6 +81,8 @@ def _spark(node: NodeProcess, place: Path) -> Iterator[SparkSession]:
         .appName("strandline demo")
         .config("spark.hadoop.hive.metastore.uris", node.thrift_uri)
         .config("spark.sql.warehouse.dir", (place / "spark-warehouse").as_uri())
+        # Each query runs a few times: compiling it well would take longer than it saves.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "4")

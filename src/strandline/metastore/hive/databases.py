@@ -19,8 +19,10 @@ from strandline.metastore.hive.exceptions import meta_exception
 from strandline.metastore.hive.locations import hadoop_location
 from strandline.metastore.hive.name_patterns import name_pattern
 from strandline.metastore.hive.names import is_hive_name, present_schema, without_catalog
+from strandline.metastore.hive.past_tables import NO_PLACE
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage import Struct
+from strandline.metastore.interface import PRESENT
 from strandline.model.descriptors import PrincipalType, SchemaDescriptor, properties
 
 
@@ -42,7 +44,10 @@ def database_struct(schema: SchemaDescriptor, *, name: str, location: str) -> St
 @reads("get_database")
 def get_database(call: Call) -> Struct:
     scope = call.reading.scope(call.text("name"))
-    location = scope.schema.location or call.metastore.schema_location(scope.schema.name)
+    own_name = scope.schema.name
+    location = scope.schema.location or call.metastore.schema_location(own_name)
+    if scope.at != PRESENT:
+        location = f"{NO_PLACE}{own_name}"
     return database_struct(scope.schema, name=scope.name, location=location)
 
 

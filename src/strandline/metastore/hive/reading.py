@@ -23,6 +23,12 @@ from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.hive.conversion import table_struct, view_struct
 from strandline.metastore.hive.locations import hadoop_location
 from strandline.metastore.hive.names import shown_schema, split_schema
+from strandline.metastore.hive.past_tables import (
+    find_hidden,
+    hidden_name,
+    is_written_by_clients,
+    past_view_struct,
+)
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.transactional import transactional_struct
 from strandline.metastore.interface import PRESENT, AsOf
@@ -53,7 +59,8 @@ class MustWait(Exception):
 class Scope:
     """A schema as it was asked for: ``name`` is the name in answers, with its version if any.
 
-    ``moment`` is the time as of which rows are read, None for the present.
+    ``moment`` is the time as of which rows are read, None for the present. ``hidden`` says that a
+    table in it was asked for by the hidden name of its files.
     """
 
     name: str
@@ -61,6 +68,13 @@ class Scope:
     catalog: Catalog
     at: AsOf = PRESENT
     moment: Timestamp | None = None
+    hidden: bool = False
+
+    def shows_as_view(self, relation: Relation) -> bool:
+        """Whether clients see a view: also in the place of a plain table as of then."""
+        if isinstance(relation, ViewDescriptor):
+            return True
+        return self.at != PRESENT and not self.hidden and is_written_by_clients(relation)
 
 
 class Reading:
@@ -137,10 +151,20 @@ class Reading:
     def relation(self, schema: str, name: str) -> tuple[Scope, Relation]:
         """The table or view of that name. Raises `ObjectNotFound`."""
         scope = self.find_scope(schema)
-        found = None if scope is None else scope.catalog.relation(scope.schema.name, name)
-        if scope is None or found is None:
+        found = None if scope is None else self.find_relation(scope, name)
+        if found is None:
             raise ObjectNotFound(f"{schema}.{name} table not found")
-        return scope, found
+        return found
+
+    def find_relation(self, scope: Scope, name: str) -> tuple[Scope, Relation] | None:
+        """The table or view of that name, which may be a hidden one, and how it is seen."""
+        found = scope.catalog.relation(scope.schema.name, name)
+        if found is not None:
+            return scope, found
+        if scope.at == PRESENT:
+            return None
+        table = find_hidden(scope.catalog, scope.schema.name, name)
+        return None if table is None else (replace(scope, hidden=True), table)
 
     # -- the object store
 
@@ -205,7 +229,11 @@ class Reading:
         """The ``Table`` struct of a table or view."""
         if isinstance(relation, ViewDescriptor):
             return view_struct(_as_of(scope, relation), schema=scope.name)
-        location, counted = self.location(relation), self.counted(scope, relation)
+        location = self.location(relation)
+        if scope.shows_as_view(relation):
+            hidden = hidden_name(relation, version=scope.catalog.version, location=location)
+            return past_view_struct(relation, schema=scope.name, hidden=hidden)
+        counted = self.counted(scope, relation)
         if not relation.transactional:
             return table_struct(relation, schema=scope.name, location=location, counted=counted)
         return transactional_struct(

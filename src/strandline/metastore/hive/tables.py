@@ -22,9 +22,9 @@ from strandline.metastore.thrift.messages import ThriftException
 from strandline.model.descriptors import TableKind, ViewDescriptor
 
 
-def shown_type(relation: Relation) -> str:
+def shown_type(scope: Scope, relation: Relation) -> str:
     """The type of table that clients see."""
-    if isinstance(relation, ViewDescriptor):
+    if isinstance(relation, ViewDescriptor) or scope.shows_as_view(relation):
         return VIRTUAL_VIEW
     external = relation.kind is TableKind.EXTERNAL or relation.transactional
     return EXTERNAL_TABLE if external else MANAGED_TABLE
@@ -76,7 +76,7 @@ def get_tables_by_type(call: Call) -> list[str]:
         return []
     names = _names(call, scope, call.args.get("pattern"))
     found = _relations(scope, names)
-    return [relation.name.lower() for relation in found if shown_type(relation) == wanted]
+    return [relation.name.lower() for relation in found if shown_type(scope, relation) == wanted]
 
 
 @reads("get_table_meta")
@@ -96,7 +96,7 @@ def get_table_meta(call: Call) -> list[Struct]:
             row: Struct = {
                 "dbName": scope.name,
                 "tableName": relation.name.lower(),
-                "tableType": shown_type(relation),
+                "tableType": shown_type(scope, relation),
             }
             if relation.comment is not None:
                 row["comments"] = relation.comment
@@ -130,4 +130,5 @@ def get_table_objects_by_name_req(call: Call) -> Struct:
 
 def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struct]:
     once = dict.fromkeys(name.lower() for name in names)
-    return [call.reading.struct(scope, relation) for relation in _relations(scope, once)]
+    found = (call.reading.find_relation(scope, name) for name in once)
+    return [call.reading.struct(*relation) for relation in found if relation is not None]

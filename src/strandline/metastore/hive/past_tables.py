@@ -1,0 +1,176 @@
+"""Plain tables under the name of a schema as of then: a view over a hidden table of their files.
+
+The problem: the files of a plain table are written by clients, not by the metastore, and there is
+one set of them. Whoever is told where a table of ``sales@42`` lies can write there and so change
+the table of today. Spark does: an ``INSERT`` into a table that is not partitioned asks for nothing
+but the table. Refusing changes is then too late; that such a schema can be read and not changed
+has to be had by what is answered.
+
+The model. Under ``sales@42`` a plain table ``orders`` is answered as a view whose text selects its
+columns of then from a hidden table of the same schema, ``orders@files_42_1a2b3c4d``. The hidden
+table is the real thing: format, location, columns and partitions of then. Spark plans the view as
+it would plan the table (filters, columns and partitions are pruned alike) and refuses by itself
+whatever would write to a view.
+
+What must stay true:
+
+* Nobody comes across a hidden name. It is in no list, and the protocol creates no table with an
+  ``@`` in its name.
+* The name changes with all that the answer rests on: the version, the table, where its files lie
+  now. Spark keeps the file list of a table by its name.
+* The view gives the types that Spark reads. What reads files gives null wherever files may hold
+  it, also inside of types, so the view's types allow it everywhere.
+* A new table has no place there either: Spark writes the rows of ``CREATE TABLE … AS SELECT`` into
+  the folder of the schema before it asks for the table. So the location of the schema is of a
+  kind that no file system has (`NO_PLACE`).
+
+Left as they are: transactional tables, whose provider no plain client has, and Iceberg tables, of
+which a change is a commit in the metastore, and which are read by their metadata alone.
+
+Rejected: a location that does not exist, or a format that can only be read. `INSERT OVERWRITE`
+deletes the files before it finds out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import blake2b
+
+from strandline.catalog import Catalog, Relation
+from strandline.metastore.hive.conversion import (
+    partition_key_structs,
+    plain_columns_of,
+    view_struct,
+)
+from strandline.metastore.hive.parameters import DERIVED, SCHEMA
+from strandline.metastore.hive.storage import Struct, field_structs, shown_columns
+from strandline.model.descriptors import (
+    ColumnDescriptor,
+    Properties,
+    StorageFormat,
+    TableDescriptor,
+    ViewDescriptor,
+    properties,
+)
+from strandline.model.types import ArrayType, DataType, MapType, StructType
+
+NO_PLACE = "can-be-read-and-not-changed:/"
+"""Where a schema as of then lies. Spark shows the first part to whoever creates a table there."""
+
+_HIDDEN_NAME = re.compile(r"(.+)@files_([0-9]+)_[0-9a-f]{8}")
+
+_VIEW_STORAGE = StorageFormat(
+    input_format="org.apache.hadoop.mapred.SequenceFileInputFormat",
+    output_format="org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat",
+    serde="org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
+    serde_properties=(("serialization.format", "1"),),
+    buckets=-1,
+)
+"""What Spark says of a view; nobody reads by it."""
+
+_SPARK_VERSION = "4.3.0"
+"""The release whose form of a view is answered."""
+
+
+def is_written_by_clients(relation: Relation) -> bool:
+    """Whether clients put files into it on their own; as of then, such a table is a view."""
+    if not isinstance(relation, TableDescriptor) or relation.transactional:
+        return False
+    kept = dict(relation.properties)
+    iceberg = kept.get("table_type", "").lower() == "iceberg" and "metadata_location" in kept
+    return not iceberg
+
+
+def hidden_name(table: TableDescriptor, *, version: int, location: str) -> str:
+    """The name of the files of ``table`` as of the catalog ``version``, now at ``location``."""
+    rest = blake2b(f"{table.id} {location}".encode(), digest_size=4).hexdigest()
+    return f"{table.name.lower()}@files_{version}_{rest}"
+
+
+def find_hidden(catalog: Catalog, schema: str, name: str) -> TableDescriptor | None:
+    """The table that a hidden name of this catalog stands for, under that name.
+
+    A name that was made before the files moved still stands for them.
+    """
+    found = _HIDDEN_NAME.fullmatch(name.lower())
+    if found is None or int(found[2]) != catalog.version:
+        return None
+    table = catalog.relation(schema, found[1])
+    if not isinstance(table, TableDescriptor) or not is_written_by_clients(table):
+        return None
+    return replace(table, name=name.lower())
+
+
+def past_view_struct(table: TableDescriptor, *, schema: str, hidden: str) -> Struct:
+    """The ``Table`` that is answered for a plain table: a view over the table ``hidden``.
+
+    ``schema`` is the name that was asked for, with its version.
+    """
+    view = ViewDescriptor(
+        id=table.id,
+        schema_id=table.schema_id,
+        name=table.name,
+        owner=table.owner,
+        columns=tuple(replace(c, type=_nullable(c.type), nullable=True) for c in table.columns),
+        original_text=(text := _text(table.columns, schema=schema, hidden=hidden)),
+        expanded_text=text,
+        storage=_VIEW_STORAGE,
+        properties=_view_properties(table, schema=schema),
+        comment=table.comment,
+        created=table.created,
+    )
+    struct = view_struct(view, schema=schema)
+    struct["sd"]["cols"] = [
+        *field_structs(shown_columns(table.storage, plain_columns_of(table))),
+        *partition_key_structs(table),
+    ]
+    return struct
+
+
+def _text(columns: Sequence[ColumnDescriptor], *, schema: str, hidden: str) -> str:
+    # Hive keeps columns in the serde of some tables and here has none to name.
+    selected = ", ".join(_quoted(column.name) for column in columns) or "*"
+    return f"SELECT {selected} FROM {_quoted(schema)}.{_quoted(hidden)}"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _view_properties(table: TableDescriptor, *, schema: str) -> Properties:
+    """The table's own parameters, with what makes Spark take it for a view of its own."""
+    not_its_own = ("spark.sql.", "view.")
+    own = {name: value for name, value in table.properties if not name.startswith(not_its_own)}
+    if SCHEMA in dict(table.properties):
+        own[SCHEMA] = DERIVED
+        names = [column.name for column in table.columns]
+    else:
+        names = [column.name.lower() for column in table.columns]
+    own |= {
+        "spark.sql.create.version": _SPARK_VERSION,
+        "view.catalogAndNamespace.numParts": "2",
+        "view.catalogAndNamespace.part.0": "spark_catalog",
+        "view.catalogAndNamespace.part.1": schema,
+        "view.query.out.numCols": str(len(names)),
+    }
+    own |= {f"view.query.out.col.{number}": name for number, name in enumerate(names)}
+    return properties(own)
+
+
+def _nullable(data_type: DataType) -> DataType:
+    """The type with null allowed at every place inside of it."""
+    match data_type:
+        case ArrayType():
+            return ArrayType(_nullable(data_type.element))
+        case MapType():
+            return MapType(_nullable(data_type.key), _nullable(data_type.value))
+        case StructType():
+            return StructType(
+                tuple(
+                    replace(entry, type=_nullable(entry.type), nullable=True)
+                    for entry in data_type.fields
+                )
+            )
+    return data_type
