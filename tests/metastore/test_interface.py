@@ -42,9 +42,9 @@ from strandline.errors import (
     WriteConflict,
 )
 from strandline.metastore.interface import AsOf, ResolvedTable, Session, TableFiles
+from strandline.metastore.session import HttpSession
 from strandline.metastore.session.calls import CALLS
 from strandline.metastore.session.http_app import application
-from strandline.metastore.session.http_session import HttpSession
 from strandline.metastore.store.rows import ColumnStatistics, DataFileRow, DeleteFileRow
 from strandline.model.types import BIGINT, INT, STRING, ArrayType, StructField, StructType
 from strandline.node import Node

@@ -167,7 +167,7 @@ def test_a_spark_schema_and_its_sql_give_the_same_columns() -> None:
     )
 
 
-@pytest.mark.parametrize("ddl", ["a INTERVAL", "a VOID", "s STRUCT<x: ARRAY<INTERVAL>>"])
+@pytest.mark.parametrize("ddl", ["a INTERVAL", "a TIME", "a VOID", "s STRUCT<x: ARRAY<INTERVAL>>"])
 def test_types_that_parquet_cannot_hold_are_refused(ddl: str) -> None:
     with pytest.raises(UnsupportedOperation, match="Parquet"):
         column_definitions(ddl)

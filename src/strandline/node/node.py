@@ -20,7 +20,7 @@ from strandline.errors import InvalidInput
 from strandline.metastorage import SqliteMetastorage
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.metastore import Metastore
-from strandline.metastore.session.local_session import LocalSession
+from strandline.metastore.session import LocalSession
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.projection import ProjectedCatalogs, Projector

@@ -29,6 +29,7 @@ from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
 from strandline.model.identifiers import normalize
 from strandline.model.type_json import FIELD_ID_KEY, parse_schema_json, schema_json
 from strandline.model.type_parser import parse_fields
+from strandline.model.type_text import simple_string
 from strandline.model.types import (
     CALENDAR_INTERVAL,
     STRING,
@@ -39,6 +40,7 @@ from strandline.model.types import (
     MapType,
     StructField,
     StructType,
+    TimeType,
     VarcharType,
     walk,
 )
@@ -136,10 +138,10 @@ def column_definitions(schema: spark_types.StructType | str) -> tuple[ColumnDefi
         fields = parse_schema_json(schema.json(), field_ids=True).fields
     for field in fields:
         for inner in walk(field.type):
-            if inner in (CALENDAR_INTERVAL, VOID):
+            if inner in (CALENDAR_INTERVAL, VOID) or isinstance(inner, TimeType):
                 raise UnsupportedOperation(
-                    f"column {field.name!r} has the type {inner}, which Parquet files cannot hold;"
-                    " choose another one"
+                    f"column {field.name!r} has the type {simple_string(inner)}, which Spark cannot"
+                    " write to Parquet files; choose another one"
                 )
     refuse_reserved(field.name for field in fields)
     return tuple(

@@ -38,7 +38,9 @@ def test_a_failure_is_logged_counted_and_followed_by_another_round(
     assert not one.running()
     assert one.failures == 2
     assert isinstance(one.last_failure, KeyError)
-    assert [record.message.partition(";")[0] for record in caplog.records] == ["applier failed"] * 2
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+        "applier failed"
+    ] * 2
 
 
 def test_what_it_follows_may_close_before_it() -> None:

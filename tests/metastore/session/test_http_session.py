@@ -27,11 +27,9 @@ from strandline.errors import (
     UnknownOutcome,
     WriteConflict,
 )
-from strandline.metastore.session import http_session
+from strandline.metastore.session import HttpSession, LocalSession, http_session
 from strandline.metastore.session.http_app import application
-from strandline.metastore.session.http_session import HttpSession
 from strandline.metastore.session.http_transport import Lost
-from strandline.metastore.session.local_session import LocalSession
 from strandline.metastore.store.rows import DataFileRow
 from strandline.model.types import BIGINT
 from strandline.node import Node

@@ -13,8 +13,8 @@ from strandline.catalog.commands import (
 )
 from strandline.config import Settings
 from strandline.errors import TransactionFinished, Unavailable, UnknownOutcome, WriteConflict
+from strandline.metastore.session import LocalSession
 from strandline.metastore.session.keep_alive import KeepAlive, transaction_scope
-from strandline.metastore.session.local_session import LocalSession
 from strandline.metastore.store.rows import DataFileRow
 from strandline.model.types import BIGINT
 from strandline.node import Node

@@ -18,7 +18,7 @@ from strandline.catalog.commands import (
     TableDefinition,
     ViewDefinition,
 )
-from strandline.metastore.session.local_session import LocalSession
+from strandline.metastore.session import LocalSession
 from strandline.metastore.session.placement import completed
 from strandline.model.descriptors import TableKind
 from strandline.model.types import BIGINT

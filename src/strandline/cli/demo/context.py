@@ -16,7 +16,7 @@ from strandline.cli.demo.data import SCHEMAS, Input
 from strandline.cli.demo.node_process import NodeProcess
 from strandline.cli.demo.report import Report
 from strandline.metastore.interface import Session
-from strandline.metastore.session.http_session import HttpSession
+from strandline.metastore.session import HttpSession
 from strandline.spark import Tables
 
 USER = "demo"

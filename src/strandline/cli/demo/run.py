@@ -27,7 +27,7 @@ from strandline.cli.demo.data import load
 from strandline.cli.demo.node_process import NodeProcess
 from strandline.cli.demo.report import Report
 from strandline.metastore.interface import Session
-from strandline.metastore.session.http_session import HttpSession
+from strandline.metastore.session import HttpSession
 from strandline.node import Node
 from strandline.spark import Tables
 from strandline.spark.settings import SETTINGS

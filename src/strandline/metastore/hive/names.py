@@ -2,7 +2,8 @@
 
 Hive lowers the case of names; clients of Hive 3 and later put the catalog before the name of a
 schema, as ``@hive#sales``. Behind the name may stand a version or a time: ``sales@42``,
-``sales@2026-11-20t10:00:00z``. Such a schema can be read and not changed.
+``sales@2026-11-20t10:00:00z``. Such a schema can be read and not changed: here every change is
+refused; `strandline.metastore.hive.past_tables` is about clients that do not ask.
 """
 
 from __future__ import annotations

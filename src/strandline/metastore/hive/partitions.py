@@ -1,7 +1,9 @@
 """Methods that read partitions.
 
 Hive's numbers: at most ``max_parts`` partitions, all for a negative number. For 0 it gives none,
-but all names. Transactional tables and views have no partitions that a client could ask for.
+but all names. Transactional tables and views have no partitions that a client could ask for. A
+plain table as of then is shown as a view and still gives its partitions, under its own name as
+under the hidden one.
 """
 
 from __future__ import annotations

@@ -71,10 +71,13 @@ class Warehouse:
         return _absolute(rest, location)
 
     def make(self, location: str) -> None:
-        """Make the folder and those above it, unless it is there."""
+        """Make the folder and those above it, unless it is there; they outlive a power cut."""
         path = self.path(location)
         try:
+            missing = [folder for folder in (path, *path.parents) if not folder.exists()]
             path.mkdir(parents=True, exist_ok=True)
+            for folder in missing:
+                _sync_folder(folder.parent)
         except OSError as error:
             raise _failed("make", location, error) from error
 

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hive_metastore.ttypes import FieldSchema
+
+from strandline.metastore.hive.spark_schema import take_schema
+from strandline.model.type_text import ddl_text
+from tests.metastore.hive.hive_node import HiveNode, storage, table
+
+SPARK_SCHEMA = (
+    '{"type":"struct","fields":[{"name":"Id","type":{"type":"struct","fields":[{"name":"x","type":'
+    '{"type":"array","elementType":"integer","containsNull":false},"nullable":false,"metadata":{}}]'
+    '},"nullable":false,"metadata":{}},{"name":"a`b","type":{"type":"map","keyType":"string",'
+    '"valueType":"integer","valueContainsNull":false},"nullable":true,"metadata":{"k":1}}]}'
+)
+
+
+def past(hive: HiveNode, stub: Any, **fields: Any) -> tuple[str, Any]:
+    """The answer for a table as of now, and the name of its schema."""
+    stub.create_table(table("t1", **fields))
+    schema = f"d1@{hive.node.metastore.catalogs.present().version}"
+    return schema, stub.get_table(schema, "t1")
+
+
+def test_the_view_names_the_columns_in_their_own_case(hive: HiveNode, stub: Any) -> None:
+    parameters = {"spark.sql.sources.schema": SPARK_SCHEMA, "spark.sql.sources.provider": "parquet"}
+    schema, view = past(hive, stub, parameters=parameters, sd=storage(columns=[]))
+    assert view.viewExpandedText.startswith(f"SELECT `Id`, `a``b` FROM `{schema}`.`t1@files_")
+    assert view.viewOriginalText == view.viewExpandedText
+    assert [view.parameters[f"view.query.out.col.{n}"] for n in range(2)] == ["Id", "a`b"]
+    assert view.parameters["view.query.out.numCols"] == "2"
+
+
+def test_the_view_is_in_the_schema_that_was_asked_for(hive: HiveNode, stub: Any) -> None:
+    schema, view = past(hive, stub)
+    names = [view.parameters[f"view.catalogAndNamespace.part.{n}"] for n in range(2)]
+    assert names == ["spark_catalog", schema]
+    assert view.parameters["view.catalogAndNamespace.numParts"] == "2"
+    assert (view.dbName, view.tableName) == (schema, "t1")
+
+
+def test_the_view_s_types_allow_null_everywhere(hive: HiveNode, stub: Any) -> None:
+    parameters = {"spark.sql.sources.schema": SPARK_SCHEMA, "spark.sql.sources.provider": "parquet"}
+    _, view = past(hive, stub, parameters=parameters, sd=storage(columns=[]))
+    schema, _ = take_schema(view.parameters)
+    assert schema is not None
+    assert [column.nullable for column in schema.columns] == [True, True]
+    assert "NOT NULL" not in "".join(ddl_text(column.type) for column in schema.columns)
+    assert '"containsNull":false' not in view.parameters["spark.sql.sources.schema"]
+    assert '"valueContainsNull":false' not in view.parameters["spark.sql.sources.schema"]
+    assert schema.columns[1].metadata == '{"k":1}'
+
+
+def test_a_table_without_spark_s_schema_has_a_view_without(hive: HiveNode, stub: Any) -> None:
+    columns = [FieldSchema("A", "struct<B:decimal>", None)]
+    _, view = past(hive, stub, sd=storage(columns=columns))
+    assert "spark.sql.sources.schema" not in view.parameters
+    assert [(c.name, c.type) for c in view.sd.cols] == [("a", "struct<B:decimal>")]
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("k", True),
+        ("view.schemaMode", False),
+        ("spark.sql.partitionProvider", False),
+        ("spark.sql.statistics.numRows", False),
+    ],
+)
+def test_of_the_parameters_the_view_has_those_that_are_no_table_s(
+    hive: HiveNode, stub: Any, name: str, *, kept: bool
+) -> None:
+    _, view = past(hive, stub, parameters={name: "v"})
+    assert (name in view.parameters) == kept
+    assert "spark.sql.sources.provider" not in view.parameters
+
+
+def test_a_real_name_goes_before_a_hidden_one(hive: HiveNode, stub: Any) -> None:
+    """A session may give a table any name, also one with the mark of a hidden name."""
+    stub.create_table(table("t1"))
+    version = hive.node.metastore.catalogs.present().version
+    real = f"t1@files_{version + 1}_00000000"
+    hive.create_transactional("d1", real, id="bigint")
+    found = stub.get_table(f"d1@{version + 1}", real)
+    assert found.parameters["spark.sql.sources.provider"] == "strandline"
