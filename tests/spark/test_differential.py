@@ -62,7 +62,7 @@ def append(tables: Tables, added: list[Row], *, files: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_tables_hold_what_lists_hold_after_the_same_statements(tables: Tables, seed: int) -> None:
     dice = random.Random(seed)
     tables.create("shop.t", "k BIGINT, v STRING")

@@ -200,11 +200,12 @@ def visible(found: ValidTxnList | ValidWriteIdList) -> set[int]:
     return {w for w in range(1, found.hwm + 2) if found.valid(w)}
 
 
+@pytest.mark.parametrize("examples", [12, pytest.param(200, marks=pytest.mark.soak)])
 def test_snapshots_agree_with_the_model_and_never_change(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, examples: int
 ) -> None:
     SnapshotMachine.factory = tmp_path_factory
     SnapshotMachine.TestCase.settings = settings(
-        max_examples=25, stateful_step_count=30, deadline=None
+        max_examples=examples, stateful_step_count=30, deadline=None
     )
     SnapshotMachine.TestCase().runTest()

@@ -25,11 +25,15 @@ from tests.metastore.dml import Dml
 CALM = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 
-def test_the_cache_gives_the_stores_answer_at_every_list(dml: Dml) -> None:
+@pytest.mark.parametrize("examples", [12, pytest.param(300, marks=pytest.mark.soak)])
+def test_the_cache_gives_the_stores_answer_at_every_list(dml: Dml, examples: int) -> None:
     run_state_machine_as_test(
         type("Machine", (CacheMachine,), {"dml": dml}),
         settings=settings(
-            max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=CALM
+            max_examples=examples,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=CALM,
         ),
     )
 
