@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 
 from sqlalchemy import Connection
 
@@ -280,11 +279,12 @@ class CatalogFollower:
 
     def catalog_ready(self, version: int, *, timeout: float = DEFAULT_TIMEOUT) -> Catalog:
         """Wait until ``version`` is applied here and its listeners have returned."""
-        ready: Callable[[], bool] = lambda: (  # noqa: E731 - one expression, used once
-            self._stop.is_set() or self._seen.upper > version
-        )
+
+        def is_ready() -> bool:
+            return self._stop.is_set() or self._seen.upper > version
+
         with self._applied:
-            if not self._applied.wait_for(ready, timeout=patience(timeout)):
+            if not self._applied.wait_for(is_ready, timeout=patience(timeout)):
                 raise DeadlineExceeded(f"version {version} did not arrive within {timeout} s")
         self._check_running()
         return self._history.at_version(version)

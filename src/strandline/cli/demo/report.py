@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 from strandline.cli.demo.checks import Ledger
@@ -15,14 +22,14 @@ from strandline.cli.demo.checks import Ledger
 class Bar:
     """A count of things done out of a known number."""
 
-    def __init__(self, progress: Progress | None, task: int) -> None:
+    def __init__(self, progress: Progress | None, task: TaskID) -> None:
         self._progress = progress
         self._task = task
 
     def step(self) -> None:
         """One more is done."""
         if self._progress is not None:
-            self._progress.advance(self._task)  # type: ignore[arg-type]  # an int with a name
+            self._progress.advance(self._task)
 
 
 class Report:
@@ -44,7 +51,7 @@ class Report:
         """A bar for what takes long; a line where there is no terminal to draw it on."""
         if not self._console.is_terminal:
             self.say(f"{what} …")
-            yield Bar(None, 0)
+            yield Bar(None, TaskID(0))
             return
         columns = (
             TextColumn("   {task.description}"),
