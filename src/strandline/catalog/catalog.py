@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from strandline.clock import MIN_TIMESTAMP, Timestamp
+from strandline.clock import Timestamp
 from strandline.durable.collections import id_key
-from strandline.durable.contents import EMPTY, Contents, Namespace
+from strandline.durable.contents import Contents, Namespace
 from strandline.model.descriptors import (
     DatabaseDescriptor,
     SchemaDescriptor,
@@ -109,7 +109,3 @@ class Catalog:
         """``schema.name`` of a table or view of this version."""
         parent = self.schema_by_id(relation.schema_id)
         return f"{parent.name if parent else '?'}.{relation.name}"
-
-
-EMPTY_CATALOG = Catalog(0, MIN_TIMESTAMP, EMPTY)
-"""Version 0."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from strandline.catalog.catalog import Catalog
 from strandline.clock import Timestamp
+from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.log import UpdateLog
 from strandline.durable.update import Arguments, AuditEvent, Entry, Update
 from strandline.wire.registry import decode
@@ -116,7 +117,7 @@ def read_history(log: UpdateLog, start: int = 1, end: int | None = None) -> list
     frontier = log.frontier()
     stop = frontier.upper if end is None else min(end, frontier.upper)
     infos = []
-    for found in log.scan("audit_event", start, stop):
+    for found in log.scan(AUDIT_EVENT, start, stop):
         event = decode(found.data, AuditEvent)
         infos.append(
             VersionInfo(

@@ -74,8 +74,8 @@ COLLECTIONS: dict[str, Collection] = {
     )
 }
 
-APPEND_ONLY: frozenset[str] = frozenset({"audit_event"})
-"""Kinds that are scanned by version and are in no snapshot."""
+AUDIT_EVENT = "audit_event"
+"""The append-only kind: it is scanned by version and is in no snapshot."""
 
 _BY_CLASS = {one.of: one for one in COLLECTIONS.values()}
 

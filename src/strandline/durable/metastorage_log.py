@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from sqlalchemy import Connection
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
+from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.log import Checked, Frontier, Scanned, UpdateLog
 from strandline.durable.update import AuditEvent, Snapshot, Update
 from strandline.errors import (
@@ -190,7 +191,7 @@ class MetastorageLog(UpdateLog):
         found = self._store.get(update_key(update.version))
         if found is not None and open_record(found.value)[0].of is Update:
             return found.time if decode(found.value, Update).id == update.id else None
-        event = self._store.get(append_key("audit_event", update.version))
+        event = self._store.get(append_key(AUDIT_EVENT, update.version))
         if event is not None and decode(event.value, AuditEvent).id == update.id:
             return event.time
         return None

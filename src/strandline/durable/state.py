@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from strandline.clock import Timestamp
-from strandline.durable.collections import APPEND_ONLY
+from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.contents import Contents, restore
 from strandline.durable.log import Checked, Frontier, UpdateLog
 from strandline.durable.transaction import Transaction
@@ -302,8 +302,7 @@ def new_update(version: int, entries: Sequence[Entry], *, author: str, member: s
         return update
     actions = tuple((entry.verb, entry.arguments) for entry in entries if not entry.silent)
     event = AuditEvent(version, update.id, author, member, actions)
-    assert "audit_event" in APPEND_ONLY
-    return replace(update, appended=(Appended("audit_event", encode(event)),))
+    return replace(update, appended=(Appended(AUDIT_EVENT, encode(event)),))
 
 
 class OpenableState:

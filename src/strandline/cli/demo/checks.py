@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from datetime import date, datetime
-from decimal import Decimal
 
 FLOAT_TOLERANCE = 1e-9
 """Relative: sums of floats differ in the last bits with the order of addition."""
@@ -57,6 +55,3 @@ def same(expected: object, found: object) -> bool:
     if isinstance(expected, list | tuple) and isinstance(found, list | tuple):
         return len(expected) == len(found) and all(map(same, expected, found))
     return type(expected) is type(found) and expected == found
-
-
-Scalar = int | float | str | bool | date | datetime | Decimal | None

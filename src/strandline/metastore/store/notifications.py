@@ -63,9 +63,6 @@ class EndEvent:
     writes: tuple[tuple[int, int], ...]
 
 
-EventBody = DdlEvent | WriteEvent | EndEvent
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEvent:
     """An event that is to be logged. ``time`` None: the time of the logging."""

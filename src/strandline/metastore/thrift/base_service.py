@@ -22,7 +22,6 @@ class BaseService:
     """
 
     def __init__(self, *, started: int, counters: Callable[[], Mapping[str, int]]) -> None:
-        self._counters = counters
         # The arguments and answers of methods are of as many types as the protocol: hence Any.
         self._answers: dict[str, Callable[[dict[str, Any]], Any]] = {
             "aliveSince": lambda args: started,

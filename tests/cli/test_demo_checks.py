@@ -1,0 +1,45 @@
+"""The demo's comparison finds what differs: a checker that cannot fail proves nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.cli.demo.checks import Ledger, same
+
+
+@pytest.mark.parametrize(
+    ("expected", "found"),
+    [
+        (1, 1),
+        (0.1 + 0.2, 0.3),
+        (2, 2.0),
+        (float("nan"), float("nan")),
+        ([(1, "a")], [(1, "a")]),
+        ({"a": 1.0}, {"a": 1.0 + 1e-13}),
+        (True, True),
+    ],
+)
+def test_what_is_the_same_is_found_the_same(expected: object, found: object) -> None:
+    assert same(expected, found)
+
+
+@pytest.mark.parametrize(
+    ("expected", "found"),
+    [
+        (1, 2),
+        (1, "1"),
+        (1, True),
+        (1.0, 1.000001),
+        (1.0, None),
+        (None, 0),
+        ([1, 2], [2, 1]),
+        ([1], [1, 1]),
+        ((1, 2.5), (1, 2.6)),
+        ({"a": 1}, {"b": 1}),
+        ([(336776, 0)], [(336776, 1)]),
+    ],
+)
+def test_what_differs_is_found(expected: object, found: object) -> None:
+    ledger = Ledger()
+    ledger.compare("a step", "a number", expected=expected, found=found)
+    assert [check.what for check in ledger.failures()] == ["a number"]
