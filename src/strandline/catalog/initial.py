@@ -8,8 +8,8 @@ from strandline.catalog.commands.tables import DEFAULT_ZONE
 from strandline.catalog.follower import DELAY, SKEW
 from strandline.durable.state import ENVIRONMENT, Initialize, new_environment_id
 from strandline.durable.transaction import Transaction
+from strandline.model.bookkeeping import ConfigEntry
 from strandline.model.descriptors import (
-    ConfigEntry,
     DatabaseDescriptor,
     PrincipalType,
     SchemaDescriptor,

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.errors import CorruptData
+from strandline.model.bookkeeping import ConfigEntry, FenceEntry, IdAllocator
 from strandline.model.descriptors import (
-    ConfigEntry,
     DatabaseDescriptor,
-    FenceEntry,
-    IdAllocator,
     SchemaDescriptor,
     TableDescriptor,
     ViewDescriptor,

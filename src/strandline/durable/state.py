@@ -51,7 +51,7 @@ from strandline.errors import (
     VersionNotFound,
 )
 from strandline.fencing import FenceToken
-from strandline.model.descriptors import FenceEntry
+from strandline.model.bookkeeping import FenceEntry
 from strandline.wire.registry import encode
 
 _NOTHING_HERE = "there is no catalog in this store yet; open it to create one"

@@ -15,7 +15,7 @@ from strandline.durable.collections import Collection, collection, collection_of
 from strandline.durable.contents import Contents, Namespace, Reference
 from strandline.durable.update import Arguments, Change, Entry
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
-from strandline.model.descriptors import IdAllocator
+from strandline.model.bookkeeping import IdAllocator
 from strandline.wire.stored import AnyStored
 
 OBJECT_IDS = "object"

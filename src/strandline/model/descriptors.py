@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from strandline.model.privileges import Grants
 from strandline.model.types import DataType
 
 Properties = tuple[tuple[str, str], ...]
@@ -47,6 +48,13 @@ class ConsistencyMode(Enum):
     HIGH_AVAILABILITY = 2
 
 
+class SystemViewKind(Enum):
+    """NODE: each node has rows of its own. CLUSTER: every node answers the same."""
+
+    NODE = 1
+    CLUSTER = 2
+
+
 @dataclass(frozen=True, slots=True)
 class DatabaseDescriptor:
     """A top-level namespace; what Hive 3 and later call a catalog."""
@@ -54,6 +62,7 @@ class DatabaseDescriptor:
     id: int
     name: str
     owner: str
+    privileges: Grants = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,7 @@ class SchemaDescriptor:
     comment: str | None = None
     location: str = ""
     properties: Properties = ()
+    privileges: Grants = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +134,10 @@ class TableDescriptor:
     Partitions, files, counters and the place of a managed table belong to the object store.
     ``location`` is set for external tables only. ``partition_columns``, ``primary_key`` and
     ``colocation`` are column ids. ``created`` is in seconds since 1970. ``next_column_id`` is above
-    every column and nested field id ever given in this table.
+    every column and nested field id ever given in this table. ``primary_key_index`` is the id of
+    the index that came with the primary key, 0 where there is none. ``storage_profile`` is one of the
+    zone's; empty is the zone's first. Statistics of the table are stale when more than
+    ``min_stale_rows`` rows and more than ``stale_rows_fraction`` (0 to 1) of all have changed.
     """
 
     id: int
@@ -145,6 +158,11 @@ class TableDescriptor:
     properties: Properties = ()
     comment: str | None = None
     created: int = 0
+    privileges: Grants = ()
+    primary_key_index: int = 0
+    storage_profile: str = ""
+    stale_rows_fraction: float = 0.2
+    min_stale_rows: int = 500
 
     @property
     def columns(self) -> tuple[ColumnDescriptor, ...]:
@@ -177,6 +195,38 @@ class ViewDescriptor:
     properties: Properties = ()
     comment: str | None = None
     created: int = 0
+    privileges: Grants = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SystemViewDescriptor:
+    """A view that the program itself provides; its rows are computed from the catalog or a node."""
+
+    id: int
+    schema_id: int
+    name: str
+    owner: str
+    columns: tuple[ColumnDescriptor, ...]
+    kind: SystemViewKind
+    privileges: Grants = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionDescriptor:
+    """A function in a schema, as Hive clients make it: a class, and the files that it lies in.
+
+    ``resources`` are (``JAR``, ``FILE`` or ``ARCHIVE``; URI). ``created`` is in seconds since 1970.
+    """
+
+    id: int
+    schema_id: int
+    name: str
+    owner: str
+    class_name: str
+    owner_type: PrincipalType = PrincipalType.USER
+    resources: tuple[tuple[str, str], ...] = ()
+    created: int = 0
+    privileges: Grants = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +234,8 @@ class ZoneDescriptor:
     """Where table data lies and how it is spread over nodes.
 
     ``replicas`` None means one on every node. Auto-adjust times are in seconds, None is never.
-    ``storage_location`` None is the store's own warehouse.
+    ``storage_location`` None is the store's own warehouse. ``quorum_size`` is how many replicas of
+    a partition must agree in a zone whose mode is STRONG. The first storage profile is the default.
     """
 
     id: int
@@ -198,28 +249,5 @@ class ZoneDescriptor:
     auto_adjust_scale_up: int | None = 0
     auto_adjust_scale_down: int | None = None
     consistency_mode: ConsistencyMode = ConsistencyMode.STRONG
-
-
-@dataclass(frozen=True, slots=True)
-class IdAllocator:
-    """The next id that ``name`` will give."""
-
-    name: str
-    next_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    """A fact about the catalog itself, fixed at its creation or moved by its own code only."""
-
-    name: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class FenceEntry:
-    """The fence token as the catalog's own row; ``name`` is always ``catalog``."""
-
-    name: str
-    deploy_generation: int
-    epoch: int
+    quorum_size: int = 1
+    privileges: Grants = ()

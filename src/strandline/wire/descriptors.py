@@ -8,13 +8,11 @@ decoding the rest (`strandline.wire.stored`).
 from __future__ import annotations
 
 from strandline.fencing import FenceToken
+from strandline.model.bookkeeping import ConfigEntry, FenceEntry, IdAllocator
 from strandline.model.descriptors import (
     ColumnDescriptor,
-    ConfigEntry,
     ConsistencyMode,
     DatabaseDescriptor,
-    FenceEntry,
-    IdAllocator,
     PrincipalType,
     SchemaDescriptor,
     SchemaVersion,
