@@ -18,7 +18,8 @@ from strandline.durable.state import TrimmedAway, new_update
 from strandline.durable.update import Change, Entry, Update
 from strandline.errors import CorruptData, Fenced, InvalidInput, NotFound, OutOfSync
 from strandline.metastorage import Put
-from strandline.model.descriptors import ConfigEntry, SchemaDescriptor, ZoneDescriptor
+from strandline.model.bookkeeping import ConfigEntry
+from strandline.model.descriptors import SchemaDescriptor, ZoneDescriptor
 from tests.conftest import Member
 
 

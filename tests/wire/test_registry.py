@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import CorruptData, IncompatibleFormat, InvalidInput
-from strandline.model.descriptors import ConfigEntry, FenceEntry, SchemaDescriptor
+from strandline.model.bookkeeping import ConfigEntry, FenceEntry
+from strandline.model.descriptors import SchemaDescriptor
 from strandline.wire import codecs, registry
 from strandline.wire.codecs import (
     BOOL,

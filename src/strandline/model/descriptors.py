@@ -135,8 +135,8 @@ class TableDescriptor:
     ``location`` is set for external tables only. ``partition_columns``, ``primary_key`` and
     ``colocation`` are column ids. ``created`` is in seconds since 1970. ``next_column_id`` is above
     every column and nested field id ever given in this table. ``primary_key_index`` is the id of
-    the index that came with the primary key, 0 where there is none. ``storage_profile`` is one of the
-    zone's; empty is the zone's first. Statistics of the table are stale when more than
+    the index that came with the primary key, 0 where there is none. ``storage_profile`` is one of
+    the zone's; empty is the zone's first. Statistics of the table are stale when more than
     ``min_stale_rows`` rows and more than ``stale_rows_fraction`` (0 to 1) of all have changed.
     """
 
