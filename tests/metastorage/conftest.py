@@ -11,7 +11,7 @@ import pytest
 
 from strandline.clock import HybridClock
 from strandline.metastorage import Metastorage, Outcome, Put
-from tests.metastorage.stores import STORES, StoreKind
+from tests.metastorage.stores import PATIENCE, STORES, Server, StoreKind
 
 
 @dataclass
@@ -32,10 +32,21 @@ class Place:
     address: str
     _open: ExitStack = field(default_factory=ExitStack)
 
-    def node(self, wall: Wall | None = None) -> Metastorage:
-        """The store as another node has it open, with that node's wall clock."""
+    def node(
+        self,
+        wall: Wall | None = None,
+        *,
+        patience: float = PATIENCE,
+        port: int | None = None,
+    ) -> Metastorage:
+        """The store as another node has it open, with that node's wall clock.
+
+        ``port`` is that of a proxy before the server.
+        """
+        kind = STORES[self.kind]
         clock = HybridClock() if wall is None else HybridClock(wall)
-        return self._open.enter_context(STORES[self.kind].open(self.address, clock))
+        address = self.address if port is None else kind.through(self.address, port)
+        return self._open.enter_context(kind.open(address, clock, patience=patience))
 
     def close(self) -> None:
         self._open.close()
@@ -57,6 +68,17 @@ def place(kind_name: str, tmp_path: Path) -> Iterator[Place]:
     made = Place(kind_name, STORES[kind_name].create(tmp_path))
     yield made
     made.close()
+
+
+@pytest.fixture
+def server(kind: StoreKind) -> Iterator[Server]:
+    """The server of a kind that has one; it runs again after the test."""
+    server = kind.server()
+    yield server
+    if server.running():
+        server.resume()
+    else:
+        server.start()
 
 
 @pytest.fixture

@@ -129,6 +129,35 @@ def test_an_invoke_that_changes_nothing_does_not_move_the_head(
     assert put(store, "a").revision == 2
 
 
+def test_an_invoke_of_many_conditions_and_operations_is_one_step(store: Metastorage) -> None:
+    many = min(store.max_operations, 200)
+    names = [f"k{number:03d}" for number in range(many)]
+    first = store.invoke([Absent(name) for name in names], [Put(name, b"1") for name in names])
+    assert (first.succeeded, first.revision) == (True, 1)
+    held: list[Condition] = [RevisionIs(name, 1) for name in names]
+    refused = store.invoke([*held[1:], ValueIs(names[0], b"2")], [Delete(n) for n in names])
+    assert not refused.succeeded
+    assert keys(store) == names
+    changed: list[Operation] = [Delete(name) for name in names[::2]]
+    changed += [Put(name, b"2") for name in names[1::2]]
+    second = store.invoke(held, changed)
+    assert (second.succeeded, second.revision) == (True, 2)
+    left = store.range("k", "l")
+    assert [found.key for found in left] == names[1::2]
+    assert {(found.value, found.revision, found.time) for found in left} == {(b"2", 2, second.time)}
+
+
+def test_an_invoke_that_is_longer_than_the_store_takes_is_refused(store: Metastorage) -> None:
+    too_many = store.max_operations + 1
+    for conditions, operations in (
+        ([Absent("a")] * too_many, []),
+        ([], [Delete("a")] * too_many),
+    ):
+        with pytest.raises(InvalidInput, match=str(store.max_operations)):
+            store.invoke(conditions, operations)
+    assert store.revision() == 0
+
+
 def test_another_node_reads_what_was_written(place: Place) -> None:
     one, other = place.node(), place.node()
     for number in range(20):

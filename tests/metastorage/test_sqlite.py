@@ -18,7 +18,7 @@ from strandline.metastorage import (
     Put,
     SqliteMetastorage,
 )
-from strandline.sql import Database, open_engine, sqlite_url, stored_time, take_time
+from strandline.sql import SqliteDatabase, open_sqlite, stored_time, take_time
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def database(path: Path) -> Iterator[Database]:
-    opened = open_engine(sqlite_url(path), patience=0.05)
+def database(path: Path) -> Iterator[SqliteDatabase]:
+    opened = open_sqlite(path, patience=0.05)
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def store(database: Database) -> SqliteMetastorage:
+def store(database: SqliteDatabase) -> SqliteMetastorage:
     return SqliteMetastorage(database, HybridClock())
 
 
@@ -51,7 +51,7 @@ def test_a_value_of_the_largest_size_is_kept(store: SqliteMetastorage) -> None:
 
 
 def test_the_time_is_the_database_s_and_shared_with_its_other_writers(
-    store: SqliteMetastorage, database: Database
+    store: SqliteMetastorage, database: SqliteDatabase
 ) -> None:
     clock = HybridClock(lambda: 1)
     before = store.invoke([], [Put("a", b"")]).time
@@ -65,7 +65,7 @@ def test_the_time_is_the_database_s_and_shared_with_its_other_writers(
 
 
 def test_the_revision_is_read_again_only_after_a_commit(
-    store: SqliteMetastorage, database: Database
+    store: SqliteMetastorage, database: SqliteDatabase
 ) -> None:
     put(store, "a")
     reads = []
@@ -85,7 +85,7 @@ def test_the_revision_is_read_again_only_after_a_commit(
 
 
 def test_a_commit_between_looking_and_reading_is_not_taken_as_seen(
-    store: SqliteMetastorage, database: Database, monkeypatch: pytest.MonkeyPatch
+    store: SqliteMetastorage, database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The data version that is remembered must be the one from before the revision was read."""
     put(store, "a")
@@ -103,7 +103,7 @@ def test_a_commit_between_looking_and_reading_is_not_taken_as_seen(
 
 
 def test_reads_inside_a_transaction_of_the_caller_see_its_snapshot(
-    store: SqliteMetastorage, database: Database
+    store: SqliteMetastorage, database: SqliteDatabase
 ) -> None:
     put(store, "a", b"1")
     with database.read() as connection:
@@ -118,7 +118,7 @@ def test_reads_inside_a_transaction_of_the_caller_see_its_snapshot(
 
 
 def test_a_waiter_behind_the_deletions_that_are_kept_is_told_that_something_changed(
-    database: Database,
+    database: SqliteDatabase,
 ) -> None:
     store = SqliteMetastorage(database, HybridClock(), deletions_kept=3)
     store.invoke([], [Put(f"k{n}", b"") for n in range(6)])
@@ -140,7 +140,7 @@ def test_a_write_that_can_not_begin_in_time_changes_nothing(
     store: SqliteMetastorage, path: Path
 ) -> None:
     put(store, "a")
-    other = open_engine(sqlite_url(path))
+    other = open_sqlite(path)
     with other.write():
         for call in (
             lambda: put(store, "a"),
@@ -157,7 +157,7 @@ def test_a_write_that_can_not_begin_in_time_changes_nothing(
 
 
 def test_a_store_of_a_newer_release_is_refused_and_left_alone(
-    store: SqliteMetastorage, database: Database
+    store: SqliteMetastorage, database: SqliteDatabase
 ) -> None:
     put(store, "a")
     with database.write() as connection:
@@ -170,14 +170,14 @@ def test_a_store_of_a_newer_release_is_refused_and_left_alone(
 
 
 def test_damaged_pages_are_told_as_corrupt_data(path: Path) -> None:
-    database = open_engine(sqlite_url(path))
+    database = open_sqlite(path)
     store = SqliteMetastorage(database, HybridClock())
     store.invoke([], [Put(f"k{n:03d}", bytes(3000)) for n in range(300)])
     database.close()
     whole = path.read_bytes()
     # The pages of the entries lie behind those of the schema.
     path.write_bytes(whole[: 4096 * 60] + b"\xa5" * (len(whole) - 4096 * 60))
-    database = open_engine(sqlite_url(path))
+    database = open_sqlite(path)
     store = SqliteMetastorage(database, HybridClock())
     with pytest.raises(CorruptData, match="restore from a backup") as refused:
         store.range("", "\x7f")
@@ -186,7 +186,7 @@ def test_damaged_pages_are_told_as_corrupt_data(path: Path) -> None:
 
 
 def test_an_invoke_that_fails_half_way_leaves_nothing(
-    store: SqliteMetastorage, database: Database
+    store: SqliteMetastorage, database: SqliteDatabase
 ) -> None:
     put(store, "kept", b"1")
     with database.write() as connection:

@@ -1,4 +1,4 @@
-"""A database in a fresh folder."""
+"""Databases for the tests: one of each dialect, or a SQLite file in a fresh folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from strandline.sql import Database, open_engine, sqlite_url
+from strandline.sql import Database, SqliteDatabase, open_engine, open_sqlite, sqlite_url
+from tests.servers import postgresql
 from tests.sql import work
 
 
@@ -16,9 +17,23 @@ def path(tmp_path: Path) -> Path:
     return work.file_named(tmp_path)
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, path: Path) -> str:
+    """An empty database of each dialect."""
+    return sqlite_url(path) if request.param == "sqlite" else postgresql.running().new_schema()
+
+
 @pytest.fixture
-def database(path: Path) -> Iterator[Database]:
-    opened = open_engine(sqlite_url(path))
+def database(url: str) -> Iterator[Database]:
+    opened = open_engine(url)
+    opened.ensure_schema("counter", 1, work.METADATA)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def sqlite(path: Path) -> Iterator[SqliteDatabase]:
+    opened = open_sqlite(path)
     opened.ensure_schema("counter", 1, work.METADATA)
     yield opened
     opened.close()

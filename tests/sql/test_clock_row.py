@@ -2,14 +2,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.clock import HybridClock, Timestamp, timestamp
-from strandline.sql import Database, open_engine, sqlite_url, stored_time, take_time
+from strandline.sql import Database, open_sqlite, stored_time, take_time
 from tests.sql.processes import Process
 
 
@@ -55,7 +54,7 @@ def test_a_time_taken_in_a_write_that_fails_was_never_given(database: Database) 
 def test_times_grow_whatever_the_walls_do(
     tmp_path_factory: pytest.TempPathFactory, walls: list[tuple[int, int]]
 ) -> None:
-    database = open_engine(sqlite_url(tmp_path_factory.mktemp("clock") / "strandline.db"))
+    database = open_sqlite(tmp_path_factory.mktemp("clock") / "strandline.db")
     now = [1, 1, 1]
     clocks = [HybridClock(lambda node=node: now[node]) for node in range(3)]  # type: ignore[misc]  # mypy can not type a lambda with a default
     times = []
@@ -67,10 +66,10 @@ def test_times_grow_whatever_the_walls_do(
     assert all(time >= timestamp(wall) for time, (_, wall) in zip(times, walls, strict=True))
 
 
-def test_times_grow_over_processes_with_different_walls(path: Path) -> None:
+def test_times_grow_over_processes_with_different_walls(url: str) -> None:
     with ExitStack() as stack:
         others = [
-            stack.enter_context(Process("tests.sql.work:take_times", str(path), wall, 60))
+            stack.enter_context(Process("tests.sql.work:take_times", url, wall, 60))
             for wall in (1_000, 50_000, 50_001)
         ]
         for other in others:

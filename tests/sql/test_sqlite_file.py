@@ -13,7 +13,7 @@ from strandline.errors import (
     StrandlineError,
     UnsupportedOperation,
 )
-from strandline.sql import open_engine, sqlite_url
+from strandline.sql import open_engine, open_sqlite, sqlite_url
 from strandline.sql.sqlite_file import file_of, refuse_network_file_system
 from tests.sql.processes import Process
 from tests.sql.work import BLOB, METADATA, file_named
@@ -23,7 +23,7 @@ from tests.sql.work import BLOB, METADATA, file_named
 def test_any_path_survives_its_url(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     assert file_of(sqlite_url(path)) == path.resolve()
-    open_engine(sqlite_url(path)).close()
+    open_sqlite(path).close()
     assert [found.name for found in tmp_path.iterdir()] == [name]
 
 
@@ -35,7 +35,7 @@ def test_any_path_survives_its_url(tmp_path: Path, name: str) -> None:
         ("sqlite://", InvalidInput),
         ("sqlite:///:memory:", InvalidInput),
         ("sqlite:////tmp/x.db?mode=memory", InvalidInput),
-        ("postgresql://localhost/x", UnsupportedOperation),
+        ("mysql://localhost/x", UnsupportedOperation),
     ],
 )
 def test_a_url_that_names_no_file_is_refused(url: str, error: type[StrandlineError]) -> None:
@@ -45,20 +45,20 @@ def test_a_url_that_names_no_file_is_refused(url: str, error: type[StrandlineErr
 
 def test_a_missing_folder_is_refused_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="does not exist"):
-        open_engine(sqlite_url(tmp_path / "none" / "strandline.db"))
+        open_sqlite(tmp_path / "none" / "strandline.db")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="is a folder"):
-        open_engine(sqlite_url(tmp_path))
+        open_sqlite(tmp_path)
 
 
 def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> None:
     content = b"a letter to a friend, longer than the header of a database file " * 40
     path.write_bytes(content)
     with pytest.raises(CorruptData, match="restore from a backup") as refused:
-        open_engine(sqlite_url(path))
+        open_sqlite(path)
     assert str(path) in refused.value.message
     assert path.read_bytes() == content
 
@@ -68,14 +68,14 @@ def test_the_database_of_another_program_is_refused_and_left_alone(path: Path) -
     other.execute("CREATE TABLE bookmarks (id)")
     other.close()
     with pytest.raises(InvalidInput, match="another program"):
-        open_engine(sqlite_url(path))
+        open_sqlite(path)
     other = sqlite3.connect(path)
     assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("bookmarks",)]
     other.close()
 
 
 def test_a_damaged_database_is_told_as_such(path: Path) -> None:
-    database = open_engine(sqlite_url(path))
+    database = open_sqlite(path)
     database.ensure_schema("counter", 1, METADATA)
     with database.write() as connection:
         for number in range(200):
@@ -85,7 +85,7 @@ def test_a_damaged_database_is_told_as_such(path: Path) -> None:
     whole[4096 * 4 :] = b"\xa5" * (len(whole) - 4096 * 4)
     path.write_bytes(whole)
     with pytest.raises(CorruptData, match="restore from a backup") as refused:
-        database = open_engine(sqlite_url(path))
+        database = open_sqlite(path)
         try:
             with database.read() as connection:
                 connection.exec_driver_sql("SELECT sum(length(value)) FROM blob").all()
@@ -99,7 +99,7 @@ def test_a_folder_that_can_not_be_written_is_told_as_such() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
-        open_engine(sqlite_url(file_named(folder))).close()
+        open_sqlite(file_named(folder)).close()
         folder.chmod(0o555)
         try:
             for path in (file_named(folder), folder / "new.db"):
@@ -114,7 +114,7 @@ def test_a_folder_that_can_not_be_written_is_told_as_such() -> None:
 
 
 def test_a_disk_that_fails_during_the_commit_makes_the_outcome_unknown(path: Path) -> None:
-    database = open_engine(sqlite_url(path))
+    database = open_sqlite(path)
     database.ensure_schema("counter", 1, METADATA)
     with database.write() as connection:
         connection.execute(BLOB.insert().values(id=1, value=b"kept"))

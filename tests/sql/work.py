@@ -12,7 +12,7 @@ from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table
 
 from strandline.clock import HybridClock
 from strandline.errors import StrandlineError
-from strandline.sql import open_engine, sqlite_url, stored_time, take_time
+from strandline.sql import open_engine, open_sqlite, stored_time, take_time
 
 Say = Callable[[object], None]
 Hear = Callable[[], Any]
@@ -26,25 +26,26 @@ BLOB = Table(
 )
 
 
-def make_and_count(say: Say, hear: Hear, path: str, rounds: int) -> None:
+def make_and_count(say: Say, hear: Hear, url: str, rounds: int) -> None:
     """Open a file that others open too, and add to one number in it."""
     say("ready")
     hear()
-    database = open_engine(sqlite_url(path))
+    database = open_engine(url)
     database.ensure_schema("counter", 1, METADATA)
     for _ in range(rounds):
         with database.write() as connection:
             connection.exec_driver_sql(
-                "INSERT INTO counter VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET value = value + 1"
+                "INSERT INTO counter VALUES (1, 1) ON CONFLICT (id)"
+                " DO UPDATE SET value = counter.value + 1"
             )
     database.close()
     say("done")
 
 
-def take_times(say: Say, hear: Hear, path: str, wall: int, rounds: int) -> None:
+def take_times(say: Say, hear: Hear, url: str, wall: int, rounds: int) -> None:
     """Take times by a wall clock that stands still; say each with the one stored before."""
     clock = HybridClock(lambda: wall)
-    database = open_engine(sqlite_url(path))
+    database = open_engine(url)
     say("ready")
     hear()
     taken = []
@@ -55,9 +56,9 @@ def take_times(say: Say, hear: Hear, path: str, wall: int, rounds: int) -> None:
     say(taken)
 
 
-def hold_a_write(say: Say, hear: Hear, path: str) -> None:
+def hold_a_write(say: Say, hear: Hear, url: str) -> None:
     """Change the number inside a write transaction and stay there until told to go on."""
-    database = open_engine(sqlite_url(path))
+    database = open_engine(url)
     database.ensure_schema("counter", 1, METADATA)
     with database.write() as connection:
         connection.exec_driver_sql("INSERT INTO counter VALUES (7, 7)")
@@ -69,7 +70,7 @@ def hold_a_write(say: Say, hear: Hear, path: str) -> None:
 
 def stand_by(say: Say, hear: Hear, path: str) -> None:
     """Have the file open, with all kinds of connections, and no transaction."""
-    database = open_engine(sqlite_url(path))
+    database = open_sqlite(path)
     database.data_version()
     with database.write() as connection:
         take_time(connection, HybridClock())
@@ -85,7 +86,7 @@ def open_without_the_right_to(say: Say, hear: Hear, path: str) -> None:
         os.setgid(65534)
         os.setuid(65534)
     try:
-        open_engine(sqlite_url(path)).close()
+        open_sqlite(path).close()
     except StrandlineError as error:
         say([error.code, error.message])
     else:
@@ -94,7 +95,7 @@ def open_without_the_right_to(say: Say, hear: Hear, path: str) -> None:
 
 def write_on_a_failing_disk(say: Say, hear: Hear, path: str) -> None:
     """Commit a megabyte where the kernel lets no file grow beyond a quarter of one."""
-    database = open_engine(sqlite_url(path))
+    database = open_sqlite(path)
     limit = 256 << 10
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:

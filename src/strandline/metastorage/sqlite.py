@@ -1,14 +1,9 @@
 """The metastorage in a SQLite file that several processes on one machine share.
 
-Every invoke is one write transaction of the database, so the file's write lock is the order of the
-store: conditions are read, time is taken and the head is moved under it. The time comes from the
-database's clock row, which transactions and notifications of the same folder share.
-
-`check` takes the write lock too, so it comes after every write in flight, and leaves its time in
-the clock row: the next write, by whatever process and wall clock, gets a higher one. That commit is
-not synced. Whoever could see it undone would have to outlive a power cut of this machine, and
-every reader of the file dies with the machine. A time that somebody far away still remembers is
-then passed by the wall clock, unless that was also set back by more than the start took.
+The commit of a `check` is not synced. Whoever could see it undone would have to outlive a power cut
+of this machine, and every reader of the file dies with the machine. A time that somebody far away
+still remembers is then passed by the wall clock, unless that was also set back by more than the
+start took.
 
 `revision` remembers the head's revision together with the data version that was observed *before*
 it was read. When the same data version is observed again, no commit happened in between, so the
@@ -16,125 +11,48 @@ remembered revision is the present one. This holds for each remembered pair by i
 may overwrite each other's pairs in any order. (Observed after the read instead, a commit between
 the two would be remembered as if it had been seen.)
 
-Deletions leave a row (revision, key), so that a waiter learns of them whenever it looks. Only the
-last few thousand are kept; ``forgotten`` in the head row says up to which revision they are gone,
-and a waiter that is behind it is told that something changed. A waiter looks by data version,
-which `Database.wait_for_commit` watches.
+A waiter looks by data version, which `SqliteDatabase.wait_for_commit` watches.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
-from strandline.clock import HybridClock, Timestamp
-from strandline.errors import Conflict, Stopping
-from strandline.metastorage import sqlite_tables as tables
-from strandline.metastorage.store import (
-    Absent,
-    Condition,
-    Delete,
-    DeleteRange,
-    Exists,
-    Head,
-    KeyValue,
-    Lease,
-    LeaseHeld,
-    Metastorage,
-    MetastorageStatistics,
-    Operation,
-    Outcome,
-    Put,
-    RevisionIs,
-    ValueIs,
-    check_bound,
-    check_invoke,
-    check_key,
-    check_limit,
-    check_ttl,
-    prefix_end,
-)
-from strandline.sql import Database, stored_time, take_time
+from strandline.clock import HybridClock
+from strandline.metastorage.sql_store import DELETIONS_KEPT, SqlMetastorage
+from strandline.metastorage.store import Head, prefix_end
+from strandline.sql import Parameter, SqliteDatabase, run, take_time
+from strandline.sql.sqlite_database import open_url
 
-DELETIONS_KEPT = 4096
 _LOOK_FOR_CLOSE_SECONDS = 0.05
 
 
-class SqliteMetastorage(Metastorage):
-    """See `Metastorage`. The database is the caller's and stays open after `close`."""
+class SqliteMetastorage(SqlMetastorage):
+    """See `Metastorage`. The database stays open after `close` unless the store owns it."""
 
     def __init__(
-        self, database: Database, clock: HybridClock, *, deletions_kept: int = DELETIONS_KEPT
-    ) -> None:
-        self._database = database
-        self._clock = clock
-        self._deletions_kept = deletions_kept
-        self._remembered = (-1, 0)  # data version, revision
-        self._closed = False
-        self._counting = threading.Lock()
-        self._counts: Counter[str] = Counter()
-        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA)
-
-    def get(self, key: str) -> KeyValue | None:
-        """See `Metastorage.get`."""
-        self._enter("gets")
-        with self._database.read() as connection:
-            return self.get_on(connection, key)
-
-    def get_on(self, connection: Connection, key: str) -> KeyValue | None:
-        """`get` inside a transaction that the caller has open on the same database."""
-        row = connection.exec_driver_sql(
-            "SELECT value, revision, time FROM metastorage WHERE key = ?", (check_key(key),)
-        ).first()
-        return None if row is None else KeyValue(key, row[0], row[1], Timestamp(row[2]))
-
-    def range(self, start: str, end: str, *, limit: int | None = None) -> list[KeyValue]:
-        """See `Metastorage.range`."""
-        self._enter("ranges")
-        check_limit(limit)
-        bounds = (check_bound(start), check_bound(end), -1 if limit is None else limit)
-        with self._database.read() as connection:
-            rows = connection.exec_driver_sql(
-                "SELECT key, value, revision, time FROM metastorage"
-                " WHERE key >= ? AND key < ? ORDER BY key LIMIT ?",
-                bounds,
-            ).all()
-        return [KeyValue(row[0], row[1], row[2], Timestamp(row[3])) for row in rows]
-
-    def invoke(
         self,
-        conditions: Sequence[Condition],
-        on_success: Sequence[Operation],
-        on_failure: Sequence[Operation] = (),
-    ) -> Outcome:
-        """See `Metastorage.invoke`."""
-        self._enter("invokes")
-        check_invoke(conditions, on_success, on_failure)
-        with self._database.write() as connection:
-            head = _head(connection)
-            now: Timestamp | None = None
-            if any(isinstance(condition, LeaseHeld) for condition in conditions):
-                now = take_time(connection, self._clock)
-            succeeded = all(_holds(connection, condition, now) for condition in conditions)
-            operations = on_success if succeeded else on_failure
-            if operations:
-                now = now or take_time(connection, self._clock)
-                following = Head(head.revision + 1, now)
-                if self._apply(connection, operations, following):
-                    head = following
-        if not succeeded:
-            self._count("refused")
-        return Outcome(succeeded, head.revision, head.time)
+        database: SqliteDatabase,
+        clock: HybridClock,
+        *,
+        deletions_kept: int = DELETIONS_KEPT,
+        owns_database: bool = False,
+    ) -> None:
+        super().__init__(
+            database, clock, deletions_kept=deletions_kept, owns_database=owns_database
+        )
+        self._database = database
+        self._remembered = (-1, 0)  # data version, revision
 
     def check(self) -> Head:
         """See `Metastorage.check`."""
         self._enter("checks")
         with self._database.write_unsynced() as connection:
-            return Head(_head(connection).revision, take_time(connection, self._clock))
+            return Head(self.revision_on(connection), take_time(connection, self._clock))
 
     def revision(self) -> int:
         """See `Metastorage.revision`."""
@@ -149,10 +67,6 @@ class SqliteMetastorage(Metastorage):
         self._remembered = (version, revision)
         return revision
 
-    def revision_on(self, connection: Connection) -> int:
-        """`revision` inside a transaction that the caller has open on the same database."""
-        return _head(connection).revision
-
     def wait_for_change(self, prefix: str, after_revision: int, *, timeout: float) -> bool:
         """See `Metastorage.wait_for_change`."""
         self._enter("waits")
@@ -161,11 +75,11 @@ class SqliteMetastorage(Metastorage):
         while True:
             version = self._database.data_version()
             with self._database.read() as connection:
-                head = _head(connection)
-                if head.revision > after and _changed(connection, start, end, after):
+                revision = self.revision_on(connection)
+                if revision > after and _changed(connection, start, end, after):
                     return True
             # What was looked through need not be looked through again.
-            after = max(after, head.revision)
+            after = max(after, revision)
             seen = version
             while seen == version:
                 left = finish - time.monotonic()
@@ -177,170 +91,17 @@ class SqliteMetastorage(Metastorage):
                 )
                 self._refuse_when_closed()
 
-    def acquire_lease(self, name: str, holder: str, *, ttl_ms: int) -> Lease | None:
-        """See `Metastorage.acquire_lease`."""
-        self._enter("lease_calls")
-        check_ttl(ttl_ms)
-        check_key(holder)
-        held = self._lease(name)
-        if held is not None and held.holder != holder:
-            return None
-        with self._database.write() as connection:
-            now = take_time(connection, self._clock)
-            return tables.grant_lease(connection, name, holder, now, ttl_ms)
-
-    def renew_lease(self, lease: Lease, *, ttl_ms: int) -> Lease:
-        """See `Metastorage.renew_lease`."""
-        self._enter("lease_calls")
-        check_ttl(ttl_ms)
-        with self._database.write() as connection:
-            now = take_time(connection, self._clock)
-            held = tables.live_lease(connection, lease.name, now)
-            renewed = None
-            if held is not None and (held.token, held.holder) == (lease.token, lease.holder):
-                renewed = tables.grant_lease(connection, lease.name, lease.holder, now, ttl_ms)
-        if renewed is None:
-            found = "nobody holds it" if held is None else f"{held.holder} holds token {held.token}"
-            raise Conflict(
-                f"{lease.holder} no longer holds token {lease.token} of the lease {lease.name!r}:"
-                f" {found} now; acquire it anew"
-            )
-        return renewed
-
-    def release_lease(self, lease: Lease) -> None:
-        """See `Metastorage.release_lease`."""
-        self._enter("lease_calls")
-        with self._database.write() as connection:
-            held = tables.lease_row(connection, lease.name)
-            if held is not None and held.holder == lease.holder:
-                tables.end_lease(connection, lease)
-
-    def lease(self, name: str) -> Lease | None:
-        """See `Metastorage.lease`."""
-        self._enter("lease_calls")
-        return self._lease(name)
-
-    def statistics(self) -> MetastorageStatistics:
-        """See `Metastorage.statistics`."""
-        with self._counting:
-            counts = Counter(self._counts)
-        return MetastorageStatistics(
-            **{name: counts[name] for name in MetastorageStatistics.__slots__}
-        )
-
-    def close(self) -> None:
-        """See `Metastorage.close`."""
-        self._closed = True
-
-    def _lease(self, name: str) -> Lease | None:
-        check_key(name)
+    def _rows(
+        self, statement: str, parameters: tuple[Parameter, ...] = ()
+    ) -> Sequence[Row[*tuple[Any, ...]]]:
         with self._database.read() as connection:
-            lease = tables.lease_row(connection, name)
-            now = max(self._clock.current(), stored_time(connection))
-        if lease is None or lease.expires > now:
-            return lease
-        with self._database.write() as connection:
-            return tables.live_lease(connection, name, take_time(connection, self._clock))
-
-    def _apply(self, connection: Connection, operations: Sequence[Operation], head: Head) -> bool:
-        """Do the operations and move the head; False if they changed nothing."""
-        changed = deleted = 0
-        for operation in operations:
-            match operation:
-                case Put():
-                    connection.exec_driver_sql(
-                        "INSERT INTO metastorage (key, revision, time, value) VALUES (?, ?, ?, ?)"
-                        " ON CONFLICT (key) DO UPDATE SET revision = excluded.revision,"
-                        " time = excluded.time, value = excluded.value",
-                        (operation.key, head.revision, head.time, operation.value),
-                    )
-                    changed += 1
-                case Delete():
-                    # The least string above the key bounds the range that holds it alone.
-                    deleted += _delete(connection, operation.key, operation.key + "\0", head)
-                case DeleteRange():
-                    deleted += _delete(connection, operation.start, operation.end, head)
-        if not changed + deleted:
-            return False
-        connection.exec_driver_sql(
-            "INSERT INTO metastorage_head (id, revision, time, forgotten) VALUES (1, ?, ?, 0)"
-            " ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, time = excluded.time",
-            (head.revision, head.time),
-        )
-        if deleted:
-            self._forget_old_deletions(connection)
-        return True
-
-    def _forget_old_deletions(self, connection: Connection) -> None:
-        oldest = connection.exec_driver_sql(
-            "SELECT revision FROM metastorage_deletion ORDER BY revision DESC LIMIT 1 OFFSET ?",
-            (self._deletions_kept,),
-        ).scalar()
-        if oldest is not None:
-            connection.exec_driver_sql(
-                "DELETE FROM metastorage_deletion WHERE revision <= ?", (oldest,)
-            )
-            connection.exec_driver_sql("UPDATE metastorage_head SET forgotten = ?", (oldest,))
-
-    def _enter(self, call: str) -> None:
-        self._refuse_when_closed()
-        self._count(call)
-
-    def _refuse_when_closed(self) -> None:
-        if self._closed:
-            raise Stopping("the metastorage is closed here; nothing was read or written")
-
-    def _count(self, what: str) -> None:
-        with self._counting:
-            self._counts[what] += 1
-
-
-def _head(connection: Connection) -> Head:
-    row = connection.exec_driver_sql(
-        "SELECT revision, time FROM metastorage_head WHERE id = 1"
-    ).first()
-    return Head(0, Timestamp(0)) if row is None else Head(row[0], Timestamp(row[1]))
-
-
-def _holds(connection: Connection, condition: Condition, now: Timestamp | None) -> bool:
-    """Whether the condition holds, at ``now`` where it is about a lease."""
-    if isinstance(condition, LeaseHeld):
-        assert now is not None
-        lease = tables.live_lease(connection, condition.name, now)
-        return lease is not None and lease.token == condition.token
-    row = connection.exec_driver_sql(
-        "SELECT revision FROM metastorage WHERE key = ?", (condition.key,)
-    ).first()
-    match condition:
-        case Absent():
-            return row is None
-        case Exists():
-            return row is not None
-        case RevisionIs():
-            return row is not None and row[0] == condition.revision
-        case ValueIs():
-            found = connection.exec_driver_sql(
-                "SELECT 1 FROM metastorage WHERE key = ? AND value = ?",
-                (condition.key, condition.value),
-            )
-            return found.first() is not None
-
-
-def _delete(connection: Connection, start: str, end: str, head: Head) -> int:
-    """Delete a range, leaving word of each key; how many there were."""
-    connection.exec_driver_sql(
-        "INSERT INTO metastorage_deletion (revision, key)"
-        " SELECT ?, key FROM metastorage WHERE key >= ? AND key < ?",
-        (head.revision, start, end),
-    )
-    return connection.exec_driver_sql(
-        "DELETE FROM metastorage WHERE key >= ? AND key < ?", (start, end)
-    ).rowcount
+            return run(connection, statement, parameters).all()
 
 
 def _changed(connection: Connection, start: str, end: str, after: int) -> bool:
     """Whether a key of the range was written or deleted, or may have been, after a revision."""
-    found = connection.exec_driver_sql(
+    found = run(
+        connection,
         "SELECT EXISTS (SELECT 1 FROM metastorage INDEXED BY metastorage_by_revision"
         " WHERE revision > ? AND key >= ? AND key < ?)"
         " OR EXISTS (SELECT 1 FROM metastorage_deletion"
@@ -349,3 +110,13 @@ def _changed(connection: Connection, start: str, end: str, after: int) -> bool:
         (after, start, end, after, start, end, after),
     )
     return bool(found.scalar())
+
+
+def open_store(url: str, clock: HybridClock, *, patience: float) -> SqliteMetastorage:
+    """See `strandline.metastorage.open_metastorage`."""
+    database = open_url(url, patience=patience)
+    try:
+        return SqliteMetastorage(database, clock, owns_database=True)
+    except BaseException:
+        database.close()
+        raise

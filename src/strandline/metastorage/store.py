@@ -181,6 +181,9 @@ class Metastorage(ABC):
     Keys are printable ASCII (1 to `MAX_KEY_LENGTH` characters), values up to `MAX_VALUE_BYTES`.
     """
 
+    max_operations: int
+    """How many conditions, and how many operations in each branch, one invoke may have."""
+
     @abstractmethod
     def get(self, key: str) -> KeyValue | None:
         """The key as it stands; None if it is not there."""
@@ -223,7 +226,8 @@ class Metastorage(ABC):
 
         True at once if so, else as soon as it happens, False after ``timeout`` seconds. True at
         once, too, when the revision is so old that deletions since then are no longer known; 0 is
-        the revision before the first.
+        the revision before the first. While the store does not answer this waits on, since it may
+        come back with the change; `Unavailable` is raised when the time is over then.
         """
 
     @abstractmethod
@@ -296,8 +300,19 @@ def check_invoke(
     conditions: Sequence[Condition],
     on_success: Sequence[Operation],
     on_failure: Sequence[Operation],
+    *,
+    at_most: int,
 ) -> None:
-    """Raises `InvalidInput` unless every store would take this invoke."""
+    """Raises `InvalidInput` for an invoke that no store would take.
+
+    ``at_most`` is the store's `Metastorage.max_operations`.
+    """
+    longest = max(len(conditions), len(on_success), len(on_failure))
+    if longest > at_most:
+        raise InvalidInput(
+            f"one invoke on this store has at most {at_most} conditions and as many operations in"
+            f" each branch, not {longest}; make several of it"
+        )
     for condition in conditions:
         match condition:
             case LeaseHeld():

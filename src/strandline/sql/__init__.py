@@ -1,16 +1,24 @@
 """The one seam to SQL databases: engine and transactions, schema versions, clock row, fence row."""
 
 from strandline.sql.clock_row import stored_time, take_time
-from strandline.sql.engine import Database, DatabaseStatistics, open_engine
+from strandline.sql.database import PATIENCE, Database, DatabaseStatistics
+from strandline.sql.engine import open_engine
 from strandline.sql.fence import FenceRow, FenceState
+from strandline.sql.sqlite_database import SqliteDatabase, open_sqlite
 from strandline.sql.sqlite_file import sqlite_url
+from strandline.sql.statements import Parameter, run
 
 __all__ = [
+    "PATIENCE",
     "Database",
     "DatabaseStatistics",
     "FenceRow",
     "FenceState",
+    "Parameter",
+    "SqliteDatabase",
     "open_engine",
+    "open_sqlite",
+    "run",
     "sqlite_url",
     "stored_time",
     "take_time",

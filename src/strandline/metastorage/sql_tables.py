@@ -1,4 +1,4 @@
-"""The tables of the metastorage in SQLite, and the leases among them.
+"""The tables of the metastorage in a SQL database, and the leases among them.
 
 A lease row stays when its lease ends, with no holder, so that its token goes on growing. A lease is
 found expired only in a write transaction that leaves its time in the clock row. Against a time that
@@ -22,6 +22,10 @@ from sqlalchemy import (
 
 from strandline.clock import Timestamp, add_milliseconds
 from strandline.metastorage.store import Lease
+from strandline.sql import run
+
+# Keys are compared byte by byte, whatever language the server was set up for.
+_KEY = String().with_variant(String(collation="C"), "postgresql")
 
 METADATA = MetaData()
 PART = "metastorage"
@@ -30,7 +34,7 @@ VERSION = 1
 ENTRIES = Table(
     "metastorage",
     METADATA,
-    Column("key", String, primary_key=True),
+    Column("key", _KEY, primary_key=True),
     Column("revision", BigInteger, nullable=False),
     Column("time", BigInteger, nullable=False),
     # Last, because SQLite reads a row from its start, through every page of a large value.
@@ -52,14 +56,14 @@ DELETIONS = Table(
     "metastorage_deletion",
     METADATA,
     Column("revision", BigInteger, primary_key=True),
-    Column("key", String, primary_key=True),
+    Column("key", _KEY, primary_key=True),
     sqlite_with_rowid=False,
 )
 
 LEASES = Table(
     "metastorage_lease",
     METADATA,
-    Column("name", String, primary_key=True),
+    Column("name", _KEY, primary_key=True),
     Column("holder", String),
     Column("expires", BigInteger, nullable=False),
     Column("token", BigInteger, nullable=False),
@@ -68,7 +72,8 @@ LEASES = Table(
 
 def lease_row(connection: Connection, name: str) -> Lease | None:
     """The lease in the row of ``name``, expired or not; None where there is no holder."""
-    row = connection.exec_driver_sql(
+    row = run(
+        connection,
         "SELECT holder, expires, token FROM metastorage_lease"
         " WHERE name = ? AND holder IS NOT NULL",
         (name,),
@@ -91,22 +96,26 @@ def grant_lease(
     if held is not None and held.holder != holder:
         return None
     if held is None:
-        connection.exec_driver_sql(
+        run(
+            connection,
             "INSERT INTO metastorage_lease (name, holder, expires, token) VALUES (?, ?, ?, 1)"
             " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder,"
-            " expires = excluded.expires, token = token + 1",
+            " expires = excluded.expires, token = metastorage_lease.token + 1",
             (name, holder, expires),
         )
     else:
-        connection.exec_driver_sql(
-            "UPDATE metastorage_lease SET expires = ? WHERE name = ?", (expires, name)
+        run(
+            connection,
+            "UPDATE metastorage_lease SET expires = ? WHERE name = ?",
+            (expires, name),
         )
     return lease_row(connection, name)
 
 
 def end_lease(connection: Connection, lease: Lease) -> None:
     """Take the holder out of the row if it is still this lease."""
-    connection.exec_driver_sql(
+    run(
+        connection,
         "UPDATE metastorage_lease SET holder = NULL WHERE name = ? AND token = ?",
         (lease.name, lease.token),
     )

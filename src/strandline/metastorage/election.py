@@ -1,0 +1,199 @@
+"""Elections: one of several processes leads, and all of them hear who.
+
+Each participant runs one thread over any metastorage. Every third of the lease's time it asks for
+the lease (which renews it for the holder), and looks who has it. A change of holder is told to the
+listener: the new lease, or None while nobody has it.
+
+What must stay true:
+
+* A participant that says it leads holds the lease, by its own clock too: counted from *before* the
+  call that was answered, the lease's time has not passed. So one that was paused or cut off finds
+  itself deposed before it asks the store. It may still act in the moment between looking and
+  acting; what must not happen twice is written under the condition `LeaseHeld` with its token.
+* The listener hears states, not changes: the last one it heard is the present one, as of the last
+  look, and holders that came and went between two looks are not told.
+* The listener's failure is logged and counted, and does not end the participation.
+
+Rejected: the store calling back (only some can), and waiting for a key that the leader writes
+(whoever dies writes nothing, so the lease has to be looked at anyway).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from strandline.errors import Conflict, StrandlineError
+from strandline.metastorage.store import Lease, Metastorage, check_key, check_ttl
+
+logger = logging.getLogger(__name__)
+
+ElectionListener = Callable[[Lease | None], None]
+_RENEWALS_PER_TTL = 3
+_JOIN_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionStatistics:
+    """Counts since the start.
+
+    ``failures`` are rounds that the store did not answer; ``terms`` how often this participant
+    became the leader, ``losses`` how often it ceased to be other than by `Election.stop`;
+    ``changes`` what the listener was told, ``listener_failures`` how often it raised.
+    """
+
+    rounds: int
+    failures: int
+    terms: int
+    losses: int
+    changes: int
+    listener_failures: int
+
+
+class Election:
+    """One participant in the election ``name``. ``holder`` names this running process.
+
+    ``listener`` is called in the thread of the election, so it must not wait for long; it is told
+    the first state too, unless that is that nobody leads.
+    """
+
+    def __init__(
+        self,
+        store: Metastorage,
+        name: str,
+        holder: str,
+        *,
+        ttl_ms: int,
+        listener: ElectionListener,
+    ) -> None:
+        check_key(name)
+        check_key(holder)
+        check_ttl(ttl_ms)
+        self._store = store
+        self._name = name
+        self._holder = holder
+        self._ttl_ms = ttl_ms
+        self._listener = listener
+        self._guard = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._held: Lease | None = None
+        self._held_until = 0.0
+        self._told: Lease | None = None
+        self._counts: Counter[str] = Counter()
+
+    def start(self) -> Self:
+        """Take part, in a thread of its own, until `stop`."""
+        thread = threading.Thread(target=self._run, name=f"election-{self._name}", daemon=True)
+        self._thread = thread
+        thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Take part no more and give the lease back; the listener is told nothing. Idempotent.
+
+        Where the store does not answer, the lease ends by its time.
+        """
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is None or thread is threading.current_thread():
+            return
+        thread.join(_JOIN_SECONDS)
+        with self._guard:
+            held, self._held = self._held, None
+        if held is None:
+            return
+        try:
+            self._store.release_lease(held)
+        except StrandlineError as error:
+            logger.warning("%s could not give back the lease %r: %s", *self._me, error)
+
+    def leading(self) -> Lease | None:
+        """The lease, if this participant leads now; what it relies on names the token."""
+        with self._guard:
+            return self._held if time.monotonic() < self._held_until else None
+
+    def statistics(self) -> ElectionStatistics:
+        """What this participant did."""
+        with self._guard:
+            counts = Counter(self._counts)
+        return ElectionStatistics(**{name: counts[name] for name in ElectionStatistics.__slots__})
+
+    @property
+    def _me(self) -> tuple[str, str]:
+        return self._holder, self._name
+
+    def _run(self) -> None:
+        round_seconds = self._ttl_ms / 1000 / _RENEWALS_PER_TTL
+        while not self._stop.is_set():
+            began = time.monotonic()
+            self._round()
+            taken = time.monotonic() - began
+            self._stop.wait(max(round_seconds - taken, round_seconds / 10))
+
+    def _round(self) -> None:
+        """Ask for the lease, look who has it, tell the listener."""
+        self._count("rounds")
+        try:
+            leader = self._ask()
+        except StrandlineError as error:
+            self._count("failures")
+            logger.warning("%s can not take part in the election %r: %s", *self._me, error)
+            # Who leads is not known; only of our own lease we know that it ends.
+            if self._held is None or self.leading() is not None:
+                return
+            leader = None
+        if leader is None or leader.holder != self._holder:
+            self._lost()
+        self._tell(leader)
+
+    def _ask(self) -> Lease | None:
+        """The present leader's lease, ours if it can be had."""
+        began = time.monotonic()
+        leader: Lease | None = None
+        if self._held is not None:
+            try:
+                leader = self._store.renew_lease(self._held, ttl_ms=self._ttl_ms)
+            except Conflict:
+                self._lost()
+        if leader is None:
+            leader = self._store.acquire_lease(self._name, self._holder, ttl_ms=self._ttl_ms)
+        if leader is None:
+            return self._store.lease(self._name)
+        with self._guard:
+            if self._held is None:
+                self._counts["terms"] += 1
+            self._held = leader
+            self._held_until = began + self._ttl_ms / 1000
+        return leader
+
+    def _lost(self) -> None:
+        with self._guard:
+            if self._held is not None:
+                self._held = None
+                self._counts["losses"] += 1
+
+    def _tell(self, leader: Lease | None) -> None:
+        """Tell the listener if somebody else leads now, or nobody, or one anew."""
+        told, self._told = self._told, leader
+        if _term(told) == _term(leader):
+            return
+        self._count("changes")
+        try:
+            self._listener(leader)
+        except Exception:
+            self._count("listener_failures")
+            logger.exception("a listener of the election %r failed", self._name)
+
+    def _count(self, what: str) -> None:
+        with self._guard:
+            self._counts[what] += 1
+
+
+def _term(lease: Lease | None) -> tuple[str, int] | None:
+    return None if lease is None else (lease.holder, lease.token)

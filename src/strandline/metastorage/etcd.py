@@ -1,0 +1,397 @@
+"""The metastorage in etcd, whose order is etcd's and whose revisions and times are ours.
+
+etcd's own revision counts every write to the whole cluster, of other catalogs and other programs,
+so the store's head is a key: revision and time of the last invoke that changed something. An
+invoke
+
+1. takes a *view*: the head, the stored time, and every key that its conditions and deletes speak
+   of, as they stood at one moment;
+2. decides on it: do the conditions hold, what is touched, what are the next revision and a time
+   above the stored one;
+3. writes all of it in one transaction, on the condition that the head is still the one of the
+   view and the stored time still below. If not, somebody else was first: the transaction answers
+   with the view as it is now, and it begins again.
+
+So every invoke is decided on exactly the state it changes, the values carry revision and time,
+and a condition may be anything that can be decided in Python: twenty megabytes are compared by
+their digest. As long as the head is the same nothing else can have changed either; so what an
+invoke wrote is remembered as the next one's view, and a writer who is alone needs one round trip.
+An answer "nothing to do" is never given from memory.
+
+etcd has no clock. Times come from the writers' clocks and are made to grow by the condition on
+the stored time; who is behind takes the stored time, moves its clock past it and tries again.
+`check` writes its time under that condition, too, so that later writes are above it.
+
+Each revision leaves its touched keys under a key of its own. A waiter reads those after its
+revision; the last few thousand are kept, and who is behind them is told that something changed.
+See `etcd_feed` for the watch, `etcd_chunks` for large values, `etcd_layout` for the keys.
+
+Rejected: one transaction with the conditions nested in it, decided by etcd. It saves the view's
+read when nothing is remembered, but can compare neither our revisions nor large values, does not
+know whether a delete found something, and leaves only etcd's revisions, which have gaps. Writers
+of one process take turns, because they could only make each other begin again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from strandline.clock import HybridClock, Timestamp
+from strandline.errors import (
+    CorruptData,
+    DeadlineExceeded,
+    IncompatibleFormat,
+    Stopping,
+    StrandlineError,
+    Unavailable,
+)
+from strandline.metastorage.etcd_chunks import ChunkedValues
+from strandline.metastorage.etcd_feed import ChangeFeed
+from strandline.metastorage.etcd_gateway import (
+    CompactedRevision,
+    EtcdGateway,
+    if_modified_at,
+    if_value_below,
+    put_operation,
+    range_operation,
+)
+from strandline.metastorage.etcd_invoke import MAX_OPERATIONS, Invoke, Missing, View
+from strandline.metastorage.etcd_layout import (
+    FORMAT,
+    EtcdKeys,
+    Reference,
+    decode_change,
+    decode_head,
+    decode_stored,
+    decode_time,
+    encode_time,
+    parse_etcd_url,
+)
+from strandline.metastorage.etcd_leases import EtcdLeases, lost_time, time_above
+from strandline.metastorage.store import (
+    Condition,
+    Head,
+    KeyValue,
+    Lease,
+    Metastorage,
+    MetastorageStatistics,
+    Operation,
+    Outcome,
+    Put,
+    check_bound,
+    check_invoke,
+    check_key,
+    check_limit,
+    check_ttl,
+    prefix_end,
+)
+
+CHANGES_KEPT = 4096
+PATIENCE = 30.0
+_AWAY_PAUSE_SECONDS = 0.1
+
+
+class EtcdMetastorage(Metastorage):
+    """See `Metastorage`. ``url`` is ``etcd://HOST:PORT[,HOST:PORT…]/PREFIX``.
+
+    A call that gets no answer for ``patience`` seconds ends with `DeadlineExceeded`, or with
+    `UnknownOutcome` where it may have changed something. Opening a store that is not there makes
+    an empty one.
+    """
+
+    max_operations = MAX_OPERATIONS
+
+    def __init__(
+        self,
+        url: str,
+        clock: HybridClock,
+        *,
+        patience: float = PATIENCE,
+        changes_kept: int = CHANGES_KEPT,
+    ) -> None:
+        address = parse_etcd_url(url)
+        self._clock = clock
+        self._changes_kept = changes_kept
+        self._keys = EtcdKeys(address.prefix)
+        self._gateway = EtcdGateway(address.endpoints, timeout=patience)
+        self._chunks = ChunkedValues(self._gateway, self._keys)
+        self._leases = EtcdLeases(self._gateway, self._keys, clock)
+        self._feed = ChangeFeed(self._gateway, self._keys)
+        self._turn = threading.Lock()
+        self._remembered: View | None = None
+        self._closed = False
+        self._counting = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        try:
+            self._ensure_format(url)
+        except BaseException:
+            self._gateway.close()
+            raise
+
+    def get(self, key: str) -> KeyValue | None:
+        """See `Metastorage.get`."""
+        self._enter("gets")
+        check_key(key)
+        data = self._keys.data(key)
+        found = self._read(data, data + b"\0", limit=None)
+        return found[0] if found else None
+
+    def range(self, start: str, end: str, *, limit: int | None = None) -> list[KeyValue]:
+        """See `Metastorage.range`."""
+        self._enter("ranges")
+        check_limit(limit)
+        if check_bound(start) >= check_bound(end):
+            return []
+        return self._read(self._keys.data(start), self._keys.data(end), limit=limit)
+
+    def invoke(
+        self,
+        conditions: Sequence[Condition],
+        on_success: Sequence[Operation],
+        on_failure: Sequence[Operation] = (),
+    ) -> Outcome:
+        """See `Metastorage.invoke`."""
+        self._enter("invokes")
+        check_invoke(conditions, on_success, on_failure, at_most=self.max_operations)
+        invoke = Invoke(self._keys, conditions, on_success, on_failure)
+        written: dict[Put, Reference] = {}
+        finish = time.monotonic() + self._gateway.timeout
+        while True:
+            with self._in_turn(finish):
+                result = self._attempt(invoke, written, finish)
+            if isinstance(result, Outcome):
+                break
+            # Outside of the turn: this takes long, and nothing depends on it yet.
+            for put in result.puts:
+                written[put] = self._chunks.write(put.key, put.value, self._clock.now())
+            finish = time.monotonic() + self._gateway.timeout
+        if written:
+            self._remove_unused(invoke, written, succeeded=result.succeeded)
+        if not result.succeeded:
+            self._count("refused")
+        return result
+
+    def check(self) -> Head:
+        """See `Metastorage.check`."""
+        self._enter("checks")
+        stored = Timestamp(0)
+        finish = time.monotonic() + self._gateway.timeout
+        while time.monotonic() < finish:
+            now = time_above(self._clock, stored)
+            raised = encode_time(now)
+            answer = self._gateway.txn(
+                [if_value_below(self._keys.time, raised)],
+                [put_operation(self._keys.time, raised), range_operation(self._keys.head)],
+                [range_operation(self._keys.time)],
+                repeatable=True,
+            )
+            found = answer.pages[0].pairs
+            if answer.succeeded:
+                head = decode_head(found[0].value if found else None)
+                return Head(head.revision, now)
+            stored = self._stored_time(found[0].value if found else None)
+        raise self._always_second()
+
+    def revision(self) -> int:
+        """See `Metastorage.revision`."""
+        self._enter("revisions")
+        self._count("revision_reads")
+        found = self._gateway.range(self._keys.head).pairs
+        return decode_head(found[0].value if found else None).revision
+
+    def wait_for_change(self, prefix: str, after_revision: int, *, timeout: float) -> bool:
+        """See `Metastorage.wait_for_change`."""
+        self._enter("waits")
+        finish = time.monotonic() + timeout
+        start, end, after = prefix, prefix_end(prefix), max(0, after_revision)
+        while True:
+            generation = self._feed.generation
+            left = finish - time.monotonic()
+            away = False
+            try:
+                looked = self._look(start, end, after)
+            except Unavailable:
+                # A server that is away is waited for, too; at the end it is told.
+                if left <= 0:
+                    raise
+                away = True
+            else:
+                if looked is None:
+                    return True
+                # What was looked through need not be looked through again.
+                after = looked
+            if left <= 0:
+                self._count("waits_timed_out")
+                return False
+            # Then there is one more look: False is never the answer of a lost connection.
+            left = min(left, _AWAY_PAUSE_SECONDS) if away else left
+            if self._feed.wait(start, end, after, generation=generation, timeout=left):
+                return True
+
+    def acquire_lease(self, name: str, holder: str, *, ttl_ms: int) -> Lease | None:
+        """See `Metastorage.acquire_lease`."""
+        self._enter("lease_calls")
+        check_ttl(ttl_ms)
+        return self._leases.acquire(check_key(name), check_key(holder), ttl_ms=ttl_ms)
+
+    def renew_lease(self, lease: Lease, *, ttl_ms: int) -> Lease:
+        """See `Metastorage.renew_lease`."""
+        self._enter("lease_calls")
+        check_ttl(ttl_ms)
+        return self._leases.renew(lease, ttl_ms=ttl_ms)
+
+    def release_lease(self, lease: Lease) -> None:
+        """See `Metastorage.release_lease`."""
+        self._enter("lease_calls")
+        self._leases.release(lease)
+
+    def lease(self, name: str) -> Lease | None:
+        """See `Metastorage.lease`."""
+        self._enter("lease_calls")
+        return self._leases.lease(check_key(name))
+
+    def statistics(self) -> MetastorageStatistics:
+        """See `Metastorage.statistics`."""
+        with self._counting:
+            counts = Counter(self._counts)
+        return MetastorageStatistics(
+            **{name: counts[name] for name in MetastorageStatistics.__slots__}
+        )
+
+    def close(self) -> None:
+        """See `Metastorage.close`."""
+        self._closed = True
+        self._gateway.close()
+        self._feed.close()
+
+    def _ensure_format(self, url: str) -> None:
+        answer = self._gateway.txn(
+            [if_modified_at(self._keys.format, 0)],
+            [
+                put_operation(self._keys.format, FORMAT),
+                put_operation(self._keys.time, encode_time(Timestamp(0))),
+            ],
+            [range_operation(self._keys.format)],
+            repeatable=True,
+        )
+        found = FORMAT if answer.succeeded else answer.pages[0].pairs[0].value
+        if found != FORMAT:
+            raise IncompatibleFormat(
+                f"the metastorage at {url} has layout {found.decode(errors='replace')}, this"
+                f" release knows layout {FORMAT.decode()}; run the release that wrote it"
+            )
+
+    def _read(self, start: bytes, end: bytes, *, limit: int | None) -> list[KeyValue]:
+        """The entries of a range of etcd's keys at one moment, large values put together."""
+        finish = time.monotonic() + self._gateway.timeout
+        while True:
+            try:
+                page = self._gateway.pages(start, end, limit=limit)
+                found = []
+                for pair in page.pairs:
+                    key, stored = self._keys.key_of(pair.key), decode_stored(pair.value)
+                    value = self._chunks.value(key, stored, revision=page.revision)
+                    found.append(KeyValue(key, value, stored.revision, stored.time))
+                return found
+            except CompactedRevision:
+                if time.monotonic() >= finish:
+                    raise
+
+    def _look(self, start: str, end: str, after: int) -> int | None:
+        """The last revision looked at; None if the range changed after ``after``, or may have."""
+        first, last = self._keys.change(after + 1), self._keys.changes_end
+        while True:
+            page = self._gateway.range(first, last, limit=256)
+            for pair in page.pairs:
+                change = decode_change(pair.key, pair.value)
+                if change.revision != after + 1 or change.touches(start, end):
+                    return None
+                after = change.revision
+            if not page.more:
+                return after
+            first = self._keys.change(after + 1)
+
+    def _attempt(
+        self, invoke: Invoke, written: dict[Put, Reference], finish: float
+    ) -> Outcome | Missing:
+        """Decide and write until nobody else is first, or say which values must lie there first."""
+        view, self._remembered = self._remembered, None
+        fresh = False
+        while True:
+            if view is None or not invoke.is_covered_by(view):
+                view, fresh = invoke.view(self._gateway), True
+            now = time_above(self._clock, self._stored_time(view.time))
+            plan = invoke.decide(view, now, written, changes_kept=self._changes_kept)
+            if isinstance(plan, Missing):
+                self._remembered = view
+                return plan
+            if not plan.writes:
+                if fresh:
+                    self._remembered = view
+                    return plan.outcome
+                view = None
+                continue
+            answer = self._gateway.txn(
+                plan.compares, plan.writes, plan.reads_on_failure, repeatable=False
+            )
+            if answer.succeeded:
+                self._remembered = plan.view_after(answer.revision)
+                return plan.outcome
+            view, fresh = invoke.view_after_refusal(view, answer, written), True
+            if time.monotonic() >= finish:
+                raise self._always_second()
+
+    def _remove_unused(
+        self, invoke: Invoke, written: dict[Put, Reference], *, succeeded: bool
+    ) -> None:
+        used = invoke.puts(succeeded=succeeded)
+        with suppress(StrandlineError):  # the invoke is done, and another one will sweep
+            for put, reference in written.items():
+                if put not in used:
+                    self._chunks.remove(put.key, reference)
+            self._chunks.sweep(self._clock.current())
+
+    @contextmanager
+    def _in_turn(self, finish: float) -> Iterator[None]:
+        if not self._turn.acquire(timeout=max(0.0, finish - time.monotonic())):
+            raise DeadlineExceeded(
+                f"other writers of this process had the turn for {self._gateway.timeout} s;"
+                " nothing was written. etcd is slow or gone: see what they are told"
+            )
+        try:
+            self._refuse_when_closed()
+            yield
+        finally:
+            self._turn.release()
+
+    def _stored_time(self, raw: bytes | None) -> Timestamp:
+        if raw is None:
+            raise CorruptData(lost_time(self._gateway))
+        return decode_time(raw)
+
+    def _always_second(self) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            f"other nodes wrote first each time, for {self._gateway.timeout} s; nothing was"
+            " written, try again"
+        )
+
+    def _enter(self, call: str) -> None:
+        self._refuse_when_closed()
+        self._count(call)
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise Stopping("the metastorage is closed here; nothing was read or written")
+
+    def _count(self, what: str) -> None:
+        with self._counting:
+            self._counts[what] += 1
+
+
+def open_store(url: str, clock: HybridClock, *, patience: float) -> EtcdMetastorage:
+    """The store at ``url``; see `EtcdMetastorage`."""
+    return EtcdMetastorage(url, clock, patience=patience)

@@ -1,0 +1,125 @@
+"""Word of new revisions, for all who wait in this process, over one watch.
+
+The watch never has to remember where it was. Whoever waits first looks at what the store says,
+and hears from the watch what came later. That is complete when the watch was there before the
+look, so each time the watch is made anew the ``generation`` grows and everyone looks again. The
+watch always begins at the present, so compacted history, lost connections and restarted servers
+are all the same case: look again. A gap in the revisions that were heard is that case, too.
+
+The thread starts with the first waiter and ends with `close`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+
+from strandline.errors import Stopping, Unavailable
+from strandline.metastorage.etcd_gateway import EtcdGateway, Json, from_text
+from strandline.metastorage.etcd_layout import Change, EtcdKeys, decode_change
+
+_CHANGES_REMEMBERED = 256
+_FIRST_PAUSE_SECONDS = 0.02
+_LONGEST_PAUSE_SECONDS = 1.0
+
+
+class ChangeFeed:
+    """The changes that were heard lately, in order. Safe for threads."""
+
+    def __init__(self, gateway: EtcdGateway, keys: EtcdKeys) -> None:
+        self._gateway = gateway
+        self._keys = keys
+        self._moved = threading.Condition()
+        self._changes: deque[Change] = deque(maxlen=_CHANGES_REMEMBERED)
+        self._generation = 0
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._closed = False
+
+    @property
+    def generation(self) -> int:
+        """How often the watch was made; take it before looking at the store."""
+        with self._moved:
+            return self._generation
+
+    def wait(self, start: str, end: str, after: int, *, generation: int, timeout: float) -> bool:
+        """True when a key of the range is heard to have changed after the revision ``after``.
+
+        False when the store has to be looked at again, or ``timeout`` seconds are over.
+        """
+        finish = time.monotonic() + timeout
+        with self._moved:
+            self._start()
+            while generation == self._generation:
+                if self._closed:
+                    raise Stopping("the metastorage was closed here while a change was waited for")
+                if self._failure is not None:
+                    raise self._failure
+                for change in self._changes:
+                    if change.revision <= after:
+                        continue
+                    if change.revision != after + 1:
+                        return False
+                    if change.touches(start, end):
+                        return True
+                    after = change.revision
+                left = finish - time.monotonic()
+                if left <= 0:
+                    return False
+                self._moved.wait(left)
+        return False
+
+    def close(self) -> None:
+        """End the waiting and the thread. The gateway must be closed first: it ends the watch."""
+        with self._moved:
+            self._closed = True
+            self._moved.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _start(self) -> None:
+        if self._thread is None and not self._closed:
+            self._thread = threading.Thread(target=self._run, name="etcd-watch", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE_SECONDS
+        try:
+            while not self._closed:
+                before = self._generation
+                try:
+                    self._listen()
+                except Stopping:
+                    return
+                except Unavailable:
+                    # Who waits looks at the store when its time is over, and is told then.
+                    pass
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                if self._generation != before:
+                    pause = _FIRST_PAUSE_SECONDS
+                with self._moved:
+                    self._moved.wait_for(lambda: self._closed, timeout=pause)
+        except BaseException as error:  # a defect here must reach those who wait
+            with self._moved:
+                self._failure = error
+                self._moved.notify_all()
+
+    def _listen(self) -> None:
+        with self._gateway.watch(self._keys.change(0), self._keys.changes_end) as messages:
+            for message in messages:
+                self._take(message)
+
+    def _take(self, message: Json) -> None:
+        changes = [
+            decode_change(from_text(event["kv"]["key"]), from_text(event["kv"].get("value", "")))
+            for event in message.get("events", ())
+            if event.get("type") != "DELETE"
+        ]
+        with self._moved:
+            if message.get("created"):
+                self._changes.clear()
+                self._generation += 1
+            self._changes.extend(changes)
+            self._moved.notify_all()

@@ -1,0 +1,373 @@
+"""What one invoke does on etcd: the view it needs, and the transaction that it decides on.
+
+This module holds no state and asks nothing but the view. The loop that uses it stands in `etcd`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from strandline.clock import Timestamp
+from strandline.metastorage.etcd_gateway import (
+    CompactedRevision,
+    EtcdGateway,
+    Json,
+    Page,
+    TxnAnswer,
+    delete_operation,
+    if_modified_at,
+    if_present,
+    if_value_below,
+    put_operation,
+    range_operation,
+)
+from strandline.metastorage.etcd_layout import (
+    EtcdKeys,
+    Reference,
+    Stored,
+    decode_head,
+    decode_lease,
+    decode_stored,
+    encode_change,
+    encode_head,
+    encode_stored,
+    encode_time,
+)
+from strandline.metastorage.etcd_leases import is_live
+from strandline.metastorage.store import (
+    Absent,
+    Condition,
+    Delete,
+    DeleteRange,
+    Exists,
+    Head,
+    Lease,
+    LeaseHeld,
+    Operation,
+    Outcome,
+    Put,
+    RevisionIs,
+    ValueIs,
+)
+
+MAX_OPERATIONS = 60
+"""etcd takes 128 in a transaction: two for each of ours (the entry and its chunks), four for us."""
+
+_INLINE_BYTES = 64 << 10
+_ALL_INLINE_BYTES = 768 << 10
+_KEYS_NAMED = 256
+_CHANGE_BYTES = 96 << 10
+_RANGES_PER_READ = 16
+_REMEMBERED_BYTES = 4 << 10
+_REMEMBERED_KEYS = 1024
+_PRUNE_EVERY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Keys as they stood together while the head was this one.
+
+    ``entries`` has None for a key that was not there; ``found`` the keys in each range to be
+    deleted, or as many as are named, and whether there were more; ``leases`` the rows with etcd's
+    revision of them. ``time`` is None where even the store's time was missing.
+    """
+
+    head: Head
+    head_modified: int
+    time: bytes | None
+    entries: Mapping[str, bytes | None]
+    found: Mapping[DeleteRange, tuple[tuple[str, ...], bool]]
+    leases: Mapping[str, tuple[Lease | None, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Puts whose values have to be written in chunks first."""
+
+    puts: list[Put]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One transaction, and what it means if it is made. No writes: there is nothing to do."""
+
+    outcome: Outcome
+    compares: Sequence[Json]
+    writes: Sequence[Json]
+    reads_on_failure: Sequence[Json]
+    head: Head
+    head_moves: bool
+    view: View
+    time: bytes
+    entries: Mapping[str, bytes | None]
+
+    def view_after(self, revision: int) -> View:
+        """What is known when it was made in this revision of etcd."""
+        modified = revision if self.head_moves else self.view.head_modified
+        return View(self.head, modified, self.time, self.entries, {}, {})
+
+
+class Invoke:
+    """One call of `Metastorage.invoke`, checked already."""
+
+    def __init__(
+        self,
+        keys: EtcdKeys,
+        conditions: Sequence[Condition],
+        on_success: Sequence[Operation],
+        on_failure: Sequence[Operation],
+    ) -> None:
+        self._keys = keys
+        self._conditions = conditions
+        self._branches = {True: on_success, False: on_failure}
+        both = [*on_success, *on_failure]
+        leases = (c.name for c in conditions if isinstance(c, LeaseHeld))
+        entries = [c.key for c in conditions if not isinstance(c, LeaseHeld)]
+        entries += [o.key for o in both if isinstance(o, Delete)]
+        self._leases = tuple(dict.fromkeys(leases))
+        self._entries = tuple(dict.fromkeys(entries))
+        ranges = (o for o in both if isinstance(o, DeleteRange) and o.start < o.end)
+        self._ranges = tuple(dict.fromkeys(ranges))
+        self._wanted: list[tuple[bytes, bytes | None]] = [(keys.head, None), (keys.time, None)]
+        self._wanted += [(keys.lease(name), None) for name in self._leases]
+        self._wanted += [(keys.data(key), None) for key in self._entries]
+        self._wanted += [(keys.data(o.start), keys.data(o.end)) for o in self._ranges]
+
+    def puts(self, *, succeeded: bool) -> set[Put]:
+        """The puts of a branch."""
+        return {o for o in self._branches[succeeded] if isinstance(o, Put)}
+
+    def is_covered_by(self, view: View) -> bool:
+        """Whether the view has all that this invoke has to know."""
+        return (
+            view.entries.keys() >= set(self._entries)
+            and view.found.keys() >= set(self._ranges)
+            and view.leases.keys() >= set(self._leases)
+        )
+
+    def view(self, gateway: EtcdGateway) -> View:
+        """Read all that this invoke has to know, as it stands at one moment."""
+        while True:
+            try:
+                pages: list[Page] = []
+                revision = 0
+                for first in range(0, len(self._wanted), _RANGES_PER_READ):
+                    answer = gateway.txn([], self._reads(first, revision), repeatable=True)
+                    revision = revision or answer.revision
+                    pages += answer.pages
+                return self._view_of(pages)
+            except CompactedRevision:
+                continue  # only between the reads of a view of many keys
+
+    def _reads(self, first: int, revision: int) -> list[Json]:
+        return [
+            range_operation(
+                start, end, limit=_KEYS_NAMED, keys_only=end is not None, revision=revision
+            )
+            for start, end in self._wanted[first : first + _RANGES_PER_READ]
+        ]
+
+    def _view_of(self, pages: Sequence[Page]) -> View:
+        head, at, *rest = pages
+        leases, rest = rest[: len(self._leases)], rest[len(self._leases) :]
+        entries, found = rest[: len(self._entries)], rest[len(self._entries) :]
+        return View(
+            *_head_of(head),
+            _value_of(at),
+            {key: _value_of(page) for key, page in zip(self._entries, entries, strict=True)},
+            {
+                asked: (tuple(self._keys.key_of(pair.key) for pair in page.pairs), page.more)
+                for asked, page in zip(self._ranges, found, strict=True)
+            },
+            {
+                name: (decode_lease(name, page.pairs[0].value), page.pairs[0].modified)
+                if page.pairs
+                else (None, 0)
+                for name, page in zip(self._leases, leases, strict=True)
+            },
+        )
+
+    def decide(
+        self,
+        view: View,
+        now: Timestamp,
+        written: Mapping[Put, Reference],
+        *,
+        changes_kept: int,
+    ) -> Plan | Missing:
+        """What to do in this view at the time ``now``, with large values in ``written``."""
+        succeeded = all(_holds(condition, view, now) for condition in self._conditions)
+        operations = self._branches[succeeded]
+        large = _large(operations)
+        missing = [put for put in large if put not in written]
+        if missing:
+            return Missing(missing)
+        touched, ranges = _touched(view, operations)
+        moves = bool(touched or ranges)
+        head = Head(view.head.revision + 1, now) if moves else view.head
+        entries = dict(view.entries)
+        writes: list[Json] = []
+        if moves:
+            writes += self._bookkeeping(head, touched, ranges, changes_kept)
+            references = {put: written[put] for put in large}
+            for operation in operations:
+                writes += self._write(operation, head, references, entries)
+        if moves or self._leases:
+            # A lease that is judged at a time is judged for everyone: the time is left behind.
+            writes.append(put_operation(self._keys.time, encode_time(now)))
+        firsts = [self._keys.chunk(put.key, written[put].identity, 0) for put in large]
+        return Plan(
+            Outcome(succeeded, head.revision, head.time),
+            [
+                if_modified_at(self._keys.head, view.head_modified),
+                if_value_below(self._keys.time, encode_time(now)),
+                *(
+                    if_modified_at(self._keys.lease(name), view.leases[name][1])
+                    for name in self._leases
+                ),
+                *(if_present(first) for first in firsts),
+            ],
+            writes,
+            self._reads(0, 0),
+            head,
+            moves,
+            view,
+            encode_time(now),
+            entries if len(entries) <= _REMEMBERED_KEYS else {},
+        )
+
+    def view_after_refusal(
+        self, view: View, answer: TxnAnswer, written: dict[Put, Reference]
+    ) -> View | None:
+        """What is known when another writer was first; None: read it anew."""
+        if len(answer.pages) < len(self._wanted):
+            return None
+        now = self._view_of(answer.pages)
+        if (now.head_modified, now.time, now.leases) == (
+            view.head_modified,
+            view.time,
+            {name: view.leases[name] for name in self._leases},
+        ):
+            # Nothing stood in the way but chunks that are gone. They are written again.
+            written.clear()
+        return now
+
+    def _bookkeeping(
+        self,
+        head: Head,
+        touched: Sequence[str],
+        ranges: Sequence[tuple[str, str]],
+        changes_kept: int,
+    ) -> list[Json]:
+        keys = self._keys
+        change = encode_change(touched, ranges)
+        writes = [
+            put_operation(keys.head, encode_head(head)),
+            put_operation(keys.change(head.revision), change),
+        ]
+        forgotten = head.revision - changes_kept
+        if forgotten > 0 and (head.revision % _PRUNE_EVERY == 0 or changes_kept < _PRUNE_EVERY):
+            writes.append(delete_operation(keys.change(0), keys.change(forgotten + 1)))
+        return writes
+
+    def _write(
+        self,
+        operation: Operation,
+        head: Head,
+        references: Mapping[Put, Reference],
+        entries: dict[str, bytes | None],
+    ) -> list[Json]:
+        """The operations of etcd for one of ours; ``entries`` becomes what is known afterwards."""
+        keys = self._keys
+        match operation:
+            case Put(key, value):
+                start, end = keys.chunks(key)
+                reference = references.get(operation)
+                if reference is not None:
+                    # Those before its own; what is behind them is another writer's or an orphan.
+                    end = keys.chunks(key, reference.identity)[0]
+                raw = encode_stored(Stored(head.revision, head.time, reference or value))
+                entries.pop(key, None)
+                if len(raw) <= _REMEMBERED_BYTES:
+                    entries[key] = raw
+                return [delete_operation(start, end), put_operation(keys.data(key), raw)]
+            case Delete(key):
+                entries[key] = None
+                return [delete_operation(*keys.chunks(key)), delete_operation(keys.data(key))]
+            case DeleteRange(start_key, end_key):
+                if start_key >= end_key:
+                    return []
+                for key in [key for key in entries if start_key <= key < end_key]:
+                    entries[key] = None
+                return [
+                    delete_operation(keys.chunk_bound(start_key), keys.chunk_bound(end_key)),
+                    delete_operation(keys.data(start_key), keys.data(end_key)),
+                ]
+
+
+def _value_of(page: Page) -> bytes | None:
+    return page.pairs[0].value if page.pairs else None
+
+
+def _head_of(page: Page) -> tuple[Head, int]:
+    return decode_head(_value_of(page)), page.pairs[0].modified if page.pairs else 0
+
+
+def _holds(condition: Condition, view: View, now: Timestamp) -> bool:
+    if isinstance(condition, LeaseHeld):
+        row, _ = view.leases[condition.name]
+        return row is not None and is_live(row, now) and row.token == condition.token
+    raw = view.entries[condition.key]
+    match condition:
+        case Absent():
+            return raw is None
+        case Exists():
+            return raw is not None
+        case RevisionIs():
+            return raw is not None and decode_stored(raw).revision == condition.revision
+        case ValueIs():
+            return raw is not None and _is_value(decode_stored(raw).value, condition.value)
+
+
+def _is_value(stored: bytes | Reference, value: bytes) -> bool:
+    if isinstance(stored, bytes):
+        return stored == value
+    return stored.size == len(value) and stored.digest == hashlib.sha256(value).digest()
+
+
+def _large(operations: Sequence[Operation]) -> list[Put]:
+    """The puts whose values have to lie in chunks, so that the rest fits into one request."""
+    puts = sorted(
+        (o for o in operations if isinstance(o, Put)), key=lambda put: len(put.value), reverse=True
+    )
+    total = sum(len(put.value) for put in puts)
+    large = []
+    for put in puts:
+        if len(put.value) > _INLINE_BYTES or total > _ALL_INLINE_BYTES:
+            large.append(put)
+            total -= len(put.value)
+    return large
+
+
+def _touched(
+    view: View, operations: Sequence[Operation]
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """The keys that the operations touch, and the ranges in which there are more than are named."""
+    touched: list[str] = []
+    ranges: list[tuple[str, str]] = []
+    for operation in operations:
+        match operation:
+            case Put(key):
+                touched.append(key)
+            case Delete(key):
+                if view.entries[key] is not None:
+                    touched.append(key)
+            case DeleteRange(start, end):
+                found, more = view.found.get(operation, ((), False))
+                if more or sum(map(len, (*touched, *found))) > _CHANGE_BYTES:
+                    ranges.append((start, end))
+                else:
+                    touched.extend(found)
+    return list(dict.fromkeys(touched)), ranges

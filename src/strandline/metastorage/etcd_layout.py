@@ -1,0 +1,229 @@
+"""Where the metastorage lies in etcd, and how its values are written.
+
+Below ``PREFIX/``, so that several catalogs share one etcd:
+
+======================  ===========================================================================
+``format``              the version of this layout, in decimal
+``time``                the last time that the store gave out; every write and check raises it
+``head``                revision and time of the last invoke that changed something
+``change/REVISION``     which keys that invoke touched, for those who wait; the last ones are kept
+``data/KEY``            revision, time and value, or a reference to the chunks of a large value
+``chunk/KEY␀ID␀N``      one piece of a large value
+``lease/NAME``          token, expiry and holder (nobody: empty); never removed, so tokens grow
+======================  ===========================================================================
+
+Numbers in keys are padded and numbers in values big-endian, so that their bytes order as they do.
+No key of a caller holds a zero byte, so all chunks of the keys of a range are one range, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from strandline.clock import Timestamp
+from strandline.errors import CorruptData, InvalidInput
+from strandline.metastorage.store import Head, Lease
+
+DEFAULT_PORT = 2379
+DEFAULT_PREFIX = "strandline"
+FORMAT = b"1"
+
+_TIME = struct.Struct(">Q")
+_HEAD = struct.Struct(">QQ")
+_STORED = struct.Struct(">QQB")
+_REFERENCE = struct.Struct(">24sQ32s")
+_LEASE = struct.Struct(">QQ")
+_INLINE, _CHUNKED = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdAddress:
+    """The endpoints of a cluster (``host:port``) and the prefix of one store in it."""
+
+    endpoints: tuple[str, ...]
+    prefix: str
+
+
+def parse_etcd_url(url: str) -> EtcdAddress:
+    """The address in ``etcd://HOST[:PORT][,HOST[:PORT]…][/PREFIX]``.
+
+    Raises `InvalidInput` for anything else. A prefix has letters, digits, ``.``, ``_`` and ``-``.
+    """
+    match = re.fullmatch(r"etcd://([^/?#@]+)(?:/([A-Za-z0-9._-]*))?", url)
+    hosts = [] if match is None else match[1].split(",")
+    if match is None or not all(
+        re.fullmatch(r"([\w.-]+|\[[\da-fA-F:.]+\])(:\d+)?", h) for h in hosts
+    ):
+        raise InvalidInput(
+            f"{url!r} is no address of an etcd store; write it as"
+            " etcd://HOST:PORT[,HOST:PORT…]/PREFIX"
+        )
+    endpoints = (
+        h if re.search(r":\d+$", h.rpartition("]")[2]) else f"{h}:{DEFAULT_PORT}" for h in hosts
+    )
+    return EtcdAddress(tuple(dict.fromkeys(endpoints)), match[2] or DEFAULT_PREFIX)
+
+
+class EtcdKeys:
+    """The keys of one store."""
+
+    def __init__(self, prefix: str) -> None:
+        self._root = f"{prefix}/".encode()
+        self.format = self._root + b"format"
+        self.time = self._root + b"time"
+        self.head = self._root + b"head"
+        self.changes_end = self._root + b"change0"  # "0" comes after "/"
+        self.chunks_end = self._root + b"chunk0"
+
+    def change(self, revision: int) -> bytes:
+        """The key of the change of one revision."""
+        return self._root + b"change/%020d" % revision
+
+    def data(self, key: str) -> bytes:
+        """The key of an entry, or of a bound."""
+        return self._root + b"data/" + key.encode("ascii")
+
+    def key_of(self, data: bytes) -> str:
+        """The caller's key of an entry."""
+        return data[len(self._root) + len(b"data/") :].decode("ascii")
+
+    def chunk_bound(self, bound: str) -> bytes:
+        """Where the chunks of the keys from ``bound`` on begin."""
+        return self._root + b"chunk/" + bound.encode("ascii")
+
+    def chunks(self, key: str, identity: bytes = b"") -> tuple[bytes, bytes]:
+        """The range of all chunks of a key, or of one large value of it."""
+        start = self.chunk_bound(key) + b"\0" + (identity and identity + b"\0")
+        return start, start[:-1] + b"\1"
+
+    def chunk(self, key: str, identity: bytes, number: int) -> bytes:
+        """The key of one chunk."""
+        return self.chunks(key, identity)[0] + b"%06d" % number
+
+    def owner_of(self, chunk: bytes) -> tuple[str, bytes]:
+        """The caller's key and the identity of the large value that a chunk belongs to."""
+        key, identity, _ = chunk[len(self.chunk_bound("")) :].split(b"\0")
+        return key.decode("ascii"), identity
+
+    def lease(self, name: str) -> bytes:
+        """The key of a lease."""
+        return self._root + b"lease/" + name.encode("ascii")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Where a large value lies: the identity of its chunks, its size in bytes and its SHA-256."""
+
+    identity: bytes
+    size: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An entry as it was written; the value itself, or where it lies."""
+
+    revision: int
+    time: Timestamp
+    value: bytes | Reference
+
+
+def encode_stored(stored: Stored) -> bytes:
+    """The bytes of an entry."""
+    value = stored.value
+    if isinstance(value, bytes):
+        return _STORED.pack(stored.revision, stored.time, _INLINE) + value
+    body = _REFERENCE.pack(value.identity, value.size, value.digest)
+    return _STORED.pack(stored.revision, stored.time, _CHUNKED) + body
+
+
+def decode_stored(raw: bytes) -> Stored:
+    """Raises `CorruptData` for bytes that `encode_stored` never wrote."""
+    try:
+        revision, at, kind = _STORED.unpack_from(raw)
+        body = raw[_STORED.size :]
+        if kind == _INLINE:
+            return Stored(revision, Timestamp(at), body)
+        if kind == _CHUNKED:
+            return Stored(revision, Timestamp(at), Reference(*_REFERENCE.unpack(body)))
+    except struct.error:
+        pass
+    raise CorruptData(f"an entry of the metastorage in etcd does not decode: {raw[:40]!r}")
+
+
+def encode_time(at: Timestamp) -> bytes:
+    """Eight bytes that order as times do."""
+    return _TIME.pack(at)
+
+
+def decode_time(raw: bytes) -> Timestamp:
+    """The time in eight bytes; raises `CorruptData` for others."""
+    try:
+        return Timestamp(_TIME.unpack(raw)[0])
+    except struct.error:
+        raise CorruptData(f"the time of the metastorage in etcd is damaged: {raw[:40]!r}") from None
+
+
+def encode_head(head: Head) -> bytes:
+    """The bytes of the head."""
+    return _HEAD.pack(head.revision, head.time)
+
+
+def decode_head(raw: bytes | None) -> Head:
+    """The head; None stands for that of an empty store."""
+    if raw is None:
+        return Head(0, Timestamp(0))
+    try:
+        revision, at = _HEAD.unpack(raw)
+    except struct.error:
+        raise CorruptData(f"the head of the metastorage in etcd is damaged: {raw[:40]!r}") from None
+    return Head(revision, Timestamp(at))
+
+
+def encode_lease(lease: Lease) -> bytes:
+    """The bytes of a lease's row; its name is the key."""
+    return _LEASE.pack(lease.token, lease.expires) + lease.holder.encode("ascii")
+
+
+def decode_lease(name: str, raw: bytes) -> Lease:
+    """The lease in a row, expired or not; its holder is empty where it was released."""
+    try:
+        token, expires = _LEASE.unpack_from(raw)
+        holder = raw[_LEASE.size :].decode("ascii")
+    except (struct.error, UnicodeDecodeError):
+        raise CorruptData(f"the row of the lease {name!r} in etcd is damaged") from None
+    return Lease(name, holder, Timestamp(expires), token)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one revision touched: keys, and ranges in which more were deleted than are named."""
+
+    revision: int
+    keys: tuple[str, ...]
+    ranges: tuple[tuple[str, str], ...] = ()
+
+    def touches(self, start: str, end: str) -> bool:
+        """Whether a key from ``start`` on and below ``end`` was, or may have been, touched."""
+        return any(start <= key < end for key in self.keys) or any(
+            low < end and start < high for low, high in self.ranges
+        )
+
+
+def encode_change(keys: Iterable[str], ranges: Iterable[tuple[str, str]]) -> bytes:
+    """The bytes of a change; its revision is the key."""
+    return json.dumps([[*keys], [*ranges]], separators=(",", ":")).encode()
+
+
+def decode_change(key: bytes, raw: bytes) -> Change:
+    """The change at its key; raises `CorruptData` for bytes that are none."""
+    try:
+        keys, ranges = json.loads(raw)
+        revision = int(key.rpartition(b"/")[2])
+        return Change(revision, tuple(keys), tuple((low, high) for low, high in ranges))
+    except (ValueError, TypeError):
+        raise CorruptData(f"the change at {key!r} in etcd does not decode") from None

@@ -1,0 +1,142 @@
+"""The metastorage in a PostgreSQL database that any number of machines share.
+
+An invoke holds the write lock of the database, the lock on its clock row, from before it reads the
+first condition until its commit is on disk. So the order of commits, of revisions and of times is
+one, and a read on any connection sees everything that was acknowledged before it began.
+
+The commit of a `check` is synced, unlike that in a file: the machines that saw its time go on when
+the server's machine loses it.
+
+`wait_for_change` is told by NOTIFY that it is worth looking, and looks; see
+`strandline.sql.postgres_listener` for why nothing falls between. A server that is away makes a
+waiter wait on, up to its time-out, because it may come back with the change; only then it is told
+that the store did not answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from strandline.clock import HybridClock
+from strandline.errors import Unavailable
+from strandline.metastorage.sql_store import DELETIONS_KEPT, SqlMetastorage
+from strandline.metastorage.store import Head, prefix_end
+from strandline.sql import Parameter, run, take_time
+from strandline.sql.postgres_database import PostgresDatabase, open_url
+
+CHANNEL = "strandline_metastorage"
+_LOOK_AGAIN_SECONDS = 0.1
+"""After how long a waiter asks a server again that did not answer, and looks for `close`."""
+
+
+class PostgresMetastorage(SqlMetastorage):
+    """See `Metastorage`. The database stays open after `close` unless the store owns it."""
+
+    def __init__(
+        self,
+        database: PostgresDatabase,
+        clock: HybridClock,
+        *,
+        deletions_kept: int = DELETIONS_KEPT,
+        owns_database: bool = False,
+    ) -> None:
+        super().__init__(
+            database, clock, deletions_kept=deletions_kept, owns_database=owns_database
+        )
+        self._database = database
+        self._listener = database.listen(CHANNEL)
+
+    def check(self) -> Head:
+        """See `Metastorage.check`."""
+        self._enter("checks")
+        with self._database.write() as connection:
+            return Head(self.revision_on(connection), take_time(connection, self._clock))
+
+    def revision(self) -> int:
+        """See `Metastorage.revision`."""
+        self._enter("revisions")
+        self._count("revision_reads")
+        rows = self._rows("SELECT revision FROM metastorage_head WHERE id = 1")
+        return rows[0][0] if rows else 0
+
+    def wait_for_change(self, prefix: str, after_revision: int, *, timeout: float) -> bool:
+        """See `Metastorage.wait_for_change`."""
+        self._enter("waits")
+        finish = time.monotonic() + timeout
+        end, after = prefix_end(prefix), after_revision
+        while True:
+            news, failed = self._listener.news(), None
+            try:
+                revision, changed = self._look(prefix, end, after)
+            except Unavailable as error:
+                failed = error
+            else:
+                if changed:
+                    return True
+                # What was looked through need not be looked through again.
+                after = max(after, revision)
+            if not self._heard(news, finish, patient=failed is None):
+                if failed is not None:
+                    raise failed
+                self._count("waits_timed_out")
+                return False
+
+    def close(self) -> None:
+        """See `Metastorage.close`."""
+        self._closed = True
+        self._listener.close()
+        super().close()
+
+    def _heard(self, news: int, finish: float, *, patient: bool) -> bool:
+        """Whether it is worth looking again before ``finish``; returns when it is."""
+        while True:
+            left = finish - time.monotonic()
+            if left <= 0:
+                return False
+            pause = left if patient else min(left, _LOOK_AGAIN_SECONDS)
+            heard = self._listener.wait(news, timeout=pause) != news
+            self._refuse_when_closed()
+            if heard or not patient:
+                return True
+
+    def _look(self, start: str, end: str, after: int) -> tuple[int, bool]:
+        """The revision, and whether a key of the range changed after a revision, or may have."""
+        rows = self._rows(
+            "SELECT revision, revision > ? AND (forgotten > ?"
+            " OR EXISTS (SELECT 1 FROM metastorage WHERE revision > ? AND key >= ? AND key < ?)"
+            " OR EXISTS (SELECT 1 FROM metastorage_deletion"
+            " WHERE revision > ? AND key >= ? AND key < ?))"
+            " FROM metastorage_head WHERE id = 1",
+            (after, after, after, start, end, after, start, end),
+        )
+        return (rows[0][0], rows[0][1]) if rows else (0, False)
+
+    def _head_moved(self, connection: Connection, head: Head) -> None:
+        """Write the head row, and tell who waits when this commits."""
+        run(
+            connection,
+            "WITH moved AS (INSERT INTO metastorage_head (id, revision, time, forgotten)"
+            " VALUES (1, ?, ?, 0) ON CONFLICT (id) DO UPDATE SET"
+            " revision = excluded.revision, time = excluded.time RETURNING id)"
+            f" SELECT pg_notify('{CHANNEL}', '') FROM moved",
+            (head.revision, head.time),
+        )
+
+    def _rows(
+        self, statement: str, parameters: tuple[Parameter, ...] = ()
+    ) -> Sequence[Row[*tuple[Any, ...]]]:
+        return self._database.rows(statement, parameters)
+
+
+def open_store(url: str, clock: HybridClock, *, patience: float) -> PostgresMetastorage:
+    """See `strandline.metastorage.open_metastorage`."""
+    database = open_url(url, patience=patience)
+    try:
+        return PostgresMetastorage(database, clock, owns_database=True)
+    except BaseException:
+        database.close()
+        raise

@@ -1,0 +1,313 @@
+"""What the metastorage in SQL tables does on every database.
+
+Every invoke is one write transaction, so the database's write lock is the order of the store:
+conditions are read, time is taken and the head is moved under it. The time comes from the
+database's clock row, which transactions and notifications of the same store share.
+
+`check` takes the write lock too, so it comes after every write in flight, and leaves its time in
+the clock row: the next write, by whatever process and wall clock, gets a higher one.
+
+Deletions leave a row (revision, key), so that a waiter learns of them whenever it looks. Only the
+last few thousand are kept; ``forgotten`` in the head row says up to which revision they are gone,
+and a waiter that is behind it is told that something changed.
+
+How a waiter hears that it is worth looking, and what a look at the revision costs, differs; see the
+subclasses.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from strandline.clock import HybridClock, Timestamp
+from strandline.errors import Conflict, Stopping
+from strandline.metastorage import sql_tables as tables
+from strandline.metastorage.store import (
+    Absent,
+    Condition,
+    Delete,
+    DeleteRange,
+    Exists,
+    Head,
+    KeyValue,
+    Lease,
+    LeaseHeld,
+    Metastorage,
+    MetastorageStatistics,
+    Operation,
+    Outcome,
+    Put,
+    RevisionIs,
+    ValueIs,
+    check_bound,
+    check_invoke,
+    check_key,
+    check_limit,
+    check_ttl,
+)
+from strandline.sql import Database, Parameter, run, stored_time, take_time
+
+DELETIONS_KEPT = 4096
+
+_GET = "SELECT value, revision, time FROM metastorage WHERE key = ?"
+_RANGE = (
+    "SELECT key, value, revision, time FROM metastorage WHERE key >= ? AND key < ? ORDER BY key"
+)
+_HEAD = "SELECT revision, time FROM metastorage_head WHERE id = 1"
+
+
+class SqlMetastorage(Metastorage):
+    """See `Metastorage`. The database is the caller's unless the store owns it."""
+
+    max_operations = 100_000
+
+    def __init__(
+        self,
+        database: Database,
+        clock: HybridClock,
+        *,
+        deletions_kept: int = DELETIONS_KEPT,
+        owns_database: bool = False,
+    ) -> None:
+        self._clock = clock
+        self._all = database
+        self._owns_database = owns_database
+        self._deletions_kept = deletions_kept
+        self._closed = False
+        self._counting = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA)
+
+    def get(self, key: str) -> KeyValue | None:
+        """See `Metastorage.get`."""
+        self._enter("gets")
+        rows = self._rows(_GET, (check_key(key),))
+        return _key_value(key, rows[0]) if rows else None
+
+    def get_on(self, connection: Connection, key: str) -> KeyValue | None:
+        """`get` inside a transaction that the caller has open on the same database."""
+        row = run(connection, _GET, (check_key(key),)).first()
+        return None if row is None else _key_value(key, row)
+
+    def range(self, start: str, end: str, *, limit: int | None = None) -> list[KeyValue]:
+        """See `Metastorage.range`."""
+        self._enter("ranges")
+        check_limit(limit)
+        bounds: tuple[Parameter, ...] = (check_bound(start), check_bound(end))
+        if limit is None:
+            rows = self._rows(_RANGE, bounds)
+        else:
+            rows = self._rows(_RANGE + " LIMIT ?", (*bounds, limit))
+        return [KeyValue(row[0], row[1], row[2], Timestamp(row[3])) for row in rows]
+
+    def invoke(
+        self,
+        conditions: Sequence[Condition],
+        on_success: Sequence[Operation],
+        on_failure: Sequence[Operation] = (),
+    ) -> Outcome:
+        """See `Metastorage.invoke`."""
+        self._enter("invokes")
+        check_invoke(conditions, on_success, on_failure, at_most=self.max_operations)
+        with self._all.write() as connection:
+            head = _head(connection)
+            now: Timestamp | None = None
+            if any(isinstance(condition, LeaseHeld) for condition in conditions):
+                now = take_time(connection, self._clock)
+            succeeded = all(_holds(connection, condition, now) for condition in conditions)
+            operations = on_success if succeeded else on_failure
+            if operations:
+                now = now or take_time(connection, self._clock)
+                following = Head(head.revision + 1, now)
+                if self._apply(connection, operations, following):
+                    head = following
+        if not succeeded:
+            self._count("refused")
+        return Outcome(succeeded, head.revision, head.time)
+
+    def revision_on(self, connection: Connection) -> int:
+        """`revision` inside a transaction that the caller has open on the same database."""
+        return _head(connection).revision
+
+    def acquire_lease(self, name: str, holder: str, *, ttl_ms: int) -> Lease | None:
+        """See `Metastorage.acquire_lease`."""
+        self._enter("lease_calls")
+        check_ttl(ttl_ms)
+        check_key(holder)
+        held = self._lease(name)
+        if held is not None and held.holder != holder:
+            return None
+        with self._all.write() as connection:
+            now = take_time(connection, self._clock)
+            return tables.grant_lease(connection, name, holder, now, ttl_ms)
+
+    def renew_lease(self, lease: Lease, *, ttl_ms: int) -> Lease:
+        """See `Metastorage.renew_lease`."""
+        self._enter("lease_calls")
+        check_ttl(ttl_ms)
+        with self._all.write() as connection:
+            now = take_time(connection, self._clock)
+            held = tables.live_lease(connection, lease.name, now)
+            renewed = None
+            if held is not None and (held.token, held.holder) == (lease.token, lease.holder):
+                renewed = tables.grant_lease(connection, lease.name, lease.holder, now, ttl_ms)
+        if renewed is None:
+            found = "nobody holds it" if held is None else f"{held.holder} holds token {held.token}"
+            raise Conflict(
+                f"{lease.holder} no longer holds token {lease.token} of the lease {lease.name!r}:"
+                f" {found} now; acquire it anew"
+            )
+        return renewed
+
+    def release_lease(self, lease: Lease) -> None:
+        """See `Metastorage.release_lease`."""
+        self._enter("lease_calls")
+        with self._all.write() as connection:
+            held = tables.lease_row(connection, lease.name)
+            if held is not None and held.holder == lease.holder:
+                tables.end_lease(connection, lease)
+
+    def lease(self, name: str) -> Lease | None:
+        """See `Metastorage.lease`."""
+        self._enter("lease_calls")
+        return self._lease(name)
+
+    def statistics(self) -> MetastorageStatistics:
+        """See `Metastorage.statistics`."""
+        with self._counting:
+            counts = Counter(self._counts)
+        return MetastorageStatistics(
+            **{name: counts[name] for name in MetastorageStatistics.__slots__}
+        )
+
+    def close(self) -> None:
+        """See `Metastorage.close`."""
+        self._closed = True
+        if self._owns_database:
+            self._all.close()
+
+    @abstractmethod
+    def _rows(
+        self, statement: str, parameters: tuple[Parameter, ...] = ()
+    ) -> Sequence[Row[*tuple[Any, ...]]]:
+        """The answer to one statement that only reads."""
+
+    def _head_moved(self, connection: Connection, head: Head) -> None:
+        """Write the head row; the end of an invoke that changed something."""
+        run(
+            connection,
+            "INSERT INTO metastorage_head (id, revision, time, forgotten) VALUES (1, ?, ?, 0)"
+            " ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, time = excluded.time",
+            (head.revision, head.time),
+        )
+
+    def _lease(self, name: str) -> Lease | None:
+        check_key(name)
+        with self._all.read() as connection:
+            lease = tables.lease_row(connection, name)
+            now = max(self._clock.current(), stored_time(connection))
+        if lease is None or lease.expires > now:
+            return lease
+        with self._all.write() as connection:
+            return tables.live_lease(connection, name, take_time(connection, self._clock))
+
+    def _apply(self, connection: Connection, operations: Sequence[Operation], head: Head) -> bool:
+        """Do the operations and move the head; False if they changed nothing."""
+        changed = deleted = 0
+        for operation in operations:
+            match operation:
+                case Put():
+                    run(
+                        connection,
+                        "INSERT INTO metastorage (key, revision, time, value) VALUES (?, ?, ?, ?)"
+                        " ON CONFLICT (key) DO UPDATE SET revision = excluded.revision,"
+                        " time = excluded.time, value = excluded.value",
+                        (operation.key, head.revision, head.time, operation.value),
+                    )
+                    changed += 1
+                case Delete():
+                    # No key holds a character below a blank, so this range holds the one key alone.
+                    deleted += _delete(connection, operation.key, operation.key + "\1", head)
+                case DeleteRange():
+                    deleted += _delete(connection, operation.start, operation.end, head)
+        if not changed + deleted:
+            return False
+        self._head_moved(connection, head)
+        if deleted:
+            self._forget_old_deletions(connection)
+        return True
+
+    def _forget_old_deletions(self, connection: Connection) -> None:
+        oldest = run(
+            connection,
+            "SELECT revision FROM metastorage_deletion ORDER BY revision DESC LIMIT 1 OFFSET ?",
+            (self._deletions_kept,),
+        ).scalar()
+        if oldest is not None:
+            run(connection, "DELETE FROM metastorage_deletion WHERE revision <= ?", (oldest,))
+            run(connection, "UPDATE metastorage_head SET forgotten = ?", (oldest,))
+
+    def _enter(self, call: str) -> None:
+        self._refuse_when_closed()
+        self._count(call)
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise Stopping("the metastorage is closed here; nothing was read or written")
+
+    def _count(self, what: str) -> None:
+        with self._counting:
+            self._counts[what] += 1
+
+
+def _key_value(key: str, row: Row[*tuple[Any, ...]]) -> KeyValue:
+    return KeyValue(key, row[0], row[1], Timestamp(row[2]))
+
+
+def _head(connection: Connection) -> Head:
+    row = run(connection, _HEAD).first()
+    return Head(0, Timestamp(0)) if row is None else Head(row[0], Timestamp(row[1]))
+
+
+def _holds(connection: Connection, condition: Condition, now: Timestamp | None) -> bool:
+    """Whether the condition holds, at ``now`` where it is about a lease."""
+    if isinstance(condition, LeaseHeld):
+        assert now is not None
+        lease = tables.live_lease(connection, condition.name, now)
+        return lease is not None and lease.token == condition.token
+    row = run(
+        connection, "SELECT revision FROM metastorage WHERE key = ?", (condition.key,)
+    ).first()
+    match condition:
+        case Absent():
+            return row is None
+        case Exists():
+            return row is not None
+        case RevisionIs():
+            return row is not None and row[0] == condition.revision
+        case ValueIs():
+            found = run(
+                connection,
+                "SELECT 1 FROM metastorage WHERE key = ? AND value = ?",
+                (condition.key, condition.value),
+            )
+            return found.first() is not None
+
+
+def _delete(connection: Connection, start: str, end: str, head: Head) -> int:
+    """Delete a range, leaving word of each key; how many there were."""
+    run(
+        connection,
+        "INSERT INTO metastorage_deletion (revision, key)"
+        " SELECT ?, key FROM metastorage WHERE key >= ? AND key < ?",
+        (head.revision, start, end),
+    )
+    return run(
+        connection, "DELETE FROM metastorage WHERE key >= ? AND key < ?", (start, end)
+    ).rowcount

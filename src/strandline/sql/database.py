@@ -1,0 +1,208 @@
+"""One SQL database under our rules: read and write transactions, and schema versions.
+
+What holds on every dialect:
+
+* A *read* is a snapshot: it sees everything that was committed when it began, by anyone, and waits
+  for nobody. Writing in it is refused.
+* A *write* holds the database's one write lock from its begin to its end, so that what it reads is
+  what it changes, and so that writes have one order. The threads of a process queue for their turn
+  in order of arrival, then the one whose turn it is waits for other processes. Both waits end at
+  the caller's deadline with `DeadlineExceeded`.
+* A write that returned is on disk. `Database.write_unsynced` is the exception, for what is worth
+  remembering only as long as the machine of the database runs.
+* A write that raised has not happened, unless the error is `UnknownOutcome`. The next read of the
+  same object settles it: it comes after the write's end, whatever that was.
+
+The whole database has one write lock, not each table, because the parts of a store write together:
+a commit checks the fence, takes its time from the clock row and logs its notification. Rejected:
+serializable isolation in place of the lock. It lets transactions fail at their end for the sake of
+writes that run side by side, and here the clock row leaves nothing that could.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from sqlalchemy import Connection, MetaData, insert, inspect
+
+from strandline.errors import DeadlineExceeded, InvalidInput, Stopping, StrandlineError
+from strandline.sql import ground
+from strandline.sql.turns import Turns
+
+PATIENCE = 30.0
+"""Seconds that a write waits for its turn when its caller names no deadline."""
+_CLOSE_PATIENCE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseStatistics:
+    """Counts since the database was opened; ``waited`` is in seconds, over all writers.
+
+    ``lost_turns`` are attempts for the write lock that another process won; ``lost_connections``
+    those that a server or the network ended.
+    """
+
+    reads: int
+    writes: int
+    unsynced_writes: int
+    failed_writes: int
+    lost_turns: int
+    lost_connections: int
+    waited: float
+    waiting: int
+    open_connections: int
+
+
+class Database(ABC):
+    """One open database. Safe for threads; of one process, not of its forks.
+
+    ``name`` is how messages name it. Every method raises `Stopping` after `close`.
+    """
+
+    dialect: ClassVar[str]
+
+    def __init__(self, url: str, name: str, *, patience: float) -> None:
+        self.url = url
+        self.name = name
+        self._patience = patience
+        self._turns = Turns()
+        self._state = threading.Condition()
+        self._active = 0
+        self._closed = False
+        self._counts: Counter[str] = Counter()
+        self._waited = 0.0
+
+    @abstractmethod
+    def read(self) -> AbstractContextManager[Connection]:
+        """A read transaction: one snapshot, as of its first statement. Writing in it is refused."""
+
+    def write(self, *, deadline: float | None = None) -> AbstractContextManager[Connection]:
+        """A write transaction: committed, on disk, when the block ends; undone when it raises.
+
+        ``deadline`` is an instant of `time.monotonic`, by default the database's patience from
+        now. Raises `DeadlineExceeded` when the write lock was not free by then; a deadline that
+        has passed still tries once. Raises `UnknownOutcome` when disk or connection failed during
+        the commit. Not reentrant within a thread.
+        """
+        return self._write(deadline, synced=True)
+
+    def write_unsynced(
+        self, *, deadline: float | None = None
+    ) -> AbstractContextManager[Connection]:
+        """Like `write`, but a crash of the database's machine may undo it.
+
+        A crash of the processes that use the database does not.
+        """
+        return self._write(deadline, synced=False)
+
+    def ensure_schema(self, part: str, version: int, metadata: MetaData) -> None:
+        """Create the tables of ``part`` unless they are there in this ``version``.
+
+        Safe when several processes do it at once. Raises `IncompatibleFormat` when the database
+        has another version of the part, and changes nothing.
+        """
+        current = partial(ground.is_current, part=part, version=version, name=self.name)
+        with self.read() as connection:
+            if current(ground.version_of(connection, part)):
+                return
+        with self._schema_change() as connection:
+            if current(ground.version_of(connection, part)):
+                return
+            if part == ground.GROUND_PART and inspect(connection).get_table_names():
+                raise InvalidInput(
+                    f"{self.name} is the database of another program; choose another one"
+                )
+            metadata.create_all(connection)
+            if part == ground.GROUND_PART:
+                connection.execute(insert(ground.CLOCK).values(id=1, time=0))
+            connection.execute(insert(ground.SCHEMA).values(part=part, version=version))
+
+    def statistics(self) -> DatabaseStatistics:
+        """What this object did so far."""
+        with self._state:
+            return DatabaseStatistics(
+                reads=self._counts["reads"],
+                writes=self._counts["writes"],
+                unsynced_writes=self._counts["unsynced_writes"],
+                failed_writes=self._counts["failed_writes"],
+                lost_turns=self._counts["lost_turns"],
+                lost_connections=self._counts["lost_connections"],
+                waited=self._waited,
+                waiting=self._turns.waiting(),
+                open_connections=self._open_connections(),
+            )
+
+    def close(self) -> None:
+        """Refuse new transactions, wait for those that run, close every connection. Idempotent."""
+        with self._state:
+            already, self._closed = self._closed, True
+            self._state.notify_all()
+            if already:
+                return
+            self._state.wait_for(lambda: self._active == 0, timeout=_CLOSE_PATIENCE)
+        self._close_connections()
+
+    @abstractmethod
+    def _write(
+        self, deadline: float | None, *, synced: bool
+    ) -> AbstractContextManager[Connection]: ...
+
+    @abstractmethod
+    def _schema_change(self) -> AbstractContextManager[Connection]:
+        """A write transaction that also works where no table is there yet."""
+
+    @abstractmethod
+    def _open_connections(self) -> int: ...
+
+    @abstractmethod
+    def _close_connections(self) -> None: ...
+
+    @contextmanager
+    def _in_use(self, count: str) -> Iterator[None]:
+        with self._state:
+            if self._closed:
+                raise self._stopping()
+            self._active += 1
+            self._counts[count] += 1
+        try:
+            yield
+        finally:
+            with self._state:
+                self._active -= 1
+                if self._closed:
+                    self._state.notify_all()
+
+    @contextmanager
+    def _turn(self, began: float, deadline: float) -> Iterator[None]:
+        if self._turns.held_by_this_thread():
+            raise StrandlineError(
+                f"this thread already has a write transaction open on {self.name}; finish it first"
+            )
+        if not self._turns.acquire(timeout=deadline - began):
+            raise self._late(began, "another thread of this process")
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    def _count(self, what: str) -> None:
+        with self._state:
+            self._counts[what] += 1
+
+    def _late(self, began: float, who: str) -> DeadlineExceeded:
+        waited = time.monotonic() - began
+        return DeadlineExceeded(
+            f"no write to {self.name} began within {waited:.3f} s: {who} is writing all the time;"
+            " try again, or allow more time"
+        )
+
+    def _stopping(self) -> Stopping:
+        return Stopping(f"{self.name} is closed here; nothing was read or written")

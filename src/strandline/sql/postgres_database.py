@@ -1,0 +1,247 @@
+"""A PostgreSQL database under our rules: its write lock, connections that get lost, open outcomes.
+
+* A *read* is a ``REPEATABLE READ READ ONLY`` transaction; `PostgresDatabase.rows` is one statement
+  without any, for the price of one round trip.
+* The *write lock* is the lock on the clock row. It is taken in the same round trip that begins the
+  transaction, with the rest of the caller's time as ``lock_timeout``. Statements of a write see
+  what committed before them (``READ COMMITTED``), and under the lock nothing commits between them.
+  A process asks for it on one connection at a time: its threads queue in `Turns`, in order of
+  arrival, and the connections of a database stay few.
+* An *unsynced write* sets ``synchronous_commit=off``. A crash of the server may undo it although
+  other machines saw it, so times that others keep may not come from one (see `Database`).
+* A *lost connection* is found at the first statement of a transaction, when nothing was done yet;
+  that statement is tried once more on a new connection. Losing it later is the caller's to know.
+* A connection lost between COMMIT and its answer leaves the outcome open, and the transaction may
+  even still be running, with its COMMIT on the way. The next read of this object first takes the
+  write lock, which that transaction holds to its end; so what it reads is what remains.
+
+Rejected: a pre-ping (a round trip for every transaction, and the connection can still break after
+it); ``txid_status`` (only the caller knows what it would do with the answer, and it reads anyway);
+an advisory lock for writes (the clock row is needed anyway, and shows who holds it).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+from sqlalchemy import Connection, CursorResult, Row, create_engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool
+
+from strandline.errors import Unavailable, UnknownOutcome
+from strandline.sql import ground
+from strandline.sql import postgres_connection as driver
+from strandline.sql.database import PATIENCE, Database
+from strandline.sql.postgres_listener import PostgresListener
+from strandline.sql.statements import Parameter, run
+
+_POOL = 8
+_OVERFLOW = 8
+_ANSWER_SECONDS = 0.5
+"""How much longer than the server's own time-out we wait for its answer."""
+_SCHEMA_LOCK = 0x7374_7261_6E64
+"""Of all advisory locks, the one under which tables are made."""
+_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_LOCK = "SELECT 1 FROM strandline_clock WHERE id = 1 FOR UPDATE"
+_LOCK_NOT_AVAILABLE = "55P03"
+
+
+def open_url(url: str, *, patience: float = PATIENCE) -> PostgresDatabase:
+    """See `strandline.sql.open_engine`."""
+    database = PostgresDatabase(url, patience=patience)
+    try:
+        database.ensure_schema(ground.GROUND_PART, ground.GROUND_VERSION, ground.GROUND)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+class PostgresDatabase(Database):
+    """See `Database`. ``patience`` also bounds how long any call waits for the server's answer."""
+
+    dialect = "postgresql"
+
+    def __init__(self, url: str, *, patience: float) -> None:
+        self._address, name = driver.address_of(url)
+        super().__init__(url, name, patience=patience)
+        self._open_outcomes = 0
+        self._settled_outcomes = 0
+        self._engine = create_engine(
+            "postgresql+psycopg://",
+            creator=self._connect,
+            isolation_level="AUTOCOMMIT",
+            use_native_hstore=False,
+            poolclass=QueuePool,
+            pool_size=_POOL,
+            max_overflow=_OVERFLOW,
+            pool_timeout=patience,
+        )
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A read transaction: one snapshot, as of its first statement. Writing in it is refused."""
+        with self._in_use("reads"), self._translated():
+            self._settle()
+            connection, _ = self._first(_READ)
+            with _returned(connection):
+                yield connection
+
+    def rows(
+        self, statement: str, parameters: tuple[Parameter, ...] = ()
+    ) -> Sequence[Row[*tuple[Any, ...]]]:
+        """All rows of one statement that only reads (see `strandline.sql.run`)."""
+        with self._in_use("reads"), self._translated():
+            self._settle()
+            connection, result = self._first(statement, parameters)
+            with _returned(connection):
+                return result.all()
+
+    def listen(self, channel: str) -> PostgresListener:
+        """News of ``channel``, on a connection of its own; the caller closes it."""
+        return PostgresListener(self._connect, channel, name=self.name)
+
+    def _connect(self) -> driver.Connection:
+        return driver.connect(self._address, patience=self._patience)
+
+    @contextmanager
+    def _write(self, deadline: float | None, *, synced: bool) -> Iterator[Connection]:
+        began = time.monotonic()
+        deadline = began + self._patience if deadline is None else deadline
+        count = "writes" if synced else "unsynced_writes"
+        with self._in_use(count), self._turn(began, deadline), self._translated():
+            try:
+                connection = self._locked(began, deadline, synced=synced)
+                with _returned(connection):
+                    yield connection
+                    self._commit(connection)
+            except BaseException:
+                self._count("failed_writes")
+                raise
+
+    @contextmanager
+    def _schema_change(self) -> Iterator[Connection]:
+        with self._in_use("writes"), self._translated():
+            connection, _ = self._first(f"BEGIN; SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
+            with _returned(connection):
+                yield connection
+                self._commit(connection)
+
+    def _first(
+        self,
+        statement: str,
+        parameters: tuple[Parameter, ...] = (),
+        *,
+        seconds: float | None = None,
+    ) -> tuple[Connection, CursorResult[*tuple[Any, ...]]]:
+        """The answer to the first statement on a connection of the pool, in ``seconds``.
+
+        Where that finds its connection lost, it is tried once more on another one.
+        """
+        tries = 2
+        while True:
+            connection = self._engine.connect()
+            try:
+                _allow(connection, self._patience if seconds is None else seconds)
+                answer = run(connection, statement, parameters)
+                _allow(connection, self._patience)
+            except BaseException as error:
+                connection.close()
+                tries -= 1
+                if not driver.is_lost(error):
+                    raise
+                self._count("lost_connections")
+                if not tries:
+                    raise
+            else:
+                return connection, answer
+
+    def _locked(self, began: float, deadline: float, *, synced: bool) -> Connection:
+        """A transaction that has the write lock."""
+        opened = self._open_outcomes
+        left = max(deadline - time.monotonic(), 0.001)
+        begin = f"BEGIN; SET LOCAL lock_timeout = {max(1, round(left * 1000))}; {_LOCK}"
+        if not synced:
+            begin = begin.replace("; ", "; SET LOCAL synchronous_commit = off; ", 1)
+        try:
+            connection, _ = self._first(begin, seconds=left + _ANSWER_SECONDS)
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                raise
+            self._count("lost_turns")
+            raise self._late(began, "another process") from None
+        with self._state:
+            self._waited += time.monotonic() - began
+            self._settled_outcomes = max(self._settled_outcomes, opened)
+        return connection
+
+    def _settle(self) -> None:
+        """Come after the end of every write of this object whose outcome is open."""
+        if self._settled_outcomes < self._open_outcomes:
+            began = time.monotonic()
+            self._locked(began, began + self._patience, synced=True).close()
+
+    def _commit(self, connection: Connection) -> None:
+        raw = _raw(connection)
+        if not driver.in_transaction(raw):
+            # PostgreSQL answers COMMIT after a failed statement by a rollback, without an error,
+            # and a caller that caught that error would now be told of a commit that never was.
+            raise Unavailable(f"{self.name} gave this write up after an error; nothing was written")
+        raw.deadline = time.monotonic() + self._patience
+        try:
+            raw.execute("COMMIT")
+        except driver.DriverError as error:
+            if not raw.closed:
+                raise
+            with self._state:
+                self._open_outcomes += 1
+                self._counts["lost_connections"] += 1
+            raise UnknownOutcome(
+                f"{self.name} did not answer a commit ({str(error).strip()}); the change may or"
+                " may not be there: read before trying again"
+            ) from error
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if not driver.is_database_error(error):
+                raise
+            ours = driver.translate(error, self.name)
+            if ours is None:
+                raise
+            raise ours from error
+
+    def _open_connections(self) -> int:
+        pool = cast(QueuePool, self._engine.pool)
+        return pool.checkedin() + pool.checkedout()
+
+    def _close_connections(self) -> None:
+        self._engine.dispose()
+
+
+@contextmanager
+def _returned(connection: Connection) -> Iterator[None]:
+    """Give the connection back at the end; what was not committed is undone."""
+    raw = _raw(connection)
+    try:
+        yield
+    finally:
+        # Undoing needs an answer too, and on a broken connection is the server's to do.
+        raw.deadline = time.monotonic() + _ANSWER_SECONDS
+        if raw.closed and not connection.invalidated:
+            connection.invalidate()
+        connection.close()
+
+
+def _allow(connection: Connection, seconds: float) -> None:
+    """Let each answer on the connection come until ``seconds`` from now."""
+    _raw(connection).deadline = time.monotonic() + seconds
+
+
+def _raw(connection: Connection) -> driver.Connection:
+    return cast(driver.Connection, connection.connection.driver_connection)

@@ -1,0 +1,117 @@
+"""News from PostgreSQL's NOTIFY, as a number that moves.
+
+One connection and one thread for any number of waiters. The number moves at every notification, and
+also whenever the connection begins to listen. So a waiter that takes the number, reads the state,
+and waits for the number to move misses nothing: what is committed before the listening began is
+in a state read after it, and what comes later is notified. While there is no connection nobody is
+told anything; the number moves when there is one again, and every waiter looks.
+
+A server that vanished without a word is found by asking it something when it was silent for a
+while. Rejected: a connection for each waiter (a pool of them would do nothing but wait), and
+notifications with the change in them (they are lost with the connection).
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from strandline.sql import postgres_connection as driver
+
+logger = logging.getLogger(__name__)
+
+_SILENCE_SECONDS = 5.0
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 0.5
+
+
+class PostgresListener:
+    """See the module. Safe for threads; it connects when it is first asked."""
+
+    def __init__(
+        self, connect: Callable[[], driver.Connection], channel: str, *, name: str
+    ) -> None:
+        self._connect = connect
+        self._channel = channel
+        self._name = name
+        self._moved = threading.Condition()
+        self._news = 0
+        self._connections = 0
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._wakes, self._wake = socket.socketpair()
+
+    def news(self) -> int:
+        """The number as it is now; take it before reading the state."""
+        with self._moved:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(
+                    target=self._listen, name=f"listen-{self._channel}", daemon=True
+                )
+                self._thread.start()
+            return self._news
+
+    def wait(self, after: int, *, timeout: float) -> int:
+        """Wait until the number is no longer ``after``, or ``timeout`` seconds, or the end."""
+        with self._moved:
+            self._moved.wait_for(lambda: self._news != after or self._closed, timeout)
+            return self._news
+
+    def connections(self) -> int:
+        """How often it began to listen."""
+        return self._connections
+
+    def close(self) -> None:
+        """Wake all waiters and end the connection. Idempotent."""
+        with self._moved:
+            already, self._closed = self._closed, True
+            self._moved.notify_all()
+            thread = self._thread
+        if already:
+            return
+        self._wake.close()
+        if thread is None:
+            self._wakes.close()
+        elif thread is not threading.current_thread():
+            thread.join(timeout=_SILENCE_SECONDS)
+
+    def _listen(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._closed:
+            try:
+                with self._connect() as connection:
+                    connection.execute(f"LISTEN {self._channel}".encode())
+                    self._connections += 1
+                    self._tell()
+                    pause = _FIRST_PAUSE
+                    self._hear(connection)
+            except driver.DriverError as error:
+                logger.warning(
+                    "lost news of %s from %s (%s); trying again", self._channel, self._name, error
+                )
+            select.select([self._wakes], [], [], pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        self._wakes.close()
+
+    def _hear(self, connection: driver.Connection) -> None:
+        """Tell of notifications until `close`."""
+        while True:
+            connection.deadline = time.monotonic() + _SILENCE_SECONDS
+            if list(connection.notifies(timeout=0)):
+                self._tell()
+            heard, woken = connection.fileno(), self._wakes.fileno()
+            ready, _, _ = select.select([heard, woken], [], [], _SILENCE_SECONDS)
+            if woken in ready:
+                return
+            if not ready:
+                connection.deadline = time.monotonic() + _SILENCE_SECONDS
+                connection.execute("SELECT 1")
+
+    def _tell(self) -> None:
+        with self._moved:
+            self._news += 1
+            self._moved.notify_all()

@@ -1,0 +1,157 @@
+"""What every metastorage with a server has to prove: the server goes away and comes back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from strandline.errors import Unavailable, UnknownOutcome
+from strandline.metastorage import Absent, Metastorage, Put, RevisionIs
+from tests.metastorage.conftest import Place, Wall, keys, put
+from tests.metastorage.stores import STORES, Server, StoreKind
+from tests.servers.loopback import Cut, Proxy
+
+SHORT = 0.4
+VALUE = b"A" * 48
+
+
+@pytest.fixture(params=[name for name, kind in STORES.items() if kind.has_server])
+def kind_name(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def calls_of(store: Metastorage) -> list[Callable[[], object]]:
+    return [
+        lambda: store.get("a"),
+        lambda: store.range("", "~"),
+        store.revision,
+        store.check,
+        lambda: put(store, "b", b"2"),
+        lambda: store.acquire_lease("lead", "me", ttl_ms=1000),
+    ]
+
+
+@pytest.mark.parametrize("first", [0, 3, 5])
+def test_after_a_restart_of_the_server_the_first_call_succeeds(
+    place: Place, server: Server, first: int
+) -> None:
+    store = place.node(Wall(1_000))
+    before = put(store, "a", b"1")
+    with ThreadPoolExecutor(4) as threads:  # so that several connections are open
+        list(threads.map(lambda _: store.range("", "~"), range(16)))
+    server.restart()
+    calls_of(store)[first]()
+    found = store.get("a")
+    assert found is not None
+    assert (found.value, found.revision, found.time) == (b"1", 1, before.time)
+    assert put(store, "a").time > before.time
+
+
+def test_a_server_that_is_away_is_told_and_missed_no_longer_than_it_is(
+    place: Place, server: Server
+) -> None:
+    store = place.node(patience=SHORT)
+    put(store, "a")
+    server.stop()
+    began = time.monotonic()
+    for call in calls_of(store):
+        with pytest.raises(Unavailable):
+            call()
+    assert time.monotonic() - began < 20
+    server.start()
+    assert put(store, "c").succeeded
+    assert [key for key in keys(store) if key != "b"] == ["a", "c"]
+
+
+def test_a_server_that_does_not_answer_is_given_up_after_the_patience(
+    place: Place, server: Server
+) -> None:
+    store = place.node(patience=SHORT)
+    put(store, "a", b"1")
+    server.pause()
+    began = time.monotonic()
+    with ThreadPoolExecutor(6) as threads:
+        answers = [threads.submit(call) for call in calls_of(store)]
+        errors = [answer.exception() for answer in answers]
+    assert all(isinstance(error, Unavailable) for error in errors)
+    assert SHORT <= time.monotonic() - began < 10
+    server.resume()
+    assert put(store, "c").succeeded
+    found = store.get("a")
+    assert found is not None
+    assert (found.value, found.revision) == (b"1", 1)
+
+
+def test_a_waiter_sleeps_through_a_restart_and_hears_what_comes_after(
+    place: Place, server: Server
+) -> None:
+    store, other = place.node(), place.node()
+    seen = put(store, "b").revision
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(store.wait_for_change, "a", seen, timeout=60)
+        put(other, "b")
+        server.restart()
+        put(other, "b")
+        assert not waiting.done()
+        put(other, "a")
+        assert waiting.result()
+
+
+def test_a_change_before_the_waiter_listens_again_is_not_missed(
+    place: Place, server: Server
+) -> None:
+    """Over and over, since where the change falls in the reconnection is chance."""
+    store, other = place.node(), place.node()
+    for _ in range(3):
+        seen = store.revision()
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(store.wait_for_change, "a", seen, timeout=60)
+            server.restart()
+            put(other, "a")
+            assert waiting.result()
+
+
+def test_a_waiter_is_told_at_its_end_that_the_server_did_not_answer(
+    place: Place, server: Server
+) -> None:
+    store = place.node(patience=SHORT)
+    seen = put(store, "a").revision
+    server.stop()
+    with pytest.raises(Unavailable):
+        store.wait_for_change("a", seen, timeout=0.2)
+    server.start()
+    assert not store.wait_for_change("a", seen, timeout=0)
+
+
+@pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.ANSWER])
+def test_an_outcome_that_is_unknown_is_settled_by_reading(
+    place: Place, kind: StoreKind, server: Server, cut: Cut
+) -> None:
+    plan: list[Cut] = []
+
+    def at_the_commit(data: bytes) -> Cut | None:
+        return plan.pop() if plan and kind.commit_mark in data else None
+
+    direct = place.node()
+    with Proxy(server.port, at_the_commit) as proxy:
+        store = place.node(port=proxy.port)
+        put(store, "before")
+        plan.append(cut)
+        with pytest.raises(UnknownOutcome):
+            store.invoke([Absent("mine")], [Put("mine", VALUE), Put("too", b"")])
+        assert not plan
+        happened = cut is Cut.ANSWER
+        found = store.get("mine")
+        assert (found is not None) == happened
+        assert keys(direct) == (["before", "mine", "too"] if happened else ["before"])
+        assert store.revision() == 1 + happened
+        # What the caller does next: the same again, which must not happen twice.
+        again = store.invoke([Absent("mine")], [Put("mine", VALUE), Put("too", b"")])
+        assert again.succeeded is not happened
+        assert direct.revision() == again.revision == 2
+        assert direct.invoke([RevisionIs("mine", 2), RevisionIs("too", 2)], []).succeeded
+        store.close()

@@ -1,0 +1,583 @@
+"""What only the metastorage in etcd has to prove."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.clock import HybridClock, Timestamp, timestamp
+from strandline.errors import (
+    CorruptData,
+    IncompatibleFormat,
+    InvalidInput,
+    Stopping,
+    Unavailable,
+    UnknownOutcome,
+)
+from strandline.metastorage import (
+    MAX_VALUE_BYTES,
+    Absent,
+    Delete,
+    DeleteRange,
+    Exists,
+    Put,
+    ValueIs,
+)
+from strandline.metastorage.etcd import EtcdMetastorage
+from strandline.metastorage.etcd_chunks import CHUNK_BYTES, ORPHAN_AGE_MS, ChunkedValues
+from strandline.metastorage.etcd_gateway import (
+    EtcdGateway,
+    Pair,
+    delete_operation,
+    put_operation,
+)
+from strandline.metastorage.etcd_layout import (
+    EtcdAddress,
+    EtcdKeys,
+    Reference,
+    parse_etcd_url,
+)
+from tests.metastorage.conftest import Wall, keys, put
+from tests.servers import etcd
+from tests.servers.loopback import Cut, Proxy, free_port
+
+LARGE = 3 * CHUNK_BYTES + 17
+HOUR_MS = 60 * 60 * 1000
+
+
+class Etcd:
+    """One place in the server: its stores, and what lies under its prefix."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.server = etcd.running()
+        self.url = self.server.new_prefix()
+        address = parse_etcd_url(self.url)
+        self.keys = EtcdKeys(address.prefix)
+        self.gateway = EtcdGateway(address.endpoints, timeout=30)
+        self._stack = stack
+        stack.callback(self.gateway.close)
+
+    def node(
+        self,
+        wall: Wall | None = None,
+        *,
+        url: str | None = None,
+        patience: float = 30.0,
+        changes_kept: int = 100,
+    ) -> EtcdMetastorage:
+        clock = HybridClock() if wall is None else HybridClock(wall)
+        store = EtcdMetastorage(
+            url or self.url, clock, patience=patience, changes_kept=changes_kept
+        )
+        self._stack.callback(store.close)
+        return store
+
+    def chunks(self) -> list[Pair]:
+        """All chunks of all values, without their bytes."""
+        start, end = self.keys.chunk_bound(""), self.keys.chunks_end
+        return self.gateway.range(start, end, keys_only=True).pairs
+
+    def do(self, *operations: dict[str, object]) -> None:
+        """What somebody does to the keys who does not know what they mean."""
+        self.gateway.txn([], operations, repeatable=False)
+
+
+@pytest.fixture
+def place() -> Iterator[Etcd]:
+    with ExitStack() as stack:
+        yield Etcd(stack)
+
+
+@pytest.fixture
+def store(place: Etcd) -> EtcdMetastorage:
+    return place.node()
+
+
+def some_bytes(size: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+# Addresses
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("etcd://one", EtcdAddress(("one:2379",), "strandline")),
+        ("etcd://one:1/", EtcdAddress(("one:1",), "strandline")),
+        ("etcd://one:1,two,one:1/c.1-x_", EtcdAddress(("one:1", "two:2379"), "c.1-x_")),
+        ("etcd://[::1]:1,[fe80::2]/p", EtcdAddress(("[::1]:1", "[fe80::2]:2379"), "p")),
+    ],
+)
+def test_an_address_names_endpoints_and_a_prefix(url: str, address: EtcdAddress) -> None:
+    assert parse_etcd_url(url) == address
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("etcd:", "etcd://", "etcd:///p", "etcd://a,,b", "etcd://a/b/c", "etcd://a/b?c"),
+        *("http://a", "etcd://a:b", "etcd://user@a", "etcd://a:1:2", "etcd://a b", "etcd://é/b"),
+    ],
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="HOST:PORT"):
+        parse_etcd_url(url)
+
+
+# Sharing one etcd
+
+
+def test_catalogs_with_like_prefixes_do_not_see_each_other(place: Etcd) -> None:
+    one, other = place.node(), place.node(url=place.url + "-more")
+    put(one, "a", b"1")
+    put(other, "a", b"2")
+    put(other, "b")
+    assert (one.revision(), other.revision()) == (1, 2)
+    assert keys(one) == ["a"]
+    one.invoke([], [DeleteRange("", "\x7f")])
+    assert keys(other) == ["a", "b"]
+    assert not one.wait_for_change("", 2, timeout=0)
+
+
+def test_a_layout_of_a_newer_release_is_refused_and_left_alone(place: Etcd) -> None:
+    put(place.node(), "a")
+    place.do(put_operation(place.keys.format, b"2"))
+    with pytest.raises(IncompatibleFormat, match=r"layout 2.*layout 1"):
+        place.node()
+    assert place.gateway.range(place.keys.format).pairs[0].value == b"2"
+
+
+# Time
+
+
+def test_time_grows_over_nodes_whose_clocks_differ_by_hours(place: Etcd) -> None:
+    ahead, behind = Wall(9 * HOUR_MS), Wall(HOUR_MS)
+    fast, slow = place.node(ahead), place.node(behind)
+    times = []
+    for _ in range(3):
+        times += [put(fast, "a").time, slow.check().time, put(slow, "b").time, fast.check().time]
+        lease = slow.acquire_lease("lead", "me", ttl_ms=1)
+        assert lease is not None
+        ahead.now -= HOUR_MS
+    assert times == sorted(set(times))
+    assert times[0] >= timestamp(9 * HOUR_MS)
+
+
+def test_a_writer_whose_time_was_passed_tries_again_above_it(place: Etcd) -> None:
+    """The check comes between the view of the writer, which remembers one, and its write."""
+    behind = Wall(HOUR_MS)
+    writer, other = place.node(behind), place.node(Wall(5 * HOUR_MS))
+    put(writer, "a")
+    checked = other.check()
+    outcome = writer.invoke([Exists("a")], [Put("a", b"2")])
+    assert (outcome.succeeded, outcome.revision) == (True, 2)
+    assert outcome.time > checked.time
+
+
+def test_an_idle_store_moves_on_with_the_clock(place: Etcd) -> None:
+    wall = Wall(HOUR_MS)
+    store = place.node(wall)
+    put(store, "a")
+    wall.now += HOUR_MS
+    head = store.check()
+    assert (head.revision, head.time) == (1, timestamp(2 * HOUR_MS))
+
+
+# What is remembered from one invoke to the next
+
+
+def test_what_is_remembered_never_hides_what_another_node_did(place: Etcd) -> None:
+    store, other = place.node(), place.node()
+    put(store, "a", b"1")
+    put(other, "a", b"2")
+    assert not store.invoke([ValueIs("a", b"1")], [Put("a", b"3")]).succeeded
+    assert store.invoke([ValueIs("a", b"2")], [Put("a", b"3")]).succeeded
+    other.invoke([], [Delete("a")])
+    assert not store.invoke([Exists("a")], []).succeeded
+    assert store.invoke([Absent("a")], [Put("a", b"4")]).succeeded
+    put(other, "b")
+    assert store.invoke([], [Delete("b")]).revision == 7
+    assert keys(other) == ["a"]
+
+
+def test_a_writer_alone_needs_one_request_for_an_invoke(place: Etcd) -> None:
+    requests: list[bytes] = []
+
+    def count(data: bytes) -> None:
+        requests.extend([data] * data.count(b"POST "))
+
+    with Proxy(place.server.port, count) as proxy:
+        store = place.node(url=place.url.replace(str(place.server.port), str(proxy.port)))
+        put(store, "version", b"0")
+        requests.clear()
+        for number in range(5):
+            held = ValueIs("version", b"%d" % number)
+            writes = [Put("version", b"%d" % (number + 1)), Put(f"update.{number}", b"x")]
+            assert store.invoke([held], writes).succeeded
+        assert len(requests) == 5
+        store.close()
+
+
+# Large values
+
+
+@pytest.mark.parametrize("size", [(64 << 10), (64 << 10) + 1, CHUNK_BYTES, LARGE])
+def test_a_value_of_any_size_is_read_as_it_was_written(store: EtcdMetastorage, size: int) -> None:
+    value = some_bytes(size)
+    store.invoke([], [Put("a", b"before"), Put("b", value), Put("c", b"behind")])
+    assert [found.value for found in store.range("", "~")] == [b"before", value, b"behind"]
+    assert store.invoke([ValueIs("b", value)], []).succeeded
+    assert not store.invoke([ValueIs("b", value[:-1] + b"\0\0")], []).succeeded
+    assert not store.invoke([ValueIs("b", some_bytes(size, 1))], []).succeeded
+
+
+@pytest.mark.soak
+def test_the_largest_value_is_read_as_it_was_written(store: EtcdMetastorage) -> None:
+    value = some_bytes(MAX_VALUE_BYTES)
+    put(store, "a", value)
+    found = store.get("a")
+    assert found is not None
+    assert found.value == value
+
+
+def test_the_largest_keys_and_inline_values_fit_into_one_invoke(place: Etcd) -> None:
+    store = place.node()
+    names = [f"{number:04d}".ljust(1024, "~") for number in range(store.max_operations)]
+    writes = [Put(name, some_bytes(16_000, seed)) for seed, name in enumerate(names)]
+    store.invoke([], writes)
+    assert [Put(found.key, found.value) for found in store.range("", "\x7f")] == writes
+    assert store.invoke([], [Delete(name) for name in names]).succeeded
+    assert place.chunks() == []
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [Put("b", b"small"), Put("b", b"y" * LARGE), Delete("b"), DeleteRange("a", "b.1")],
+    ids=["put", "put large", "delete", "delete range"],
+)
+def test_the_chunks_of_a_value_go_with_it(
+    place: Etcd, operation: Put | Delete | DeleteRange
+) -> None:
+    store = place.node()
+    for key in ("b", "b.1", "b/"):
+        put(store, key, b"x" * LARGE)
+    assert len(place.chunks()) == 12
+    store.invoke([], [operation])
+    large = isinstance(operation, Put) and len(operation.value) > 100
+    assert len(place.chunks()) == (12 if large else 8)
+    for key in ("b.1", "b/"):
+        found = store.get(key)
+        assert found is not None
+        assert found.value == b"x" * LARGE
+
+
+def test_the_chunks_of_a_refused_invoke_do_not_stay(
+    place: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other node changes the key between the writing of the chunks and of the reference."""
+    store, other = place.node(), place.node()
+    write = ChunkedValues.write
+
+    def write_and_be_late(self: ChunkedValues, *arguments: object) -> Reference:
+        reference = write(self, *arguments)  # type: ignore[arg-type]  # handed on as they are
+        put(other, "b")
+        return reference
+
+    monkeypatch.setattr(ChunkedValues, "write", write_and_be_late)
+    assert not store.invoke([Absent("b")], [Put("a", b"x" * LARGE)]).succeeded
+    assert place.chunks() == []
+
+
+def test_chunks_that_are_removed_before_their_invoke_are_written_again(
+    place: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = place.node(), place.node()
+    write = ChunkedValues.write
+    written = []
+
+    def write_and_lose(self: ChunkedValues, *arguments: object) -> Reference:
+        written.append(write(self, *arguments))  # type: ignore[arg-type]  # handed on as they are
+        if len(written) == 1:
+            put(other, "a", b"small")
+            assert place.chunks() == []
+        return written[-1]
+
+    monkeypatch.setattr(ChunkedValues, "write", write_and_lose)
+    put(store, "a", b"x" * LARGE)
+    found = store.get("a")
+    assert found is not None
+    assert (found.value, found.revision, len(written)) == (b"x" * LARGE, 2, 2)
+
+
+def test_orphans_are_swept_when_they_are_old(place: Etcd) -> None:
+    wall = Wall(10 * HOUR_MS)
+    store = place.node(wall)
+    chunks = ChunkedValues(place.gateway, place.keys)
+    value = b"x" * (CHUNK_BYTES + 1)
+    put(store, "kept", value)
+    old = timestamp(wall.now)
+    chunks.write("kept", value, old)
+    chunks.write("gone", value, old)
+    wall.now += ORPHAN_AGE_MS
+    chunks.write("young", value, timestamp(wall.now))
+    assert len(place.chunks()) == 8
+    # A large write of another node, long after, looks at all of them.
+    wall.now += 2
+    put(store, "other", value)
+    owners = [place.keys.owner_of(pair.key)[0] for pair in place.chunks()]
+    assert owners == ["kept"] * 2 + ["other"] * 2 + ["young"] * 2
+    found = store.get("kept")
+    assert found is not None
+    assert found.value == value
+    assert chunks.sweep(timestamp(wall.now)) == 0
+    assert chunks.sweep(timestamp(wall.now + 2 * ORPHAN_AGE_MS)) == 1
+    assert len(place.chunks()) == 4
+
+
+def test_large_values_are_read_whole_while_they_are_written_and_history_is_compacted(
+    place: Etcd,
+) -> None:
+    writer, reader = place.node(), place.node()
+    values = [bytes([n]) * (2 * CHUNK_BYTES) for n in range(12)]
+    put(writer, "a", values[0])
+    done = threading.Event()
+
+    def read() -> int:
+        reads = 0
+        while not done.is_set():
+            found = reader.get("a")
+            assert found is not None
+            assert found.value == values[found.revision - 1]
+            reads += 1
+        return reads
+
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(read)
+        try:
+            for value in values[1:]:
+                put(writer, "a", value)
+                place.server.compact()
+        finally:
+            done.set()
+        assert reading.result() > 0
+
+
+def test_a_large_value_whose_invoke_was_lost_leaves_nothing_that_stays(place: Etcd) -> None:
+    plan: list[Cut] = []
+
+    def at_the_transaction(data: bytes) -> Cut | None:
+        return plan.pop() if plan and b"/v3/kv/txn" in data else None
+
+    with Proxy(place.server.port, at_the_transaction) as proxy:
+        store = place.node(url=place.url.replace(str(place.server.port), str(proxy.port)))
+        put(store, "a", b"1")
+        plan.append(Cut.REQUEST)
+        with pytest.raises(UnknownOutcome, match="read what it would have written"):
+            put(store, "a", b"x" * LARGE)
+        assert len(place.chunks()) == 4
+        found = store.get("a")
+        assert found is not None
+        assert found.value == b"1"
+        put(store, "a", b"2")
+        assert place.chunks() == []
+        store.close()
+
+
+TEXT = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=4)
+
+
+@given(key=TEXT.filter(bool), start=TEXT, end=TEXT)
+def test_the_chunks_of_a_range_of_keys_are_a_range(key: str, start: str, end: str) -> None:
+    places = EtcdKeys("p")
+    chunk = places.chunk(key, b"%016x12345678" % 7, 3)
+    inside = places.chunk_bound(start) <= chunk < places.chunk_bound(end)
+    assert inside == (start <= key < end)
+    assert places.owner_of(chunk) == (key, b"%016x12345678" % 7)
+    low, high = places.chunks(key)
+    assert low < chunk < high
+
+
+# Waiting
+
+
+def test_a_waiter_sleeps_through_a_compaction_of_etcd_s_history(place: Etcd) -> None:
+    store, other = place.node(), place.node()
+    seen = put(store, "b").revision
+    with ThreadPoolExecutor(2) as threads:
+        waiting = [
+            threads.submit(store.wait_for_change, prefix, seen, timeout=60) for prefix in "ab"
+        ]
+        put(other, "b")
+        assert waiting[1].result()
+        place.server.compact()
+        assert not store.wait_for_change("a", 1, timeout=0)
+        put(other, "a")
+        assert waiting[0].result()
+    place.server.compact()
+    assert store.wait_for_change("a", seen, timeout=0)
+    assert not store.wait_for_change("c", seen, timeout=0)
+
+
+def test_a_waiter_behind_the_changes_that_are_kept_is_told_that_something_changed(
+    place: Etcd,
+) -> None:
+    store = place.node(changes_kept=3)
+    for _ in range(5):
+        put(store, "a")
+    assert store.wait_for_change("else", 1, timeout=0)
+    assert not store.wait_for_change("else", 2, timeout=0)
+    assert store.wait_for_change("a", 4, timeout=0)
+
+
+def test_a_delete_of_more_keys_than_a_change_names_is_told_to_each_prefix_in_it(
+    store: EtcdMetastorage,
+) -> None:
+    for first in range(0, 300, 60):
+        store.invoke([], [Put(f"k{n:03d}", b"") for n in range(first, first + 60)])
+    assert store.invoke([], [DeleteRange("k001", "k300")]).revision == 6
+    assert store.wait_for_change("k299", 5, timeout=0)
+    assert not store.wait_for_change("k000", 5, timeout=0)
+    assert not store.wait_for_change("l", 5, timeout=0)
+    assert keys(store) == ["k000"]
+
+
+def test_a_waiter_that_is_far_behind_what_was_heard_looks_again(place: Etcd) -> None:
+    """More revisions pass in one breath than the feed remembers."""
+    store, other = place.node(changes_kept=2_000), place.node(changes_kept=2_000)
+    seen = put(store, "b").revision
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(store.wait_for_change, "a", seen, timeout=60)
+        put(other, "a")
+        for _ in range(300):
+            put(other, "b")
+        assert waiting.result()
+    assert store.wait_for_change("a", seen, timeout=0)
+    assert not store.wait_for_change("a", seen + 1, timeout=0)
+
+
+def test_a_defect_in_what_is_heard_reaches_the_waiter(place: Etcd) -> None:
+    store = place.node()
+    seen = put(store, "a").revision
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(store.wait_for_change, "b", seen, timeout=60)
+        place.do(put_operation(place.keys.change(seen + 1), b"no change"))
+        assert isinstance(waiting.exception(), CorruptData)
+
+
+# Ends
+
+
+def connections_to(port: int) -> int:
+    """How many connections of this process to a port of the server are open."""
+    found = psutil.Process().net_connections("tcp4")
+    return sum(1 for one in found if one.raddr and one.raddr.port == port)
+
+
+def test_a_closed_store_leaves_no_thread_and_no_connection(place: Etcd) -> None:
+    place.gateway.close()
+    before = connections_to(place.server.port), threading.active_count()
+    store = place.node()
+    seen = put(store, "a").revision
+    with ThreadPoolExecutor(3) as threads:
+        waiting = [
+            threads.submit(store.wait_for_change, prefix, seen, timeout=60) for prefix in "bcd"
+        ]
+        assert not store.wait_for_change("b", seen, timeout=0.05)
+        store.close()
+        assert all(isinstance(waiter.exception(), Stopping) for waiter in waiting)
+    assert (connections_to(place.server.port), threading.active_count()) == before
+
+
+def test_calls_that_wait_for_the_server_end_when_the_store_is_closed(place: Etcd) -> None:
+    store = place.node()
+    put(store, "a")
+    calls: list[Callable[[], object]] = [
+        lambda: store.get("a"),
+        store.check,
+        lambda: put(store, "a"),
+        lambda: put(store, "b"),
+        lambda: store.wait_for_change("b", 1, timeout=60),
+    ]
+    begun = threading.Barrier(len(calls) + 1)
+    place.server.pause()
+    try:
+        with ThreadPoolExecutor(len(calls)) as threads:
+
+            def begin(call: Callable[[], object]) -> object:
+                begun.wait(60)
+                return call()
+
+            pending = [threads.submit(begin, call) for call in calls]
+            begun.wait(60)
+            store.close()
+            errors = [call.exception(timeout=20) for call in pending]
+    finally:
+        place.server.resume()
+    assert [type(error) for error in errors] == [Stopping] * len(calls)
+
+
+# The server
+
+
+def test_a_server_that_is_gone_is_named_with_what_to_do(place: Etcd) -> None:
+    port = free_port()
+    with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{port}.*refused.*Start etcd"):
+        place.node(url=f"etcd://127.0.0.1:{port}/p")
+
+
+def test_another_endpoint_is_asked_when_one_is_gone(place: Etcd) -> None:
+    """A write goes to it, too: to the one that is gone nothing was sent."""
+    gone = free_port()
+    with Proxy(place.server.port, lambda _: None) as proxy:
+        store = place.node(url=f"etcd://127.0.0.1:{gone},127.0.0.1:{proxy.port}/two")
+        assert put(store, "a").revision == 1
+        for _ in range(3):
+            assert put(store, "a").succeeded
+        assert store.revision() == 4
+        store.close()
+
+
+def test_what_is_no_etcd_is_told_as_such(place: Etcd) -> None:
+    with pytest.raises(Unavailable):
+        place.node(url=f"etcd://127.0.0.1:{place.server.peers_port}/p", patience=5)
+
+
+@pytest.mark.parametrize("key", ["time", "head", "data", "chunk", "lease"])
+def test_damaged_keys_are_told_as_corrupt_data(place: Etcd, key: str) -> None:
+    store = place.node()
+    put(store, "a", b"x" * LARGE)
+    store.acquire_lease("lead", "me", ttl_ms=1_000)
+    place.do(
+        {
+            "time": delete_operation(place.keys.time),
+            "head": put_operation(place.keys.head, b"?"),
+            "data": put_operation(place.keys.data("a"), b"?"),
+            "chunk": delete_operation(place.chunks()[1].key),
+            "lease": put_operation(place.keys.lease("lead"), b"?"),
+        }[key]
+    )
+    call: Callable[[], object] = {
+        "time": lambda: put(store, "b"),
+        "head": store.revision,
+        "data": lambda: store.range("", "~"),
+        "chunk": lambda: store.get("a"),
+        "lease": lambda: store.lease("lead"),
+    }[key]
+    with pytest.raises(CorruptData):
+        call()
+
+
+def test_the_smallest_time_is_never_given_twice(place: Etcd) -> None:
+    store, other = place.node(Wall(0)), place.node(Wall(0))
+    times = [node.check().time for node in (store, other, store, other)]
+    assert times == sorted(set(times))
+    assert times[0] > Timestamp(0)

@@ -1,0 +1,249 @@
+"""What is special to the metastorage in PostgreSQL; the conformance suite has the rest."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from strandline.clock import HybridClock, Timestamp, timestamp
+from strandline.errors import DeadlineExceeded, InvalidInput, Unavailable, UnknownOutcome
+from strandline.metastorage import MAX_VALUE_BYTES, Delete, Put, open_metastorage
+from strandline.metastorage.postgresql import PostgresMetastorage
+from strandline.sql.postgres_database import PostgresDatabase, open_url
+from tests.servers import postgresql
+from tests.servers.loopback import Cut, Proxy
+
+
+@pytest.fixture
+def url() -> str:
+    return postgresql.running().new_schema()
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[PostgresDatabase]:
+    opened = open_url(url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def store(database: PostgresDatabase) -> Iterator[PostgresMetastorage]:
+    made = PostgresMetastorage(database, HybridClock())
+    yield made
+    made.close()
+
+
+def put(store: PostgresMetastorage, key: str, value: bytes = b"") -> int:
+    return store.invoke([], [Put(key, value)]).revision
+
+
+def waiting_for_locks(url: str) -> int:
+    """How many sessions of the server wait for a lock."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+def test_a_value_of_the_largest_size_is_kept(store: PostgresMetastorage) -> None:
+    value = bytes(MAX_VALUE_BYTES)
+    put(store, "big", value)
+    found = store.get("big")
+    assert found is not None
+    assert found.value == value
+
+
+def test_a_read_waits_for_a_commit_that_is_still_on_its_way(
+    url: str, store: PostgresMetastorage
+) -> None:
+    """The commit arrives after its sender has given it up, and after the sender has asked."""
+    server = postgresql.running()
+    plan: list[Cut] = []
+
+    def at_the_commit(data: bytes) -> Cut | None:
+        return plan.pop() if plan and b"COMMIT" in data else None
+
+    with Proxy(server.port, at_the_commit) as proxy:
+        address = url.replace(f":{server.port}/", f":{proxy.port}/")
+        cut_off = open_metastorage(address, HybridClock())
+        cut_off.revision()
+        plan.append(Cut.LATE)
+        with pytest.raises(UnknownOutcome, match="read before trying again"):
+            cut_off.invoke([], [Put("mine", b"1")])
+        assert store.get("mine") is None
+        with ThreadPoolExecutor(1) as threads:
+            reading = threads.submit(cut_off.get, "mine")
+            while not waiting_for_locks(url) and not reading.done():
+                time.sleep(0.005)  # only the server knows when the reader waits there
+            proxy.deliver()
+            found = reading.result()
+        assert found is not None
+        assert found.value == b"1"
+        cut_off.close()
+
+
+def test_what_was_acknowledged_outlives_a_crash_of_the_server(url: str) -> None:
+    ahead = open_metastorage(url, HybridClock(lambda: 5_000_000))
+    for number in range(20):
+        ahead.invoke([], [Put("a", b"%d" % number)])
+    checked = ahead.check()
+    server = postgresql.running()
+    server.crash()
+    server.start()
+    found = ahead.get("a")
+    assert found is not None
+    assert found.value == b"19"
+    behind = open_metastorage(url, HybridClock(lambda: 1_000))
+    assert behind.invoke([], [Put("b", b"")]).time > checked.time >= timestamp(5_000_000)
+    for store in (ahead, behind):
+        store.close()
+
+
+def test_the_time_is_taken_under_the_lock(store: PostgresMetastorage, url: str) -> None:
+    """A writer that waits for the lock does not bring a time from before the wait."""
+    other = open_url(url)
+    now = 1_000
+    waiting_store = PostgresMetastorage(other, HybridClock(lambda: now))
+    with ThreadPoolExecutor(1) as threads:
+        with other.write():
+            waiting = threads.submit(waiting_store.check)
+            while other.statistics().waiting == 0:
+                time.sleep(0)
+            now = 9_000
+        assert waiting.result().time >= timestamp(9_000)
+    waiting_store.close()
+    other.close()
+
+
+def test_a_lock_that_another_process_keeps_is_waited_for_until_the_deadline(url: str) -> None:
+    holding, asking = open_url(url), open_url(url, patience=0.1)
+    store = PostgresMetastorage(asking, HybridClock())
+    began = time.monotonic()
+    with holding.write():
+        for call in (store.check, lambda: store.invoke([], [Put("a", b"")])):
+            with pytest.raises(DeadlineExceeded, match="another process"):
+                call()
+        assert store.get("a") is None
+    assert 0.2 <= time.monotonic() - began < 10
+    assert store.invoke([], [Put("a", b"")]).revision == 1
+    assert asking.statistics().lost_turns == 2
+    store.close()
+    asking.close()
+    holding.close()
+
+
+def test_every_connection_waits_for_the_disk_and_lets_go_of_silent_owners(url: str) -> None:
+    """Also where the server is set up otherwise."""
+    database = open_url(f"{url}%20-csynchronous_commit%3Doff")
+    for transaction in (database.read, database.write):
+        with transaction() as connection:
+            settings = {
+                name: connection.exec_driver_sql(f"SHOW {name}").scalar()
+                for name in ("synchronous_commit", "idle_in_transaction_session_timeout")
+            }
+        assert settings == {
+            "synchronous_commit": "on",
+            "idle_in_transaction_session_timeout": "10s",
+        }
+    with database.write_unsynced() as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "off"
+    with database.write() as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
+    database.close()
+
+
+def test_an_owner_that_the_server_gave_up_can_not_commit(database: PostgresDatabase) -> None:
+    def be_silent() -> None:
+        with database.write() as connection:
+            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 1")
+            connection.exec_driver_sql("UPDATE strandline_clock SET time = 7")
+            time.sleep(0.2)  # silence is what is tested
+
+    with pytest.raises((Unavailable, UnknownOutcome)):
+        be_silent()
+    assert database.rows("SELECT time FROM strandline_clock") == [(0,)]
+
+
+def test_a_swallowed_error_does_not_become_a_commit(database: PostgresDatabase) -> None:
+    def swallow() -> None:
+        with database.write() as connection:
+            connection.exec_driver_sql("UPDATE strandline_clock SET time = 7")
+            with pytest.raises(Exception, match="no_such_table"):
+                connection.exec_driver_sql("SELECT * FROM no_such_table")
+
+    with pytest.raises(Unavailable, match="gave this write up"):
+        swallow()
+    assert database.rows("SELECT time FROM strandline_clock") == [(0,)]
+
+
+def test_a_waiter_behind_the_deletions_that_are_kept_is_told_that_something_changed(
+    database: PostgresDatabase,
+) -> None:
+    store = PostgresMetastorage(database, HybridClock(), deletions_kept=3)
+    store.invoke([], [Put(f"k{n}", b"") for n in range(6)])
+    for n in range(4):
+        store.invoke([], [Delete(f"k{n}")])
+    assert store.wait_for_change("else", 1, timeout=0)
+    assert not store.wait_for_change("else", 2, timeout=0)
+    store.close()
+
+
+def test_many_waiters_share_one_connection(url: str) -> None:
+    store = open_metastorage(url, HybridClock())
+    seen = store.revision()
+    with ThreadPoolExecutor(12) as threads:
+        waiting = [threads.submit(store.wait_for_change, "a", seen, timeout=60) for _ in range(12)]
+        with psycopg.connect(url, autocommit=True) as connection:
+            row = connection.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+            ).fetchone()
+        assert row is not None
+        assert row[0] <= 1
+        store.invoke([], [Put("a", b"")])
+        assert all(one.result() for one in waiting)
+    store.close()
+
+
+def test_messages_name_the_database_without_user_and_password() -> None:
+    port = postgresql.running().port
+    with pytest.raises(Unavailable) as refused:
+        open_metastorage(f"postgresql://strandline:geheim@127.0.0.1:{port}/missing", HybridClock())
+    assert f"postgresql://127.0.0.1:{port}/missing" in refused.value.message
+    assert "geheim" not in refused.value.message
+
+
+def test_an_address_that_can_not_be_meant_is_bad_input() -> None:
+    with pytest.raises(InvalidInput, match="no_such_option"):
+        open_metastorage("postgresql://127.0.0.1/x?no_such_option=1", HybridClock())
+    with pytest.raises(InvalidInput, match="schema"):
+        open_metastorage(postgresql.running().url(schema="none"), HybridClock())
+
+
+def test_without_the_driver_it_is_said_what_to_install() -> None:
+    program = """
+import sys
+sys.modules["psycopg"] = None
+from strandline.clock import HybridClock
+from strandline.errors import InvalidInput
+from strandline.metastorage import open_metastorage
+try:
+    open_metastorage("postgresql://localhost/x", HybridClock())
+except InvalidInput as error:
+    print(error.message)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "strandline[postgres]" in run.stdout
+
+
+def test_the_time_of_an_empty_database_is_none(database: PostgresDatabase) -> None:
+    store = PostgresMetastorage(database, HybridClock())
+    assert store.invoke([], []).time == Timestamp(0)
+    store.close()

@@ -1,0 +1,149 @@
+"""A real etcd for tests: one for each process of the test run, each test its prefix in it.
+
+`running` starts it when it is first asked for and ends it with the process. It is a cluster of one
+member on two ports of the loopback interface, one for clients and one for peers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+
+import httpx
+
+from tests.servers.loopback import free_port
+
+_prefixes = itertools.count()
+_START_PATIENCE = 60.0
+
+
+class EtcdServer:
+    """A server with data of its own in a temporary folder."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="strandline-etcd-"))
+        self._log = self._folder / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = free_port()
+        for _ in range(5):
+            self.peers_port = free_port()
+            if self._started():
+                return
+            # Somebody else took a port in between, or the peers' port is in the data already.
+            shutil.rmtree(self._folder / "data", ignore_errors=True)
+            self.port = free_port()
+        raise RuntimeError(f"etcd did not start:\n{self._log.read_text()}")
+
+    def url(self, prefix: str) -> str:
+        """The address of the store under ``prefix``."""
+        return f"etcd://127.0.0.1:{self.port}/{prefix}"
+
+    def new_prefix(self) -> str:
+        """The address of an empty place that no other test has."""
+        return self.url(f"test-{next(_prefixes)}")
+
+    def compact(self) -> None:
+        """Make the whole history of the server unreadable, up to the present."""
+        base = f"http://127.0.0.1:{self.port}/v3/kv"
+        head = httpx.post(f"{base}/range", json={"key": "AA=="}).json()["header"]["revision"]
+        httpx.post(
+            f"{base}/compaction", json={"revision": head, "physical": True}
+        ).raise_for_status()
+
+    def start(self) -> None:
+        """Start it on its data, at the ports that it had."""
+        if not self._started():
+            raise RuntimeError(f"etcd did not start:\n{self._log.read_text()}")
+
+    def stop(self) -> None:
+        """End it and every connection, as an administrator does."""
+        self._end(signal.SIGTERM)
+
+    def restart(self) -> None:
+        """Stop and start."""
+        self.stop()
+        self.start()
+
+    def crash(self) -> None:
+        """SIGKILL."""
+        self._end(signal.SIGKILL)
+
+    def running(self) -> bool:
+        """Whether it was started and not stopped."""
+        return self._process is not None
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stand, nothing is answered."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def remove(self) -> None:
+        """End it and remove its data."""
+        self.crash()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(60)
+            self._process = None
+
+    def _started(self) -> bool:
+        client = f"http://127.0.0.1:{self.port}"
+        peers = f"http://127.0.0.1:{self.peers_port}"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    _program(),
+                    *("--name", "test", "--data-dir", str(self._folder / "data")),
+                    *("--listen-client-urls", client, "--advertise-client-urls", client),
+                    *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),
+                    *("--initial-cluster", f"test={peers}"),
+                    # It elects itself the sooner.
+                    *("--heartbeat-interval", "20", "--election-timeout", "100"),
+                    *("--logger", "zap", "--log-level", "error"),
+                ],
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                start_new_session=True,
+            )
+        end = time.monotonic() + _START_PATIENCE
+        while time.monotonic() < end and self._process.poll() is None:
+            try:
+                if httpx.get(f"{client}/health").json().get("health") == "true":
+                    return True
+            except (httpx.TransportError, ValueError):
+                pass
+            time.sleep(0.01)  # only asking tells whether a server is ready
+        self.crash()
+        return False
+
+
+@cache
+def running() -> EtcdServer:
+    """The server of this process."""
+    server = EtcdServer()
+    atexit.register(server.remove)
+    return server
+
+
+def _program() -> str:
+    found = shutil.which("etcd")
+    if found is None:
+        raise RuntimeError("there is no etcd server here; run scripts/setup etcd")
+    return found

@@ -1,0 +1,107 @@
+"""Ports of the loopback interface, and a proxy that cuts the line at a chosen moment."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Self
+
+
+def free_port() -> int:
+    """A port that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Cut(Enum):
+    """Where the line is cut; the client sees its connection end without an answer."""
+
+    REQUEST = auto()
+    """The server does not get what the client sent."""
+    ANSWER = auto()
+    """The server gets it and answers, and the answer is lost."""
+    LATE = auto()
+    """The client is cut off at once, and the server gets the request at `Proxy.deliver`."""
+
+
+class Proxy:
+    """Hands bytes on between clients and a server on ``port``.
+
+    ``plan`` is given what a client sends, before it is handed on, and may cut the line there.
+    """
+
+    def __init__(self, port: int, plan: Callable[[bytes], Cut | None]) -> None:
+        self._server = port
+        self._plan = plan
+        self._late = threading.Event()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def deliver(self) -> None:
+        """Let requests that are late reach the server."""
+        self._late.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._late.set()
+        for one in (self._listening, *self._sockets):
+            _end(one)
+        for thread in self._threads:
+            thread.join(10)
+        for one in (self._listening, *self._sockets):
+            one.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+                server = socket.create_connection(("127.0.0.1", self._server))
+            except OSError:
+                return
+            self._sockets += [client, server]
+            cut = threading.Event()
+            for target, arguments in (
+                (self._requests, (client, server, cut)),
+                (self._answers, (server, client, cut)),
+            ):
+                thread = threading.Thread(target=target, args=arguments, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _requests(self, client: socket.socket, server: socket.socket, cut: threading.Event) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(1 << 16):
+                match self._plan(data):
+                    case Cut.REQUEST:
+                        break
+                    case Cut.ANSWER:
+                        cut.set()
+                    case Cut.LATE:
+                        _end(client)
+                        self._late.wait()
+                server.sendall(data)
+        if cut.is_set():
+            return
+        _end(server)
+        _end(client)
+
+    def _answers(self, server: socket.socket, client: socket.socket, cut: threading.Event) -> None:
+        with contextlib.suppress(OSError):
+            while (data := server.recv(1 << 16)) and not cut.is_set():
+                client.sendall(data)
+        _end(client)
+
+
+def _end(one: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,202 @@
+"""A real PostgreSQL server for tests: one for each process of the test run, each test its schema.
+
+`running` starts it when it is first asked for and ends it with the process. It listens on the
+loopback interface and lets everybody in. PostgreSQL refuses to run as root, so there the user
+``postgres``, or any that is not root, runs it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+from typing import TypedDict
+from urllib.parse import quote
+
+import psycopg
+
+from tests.servers.loopback import free_port
+
+USER = "strandline"
+_schemas = itertools.count()
+_START_PATIENCE = 60.0
+
+
+class PostgresServer:
+    """A server with data of its own in a temporary folder."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="strandline-postgresql-"))
+        self._data = self._folder / "data"
+        self._log = self._folder / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = free_port()
+        account = _account()
+        if account is not None:
+            os.chown(self._folder, account.pw_uid, account.pw_gid)
+        self._run("initdb", "-D", self._data, "-A", "trust", "-U", USER, "-E", "UTF8", "--no-sync")
+        for _ in range(5):
+            if self._started():
+                return
+            # Somebody else took the port in between.
+            self.port = free_port()
+        raise RuntimeError(f"PostgreSQL did not start:\n{self._log.read_text()}")
+
+    def url(self, *, database: str = "postgres", schema: str | None = None) -> str:
+        """The address of a database, whose tables lie in ``schema``."""
+        address = f"postgresql://{USER}@127.0.0.1:{self.port}/{database}"
+        return (
+            address if schema is None else f"{address}?options={quote(f'-csearch_path={schema}')}"
+        )
+
+    def new_schema(self) -> str:
+        """The address of an empty place in the database that no other test has."""
+        schema = f"s{next(_schemas)}"
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA {schema}".encode())
+        return self.url(schema=schema)
+
+    def start(self) -> None:
+        """Start it on its data, at the port that it had."""
+        if not self._started():
+            raise RuntimeError(f"PostgreSQL did not start:\n{self._log.read_text()}")
+
+    def stop(self) -> None:
+        """End it, and every connection, at once and cleanly ("fast shutdown")."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait(60)
+            self._process = None
+
+    def restart(self) -> None:
+        """Stop and start."""
+        self.stop()
+        self.start()
+
+    def crash(self) -> None:
+        """SIGQUIT: it ends without writing anything more, and recovers at its next start."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(60)
+        self._process = None
+
+    def pause(self) -> None:
+        """SIGSTOP the server and every process of it."""
+        for process in self._family():
+            os.kill(process, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        for process in self._family():
+            os.kill(process, signal.SIGCONT)
+
+    def running(self) -> bool:
+        """Whether it was started and not stopped."""
+        return self._process is not None
+
+    def remove(self) -> None:
+        """End it and remove its data."""
+        if self._process is not None:
+            self.resume()
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _family(self) -> list[int]:
+        """The server's process, and its children as they are after it stopped making new ones."""
+        assert self._process is not None
+        parent = self._process.pid
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        return [parent, *map(int, children)]
+
+    def _started(self) -> bool:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(
+                    "postgres",
+                    *("-D", self._data, "-k", self._folder, "-p", self.port),
+                    *("-c", "listen_addresses=127.0.0.1", "-c", "shared_buffers=16MB"),
+                ),
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                start_new_session=True,
+                **_rights(),
+            )
+        end = time.monotonic() + _START_PATIENCE
+        while time.monotonic() < end and self._process.poll() is None:
+            try:
+                psycopg.connect(self.url()).close()
+            except psycopg.OperationalError:
+                time.sleep(0.01)  # only asking tells whether a server is ready
+            else:
+                return True
+        self.stop()
+        return False
+
+    def _run(self, program: str, *arguments: object) -> None:
+        done = subprocess.run(
+            self._command(program, *arguments),
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self._folder,
+            **_rights(),
+        )
+        if done.returncode:
+            raise RuntimeError(f"{program} failed: {done.stderr}")
+
+    def _command(self, program: str, *arguments: object) -> list[str]:
+        return [str(_programs() / program), *map(str, arguments)]
+
+
+@cache
+def running() -> PostgresServer:
+    """The server of this process."""
+    server = PostgresServer()
+    atexit.register(server.remove)
+    return server
+
+
+def _account() -> pwd.struct_passwd | None:
+    """Whose rights the server runs with; None for those of this process."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise RuntimeError("PostgreSQL does not run as root, and there is no user postgres or nobody")
+
+
+class _Rights(TypedDict, total=False):
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+def _rights() -> _Rights:
+    """What makes a child run with them."""
+    account = _account()
+    if account is None:
+        return {}
+    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+
+
+def _programs() -> Path:
+    """The folder of the newest server; Debian keeps it out of the PATH."""
+    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")]
+    if found:
+        return max(found, key=lambda path: int(path.parent.name))
+    postgres = shutil.which("postgres")
+    if postgres is None:
+        raise RuntimeError("there is no PostgreSQL server here; run scripts/setup postgresql")
+    return Path(postgres).resolve().parent

@@ -1,0 +1,188 @@
+"""A layer below SQLite that records what is written and synced, in order.
+
+SQLite reaches files through a table of functions (its VFS). This registers a copy of the default
+one, as the new default, whose files note each write and each sync before they do it. It is the
+library that Python's own ``sqlite3`` uses, so what is recorded is the real thing. There is no way
+back; it belongs into a process of its own.
+"""
+
+from __future__ import annotations
+
+import _sqlite3
+import ctypes
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from strandline.clock import HybridClock
+from strandline.sql import open_sqlite, sqlite_file, take_time
+
+Event = tuple[str, str]
+"""What was done ("write", "sync", "truncate", "answer"), and to what ("database", "log", …)."""
+
+Say = Callable[[object], None]
+Hear = Callable[[], Any]
+
+_OPEN = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_void_p,  # the name; SQLite keeps this very pointer, so a copy of the text will not do
+    ctypes.c_void_p,
+    ctypes.c_int,
+    ctypes.c_void_p,
+)
+_WRITE = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+)
+_SYNC = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+_TRUNCATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
+_KINDS = {"": "database", "-wal": "log", "-journal": "journal"}
+
+
+class _FileMethods(ctypes.Structure):
+    _fields_ = (
+        ("version", ctypes.c_int),
+        ("close", ctypes.c_void_p),
+        ("read", ctypes.c_void_p),
+        ("write", ctypes.c_void_p),
+        ("truncate", ctypes.c_void_p),
+        ("sync", ctypes.c_void_p),
+        ("others", ctypes.c_void_p * 13),
+    )
+
+
+class _File(ctypes.Structure):
+    _fields_ = (("methods", ctypes.POINTER(_FileMethods)),)
+
+
+class _Vfs(ctypes.Structure):
+    _fields_ = (
+        ("version", ctypes.c_int),
+        ("file_size", ctypes.c_int),
+        ("longest_path", ctypes.c_int),
+        ("next", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("data", ctypes.c_void_p),
+        ("open", ctypes.c_void_p),
+        ("others", ctypes.c_void_p * 15),
+    )
+
+
+class Recording:
+    """The recording layer below every database file that is opened from now on."""
+
+    def __init__(self, path: Path) -> None:
+        self.events: list[Event] = []
+        self._path = str(path)
+        self._kept: list[object] = []  # what SQLite has pointers to
+        library = ctypes.PyDLL(_sqlite3.__file__)
+        library.sqlite3_vfs_find.restype = ctypes.POINTER(_Vfs)
+        default = library.sqlite3_vfs_find(None)
+        recording = _Vfs.from_buffer_copy(default.contents)
+        recording.name = b"recording"
+        recording.next = None
+        recording.open = self._pointer(_OPEN(self._opening(default)))
+        self._kept.append(recording)
+        if library.sqlite3_vfs_register(ctypes.byref(recording), 1):
+            raise RuntimeError("SQLite did not take the recording layer")
+
+    def answered(self, what: str) -> None:
+        """Note that a call of the program has returned."""
+        self.events.append(("answer", what))
+
+    def _opening(self, default: Any) -> Callable[..., int]:
+        real = _OPEN(default.contents.open)
+        whole = ctypes.cast(default, ctypes.c_void_p)
+
+        def open_file(_: int, name: int | None, file: int, flags: int, out: int) -> int:
+            code: int = real(whole, name, file, flags, out)
+            text = ctypes.string_at(name).decode() if name else "?"
+            kind = _KINDS.get(text.removeprefix(self._path))
+            opened = ctypes.cast(file, ctypes.POINTER(_File)).contents
+            if code == 0 and kind and opened.methods:
+                opened.methods = ctypes.pointer(self._noting(kind, opened.methods.contents))
+            return code
+
+        return open_file
+
+    def _noting(self, kind: str, real: _FileMethods) -> _FileMethods:
+        noting = _FileMethods.from_buffer_copy(real)
+        for name, form in (("write", _WRITE), ("sync", _SYNC), ("truncate", _TRUNCATE)):
+            done = form(getattr(real, name))
+
+            def note(*arguments: int, name: str = name, done: Any = done) -> int:
+                self.events.append((name, kind))
+                code: int = done(*arguments)
+                return code
+
+            setattr(noting, name, self._pointer(form(note)))
+        self._kept.append(noting)
+        return noting
+
+    def _pointer(self, function: Any) -> int | None:
+        self._kept.append(function)
+        return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def faults(events: list[Event]) -> list[str]:
+    """Which rules of durability a record breaks.
+
+    When a write has been answered, its part of the log was synced. The database is changed only
+    from a log that was synced, and the log is cut or begun anew only when the database was.
+    """
+    found = []
+    unsynced = {"log": False, "database": False}
+    for verb, what in events:
+        if verb == "sync":
+            unsynced[what] = False
+        elif verb == "answer":
+            if what == "write" and unsynced["log"]:
+                found.append("a write was answered before its log was synced")
+        elif what == "log":
+            if unsynced["database"]:
+                found.append(f"the log saw a {verb} before the database was synced")
+            unsynced["log"] = verb == "write"
+        elif what == "database" and verb == "write":
+            if unsynced["log"]:
+                found.append("the database was changed from a log that was not synced")
+            unsynced["database"] = True
+    return found
+
+
+def write_and_record(say: Say, hear: Hear, path: str, synchronous: str | None) -> None:
+    """Say what reached the disk of a database that writes, checkpoints and ends.
+
+    ``synchronous`` plants a fault: every connection gets this pragma instead of its own.
+    """
+    recording = Recording(Path(path))
+    if synchronous is not None:
+        real = sqlite_file.connect
+
+        def faulty(path: Path, **options: Any) -> sqlite3.Connection:
+            made = real(path, **options)
+            made.execute(f"PRAGMA synchronous={synchronous}")
+            return made
+
+        sqlite_file.connect = faulty
+    clock, database = HybridClock(), open_sqlite(path)
+    for number in range(6):
+        with database.write() as connection:
+            take_time(connection, clock)
+        recording.answered("write")
+        with database.write_unsynced() as connection:
+            take_time(connection, clock)
+        recording.answered("unsynced write")
+        if number == 3:
+            with database.write() as connection:
+                take_time(connection, clock)
+            # Outside of our transactions, as SQLite does it by itself in a long log.
+            other = sqlite_file.connect(
+                Path(path), synchronous="FULL", busy_ms=1000, query_only=False
+            )
+            other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            other.close()
+            recording.answered("checkpoint")
+    database.close()
+    recording.answered("end")
+    say(recording.events)

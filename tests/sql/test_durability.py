@@ -1,0 +1,43 @@
+"""In which order writes and syncs reach the disk. A killed process could not show it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.sql.processes import Process
+from tests.sql.recording_files import Event, faults
+
+
+def recorded(path: Path, synchronous: str | None = None) -> list[Event]:
+    with Process("tests.sql.recording_files:write_and_record", str(path), synchronous) as other:
+        events = [(verb, what) for verb, what in other.hear()]
+        assert other.finish() == 0
+    return events
+
+
+def test_what_is_answered_is_synced_and_the_log_goes_before_the_database(path: Path) -> None:
+    events = recorded(path)
+    assert faults(events) == []
+    # The record must have had the chance to show a fault.
+    assert events.count(("answer", "write")) == 6
+    assert events.count(("write", "database")) >= 2
+    assert events.count(("sync", "database")) >= 2
+    assert events.count(("sync", "log")) >= 7
+    assert ("truncate", "log") in events
+
+
+def test_an_unsynced_write_costs_no_sync(path: Path) -> None:
+    events = recorded(path)
+    ends = [n for n, event in enumerate(events) if event == ("answer", "unsynced write")]
+    for end in ends:
+        begin = max(n for n in range(end) if events[n][0] == "answer")
+        assert {verb for verb, _ in events[begin + 1 : end]} == {"write"}
+
+
+@pytest.mark.parametrize(
+    ("synchronous", "fault"), [("NORMAL", "was answered before"), ("OFF", "was not synced")]
+)
+def test_a_database_that_syncs_less_is_found_out(path: Path, synchronous: str, fault: str) -> None:
+    assert any(fault in found for found in faults(recorded(path, synchronous)))

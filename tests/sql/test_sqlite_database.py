@@ -1,0 +1,158 @@
+"""What is special to a SQLite file: its connections, its lock, its news and its disk."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from strandline.clock import HybridClock
+from strandline.errors import (
+    InvalidInput,
+    Unavailable,
+)
+from strandline.sql import SqliteDatabase, open_sqlite, sqlite_file, take_time
+from tests.sql.processes import Process
+from tests.sql.work import BLOB, COUNTER
+
+
+def put(sqlite: SqliteDatabase, id_: int, value: int) -> None:
+    with sqlite.write() as connection:
+        connection.execute(COUNTER.insert().values(id=id_, value=value))
+
+
+def fail_to_put(sqlite: SqliteDatabase) -> None:
+    with sqlite.write() as connection:
+        connection.execute(COUNTER.insert().values(id=1, value=1))
+        raise KeyError
+
+
+def ids(sqlite: SqliteDatabase) -> list[int]:
+    with sqlite.read() as connection:
+        return list(connection.exec_driver_sql("SELECT id FROM counter ORDER BY id").scalars())
+
+
+def test_every_connection_is_opened_under_the_same_rules(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[str, sqlite3.Connection]] = []
+    real = sqlite_file.connect
+
+    def recording(
+        path: Path, *, synchronous: str, busy_ms: int, query_only: bool
+    ) -> sqlite3.Connection:
+        made = real(path, synchronous=synchronous, busy_ms=busy_ms, query_only=query_only)
+        opened.append((synchronous, made))
+        return made
+
+    monkeypatch.setattr(sqlite_file, "connect", recording)
+    sqlite = open_sqlite(path)
+    with ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(sqlite.read())
+    with sqlite.write() as connection:
+        take_time(connection, HybridClock())
+    with sqlite.write_unsynced() as connection:
+        take_time(connection, HybridClock())
+    sqlite.data_version()
+    assert len(opened) == 8
+    assert sqlite.statistics().open_connections == 8
+    for synchronous, connection_ in opened:
+        pragmas = {
+            name: connection_.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        }
+        assert pragmas.pop("busy_timeout") > 0
+        assert pragmas == {
+            "journal_mode": "wal",
+            "synchronous": 2 if synchronous == "FULL" else 1,
+            "foreign_keys": 1,
+        }
+        assert connection_.isolation_level is None
+    assert [synchronous for synchronous, _ in opened].count("NORMAL") == 1
+    sqlite.close()
+    for _, connection_ in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection_.execute("SELECT 1")
+
+
+def test_a_stopped_process_that_holds_no_lock_blocks_nobody(
+    sqlite: SqliteDatabase, path: Path
+) -> None:
+    with Process("tests.sql.work:stand_by", str(path)) as other:
+        assert other.hear() == "ready"
+        other.stop()
+        for number in range(20):
+            put(sqlite, number, number)
+        assert len(ids(sqlite)) == 20
+        other.go_on()
+        other.say("end")
+        assert other.finish() == 0
+
+
+def test_the_data_version_moves_with_each_commit_and_only_then(sqlite: SqliteDatabase) -> None:
+    before = sqlite.data_version()
+    ids(sqlite)
+    with pytest.raises(KeyError):
+        fail_to_put(sqlite)
+    assert sqlite.data_version() == before
+    put(sqlite, 1, 1)
+    after = sqlite.data_version()
+    assert after != before
+    assert sqlite.data_version() == after
+    with sqlite.write_unsynced() as connection:
+        take_time(connection, HybridClock())
+    assert sqlite.data_version() != after
+
+
+def test_a_waiter_is_told_of_a_commit_of_this_process(sqlite: SqliteDatabase) -> None:
+    seen = sqlite.data_version()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(sqlite.wait_for_commit, seen, timeout=30)
+        put(sqlite, 1, 1)
+        assert waiting.result() != seen
+
+
+def test_a_waiter_for_a_commit_ends_with_its_time(sqlite: SqliteDatabase) -> None:
+    seen = sqlite.data_version()
+    began = time.monotonic()
+    assert sqlite.wait_for_commit(seen, timeout=0.02) == seen
+    assert time.monotonic() - began >= 0.02
+    assert sqlite.wait_for_commit(seen - 1, timeout=30) == seen
+
+
+def test_a_full_disk_is_told_and_undone(sqlite: SqliteDatabase) -> None:
+    def fill() -> None:
+        with sqlite.write() as connection:
+            pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 5}")
+            connection.execute(COUNTER.insert().values(id=2, value=2))
+            connection.execute(BLOB.insert().values(id=1, value=bytes(1 << 20)))
+
+    put(sqlite, 1, 1)
+    with pytest.raises(Unavailable, match="full"):
+        fill()
+    assert ids(sqlite) == [1]
+    put(sqlite, 3, 3)
+    assert ids(sqlite) == [1, 3]
+
+
+def test_a_swallowed_disk_error_does_not_become_a_commit(sqlite: SqliteDatabase) -> None:
+    def swallow() -> None:
+        with sqlite.write() as connection:
+            connection.execute(COUNTER.insert().values(id=2, value=2))
+            # What SQLite does by itself when a disk is full or fails.
+            connection.exec_driver_sql("ROLLBACK")
+
+    with pytest.raises(Unavailable, match="gave this write up"):
+        swallow()
+    assert ids(sqlite) == []
+
+
+def test_a_value_too_large_for_the_file_is_bad_input(sqlite: SqliteDatabase) -> None:
+    with pytest.raises(InvalidInput, match="larger"), sqlite.write() as connection:
+        connection.exec_driver_sql("INSERT INTO blob VALUES (1, zeroblob(2000000000))")
