@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Iterator
 
 import pytest
 
+from strandline.durable.collections import APPEND_ONLY, COLLECTIONS
+from strandline.model.privileges import ObjectKind, Privilege
 from strandline.wire import Reader, formats
-from strandline.wire.types import DATA_TYPE
-from tests.golden import goldens_metastore, test_golden_0_1_0
+from strandline.wire.types import DATA_TYPE, TypeTree
+from tests.golden import goldens_0_1_0, goldens_0_2_0
 from tests.project.checkout import ROOT
 
-GOLDENS = test_golden_0_1_0.GOLDEN + goldens_metastore.GOLDEN
+GOLDENS = [
+    (value, data)
+    for value, data in goldens_0_1_0.GOLDENS + goldens_0_2_0.GOLDENS
+    if not isinstance(value, TypeTree)
+]
 WORD = re.compile(r"\w+|[(),]")
-CLASSES = {one.of.__name__: one for one in formats()}
+FORMATS = {(one.of.__name__, one.version): one for one in formats()}
+PAGE = (ROOT / "docs/reference/wire-format.md").read_text(encoding="utf-8")
+AS_BEFORE = "as version 1; "
 
 
-def fields_of_types() -> dict[str, list[tuple[str, str]]]:
-    """Name and element of each field, by type, in the order in which the page gives them."""
-    text = (ROOT / "docs/reference/wire-format.md").read_text(encoding="utf-8")
-    found = {}
-    for row in re.findall(r"^\| `(\w+)` \| (\w.*`.*) \|$", text, re.MULTILINE):
-        if row[0] in CLASSES:
-            found[row[0]] = list(fields_of(row[1]))
+def fields_of_types() -> dict[tuple[str, int], list[tuple[str, str]]]:
+    """Name and element of each field, by type and version, in the order of the page."""
+    found: dict[tuple[str, int], list[tuple[str, str]]] = {}
+    rows = re.findall(r"^\| `(\w+)`( \d+)? \| (\w.*`.*) \|$", PAGE, re.MULTILINE)
+    for name, version, cell in rows:
+        key = name, int(version or 1)
+        if key in FORMATS:
+            before = found[name, 1] if cell.startswith(AS_BEFORE) else []
+            found[key] = before + list(fields_of(cell.removeprefix(AS_BEFORE)))
     return found
 
 
@@ -53,11 +64,15 @@ def read(reader: Reader, words: list[str]) -> object:
             inner.append(word)
         inner = inner[1:]
     match name:
-        case "UINT" | "enum":
+        case "UINT" | "enum" | "flags":
             return reader.uint()
         case "SINT":
             raw = reader.uint()
             return -(raw + 1) // 2 if raw % 2 else raw // 2
+        case "FLOAT":
+            return struct.unpack("<d", reader.take(8))[0]
+        case "TIMES":
+            return memoryview(reader.take(reader.uint())).cast("Q").tolist()
         case "BOOL":
             return {b"\x00": False, b"\x01": True}[reader.take(1)]
         case "BYTES":
@@ -82,37 +97,54 @@ def read(reader: Reader, words: list[str]) -> object:
         case "nested" if inner == ["TypeTree"]:
             return DATA_TYPE.read(reader)
         case "nested":
-            read_header(reader, inner[0])
-            return read_payload(reader, inner[0])
+            return read_payload(reader, read_header(reader, inner[0]))
         case "list":
             count = reader.uint()
-            if count:
-                read_header(reader, inner[0])
-            return tuple(read_payload(reader, inner[0]) for _ in range(count))
+            key = read_header(reader, inner[0]) if count else ("", 0)
+            return tuple(read_payload(reader, key) for _ in range(count))
     raise AssertionError(f"the page knows no element {name!r}")
 
 
-def read_header(reader: Reader, name: str) -> None:
-    one = CLASSES[name]
-    assert (reader.fixed16(), reader.uint()) == (one.type_id, one.version)
+def read_header(reader: Reader, name: str) -> tuple[str, int]:
+    type_id, version = reader.fixed16(), reader.uint()
+    assert FORMATS[name, version].type_id == type_id
+    return name, version
 
 
-def read_payload(reader: Reader, name: str) -> dict[str, object]:
-    return {field: read(reader, WORD.findall(element)) for field, element in FIELDS[name]}
+def read_payload(reader: Reader, key: tuple[str, int]) -> dict[str, object]:
+    return {field: read(reader, WORD.findall(element)) for field, element in FIELDS[key]}
 
 
 @pytest.mark.parametrize(("value", "data"), GOLDENS, ids=lambda v: type(v).__name__)
 def test_the_page_reads_every_golden_record(value: object, data: bytes) -> None:
     reader = Reader(data)
     assert reader.fixed16() == 1
-    read_header(reader, type(value).__name__)
-    found = read_payload(reader, type(value).__name__)
+    found = read_payload(reader, read_header(reader, type(value).__name__))
     reader.finish()
     for field, read_value in found.items():
         held = getattr(value, field, None)
-        if isinstance(held, int | str | bytes):
+        if isinstance(held, int | float | str | bytes):
             assert read_value == held, field
 
 
 def test_the_page_has_the_fields_of_every_type() -> None:
-    assert FIELDS.keys() == CLASSES.keys() - {"TypeTree"}
+    assert FIELDS.keys() == FORMATS.keys() - {("TypeTree", 1), ("TypeTree", 2)}
+
+
+def test_the_page_lists_every_format_with_its_number_and_release() -> None:
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (\d+) \| ([\d.]+) \|", PAGE, re.MULTILINE)
+    listed = [(int(number), name, int(version), since) for number, name, version, since in rows]
+    assert listed == [(one.type_id, one.of.__name__, one.version, one.since) for one in formats()]
+
+
+def test_the_page_lists_every_kind_of_object() -> None:
+    listed = PAGE[PAGE.index("The kinds with ids are") :]
+    for kind in COLLECTIONS.keys() | APPEND_ONLY.keys():
+        assert f"`{kind}`" in listed, kind
+
+
+def test_the_page_gives_the_numbers_of_flags_and_kinds() -> None:
+    words = " ".join(PAGE.split())
+    assert ", ".join(f"{one.value} {one.name}" for one in Privilege) in words
+    kinds = (f"{one.value} {str(one.name).lower().replace('_', ' ')}" for one in ObjectKind)
+    assert ", ".join(kinds) in words

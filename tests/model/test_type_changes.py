@@ -26,7 +26,8 @@ SCALARS = (
     "decimal(10|0), decimal(11|1), decimal(19|0), decimal(20|0), decimal(22|2), decimal(22|3), "
     "decimal(38|18), char(3), char(5), varchar(3), varchar(5), string, string collate UNICODE, "
     "binary, date, timestamp, timestamp_ntz, time(3), interval, interval day, "
-    "interval day to second, interval year, variant, void"
+    "interval day to second, interval year, variant, geometry(3857), "
+    "geometry(any), geography(4326), void"
 )
 # Everything that each of these may become, besides itself. All others are refused.
 ALLOWED = {

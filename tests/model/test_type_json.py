@@ -40,6 +40,16 @@ SPARK_JSON = [
     ("interval", '"interval"'),
     ("interval day to second", '"interval day to second"'),
     ("variant", '"variant"'),
+    ("geometry(4326)", '"geometry(OGC:CRS84)"'),
+    ("geometry(0)", '"geometry(SRID:0)"'),
+    ("geometry(any)", '"geometry(SRID:ANY)"'),
+    ("geometry(3857)", '"geometry(EPSG:3857)"'),
+    ("geometry(2181)", '"geometry(ESRI:2181)"'),
+    ("geometry(2188)", '"geometry(EPSG:2188)"'),
+    ("geometry(102100)", '"geometry(ESRI:102100)"'),
+    ("geography(4326)", '"geography(OGC:CRS84, SPHERICAL)"'),
+    ("geography(4267)", '"geography(OGC:CRS27, SPHERICAL)"'),
+    ("geography(any)", '"geography(SRID:ANY, SPHERICAL)"'),
     ("void", '"void"'),
     ("array<int>", '{"type":"array","elementType":"integer","containsNull":true}'),
     (
@@ -197,6 +207,13 @@ def test_collations_that_do_not_fit_stay_metadata(value: str) -> None:
         ('"intx"', "the type: expected the name of a type"),
         ('"struct<a:int>"', "the type: expected the name of a type"),
         ('"decimal(39,0)"', "the type: decimal(39,0)"),
+        ('"geometry(4326)"', "the type: expected geometry or geography with a reference system"),
+        ('"geometry(ogc:crs84)"', "the type: 'ogc:crs84' names no spatial reference system"),
+        ('"geometry(EPSG:2147483648)"', "the type: geometry(2147483648) is not a type"),
+        ('"geometry(OGC:CRS84, SPHERICAL)"', "the type: expected geometry"),
+        ('"geography(OGC:CRS84, VINCENTY)"', "no edges but SPHERICAL"),
+        ('"geography(SRID:0)"', "the type: geography(0) is not a type"),
+        ('"geometryx"', "the type: expected geometry"),
         ('{"type":"set"}', 'the type.type: expected "array", "map" or "struct", found "set"'),
         ('{"type":"udt","class":"x","sqlType":"double"}', "user-defined type"),
         ('{"type":"array","containsNull":true}', "the type has no 'elementType'"),
@@ -220,6 +237,22 @@ def test_wrong_json_is_refused_with_its_place(text: str, message: str) -> None:
     with pytest.raises(InvalidType) as caught:
         parse_type_json(text)
     assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "ddl"),
+    [
+        ("geometry", "geometry(4326)"),
+        ("geometry( EPSG:4326 )", "geometry(4326)"),
+        ("geometry(srid:any)", "geometry(any)"),
+        ("geography", "geography(4326)"),
+        ("geography(spherical)", "geography(4326)"),
+        ("geography(OGC:CRS83)", "geography(4269)"),
+        ("geography(EPSG:4326,spherical)", "geography(4326)"),
+    ],
+)
+def test_other_spellings_of_shapes_are_read_as_spark_reads_them(text: str, ddl: str) -> None:
+    assert parse_type_json(f'"{text}"') == parse_type(ddl)
 
 
 def test_a_schema_must_be_a_struct() -> None:

@@ -40,6 +40,15 @@ SPARK = [
     ("interval month", "interval month", "INTERVAL MONTH"),
     ("interval hour to minute", "interval hour to minute", "INTERVAL HOUR TO MINUTE"),
     ("variant", "variant", "VARIANT"),
+    ("timestamp(6)", "timestamp", "TIMESTAMP"),
+    ("timestamp_ntz ( 6 )", "timestamp_ntz", "TIMESTAMP_NTZ"),
+    ("timestamp_ltz(6)", "timestamp", "TIMESTAMP"),
+    ("timestamp(6) without time zone", "timestamp_ntz", "TIMESTAMP_NTZ"),
+    ("geometry(4326)", "geometry(4326)", "GEOMETRY(4326)"),
+    ("geometry( 04326 )", "geometry(4326)", "GEOMETRY(4326)"),
+    ("GEOMETRY(any)", "geometry(any)", "GEOMETRY(ANY)"),
+    ("geography(4267)", "geography(4267)", "GEOGRAPHY(4267)"),
+    ("array<geometry(0)>", "array<geometry(0)>", "ARRAY<GEOMETRY(0)>"),
     ("void", "void", "VOID"),
     ("struct<>", "struct<>", "STRUCT<>"),
     ("struct<a int>", "struct<a:int>", "STRUCT<a: INT>"),
@@ -107,7 +116,12 @@ REFUSED = [
     ("interval day to day", 19, "a smaller unit than day"),
     ("timestamp without time", 22, "ZONE after TIME"),
     ("uniontype<int,string>", 0, "a data type"),
-    ("geometry(4326)", 0, "a data type"),
+    ("timestamp(9)", 10, "6 as the precision of a timestamp"),
+    ("timestamp_ntz()", 14, "6 as the precision of a timestamp"),
+    ("geometry", 8, "the spatial reference of geometry"),
+    ("geometry(-1)", 9, "ANY or a spatial reference number"),
+    ("geometry('EPSG:4326')", 9, "ANY or a spatial reference number"),
+    ("uuid", 0, "a data type"),
 ]
 
 
@@ -129,7 +143,17 @@ def test_a_wrong_text_is_refused_with_position_and_expectation(
     assert f"expected {expected}" in caught.value.message
 
 
-@pytest.mark.parametrize("text", ["decimal(39,0)", "decimal(5,6)", "time(12)", "char(9999999999)"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "decimal(39,0)",
+        "decimal(5,6)",
+        "time(12)",
+        "char(9999999999)",
+        "geography(0)",
+        "geometry(2147483648)",
+    ],
+)
 def test_parameters_out_of_range_are_refused_with_the_range(text: str) -> None:
     with pytest.raises(InvalidType, match="between"):
         parse_type(text)
@@ -212,6 +236,8 @@ def test_a_text_beyond_the_size_limit_is_refused() -> None:
         ("interval day", None),
         ("interval year to month", None),
         ("variant", None),
+        ("geometry(4326)", None),
+        ("array<geography(any)>", None),
         ("void", "void"),
         ("struct<>", None),
         ("STRUCT<A: INT NOT NULL COMMENT 'x', b: ARRAY<STRING>>", "struct<a:int,b:array<string>>"),

@@ -15,6 +15,8 @@ from strandline.model.types import (
     DataType,
     DayTimeIntervalType,
     DecimalType,
+    GeographyType,
+    GeometryType,
     MapType,
     StringType,
     StructField,
@@ -50,6 +52,8 @@ scalars: st.SearchStrategy[DataType] = st.one_of(
     st.builds(CharType, st.integers(0, 2**31 - 1)),
     st.builds(VarcharType, st.integers(0, 2**31 - 1)),
     st.builds(TimeType, st.integers(0, 9)),
+    st.builds(GeometryType, st.sampled_from([None, 0, 3857, 4326])),
+    st.builds(GeographyType, st.sampled_from([None, 4326])),
     _span(YEAR_MONTH_UNITS).map(lambda span: YearMonthIntervalType(*span)),
     _span(DAY_TIME_UNITS).map(lambda span: DayTimeIntervalType(*span)),
 )

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from strandline.errors import CorruptData, IncompatibleFormat, InvalidInput
 from strandline.model.bookkeeping import ConfigEntry, FenceEntry
-from strandline.model.descriptors import SchemaDescriptor
+from strandline.model.descriptors import DatabaseDescriptor, SchemaDescriptor
+from strandline.model.privileges import Grant, Privilege
 from strandline.wire import codecs, registry
 from strandline.wire.codecs import (
     BOOL,
@@ -41,6 +42,7 @@ def formats(monkeypatch: pytest.MonkeyPatch) -> None:
     """A registry that a test may spoil."""
     monkeypatch.setattr(registry, "_by_type", {})
     monkeypatch.setattr(registry, "_by_id", {})
+    monkeypatch.setattr(registry, "_by_header", {})
 
 
 def written(codec: Codec[Any], value: object) -> bytes:
@@ -94,6 +96,16 @@ def test_bytes_that_are_no_element_are_corrupt(codec: Codec[Any], data: str) -> 
         codec.read(Reader(bytes.fromhex(data)))
 
 
+@pytest.mark.parametrize("length", range(1, 11))
+def test_a_number_takes_a_byte_for_each_seven_bits(length: int) -> None:
+    lowest = 1 << 7 * (length - 1) if length > 1 else 0
+    highest = min((1 << 7 * length) - 1, (1 << 64) - 1)
+    for number in (lowest, highest):
+        data = written(UINT, number)
+        assert len(data) == length
+        assert UINT.read(Reader(data)) == number
+
+
 @given(st.integers(min_value=-(1 << 63), max_value=(1 << 63) - 1))
 def test_every_signed_number_survives(number: int) -> None:
     assert SINT.read(Reader(written(SINT, number))) == number
@@ -108,6 +120,34 @@ def test_a_gap_or_a_double_fails_at_registration(versions: tuple[int, ...]) -> N
 
     with pytest.raises(ValueError, match=r"version|format"):
         everything()
+
+
+@pytest.mark.usefixtures("formats")
+@pytest.mark.parametrize(
+    ("type_id", "version", "since"),
+    [(99, 0, "1"), (99, -1, "1"), (99, 1, ""), (99, 1, " "), (0, 1, "1"), (1 << 16, 1, "1")],
+)
+def test_a_format_has_a_number_a_version_and_a_release(
+    type_id: int, version: int, since: str
+) -> None:
+    with pytest.raises(ValueError, match="format"):
+        register(Thing, type_id=type_id, version=version, since=since, fields=[("name", TEXT)])
+    assert registry.formats() == ()
+
+
+@pytest.mark.usefixtures("formats")
+def test_versions_beyond_one_byte_are_written_and_read() -> None:
+    for version in range(1, 301):
+        register(Thing, type_id=99, version=version, since="1", fields=[("name", TEXT)])
+        if version in (127, 128, 300):
+            data = encode(Thing("a"))
+            assert decode(data, Thing) == Thing("a")
+            assert len(data) == (7 if version < 128 else 8)
+
+
+def test_a_class_without_a_format_is_not_written() -> None:
+    with pytest.raises(TypeError, match="Thing has no registered format"):
+        encode(Thing("a"))
 
 
 @pytest.mark.usefixtures("formats")
@@ -141,6 +181,9 @@ def test_old_bytes_are_read_by_the_old_format_and_written_by_the_newest() -> Non
         (lambda data: b"\x09\x00" + data[2:], IncompatibleFormat, "protocol 9"),
         (lambda data: data[:2] + b"\xff\x7f" + data[4:], IncompatibleFormat, "object type 32767"),
         (lambda data: data[:4] + b"\x09" + data[5:], IncompatibleFormat, "format version 9"),
+        (lambda data: data[:4] + b"\x00" + data[5:], IncompatibleFormat, "format version 0"),
+        (lambda data: data[:4] + b"\x02" + data[5:], IncompatibleFormat, "known are 1 to 1"),
+        (lambda data: data[:4] + b"\xff\xff\x7f" + data[5:], IncompatibleFormat, "2097151"),
         (lambda data: data[:4] + b"\x81\x80\x80\x00" + data[5:], CorruptData, "at byte"),
         (lambda data: data[:4] + b"\x81\x80\x80\x01" + data[5:], CorruptData, "three bytes"),
         (lambda data: data + b"\x00", CorruptData, "behind the end"),
@@ -158,6 +201,24 @@ def test_what_is_no_record_of_this_program_says_what_was_found(
 def test_a_record_of_another_type_is_refused() -> None:
     with pytest.raises(CorruptData, match="ConfigEntry record where a FenceEntry"):
         decode(encode(ConfigEntry("k", "v")), FenceEntry)
+
+
+@pytest.mark.parametrize(
+    ("header", "error", "says"),
+    [
+        (b"\xff\x7f\x01", IncompatibleFormat, "object type 32767"),
+        (b"\x41\x00\x09", IncompatibleFormat, "format version 9 of Grant"),
+        (b"\x41\x00\x81\x80\x80\x01", CorruptData, "three bytes"),
+        (b"\x42\x00\x01", CorruptData, "a IndexColumn where a Grant"),
+    ],
+)
+def test_a_nested_object_has_a_header_of_its_own(
+    header: bytes, error: type[Exception], says: str
+) -> None:
+    granted = DatabaseDescriptor(1, "d", "o", (Grant(1, 2, Privilege.SELECT),))
+    assert b"\x41\x00\x01" in encode(granted)
+    with pytest.raises(error, match=says):
+        decode(encode(granted).replace(b"\x41\x00\x01", header), DatabaseDescriptor)
 
 
 @given(st.binary(max_size=200))

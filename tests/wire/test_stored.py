@@ -11,6 +11,7 @@ from strandline.errors import CorruptData
 from strandline.model.bookkeeping import ConfigEntry
 from strandline.model.descriptors import DatabaseDescriptor, SchemaDescriptor, ZoneDescriptor
 from strandline.wire import Stored, encode, registry
+from strandline.wire.recent import RECENT
 
 SCHEMA = SchemaDescriptor(7, 3, "sales", "ann")
 
@@ -23,6 +24,7 @@ def test_what_finds_an_object_is_read_without_decoding_it() -> None:
 
 def test_an_object_is_decoded_once_at_the_first_touch(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[object] = []
+    RECENT.forget()
     stored = Stored(encode(SCHEMA), SchemaDescriptor, has_id=True)
 
     def count(data: bytes, of: type[SchemaDescriptor]) -> SchemaDescriptor:

@@ -229,6 +229,13 @@ class FunctionDescriptor:
     privileges: Grants = ()
 
 
+def default_quorum(replicas: int | None) -> int:
+    """How many of ``replicas`` must agree where nobody said; None is a replica on every node."""
+    if replicas is None or replicas > 4:
+        return 3
+    return min(replicas, 2)
+
+
 @dataclass(frozen=True, slots=True)
 class ZoneDescriptor:
     """Where table data lies and how it is spread over nodes.
@@ -249,5 +256,5 @@ class ZoneDescriptor:
     auto_adjust_scale_up: int | None = 0
     auto_adjust_scale_down: int | None = None
     consistency_mode: ConsistencyMode = ConsistencyMode.STRONG
-    quorum_size: int = 1
+    quorum_size: int = 3
     privileges: Grants = ()

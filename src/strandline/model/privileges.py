@@ -54,6 +54,15 @@ class ObjectKind(Enum):
 PUBLIC = 0
 """The id of the role that everybody is in. It is in every catalog and has no descriptor."""
 
+PUBLIC_NAME = "public"
+"""The name of `PUBLIC`. What it owns is there for everybody to use, and for nobody to alter."""
+
+SYSTEM_NAME = "system"
+"""The owner of what no person made, and the author of what no person did. Nobody's own name."""
+
+RESERVED_NAMES = frozenset({PUBLIC_NAME, SYSTEM_NAME})
+"""No role is called so, and who calls himself so is nobody in particular."""
+
 APPLICABLE: dict[ObjectKind, Privilege] = {
     ObjectKind.SYSTEM: Privilege.CREATE_ROLE
     | Privilege.CREATE_DATABASE
@@ -79,6 +88,11 @@ class Grant:
     grantee: int
     grantor: int
     privileges: Privilege
+
+
+def privilege_names(privileges: Privilege) -> list[str]:
+    """The names of some privileges, in the order of their numbers."""
+    return [str(one.name) for one in Privilege if one in privileges]
 
 
 Grants = tuple[Grant, ...]
@@ -141,3 +155,8 @@ class SystemPrivilege:
     grantee: int
     grantor: int
     privileges: Privilege
+
+
+def system_privilege_name(grantee: int, grantor: int) -> str:
+    """The key of a `SystemPrivilege`."""
+    return f"{grantee}/{grantor}"

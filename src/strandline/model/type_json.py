@@ -26,6 +26,7 @@ from typing import Any
 
 from strandline.errors import InvalidType
 from strandline.model.char_types import holds_char, with_char, without_char
+from strandline.model.spatial import is_spatial, parse_spatial_json, spatial_json
 from strandline.model.type_parser import (
     MAX_TEXT_LENGTH,
     canonical_collation,
@@ -42,6 +43,8 @@ from strandline.model.types import (
     TINYINT,
     ArrayType,
     DataType,
+    GeographyType,
+    GeometryType,
     MapType,
     StringType,
     StructField,
@@ -156,6 +159,8 @@ def _value(data_type: DataType, style: _Style) -> object:
             return {"type": "struct", "fields": fields}
         case StringType() if style.collations_aside and _goes_aside(data_type):
             return "string"
+        case GeometryType() | GeographyType():
+            return spatial_json(data_type)
     return _JSON_NAMES.get(data_type) or simple_string(data_type)
 
 
@@ -280,10 +285,11 @@ class _Reader:
         )
 
     def scalar(self, name: str, where: str, collation: str | None) -> DataType:
-        if not _SCALAR.fullmatch(name):
+        spatial = is_spatial(name)
+        if not spatial and not _SCALAR.fullmatch(name):
             raise _unexpected(where, "the name of a type", name)
         try:
-            found = parse_type(name)
+            found = parse_spatial_json(name) if spatial else parse_type(name)
         except InvalidType as error:
             raise InvalidType(f"{where}: {error.message}") from None
         if found == StringType() and collation is not None:

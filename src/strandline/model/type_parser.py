@@ -37,6 +37,8 @@ from strandline.model.types import (
     DataType,
     DayTimeIntervalType,
     DecimalType,
+    GeographyType,
+    GeometryType,
     MapType,
     StringType,
     StructField,
@@ -50,6 +52,9 @@ T = TypeVar("T")
 
 MAX_TEXT_LENGTH = 16 * 2**20
 """Characters of a type's text; some 300,000 columns."""
+
+MICROSECOND_DIGITS = 6
+"""The precision of a timestamp. Spark 4.3 has finer ones, switched off."""
 
 _ALIASES: dict[str, DataType] = {
     **ATOMIC_TYPES,
@@ -157,6 +162,10 @@ class _Scanner:
             return VarcharType(length) if word == "varchar" else CharType(length)
         if word in ("timestamp", "time"):
             return self.timestamp(word)
+        if word in ("timestamp_ntz", "timestamp_ltz"):
+            self.microseconds()
+        if word in ("geometry", "geography"):
+            return self.spatial(word)
         if word == "interval":
             return self.interval()
         if word in _ALIASES:
@@ -243,7 +252,11 @@ class _Scanner:
         return StringType(canonical_collation(found[0]))
 
     def timestamp(self, word: str) -> DataType:
-        precision = self.parameter("a precision") if word == "time" and self.peek("(") else None
+        precision = None
+        if word == "timestamp":
+            self.microseconds()
+        elif self.peek("("):
+            precision = self.parameter("a precision")
         before = self.at
         zoned = None
         if self.keyword("without") and self.keyword("time"):
@@ -257,6 +270,22 @@ class _Scanner:
         if word == "time":
             return TimeType() if precision is None else TimeType(precision)
         return TIMESTAMP_NTZ if zoned is False else TIMESTAMP
+
+    def microseconds(self) -> None:
+        """``(6)`` behind a timestamp, which is what every timestamp has."""
+        before = self.at
+        if self.take("("):
+            if self.number("6 as the precision of a timestamp") != MICROSECOND_DIGITS:
+                self.at = before + 1
+                raise self.error("6 as the precision of a timestamp")
+            self.expect(")")
+
+    def spatial(self, word: str) -> DataType:
+        if not self.take("("):
+            raise self.error(f"the spatial reference of {word}, as in {word}(4326)")
+        srid = None if self.keyword("any") else self.number("ANY or a spatial reference number")
+        self.expect(")")
+        return GeometryType(srid) if word == "geometry" else GeographyType(srid)
 
     def interval(self) -> DataType:
         start = self.unit()

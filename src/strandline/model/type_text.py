@@ -22,6 +22,8 @@ from strandline.model.types import (
     DataType,
     DayTimeIntervalType,
     DecimalType,
+    GeographyType,
+    GeometryType,
     MapType,
     StringType,
     StructField,
@@ -75,6 +77,10 @@ def simple_string(data_type: DataType) -> str:
             return f"time({precision})"
         case YearMonthIntervalType(start, end) | DayTimeIntervalType(start, end):
             return f"interval {start}" if start == end else f"interval {start} to {end}"
+        case GeometryType(srid):
+            return f"geometry({'any' if srid is None else srid})"
+        case GeographyType(srid):
+            return f"geography({'any' if srid is None else srid})"
         case ArrayType():
             return f"array<{simple_string(data_type.element)}>"
         case MapType():
@@ -87,9 +93,9 @@ def simple_string(data_type: DataType) -> str:
 def hive_string(data_type: DataType) -> str | None:
     """Hive's name of the type, in lower case; None if Hive has no such type.
 
-    Hive has no timestamp_ntz, time, interval, variant or collated string as a column type, no
-    struct without fields, no char over 255 and no varchar over 65535 characters, and no way to
-    write a field name with other characters than letters, digits, blank and ``_ . $``.
+    Hive has no timestamp_ntz, time, interval, variant, geometry, geography or collated string as a
+    column type, no struct without fields, no char over 255 and no varchar over 65535 characters. A
+    field name that it cannot write has other characters than letters, digits, blank and ``_ . $``.
     """
     match data_type:
         case AtomicType(name):
@@ -101,6 +107,8 @@ def hive_string(data_type: DataType) -> str | None:
         case VarcharType(length):
             return f"varchar({length})" if 1 <= length <= _MAX_HIVE_VARCHAR else None
         case TimeType() | YearMonthIntervalType() | DayTimeIntervalType():
+            return None
+        case GeometryType() | GeographyType():
             return None
         case ArrayType():
             element = hive_string(data_type.element)

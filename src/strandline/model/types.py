@@ -37,6 +37,7 @@ MAX_DEPTH = 100
 MAX_DECIMAL_PRECISION = 38
 MAX_TIME_PRECISION = 9
 DEFAULT_TIME_PRECISION = 6
+MAX_SRID = 2**31 - 1
 MAX_LENGTH = 2**31 - 1
 """Of char and varchar, in characters."""
 
@@ -178,6 +179,26 @@ class DayTimeIntervalType:
 
 
 @dataclass(frozen=True, slots=True)
+class GeometryType:
+    """Shapes on a plane. ``srid`` is their spatial reference system; None: each has its own."""
+
+    srid: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_srid("geometry", self.srid, lowest=0)
+
+
+@dataclass(frozen=True, slots=True)
+class GeographyType:
+    """Shapes on the globe, edges along great circles; ``srid`` as in `GeometryType`, never 0."""
+
+    srid: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_srid("geography", self.srid, lowest=1)
+
+
+@dataclass(frozen=True, slots=True)
 class ArrayType:
     element: DataType
     contains_null: bool = True
@@ -233,6 +254,8 @@ DataType: TypeAlias = (
     | TimeType
     | YearMonthIntervalType
     | DayTimeIntervalType
+    | GeometryType
+    | GeographyType
     | ArrayType
     | MapType
     | StructType
@@ -273,6 +296,14 @@ def _check_length(what: str, length: int) -> None:
     if not 0 <= length <= MAX_LENGTH:
         raise InvalidType(
             f"{what}({length}) is not a type: the length must be between 0 and {MAX_LENGTH}"
+        )
+
+
+def _check_srid(what: str, srid: int | None, *, lowest: int) -> None:
+    if srid is not None and not lowest <= srid <= MAX_SRID:
+        raise InvalidType(
+            f"{what}({srid}) is not a type: the number of a spatial reference system must be "
+            f"between {lowest} and {MAX_SRID}, or any"
         )
 
 

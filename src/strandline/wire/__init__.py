@@ -1,6 +1,7 @@
 """Versioned binary serialization of everything that reaches disk."""
 
-from strandline.wire import descriptors  # registers the formats of the model's objects
+# Importing these registers the formats of the model's objects.
+from strandline.wire import bookkeeping, clusters, columns, descriptors, indexes, privileges
 from strandline.wire.codecs import Codec, Reader
 from strandline.wire.registry import (
     decode,
@@ -18,12 +19,17 @@ __all__ = [
     "Codec",
     "Reader",
     "Stored",
+    "bookkeeping",
+    "clusters",
+    "columns",
     "decode",
     "descriptors",
     "encode",
     "formats",
+    "indexes",
     "nested",
     "nested_list",
+    "privileges",
     "register",
     "register_codec",
 ]

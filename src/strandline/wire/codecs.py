@@ -13,6 +13,8 @@ are little-endian. Every element has exactly one form, so equal values have equa
 ``sequence``  ``UINT`` number of elements, then the elements
 ``pair``      the two elements
 ``enum``      ``UINT``: the member's number
+``flags``     ``UINT``: the sum of the flags that are set
+``FLOAT``     8 bytes, IEEE 754; never NaN or infinite, and zero without a sign
 ============  ==================================================================================
 
 A reader checks every length against what is left before it takes anything, so a flipped bit gives
@@ -21,9 +23,11 @@ A reader checks every length against what is left before it takes anything, so a
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntFlag
+from math import copysign, isfinite
 from typing import Any, Generic, TypeVar
 
 from strandline.errors import CorruptData, InvalidInput
@@ -31,6 +35,7 @@ from strandline.errors import CorruptData, InvalidInput
 T = TypeVar("T")
 U = TypeVar("U")
 E = TypeVar("E", bound=Enum)
+F = TypeVar("F", bound=IntFlag)
 
 MAX_VARINT_BYTES = 10
 
@@ -125,9 +130,13 @@ def _write_bool(out: bytearray, value: bool) -> None:
 
 
 def _read_bool(reader: Reader) -> bool:
-    byte = reader.take(1)[0]
+    position = reader.position
+    if position >= reader.end:
+        raise reader.corrupt("the record ends before a yes or no")
+    byte = reader.data[position]
     if byte > 1:
         raise reader.corrupt(f"{byte} where a yes or no belongs")
+    reader.position = position + 1
     return byte == 1
 
 
@@ -148,37 +157,62 @@ def _write_text(out: bytearray, value: str) -> None:
             f"{value[:80]!r} is no text: character {error.start} is half of a surrogate pair; "
             "send whole characters"
         ) from None
-    write_uint(out, len(data))
+    if len(data) < 0x80:
+        out.append(len(data))
+    else:
+        write_uint(out, len(data))
     out += data
 
 
 def _read_text(reader: Reader) -> str:
-    data = reader.take(reader.uint())
+    count = reader.uint()
+    start = reader.position
+    end = start + count
+    if end > reader.end:
+        raise reader.corrupt(f"{count} bytes announced, {reader.end - start} left")
+    reader.position = end
     try:
-        return data.decode()
+        return reader.data[start:end].decode()
     except UnicodeDecodeError as error:
         raise reader.corrupt(f"text that is not UTF-8 ({error.reason})") from None
 
+
+def _write_float(out: bytearray, value: float) -> None:
+    if not isfinite(value):
+        raise InvalidInput(f"{value} is no number that can be stored; send a finite one")
+    out += _FLOAT64.pack(value + 0.0)  # −0.0 equals 0.0, so both have the bytes of 0.0
+
+
+def _read_float(reader: Reader) -> float:
+    value: float = _FLOAT64.unpack(reader.take(8))[0]
+    if not isfinite(value) or (value == 0 and copysign(1, value) < 0):
+        raise reader.corrupt(f"{value} where a finite number belongs")
+    return value
+
+
+_FLOAT64 = struct.Struct("<d")
 
 UINT: Codec[int] = Codec(write_uint, Reader.uint)
 SINT: Codec[int] = Codec(_write_sint, _read_sint)
 BOOL: Codec[bool] = Codec(_write_bool, _read_bool)
 TEXT: Codec[str] = Codec(_write_text, _read_text)
 BYTES: Codec[bytes] = Codec(_write_bytes, _read_bytes)
+FLOAT: Codec[float] = Codec(_write_float, _read_float)
 
 
 def optional(element: Codec[T]) -> Codec[T | None]:
     """``element`` or None."""
+    put, take = element.write, element.read
 
     def write(out: bytearray, value: T | None) -> None:
         if value is None:
             out.append(0)
         else:
             out.append(1)
-            element.write(out, value)
+            put(out, value)
 
     def read(reader: Reader) -> T | None:
-        return element.read(reader) if _read_bool(reader) else None
+        return take(reader) if _read_bool(reader) else None
 
     return Codec(write, read)
 
@@ -236,5 +270,32 @@ def enum(members: type[E]) -> Codec[E]:
     return Codec(lambda out, value: write_uint(out, value.value), read)
 
 
+def flags(members: type[F]) -> Codec[F]:
+    """Any of the flags of ``members``, as the sum of their numbers."""
+    known = ~members(0)
+
+    def read(reader: Reader) -> F:
+        number = reader.uint()
+        if number & ~known.value:
+            raise reader.corrupt(f"{number}, which holds more than {members.__name__} has")
+        return members(number)
+
+    return Codec(lambda out, value: write_uint(out, value.value), read)
+
+
+def _write_no_parent(out: bytearray, value: object) -> None:
+    out.append(0)
+
+
+def _read_no_parent(reader: Reader) -> None:
+    if reader.uint() != 0:
+        raise reader.corrupt("a parent where there is none")
+
+
+NO_PARENT: Codec[object] = Codec(_write_no_parent, _read_no_parent)
+"""The place of the parent's id in an object that has none: always 0."""
+
+OPTIONAL_TEXT = optional(TEXT)
+IDS = sequence(UINT)
 PROPERTIES = sequence(pair(TEXT, TEXT))
 """A sorted text map."""

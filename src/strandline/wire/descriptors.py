@@ -1,216 +1,213 @@
-"""The formats of the model's objects, and of the fence token.
+"""The formats of databases, schemas, tables, views, functions and zones.
 
 The layout of every object that has an id begins with id, id of the parent (0 where there is none)
 and name; that of every other object with its name. So these are read out of a record without
 decoding the rest (`strandline.wire.stored`).
+
+Where a version only adds to the one before, its layout is that one and more: what it adds has the
+defaults of the class when an older record is read.
 """
 
 from __future__ import annotations
 
-from strandline.fencing import FenceToken
-from strandline.model.bookkeeping import ConfigEntry, FenceEntry, IdAllocator
+from dataclasses import replace
+from typing import Any
+
 from strandline.model.descriptors import (
     ColumnDescriptor,
     ConsistencyMode,
     DatabaseDescriptor,
+    FunctionDescriptor,
     PrincipalType,
     SchemaDescriptor,
     SchemaVersion,
     StorageFormat,
+    SystemViewDescriptor,
+    SystemViewKind,
     TableDescriptor,
     TableKind,
     ViewDescriptor,
     ZoneDescriptor,
+    default_quorum,
 )
 from strandline.wire.codecs import (
     BOOL,
+    FLOAT,
+    IDS,
+    NO_PARENT,
+    OPTIONAL_TEXT,
     PROPERTIES,
-    SINT,
     TEXT,
     UINT,
-    Codec,
-    Reader,
     enum,
     optional,
     pair,
     sequence,
-    triple,
-    write_uint,
 )
-from strandline.wire.registry import nested, nested_list, register
-from strandline.wire.types import DATA_TYPE
+from strandline.wire.privileges import GRANTS
+from strandline.wire.registry import Fields, nested, nested_list, register
 
-_OPTIONAL_TEXT = optional(TEXT)
-_IDS = sequence(UINT)
-
-
-def _no_parent(out: bytearray, value: object) -> None:
-    write_uint(out, 0)
-
-
-def _read_no_parent(reader: Reader) -> None:
-    if reader.uint() != 0:
-        raise reader.corrupt("a parent where there is none")
-
-
-_NO_PARENT: Codec[None] = Codec(_no_parent, _read_no_parent)
+_DATABASE_1: Fields = (("id", UINT), ("__class__", NO_PARENT), ("name", TEXT), ("owner", TEXT))
 
 register(
     DatabaseDescriptor,
     type_id=10,
     version=1,
     since="0.1.0",
-    fields=[("id", UINT), ("__class__", _NO_PARENT), ("name", TEXT), ("owner", TEXT)],
+    fields=_DATABASE_1,
     build=lambda id_, _, name, owner: DatabaseDescriptor(id_, name, owner),
 )
 register(
+    DatabaseDescriptor,
+    type_id=10,
+    version=2,
+    since="0.2.0",
+    fields=[*_DATABASE_1, ("privileges", GRANTS)],
+    build=lambda id_, _, *rest: DatabaseDescriptor(id_, *rest),
+)
+
+_SCHEMA_1: Fields = (
+    ("id", UINT),
+    ("database_id", UINT),
+    ("name", TEXT),
+    ("owner", TEXT),
+    ("owner_type", enum(PrincipalType)),
+    ("comment", OPTIONAL_TEXT),
+    ("location", TEXT),
+    ("properties", PROPERTIES),
+)
+
+register(SchemaDescriptor, type_id=11, version=1, since="0.1.0", fields=_SCHEMA_1)
+register(
     SchemaDescriptor,
     type_id=11,
-    version=1,
-    since="0.1.0",
-    fields=[
-        ("id", UINT),
-        ("database_id", UINT),
-        ("name", TEXT),
-        ("owner", TEXT),
-        ("owner_type", enum(PrincipalType)),
-        ("comment", _OPTIONAL_TEXT),
-        ("location", TEXT),
-        ("properties", PROPERTIES),
-    ],
+    version=2,
+    since="0.2.0",
+    fields=[*_SCHEMA_1, ("privileges", GRANTS)],
 )
-register(
-    ColumnDescriptor,
-    type_id=15,
-    version=1,
-    since="0.1.0",
-    fields=[
-        ("id", UINT),
-        ("name", TEXT),
-        ("type", DATA_TYPE),
-        ("nullable", BOOL),
-        ("comment", _OPTIONAL_TEXT),
-        ("default", _OPTIONAL_TEXT),
-        ("metadata", TEXT),
-    ],
+
+_TABLE_1: Fields = (
+    ("id", UINT),
+    ("schema_id", UINT),
+    ("name", TEXT),
+    ("owner", TEXT),
+    ("kind", enum(TableKind)),
+    ("transactional", BOOL),
+    ("provider", TEXT),
+    ("schema_versions", nested_list(SchemaVersion)),
+    ("next_column_id", UINT),
+    ("zone_id", UINT),
+    ("partition_columns", IDS),
+    ("primary_key", IDS),
+    ("colocation", IDS),
+    ("storage", nested(StorageFormat)),
+    ("location", OPTIONAL_TEXT),
+    ("properties", PROPERTIES),
+    ("comment", OPTIONAL_TEXT),
+    ("created", UINT),
 )
-register(
-    SchemaVersion,
-    type_id=16,
-    version=1,
-    since="0.1.0",
-    fields=[("number", UINT), ("columns", nested_list(ColumnDescriptor))],
-)
-register(
-    StorageFormat,
-    type_id=17,
-    version=1,
-    since="0.1.0",
-    fields=[
-        ("input_format", _OPTIONAL_TEXT),
-        ("output_format", _OPTIONAL_TEXT),
-        ("serde", _OPTIONAL_TEXT),
-        ("serde_name", _OPTIONAL_TEXT),
-        ("serde_properties", PROPERTIES),
-        ("compressed", BOOL),
-        ("buckets", SINT),
-        ("bucket_columns", sequence(TEXT)),
-        ("sort_columns", sequence(pair(TEXT, UINT))),
-        ("properties", PROPERTIES),
-        ("hive_columns", optional(sequence(triple(TEXT, TEXT, _OPTIONAL_TEXT)))),
-    ],
-)
+
+register(TableDescriptor, type_id=12, version=1, since="0.1.0", fields=_TABLE_1)
 register(
     TableDescriptor,
     type_id=12,
-    version=1,
-    since="0.1.0",
+    version=2,
+    since="0.2.0",
     fields=[
-        ("id", UINT),
-        ("schema_id", UINT),
-        ("name", TEXT),
-        ("owner", TEXT),
-        ("kind", enum(TableKind)),
-        ("transactional", BOOL),
-        ("provider", TEXT),
-        ("schema_versions", nested_list(SchemaVersion)),
-        ("next_column_id", UINT),
-        ("zone_id", UINT),
-        ("partition_columns", _IDS),
-        ("primary_key", _IDS),
-        ("colocation", _IDS),
-        ("storage", nested(StorageFormat)),
-        ("location", _OPTIONAL_TEXT),
-        ("properties", PROPERTIES),
-        ("comment", _OPTIONAL_TEXT),
-        ("created", UINT),
+        *_TABLE_1,
+        ("privileges", GRANTS),
+        ("primary_key_index", UINT),
+        ("storage_profile", TEXT),
+        ("stale_rows_fraction", FLOAT),
+        ("min_stale_rows", UINT),
     ],
 )
+
+_VIEW_1: Fields = (
+    ("id", UINT),
+    ("schema_id", UINT),
+    ("name", TEXT),
+    ("owner", TEXT),
+    ("columns", nested_list(ColumnDescriptor)),
+    ("original_text", TEXT),
+    ("expanded_text", TEXT),
+    ("storage", nested(StorageFormat)),
+    ("properties", PROPERTIES),
+    ("comment", OPTIONAL_TEXT),
+    ("created", UINT),
+)
+
+register(ViewDescriptor, type_id=13, version=1, since="0.1.0", fields=_VIEW_1)
 register(
     ViewDescriptor,
     type_id=13,
+    version=2,
+    since="0.2.0",
+    fields=[*_VIEW_1, ("privileges", GRANTS)],
+)
+register(
+    SystemViewDescriptor,
+    type_id=52,
     version=1,
-    since="0.1.0",
+    since="0.2.0",
     fields=[
         ("id", UINT),
         ("schema_id", UINT),
         ("name", TEXT),
         ("owner", TEXT),
         ("columns", nested_list(ColumnDescriptor)),
-        ("original_text", TEXT),
-        ("expanded_text", TEXT),
-        ("storage", nested(StorageFormat)),
-        ("properties", PROPERTIES),
-        ("comment", _OPTIONAL_TEXT),
-        ("created", UINT),
+        ("kind", enum(SystemViewKind)),
+        ("privileges", GRANTS),
     ],
+)
+register(
+    FunctionDescriptor,
+    type_id=51,
+    version=1,
+    since="0.2.0",
+    fields=[
+        ("id", UINT),
+        ("schema_id", UINT),
+        ("name", TEXT),
+        ("owner", TEXT),
+        ("class_name", TEXT),
+        ("owner_type", enum(PrincipalType)),
+        ("resources", sequence(pair(TEXT, TEXT))),
+        ("created", UINT),
+        ("privileges", GRANTS),
+    ],
+)
+
+_ZONE_1: Fields = (
+    ("id", UINT),
+    ("__class__", NO_PARENT),
+    ("name", TEXT),
+    ("owner", TEXT),
+    ("partitions", UINT),
+    ("replicas", optional(UINT)),
+    ("node_filter", TEXT),
+    ("storage_profiles", sequence(TEXT)),
+    ("storage_location", OPTIONAL_TEXT),
+    ("auto_adjust_scale_up", optional(UINT)),
+    ("auto_adjust_scale_down", optional(UINT)),
+    ("consistency_mode", enum(ConsistencyMode)),
+)
+
+
+def _zone_of_version_1(id_: int, _: None, *rest: Any) -> ZoneDescriptor:  # Any: field values
+    """Before there were quorums, every zone had the default one for its replicas."""
+    zone = ZoneDescriptor(id_, *rest)
+    return replace(zone, quorum_size=default_quorum(zone.replicas))
+
+
+register(
+    ZoneDescriptor, type_id=14, version=1, since="0.1.0", fields=_ZONE_1, build=_zone_of_version_1
 )
 register(
     ZoneDescriptor,
     type_id=14,
-    version=1,
-    since="0.1.0",
-    fields=[
-        ("id", UINT),
-        ("__class__", _NO_PARENT),
-        ("name", TEXT),
-        ("owner", TEXT),
-        ("partitions", UINT),
-        ("replicas", optional(UINT)),
-        ("node_filter", TEXT),
-        ("storage_profiles", sequence(TEXT)),
-        ("storage_location", _OPTIONAL_TEXT),
-        ("auto_adjust_scale_up", optional(UINT)),
-        ("auto_adjust_scale_down", optional(UINT)),
-        ("consistency_mode", enum(ConsistencyMode)),
-    ],
+    version=2,
+    since="0.2.0",
+    fields=[*_ZONE_1, ("quorum_size", UINT), ("privileges", GRANTS)],
     build=lambda id_, _, *rest: ZoneDescriptor(id_, *rest),
-)
-register(
-    IdAllocator,
-    type_id=20,
-    version=1,
-    since="0.1.0",
-    fields=[("name", TEXT), ("next_id", UINT)],
-)
-register(
-    ConfigEntry,
-    type_id=21,
-    version=1,
-    since="0.1.0",
-    fields=[("name", TEXT), ("value", TEXT)],
-)
-register(
-    FenceEntry,
-    type_id=22,
-    version=1,
-    since="0.1.0",
-    fields=[("name", TEXT), ("deploy_generation", UINT), ("epoch", UINT)],
-)
-register(
-    FenceToken,
-    type_id=5,
-    version=1,
-    since="0.1.0",
-    fields=[("deploy_generation", UINT), ("epoch", UINT)],
 )

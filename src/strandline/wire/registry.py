@@ -26,14 +26,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from strandline.errors import CorruptData, IncompatibleFormat
+from strandline.errors import CorruptData, IncompatibleFormat, InvalidInput
 from strandline.wire.codecs import Codec, Reader, write_uint
 
 PROTOCOL = 1
 MAX_FORMAT_VERSION = (1 << 21) - 1
+_PROTOCOL_BYTES = 2
+_PROTOCOL_MARK = PROTOCOL.to_bytes(_PROTOCOL_BYTES, "little")
+_HEADER_BYTES = 3
+"""Of a header whose version is below 128: all there are, and looked up as they are."""
+_HEAD_BYTES = _PROTOCOL_BYTES + _HEADER_BYTES
 
 T = TypeVar("T")
 
@@ -55,6 +61,7 @@ class Format:
 
 _by_type: dict[type[Any], list[Format]] = {}
 _by_id: dict[int, list[Format]] = {}
+_by_header: dict[bytes, Format] = {}
 
 
 def formats() -> tuple[Format, ...]:
@@ -82,22 +89,33 @@ def register(
     get = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
     writers = [codec.write for codec in codecs]
     readers = [codec.read for codec in codecs]
+    make = build or (of if _in_order(of, names) else _by_name(of, names))
 
     def write(out: bytearray, value: T) -> None:
         for put, part in zip(writers, get(value), strict=True):
             put(out, part)
 
     def read(reader: Reader) -> T:
-        values = [take(reader) for take in readers]
-        return build(*values) if build else of(**dict(zip(names, values, strict=True)))
+        return make(*[take(reader) for take in readers])
 
     register_codec(of, type_id=type_id, version=version, since=since, codec=Codec(write, read))
+
+
+def _in_order(of: type[Any], names: Sequence[str]) -> bool:
+    """Whether ``names`` are the first parameters of the constructor of ``of``, by position."""
+    parameters = signature(of).parameters.values()
+    by_position = [one.name for one in parameters if one.kind is not one.KEYWORD_ONLY]
+    return by_position[: len(names)] == list(names)
+
+
+def _by_name(of: Callable[..., T], names: Sequence[str]) -> Callable[..., T]:
+    return lambda *values: of(**dict(zip(names, values, strict=True)))
 
 
 def register_codec(of: type[T], *, type_id: int, version: int, since: str, codec: Codec[T]) -> None:
     """Register a layout that is not a list of fields; see `register`."""
     versions = _by_id.setdefault(type_id, [])
-    if not 1 <= version <= MAX_FORMAT_VERSION or not 0 < type_id < 1 << 16 or not since:
+    if not 1 <= version <= MAX_FORMAT_VERSION or not 0 < type_id < 1 << 16 or not since.strip():
         raise ValueError(f"format {type_id}.{version} since {since!r} of {of.__name__}")
     if versions and versions[-1].of is not of:
         raise ValueError(f"type id {type_id} belongs to {versions[-1].of.__name__}")
@@ -109,8 +127,10 @@ def register_codec(of: type[T], *, type_id: int, version: int, since: str, codec
         )
     header = bytearray(type_id.to_bytes(2, "little"))
     write_uint(header, version)
-    versions.append(Format(type_id, version, since, of, bytes(header), codec.write, codec.read))
+    added = Format(type_id, version, since, of, bytes(header), codec.write, codec.read)
+    versions.append(added)
     _by_type[of] = versions
+    _by_header[added.header] = added
 
 
 def _newest(of: type[Any]) -> Format:
@@ -121,6 +141,11 @@ def _newest(of: type[Any]) -> Format:
 
 
 def _read_header(reader: Reader) -> Format:
+    position = reader.position
+    found = _by_header.get(reader.data[position : position + _HEADER_BYTES])
+    if found is not None:
+        reader.position = position + _HEADER_BYTES
+        return found
     type_id = reader.fixed16()
     start = reader.position
     version = reader.uint()
@@ -143,6 +168,9 @@ def _read_header(reader: Reader) -> Format:
 
 def open_record(data: bytes) -> tuple[Format, Reader]:
     """Read the head of a record; the reader then stands at the payload."""
+    known = _by_header.get(data[_PROTOCOL_BYTES:_HEAD_BYTES])
+    if known is not None and data.startswith(_PROTOCOL_MARK):
+        return known, Reader(data, _HEAD_BYTES)
     reader = Reader(data)
     protocol = reader.fixed16()
     if protocol != PROTOCOL:
@@ -155,7 +183,7 @@ def open_record(data: bytes) -> tuple[Format, Reader]:
 def encode(value: object) -> bytes:
     """The record of ``value``, in the newest format of its type."""
     newest = _newest(type(value))
-    out = bytearray(PROTOCOL.to_bytes(2, "little"))
+    out = bytearray(_PROTOCOL_MARK)
     out += newest.header
     newest.write(out, value)
     return bytes(out)
@@ -169,7 +197,10 @@ def decode(data: bytes, of: type[T]) -> T:
     found, reader = open_record(data)
     if found.of is not of:
         raise CorruptData(f"a {found.of.__name__} record where a {of.__name__} belongs")
-    value: T = found.read(reader)
+    try:
+        value: T = found.read(reader)
+    except InvalidInput as error:  # the class itself refuses its fields
+        raise reader.corrupt(f"a {of.__name__} that cannot be ({error.message})") from None
     reader.finish()
     return value
 

@@ -13,6 +13,7 @@
     72        map: key tree, value tree, value contains null
     73        struct: number of fields, then for each: name, tree, nullable, optional comment,
               metadata, field id + 1 (0 where none is assigned)
+    74, 75    geometry, geography: optional number of the reference system (since version 2)
 
 Tags never change their meaning; a new type takes the next free tag in a new format version.
 """
@@ -25,7 +26,16 @@ from typing import Any
 from strandline.errors import InvalidType
 from strandline.model import types as t
 from strandline.model.types import DataType
-from strandline.wire.codecs import BOOL, TEXT, UINT, Codec, Reader, optional, write_uint
+from strandline.wire.codecs import (
+    BOOL,
+    OPTIONAL_TEXT,
+    TEXT,
+    UINT,
+    Codec,
+    Reader,
+    optional,
+    write_uint,
+)
 from strandline.wire.registry import nested, register
 
 _ATOMIC_TAGS: dict[t.AtomicType, int] = {
@@ -45,87 +55,94 @@ _ATOMIC_TAGS: dict[t.AtomicType, int] = {
     t.VOID: 14,
 }
 _ATOMIC = {tag: data_type for data_type, tag in _ATOMIC_TAGS.items()}
-_OPTIONAL_TEXT = optional(TEXT)
 _STRUCT = 73
-
-
-def _write(out: bytearray, value: DataType) -> None:
-    if isinstance(value, t.AtomicType):
-        out.append(_ATOMIC_TAGS[value])
-        return
-    tag, fields = _PARAMETERS[type(value)]
-    out.append(tag)
-    if isinstance(value, t.StructType):
-        _write_fields(out, value.fields)
-        return
-    for name, codec in fields:
-        codec.write(out, getattr(value, name))
-
-
-def _read(reader: Reader) -> DataType:
-    tag = reader.uint()
-    if tag in _ATOMIC:
-        return _ATOMIC[tag]
-    try:
-        make = _MAKERS[tag]
-    except KeyError:
-        raise reader.corrupt(f"data type {tag} is unknown") from None
-    try:
-        return make(reader)
-    except (InvalidType, RecursionError) as error:
-        raise reader.corrupt(f"a data type that cannot be ({error})") from None
-
-
-def _write_fields(out: bytearray, fields: tuple[t.StructField, ...]) -> None:
-    write_uint(out, len(fields))
-    for one in fields:
-        TEXT.write(out, one.name)
-        _write(out, one.type)
-        BOOL.write(out, one.nullable)
-        _OPTIONAL_TEXT.write(out, one.comment)
-        TEXT.write(out, one.metadata)
-        write_uint(out, 0 if one.field_id is None else one.field_id + 1)
-
-
-def _read_field(reader: Reader) -> t.StructField:
-    name, data_type, nullable = TEXT.read(reader), _read(reader), BOOL.read(reader)
-    comment, metadata, number = _OPTIONAL_TEXT.read(reader), TEXT.read(reader), reader.uint()
-    return t.StructField(
-        name, data_type, nullable, comment, metadata, number - 1 if number else None
-    )
-
-
-def _read_struct(reader: Reader) -> DataType:
-    count = reader.uint()
-    if count > reader.end - reader.position:
-        raise reader.corrupt(f"{count} fields announced")
-    return t.StructType(tuple([_read_field(reader) for _ in range(count)]))
-
-
-_TREE: Codec[DataType] = Codec(_write, _read)
+_TYPE_ID = 18
 
 _Fields = tuple[tuple[str, Codec[Any]], ...]  # each parameter has a codec of its own type
+_Parameters = dict[type, tuple[int, _Fields]]  # tag and parameters, by class of the type
 
-_PARAMETERS: dict[type, tuple[int, _Fields]] = {
+_SCALARS_1: _Parameters = {
     t.DecimalType: (64, (("precision", UINT), ("scale", UINT))),
-    t.StringType: (65, (("collation", _OPTIONAL_TEXT),)),
+    t.StringType: (65, (("collation", OPTIONAL_TEXT),)),
     t.CharType: (66, (("length", UINT),)),
     t.VarcharType: (67, (("length", UINT),)),
     t.TimeType: (68, (("precision", UINT),)),
     t.YearMonthIntervalType: (69, (("start", TEXT), ("end", TEXT))),
     t.DayTimeIntervalType: (70, (("start", TEXT), ("end", TEXT))),
-    t.ArrayType: (71, (("element", _TREE), ("contains_null", BOOL))),
-    t.MapType: (72, (("key", _TREE), ("value", _TREE), ("value_contains_null", BOOL))),
-    t.StructType: (_STRUCT, ()),
 }
+_SCALARS_2: _Parameters = {
+    **_SCALARS_1,
+    t.GeometryType: (74, (("srid", optional(UINT)),)),
+    t.GeographyType: (75, (("srid", optional(UINT)),)),
+}
+
+
+class _Trees:
+    """The trees over the scalar types of one version of the format."""
+
+    def __init__(self, scalars: _Parameters) -> None:
+        self.codec: Codec[DataType] = Codec(self.write, self.read)
+        tree = self.codec
+        self._parameters: _Parameters = {
+            **scalars,
+            t.ArrayType: (71, (("element", tree), ("contains_null", BOOL))),
+            t.MapType: (72, (("key", tree), ("value", tree), ("value_contains_null", BOOL))),
+            t.StructType: (_STRUCT, ()),
+        }
+        self._makers = {tag: _maker(of, fields) for of, (tag, fields) in self._parameters.items()}
+        self._makers[_STRUCT] = self._read_struct
+
+    def write(self, out: bytearray, value: DataType) -> None:
+        if isinstance(value, t.AtomicType):
+            out.append(_ATOMIC_TAGS[value])
+            return
+        tag, fields = self._parameters[type(value)]
+        out.append(tag)
+        if isinstance(value, t.StructType):
+            self._write_fields(out, value.fields)
+            return
+        for name, codec in fields:
+            codec.write(out, getattr(value, name))
+
+    def read(self, reader: Reader) -> DataType:
+        tag = reader.uint()
+        if tag in _ATOMIC:
+            return _ATOMIC[tag]
+        try:
+            make = self._makers[tag]
+        except KeyError:
+            raise reader.corrupt(f"data type {tag} is unknown") from None
+        try:
+            return make(reader)
+        except (InvalidType, RecursionError) as error:
+            raise reader.corrupt(f"a data type that cannot be ({error})") from None
+
+    def _write_fields(self, out: bytearray, fields: tuple[t.StructField, ...]) -> None:
+        write_uint(out, len(fields))
+        for one in fields:
+            TEXT.write(out, one.name)
+            self.write(out, one.type)
+            BOOL.write(out, one.nullable)
+            OPTIONAL_TEXT.write(out, one.comment)
+            TEXT.write(out, one.metadata)
+            write_uint(out, 0 if one.field_id is None else one.field_id + 1)
+
+    def _read_field(self, reader: Reader) -> t.StructField:
+        name, data_type, nullable = TEXT.read(reader), self.read(reader), BOOL.read(reader)
+        comment, metadata, number = OPTIONAL_TEXT.read(reader), TEXT.read(reader), reader.uint()
+        return t.StructField(
+            name, data_type, nullable, comment, metadata, number - 1 if number else None
+        )
+
+    def _read_struct(self, reader: Reader) -> DataType:
+        count = reader.uint()
+        if count > reader.end - reader.position:
+            raise reader.corrupt(f"{count} fields announced")
+        return t.StructType(tuple([self._read_field(reader) for _ in range(count)]))
 
 
 def _maker(of: Callable[..., DataType], fields: _Fields) -> Callable[[Reader], DataType]:
     return lambda reader: of(*[codec.read(reader) for _, codec in fields])
-
-
-_MAKERS = {tag: _maker(of, fields) for of, (tag, fields) in _PARAMETERS.items()}
-_MAKERS[_STRUCT] = _read_struct
 
 
 class TypeTree:
@@ -136,14 +153,74 @@ class TypeTree:
     def __init__(self, root: DataType) -> None:
         self.root = root
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TypeTree) and self.root == other.root
 
-register(TypeTree, type_id=18, version=1, since="0.1.0", fields=[("root", _TREE)])
+    def __hash__(self) -> int:
+        return hash(self.root)
+
+
+_TREES = {1: ("0.1.0", _Trees(_SCALARS_1).codec), 2: ("0.2.0", _Trees(_SCALARS_2).codec)}
+
+for _version, (_since, _tree) in _TREES.items():
+    register(TypeTree, type_id=_TYPE_ID, version=_version, since=_since, fields=[("root", _tree)])
+
+_NESTED = nested(TypeTree)
+
+
+def _nested_bytes(value: DataType, version: int) -> bytes:
+    out = bytearray((*_TYPE_ID.to_bytes(2, "little"), version))
+    _TREES[version][1].write(out, value)
+    return bytes(out)
+
+
+# Nearly all columns are of a type without parameters, a plain string or a decimal. Their bytes are
+# looked up and not put together, and their types found by their bytes.
+_NEWEST = max(_TREES)
+_STRING_KEY = "string"
+_DECIMALS = [
+    t.DecimalType(precision, scale)
+    for precision in range(1, t.MAX_DECIMAL_PRECISION + 1)
+    for scale in range(precision + 1)
+]
+_COMMON: dict[str | tuple[int, int], DataType] = dict(
+    [
+        *t.ATOMIC_TYPES.items(),
+        (_STRING_KEY, t.STRING),
+        *(((one.precision, one.scale), one) for one in _DECIMALS),
+    ]
+)
+_COMMON_BYTES = {key: _nested_bytes(value, _NEWEST) for key, value in _COMMON.items()}
+_COMMON_TYPES = {
+    _nested_bytes(value, version): value for value in _COMMON.values() for version in _TREES
+}
+_TAG_AT = len(_COMMON_BYTES[t.INT.name]) - 1
+_LENGTHS = {data[_TAG_AT]: len(data) for data in _COMMON_TYPES}
+"""Of the bytes of a common type, by its tag."""
 
 
 def _write_tree(out: bytearray, value: DataType) -> None:
-    _NESTED.write(out, TypeTree(value))
+    if type(value) is t.AtomicType:
+        out += _COMMON_BYTES[value.name]
+    elif value is t.STRING:
+        out += _COMMON_BYTES[_STRING_KEY]
+    elif type(value) is t.DecimalType:
+        out += _COMMON_BYTES[value.precision, value.scale]
+    else:
+        _NESTED.write(out, TypeTree(value))
 
 
-_NESTED = nested(TypeTree)
-DATA_TYPE = Codec(_write_tree, lambda reader: _NESTED.read(reader).root)
+def _read_tree(reader: Reader) -> DataType:
+    start, data = reader.position, reader.data
+    tag_at = start + _TAG_AT
+    if tag_at < reader.end:
+        end = start + _LENGTHS.get(data[tag_at], 0)
+        found = _COMMON_TYPES.get(data[start:end])
+        if found is not None:
+            reader.position = end
+            return found
+    return _NESTED.read(reader).root
+
+
+DATA_TYPE = Codec(_write_tree, _read_tree)
 """A data type as a nested object."""

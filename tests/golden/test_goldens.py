@@ -1,0 +1,89 @@
+"""What a release wrote is frozen: these bytes are read, and written again, by every later one."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import strandline
+from strandline.durable.collections import COLLECTIONS
+from strandline.durable.contents import EMPTY
+from strandline.durable.transaction import Transaction
+from strandline.durable.update import Change
+from strandline.wire import registry, types
+from strandline.wire.recent import RECENT
+from strandline.wire.registry import decode, encode, formats
+from tests.golden import goldens_0_1_0, goldens_0_2_0
+from tests.golden.layout import nested
+
+RELEASES = {"0.1.0": goldens_0_1_0.GOLDENS, "0.2.0": goldens_0_2_0.GOLDENS}
+GOLDENS = [
+    pytest.param(release, value, data, id=f"{release} {type(value).__name__} {number}")
+    for release, goldens in RELEASES.items()
+    for number, (value, data) in enumerate(goldens)
+]
+BY_CLASS = {one.of: one for one in COLLECTIONS.values()}
+OBJECTS = [
+    pytest.param(value, data, id=type(value).__name__)
+    for value, data in goldens_0_1_0.GOLDENS
+    if type(value) in BY_CLASS
+]
+
+
+@contextmanager
+def writing_as(release: str) -> Iterator[None]:
+    """As if no format had come after ``release``, so that nested objects too are of then."""
+    names = list(RELEASES)
+    known = names[: names.index(release) + 1]
+    pinned = {
+        of: held
+        for of, versions in registry._by_type.items()
+        if (held := [one for one in versions if one.since in known])
+    }
+    version = len(pinned[types.TypeTree])
+    common = {key: nested(18, version, data[3:]) for key, data in types._COMMON_BYTES.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_by_type", pinned)
+        patch.setattr(types, "_COMMON_BYTES", common)
+        yield
+
+
+@pytest.mark.parametrize(("release", "value", "data"), GOLDENS)
+def test_an_object_is_exactly_its_golden_bytes_in_both_directions(
+    release: str, value: object, data: bytes
+) -> None:
+    assert decode(data, type(value)) == value
+    with writing_as(release):
+        assert encode(value) == data
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_format_of_a_release_has_golden_bytes(release: str) -> None:
+    for module in pkgutil.walk_packages(strandline.__path__, "strandline."):
+        if not module.name.startswith(("strandline.spark", "strandline.cli.demo")):
+            importlib.import_module(module.name)
+    covered = {(data[2] | data[3] << 8, data[4]) for _, data in RELEASES[release]}
+    written = {(one.type_id, one.version) for one in formats() if one.since == release}
+    assert written == covered
+    assert {one.since for one in formats()} <= RELEASES.keys()
+
+
+@pytest.mark.parametrize(("value", "data"), OBJECTS)
+def test_what_the_first_release_wrote_keeps_its_bytes_until_it_changes(
+    value: object, data: bytes
+) -> None:
+    kind = BY_CLASS[type(value)]
+    RECENT.forget()
+    stored = kind.stored(data)
+    key = kind.key(stored)
+    contents = EMPTY.apply([Change(kind.kind, key, None, data)])
+    transaction = Transaction(1, contents)
+    with transaction.entry("touch", {}):
+        transaction.put(stored.value)
+    assert transaction.entries == []
+    assert contents.dump() == ((kind.kind, (data,)),)
+    assert kind.stored(contents.dump()[0][1][0]).value == value

@@ -1,0 +1,173 @@
+"""Every registered format: round trips, truncated records, flipped bits."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from strandline.durable import chunks  # registers its format
+from strandline.durable.collections import APPEND_ONLY, COLLECTIONS, Collection
+from strandline.errors import CorruptData, IncompatibleFormat, InvalidInput
+from strandline.metastore.store import notifications, rows  # register theirs
+from strandline.model import descriptors as d
+from strandline.model.bookkeeping import TimestampEntry
+from strandline.model.privileges import Privilege, SystemPrivilege
+from strandline.wire import decode, encode, formats
+from tests.golden import goldens_0_1_0, goldens_0_2_0
+from tests.wire.value_strategies import values
+
+REGISTERED_HERE = (chunks, notifications, rows)
+CLASSES = sorted({one.of for one in formats()}, key=lambda of: of.__name__)
+GOLDENS = [
+    pytest.param(value, data, id=f"{type(value).__name__} {data[4]} {number}")
+    for number, (value, data) in enumerate(goldens_0_1_0.GOLDENS + goldens_0_2_0.GOLDENS)
+]
+TYPED = (CorruptData, IncompatibleFormat)
+ROUND_TRIPS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+TABLE = next(v for v, _ in goldens_0_2_0.CATALOG if isinstance(v, d.TableDescriptor))
+DATABASE = d.DatabaseDescriptor(1, "hive", "ann")
+
+
+@pytest.mark.parametrize("of", CLASSES, ids=lambda of: of.__name__)
+@ROUND_TRIPS
+@given(data=st.data())
+def test_every_class_reads_back_what_it_wrote(of: type[Any], data: st.DataObject) -> None:
+    value = data.draw(values(of))
+    record = encode(value)
+    found = decode(record, of)
+    assert found == value
+    assert encode(found) == record
+
+
+@pytest.mark.parametrize(("value", "data"), GOLDENS)
+def test_a_record_that_is_cut_anywhere_is_corrupt(value: object, data: bytes) -> None:
+    for length in range(len(data)):
+        with pytest.raises(TYPED):
+            decode(data[:length], type(value))
+    with pytest.raises(CorruptData, match="behind the end"):
+        decode(data + b"\x00", type(value))
+
+
+@pytest.mark.parametrize(("value", "data"), GOLDENS)
+def test_a_record_with_any_one_bit_flipped_is_refused_or_another_object(
+    value: object, data: bytes
+) -> None:
+    for spoiled in flipped(data):
+        try:
+            found = decode(spoiled, type(value))
+        except TYPED:
+            continue
+        assert found != value, spoiled.hex()
+
+
+@pytest.mark.parametrize("kind", COLLECTIONS.values(), ids=lambda kind: kind.kind)
+def test_what_finds_an_object_is_read_or_refused_whatever_bit_is_flipped(kind: Collection) -> None:
+    everything = goldens_0_1_0.CATALOG + goldens_0_2_0.CATALOG
+    data = next(data for value, data in everything if type(value) is kind.of)
+    for spoiled in (*flipped(data), *(data[:length] for length in range(len(data)))):
+        with suppress(*TYPED):
+            stored = kind.stored(spoiled)
+            assert kind.key(stored) is not None
+            assert stored.value is not None
+
+
+def flipped(data: bytes) -> list[bytes]:
+    """``data`` with each of its bits flipped in turn."""
+    found = []
+    for bit in range(8 * len(data)):
+        spoiled = bytearray(data)
+        spoiled[bit // 8] ^= 1 << bit % 8
+        found.append(bytes(spoiled))
+    return found
+
+
+@pytest.mark.parametrize("kind", COLLECTIONS.values(), ids=lambda kind: kind.kind)
+@ROUND_TRIPS
+@given(data=st.data())
+def test_every_kind_begins_with_what_finds_it(kind: Collection, data: st.DataObject) -> None:
+    value = data.draw(values(kind.of))
+    stored = kind.stored(encode(value))
+    assert stored.name == value.name
+    assert stored.id == (value.id if kind.has_id else 0)
+    assert stored.group == (getattr(value, kind.group) if kind.group else 0)
+    assert kind.stored_value(value) == stored
+    if kind.has_id:
+        names = [field.name for field in dataclasses.fields(kind.of)]
+        parent = names[1] if names[1].endswith("_id") else None
+        assert stored.parent == (getattr(value, parent) if parent else 0)
+
+
+def test_a_kind_is_one_class_and_no_class_is_two_kinds() -> None:
+    classes = [one.of for one in COLLECTIONS.values()]
+    classes += [one.of for one in APPEND_ONLY.values()]
+    assert len(classes) == len(set(classes))
+    assert {one.of for one in formats()} >= set(classes)
+
+
+@pytest.mark.parametrize("fraction", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_no_finite_number_is_neither_written_nor_read(fraction: float) -> None:
+    with pytest.raises(InvalidInput, match="finite"):
+        encode(dataclasses.replace(TABLE, stale_rows_fraction=fraction))
+
+
+@pytest.mark.parametrize(
+    "spoiled", ["000000000000f87f", "000000000000f07f", "000000000000f0ff", "0000000000000080"]
+)
+def test_floats_that_are_never_written_are_corrupt(spoiled: str) -> None:
+    data = encode(TABLE).replace(bytes.fromhex("000000000000d03f"), bytes.fromhex(spoiled))
+    with pytest.raises(CorruptData, match="finite number"):
+        decode(data, d.TableDescriptor)
+
+
+def test_zero_has_no_sign() -> None:
+    positive = dataclasses.replace(TABLE, stale_rows_fraction=0.0)
+    negative = dataclasses.replace(TABLE, stale_rows_fraction=-0.0)
+    assert encode(positive) == encode(negative)
+
+
+def test_a_privilege_that_this_program_does_not_know_is_corrupt() -> None:
+    data = encode(SystemPrivilege("1/2", 1, 2, Privilege(0)))
+    with pytest.raises(CorruptData, match="more than Privilege has"):
+        decode(data[:-1] + b"\x80\x20", SystemPrivilege)
+
+
+def test_a_parent_where_there_is_none_is_corrupt() -> None:
+    data = bytearray(encode(DATABASE))
+    data[6] = 5
+    with pytest.raises(CorruptData, match="a parent where there is none"):
+        decode(bytes(data), d.DatabaseDescriptor)
+
+
+def test_a_time_beyond_64_bits_is_not_written() -> None:
+    with pytest.raises(ValueError, match="64"):
+        encode(TimestampEntry("boot", 1 << 64))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "quorum"),
+    [(1, 1), (2, 2), (3, 2), (4, 2), (5, 3), (10, 3), (None, 3)],
+)
+def test_a_zone_of_the_first_release_has_the_default_quorum(
+    replicas: int | None, quorum: int
+) -> None:
+    zone, data = next(
+        (v, data) for v, data in goldens_0_1_0.CATALOG if isinstance(v, d.ZoneDescriptor)
+    )
+    before = b"\x00\x00\x01\x07default"  # no replicas, no node filter, one storage profile
+    after = before if replicas is None else bytes([1, replicas]) + before[1:]
+    assert data.count(before) == 1
+    found = decode(data.replace(before, after), d.ZoneDescriptor)
+    assert found == dataclasses.replace(zone, replicas=replicas, quorum_size=quorum)
+
+
+def test_what_later_versions_added_has_its_defaults_in_an_older_record() -> None:
+    data = next(data for v, data in goldens_0_1_0.CATALOG if isinstance(v, d.TableDescriptor))
+    table = decode(data, d.TableDescriptor)
+    assert (table.stale_rows_fraction, table.min_stale_rows) == (0.2, 500)
+    assert (table.privileges, table.primary_key_index, table.storage_profile) == ((), 0, "")
