@@ -2,25 +2,42 @@
 
 A collection is declared once, here; the state, the transaction, snapshots and dumps are driven by
 these declarations. ``scope`` names the namespace in which the name of an object is unique below its
-parent (tables and views share one). ``migratable`` is False where the shape can never change,
-because every release must be able to read it before it knows anything else. Append-only kinds have
-no key and no memory: they are written with an update and scanned by version.
+parent (tables, views, system views and indexes share one). ``migratable`` is False where the shape
+can never change, because every release must be able to read it before it knows anything else.
+Append-only kinds have no key and no memory: they are written with an update and scanned by version.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from strandline.durable.update import AuditEvent
 from strandline.errors import CorruptData
-from strandline.model.bookkeeping import ConfigEntry, FenceEntry, IdAllocator
+from strandline.model.bookkeeping import (
+    Comment,
+    ConfigEntry,
+    FenceEntry,
+    IdAllocator,
+    Setting,
+    StorageUsageEvent,
+    SystemConfiguration,
+    SystemObjectFingerprint,
+    TimestampEntry,
+)
+from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
 from strandline.model.descriptors import (
     DatabaseDescriptor,
+    FunctionDescriptor,
     SchemaDescriptor,
+    SystemViewDescriptor,
     TableDescriptor,
     ViewDescriptor,
     ZoneDescriptor,
 )
+from strandline.model.indexes import IndexDescriptor
+from strandline.model.privileges import DefaultPrivilege, RoleDescriptor, SystemPrivilege
 from strandline.wire.stored import AnyStored, Stored
 
 KEY_BYTES = 8
@@ -31,7 +48,9 @@ class Collection:
     """One kind of object.
 
     Objects with an id are keyed by it (8 bytes, big-endian, so that byte order is id order), all
-    others by their name in UTF-8.
+    others by their name in UTF-8. ``group`` is the field, an id that stands right behind the name,
+    by which objects of this kind are looked up together. ``named`` says whether an object occupies
+    its name; None is always.
     """
 
     kind: str
@@ -39,18 +58,39 @@ class Collection:
     has_id: bool = True
     scope: str | None = None
     migratable: bool = True
+    group: str | None = None
+    named: Callable[[AnyStored], bool] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.scope is not None or self.group is not None) and not self.has_id:
+            raise ValueError(f"{self.kind} is keyed by name: it has no scope and no group")
+        if self.named is not None and self.scope is None:
+            raise ValueError(f"{self.kind} has no scope that a name could be free in")
 
     def stored(self, data: bytes) -> AnyStored:
         """The object in the record ``data``."""
-        return Stored(data, self.of, has_id=self.has_id)
+        return Stored(data, self.of, has_id=self.has_id, has_group=self.group is not None)
 
     def stored_value(self, value: object) -> AnyStored:
         """The stored form of a descriptor of this kind."""
-        return Stored.of_value(value, has_id=self.has_id)
+        return Stored.of_value(value, has_id=self.has_id, has_group=self.group is not None)
 
     def key(self, stored: AnyStored) -> bytes:
         """The key of an object of this kind."""
         return id_key(stored.id) if self.has_id else stored.name.encode()
+
+    def occupies(self, stored: AnyStored) -> bool:
+        """Whether the name of ``stored`` stands for it in the namespace of this kind."""
+        return self.scope is not None and (self.named is None or self.named(stored))
+
+
+@dataclass(frozen=True, slots=True)
+class AppendOnly:
+    """One kind of object that is only ever added; it is in no snapshot and in no memory."""
+
+    kind: str
+    of: type[Any]  # the class of the objects
+    migratable: bool = True
 
 
 def id_key(object_id: int) -> bytes:
@@ -65,15 +105,43 @@ COLLECTIONS: dict[str, Collection] = {
         Collection("schema", SchemaDescriptor, scope="schema"),
         Collection("table", TableDescriptor, scope="relation"),
         Collection("view", ViewDescriptor, scope="relation"),
+        Collection("system_view", SystemViewDescriptor, scope="relation"),
+        Collection(
+            "index",
+            IndexDescriptor,
+            scope="relation",
+            group="table_id",
+            named=lambda stored: stored.value.alive,
+        ),
+        Collection("function", FunctionDescriptor, scope="function"),
         Collection("zone", ZoneDescriptor, scope="zone"),
+        Collection("role", RoleDescriptor, scope="role"),
+        Collection("cluster", ClusterDescriptor, scope="cluster"),
+        Collection("cluster_replica", ClusterReplica, scope="cluster_replica"),
+        Collection("introspection_index", IntrospectionIndex, scope="introspection_index"),
+        Collection("default_privilege", DefaultPrivilege, has_id=False),
+        Collection("system_privilege", SystemPrivilege, has_id=False),
+        Collection("comment", Comment, has_id=False),
+        Collection("system_configuration", SystemConfiguration, has_id=False),
+        Collection("timestamp", TimestampEntry, has_id=False),
+        Collection("system_object_fingerprint", SystemObjectFingerprint, has_id=False),
         Collection("id_allocator", IdAllocator, has_id=False),
+        Collection("setting", Setting, has_id=False, migratable=False),
         Collection("config", ConfigEntry, has_id=False, migratable=False),
         Collection("fence", FenceEntry, has_id=False, migratable=False),
     )
 }
 
 AUDIT_EVENT = "audit_event"
-"""The append-only kind: it is scanned by version and is in no snapshot."""
+STORAGE_USAGE_EVENT = "storage_usage_event"
+
+APPEND_ONLY: dict[str, AppendOnly] = {
+    one.kind: one
+    for one in (
+        AppendOnly(AUDIT_EVENT, AuditEvent, migratable=False),
+        AppendOnly(STORAGE_USAGE_EVENT, StorageUsageEvent),
+    )
+}
 
 _BY_CLASS = {one.of: one for one in COLLECTIONS.values()}
 

@@ -2,8 +2,13 @@
 
 The maps are persistent (hash array mapped tries): a new version shares all that did not change
 with the one before, so a thousand versions cost about the sum of their differences. Beside the
-objects two indexes are maintained, never rebuilt: the names in each namespace, and the next ids. So
-a change costs the size of the change, never the size of the catalog.
+objects two indexes are maintained, never rebuilt: the names in each namespace, and the objects of a
+group (the indexes of a table). So n changes cost O(n log m) in a catalog of m objects, in one step
+or in many.
+
+An object knows when it was last changed (`Stored.updated`, the log's time of the update that wrote
+it). That time is no part of its bytes: the log knows it only when it has ordered the update, which
+is after the bytes were written.
 
 What must stay true: a change is applied only over exactly the bytes that it says it replaces, and
 no name stands twice in one namespace, without regard to case. Either would mean that the log and
@@ -12,16 +17,19 @@ this memory have parted, which is corruption, not a condition to repair.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import NamedTuple
 
-from immutables import Map
+from immutables import Map, MapMutation
 
-from strandline.durable.collections import COLLECTIONS, collection
+from strandline.clock import Timestamp
+from strandline.durable.collections import COLLECTIONS, Collection, collection
 from strandline.durable.update import Change
 from strandline.errors import CorruptData
 from strandline.model.identifiers import normalize
-from strandline.wire.stored import AnyStored
+from strandline.wire.stored import NEVER_UPDATED, AnyStored
 
 
 class Reference(NamedTuple):
@@ -38,33 +46,55 @@ class Namespace(NamedTuple):
     parent: int
 
 
+class Group(NamedTuple):
+    """Objects of a kind that are looked up together, by the id in their `Collection.group`."""
+
+    kind: str
+    id: int
+
+
 Objects = Map[bytes, AnyStored]
 Names = Map[str, Reference]
+Keys = tuple[bytes, ...]
 
 _NO_OBJECTS: Objects = Map()
 _NO_NAMES: Names = Map()
+_PLACE = {kind: place for place, kind in enumerate(COLLECTIONS)}
+_NONE_OF_ANY: tuple[Objects, ...] = (_NO_OBJECTS,) * len(_PLACE)
+
+
+def _place(kind: str) -> int:
+    """Where the objects of ``kind`` stand in the tuple of all; `CorruptData` for no kind."""
+    found = _PLACE.get(kind)
+    return _PLACE[collection(kind).kind] if found is None else found
 
 
 class Contents:
     """All objects at one version. Never changed; `apply` gives the next."""
 
-    __slots__ = ("_names", "_objects")
+    __slots__ = ("_groups", "_names", "_objects")
 
-    def __init__(self, objects: Map[str, Objects], names: Map[Namespace, Names]) -> None:
+    def __init__(
+        self,
+        objects: tuple[Objects, ...],
+        names: Map[Namespace, Names],
+        groups: Map[Group, Keys],
+    ) -> None:
         self._objects = objects
         self._names = names
+        self._groups = groups
 
     def get(self, kind: str, key: bytes) -> AnyStored | None:
         """The object of ``kind`` at ``key``."""
-        return self._objects.get(kind, _NO_OBJECTS).get(key)
+        return self._objects[_place(kind)].get(key)
 
     def objects(self, kind: str) -> Iterator[AnyStored]:
         """Every object of ``kind``, in no order."""
-        return iter(self._objects.get(kind, _NO_OBJECTS).values())
+        return iter(self._objects[_place(kind)].values())
 
     def count(self, kind: str) -> int:
         """How many objects of ``kind`` there are."""
-        return len(self._objects.get(kind, _NO_OBJECTS))
+        return len(self._objects[_place(kind)])
 
     def find(self, namespace: Namespace, name: str) -> Reference | None:
         """What ``name`` stands for in ``namespace``, without regard to case."""
@@ -74,82 +104,240 @@ class Contents:
         """Every name in ``namespace``, normalized, with what it stands for."""
         return self._names.get(namespace, _NO_NAMES)
 
-    def apply(self, changes: Iterable[Change]) -> Contents:
-        """These contents after ``changes``, in their order.
+    def group(self, kind: str, group_id: int) -> Keys:
+        """The keys of the objects of ``kind`` whose group is ``group_id``, in order."""
+        return self._groups.get(Group(kind, group_id), ())
+
+    def apply(self, changes: Iterable[Change], *, at: Timestamp = NEVER_UPDATED) -> Contents:
+        """These contents after ``changes``, in their order, made at the log's time ``at``.
 
         Raises `CorruptData` where a change does not fit what is here.
         """
-        objects, names = self._objects, self._names
+        draft = _Draft(self._objects, self._names, self._groups)
         for change in changes:
-            kind = collection(change.kind)
-            of_kind = objects.get(change.kind, _NO_OBJECTS)
-            old = of_kind.get(change.key)
+            old = draft.objects(change.kind).get(change.key)
             if (old.data if old else None) != change.old:
                 raise CorruptData(
                     f"a change of {change.kind} {change.key.hex()} does not replace what is there: "
                     "the log and this node's memory have parted; restart the node"
                 )
+            kind = collection(change.kind)
             new = None if change.new is None else kind.stored(change.new)
             if new is not None:
-                of_kind = of_kind.set(change.key, new)
-            elif old is not None:
-                of_kind = of_kind.delete(change.key)
-            objects = objects.set(change.kind, of_kind)
-            if kind.scope is not None:
-                names = _rename(names, kind.scope, Reference(change.kind, change.key), old, new)
-        return Contents(objects, names)
+                new.updated = at
+                if old is not None:
+                    share_parts(old, new)
+            draft.put(kind, change.key, old, new)
+        return draft.finish()
+
+    def replaced(
+        self, kind: Collection, key: bytes, old: AnyStored | None, new: AnyStored | None
+    ) -> Contents:
+        """These contents with ``new`` in the place of ``old``, which is what stands at ``key``."""
+        draft = _Draft(self._objects, self._names, self._groups)
+        draft.put(kind, key, old, new)
+        return draft.finish()
+
+    def stamp(self, changes: Iterable[Change], at: Timestamp) -> None:
+        """Give what ``changes`` wrote its time.
+
+        Only for contents that the caller has made himself (`replaced`) and shown to nobody yet:
+        this is the one place where an object in memory is written to.
+        """
+        for change in changes:
+            stored = self.get(change.kind, change.key)
+            if stored is not None and change.new is not None:
+                stored.updated = at
+
+    def differing(
+        self, newer: Contents
+    ) -> Iterator[tuple[str, bytes, AnyStored | None, AnyStored | None]]:
+        """What is not the same bytes here and in ``newer``: kind, key, and the object in each.
+
+        Kinds that both share cost nothing, other objects a comparison; nothing is decoded.
+        """
+        for kind, old, new in zip(_PLACE, self._objects, newer._objects, strict=True):
+            if old is new:
+                continue
+            kept = 0
+            for key, before in old.items():
+                after = new.get(key)
+                kept += after is not None
+                if after is not before and after != before:
+                    yield kind, key, before, after
+            if kept < len(new):
+                yield from ((kind, key, None, one) for key, one in new.items() if key not in old)
 
     def dump(self) -> tuple[tuple[str, tuple[bytes, ...]], ...]:
         """The bytes of every object by kind, kinds and keys in order."""
-        return tuple(
-            (kind, tuple(stored.data for _, stored in sorted(self._objects[kind].items())))
-            for kind in sorted(self._objects)
-            if self._objects[kind]
-        )
+        return tuple((kind, tuple(one.data for one in found)) for kind, found in self._in_order())
+
+    def times(self) -> tuple[tuple[Timestamp, ...], ...]:
+        """When each object of `dump` was last changed, in the same order."""
+        return tuple(tuple(one.updated for one in found) for _, found in self._in_order())
+
+    def _in_order(self) -> Iterator[tuple[str, list[AnyStored]]]:
+        for kind in sorted(_PLACE):
+            objects = self._objects[_PLACE[kind]]
+            if objects:
+                yield kind, [objects[key] for key in sorted(objects)]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Contents) and self.dump() == other.dump()
+        return (
+            isinstance(other, Contents)
+            and self.dump() == other.dump()
+            and self.times() == other.times()
+        )
 
     __hash__ = None  # type: ignore[assignment]  # equality is deep; contents are no dict keys
 
 
-def _rename(
-    names: Map[Namespace, Names],
-    scope: str,
-    reference: Reference,
-    old: AnyStored | None,
-    new: AnyStored | None,
-) -> Map[Namespace, Names]:
-    """The index after ``reference`` went from the place and name of ``old`` to those of ``new``."""
-    before = old and (Namespace(scope, old.parent), normalize(old.name))
-    after = new and (Namespace(scope, new.parent), normalize(new.name))
-    if before == after:
-        return names
-    if before:
-        left = names[before[0]].delete(before[1])
-        names = names.set(before[0], left) if left else names.delete(before[0])
-    if after:
-        there = names.get(after[0], _NO_NAMES)
-        if after[1] in there:
-            raise CorruptData(
-                f"two objects of the log are named {after[1]!r} in one {scope} namespace"
-            )
-        names = names.set(after[0], there.set(after[1], reference))
-    return names
+class _Draft:
+    """Contents on their way to the next: maps that are copied where they are first touched."""
+
+    __slots__ = ("_groups", "_names", "_new_groups", "_new_names", "_new_objects", "_objects")
+
+    def __init__(
+        self, objects: tuple[Objects, ...], names: Map[Namespace, Names], groups: Map[Group, Keys]
+    ) -> None:
+        self._objects, self._names, self._groups = objects, names, groups
+        self._new_objects: dict[str, MapMutation[bytes, AnyStored]] = {}
+        self._new_names: dict[Namespace, MapMutation[str, Reference]] = {}
+        self._new_groups: dict[Group, list[bytes]] = {}
+
+    def objects(self, kind: str) -> MapMutation[bytes, AnyStored]:
+        found = self._new_objects.get(kind)
+        if found is None:
+            found = self._objects[_place(kind)].mutate()
+            self._new_objects[kind] = found
+        return found
+
+    def names_in(self, namespace: Namespace) -> MapMutation[str, Reference]:
+        found = self._new_names.get(namespace)
+        if found is None:
+            found = self._names.get(namespace, _NO_NAMES).mutate()
+            self._new_names[namespace] = found
+        return found
+
+    def _keys_of(self, group: Group) -> list[bytes]:
+        found = self._new_groups.get(group)
+        if found is None:
+            found = self._new_groups[group] = list(self._groups.get(group, ()))
+        return found
+
+    def put(
+        self, kind: Collection, key: bytes, old: AnyStored | None, new: AnyStored | None
+    ) -> None:
+        """Put ``new`` where ``old`` stands, in the objects and in both indexes."""
+        objects = self.objects(kind.kind)
+        if new is not None:
+            objects[key] = new
+        elif old is not None:
+            del objects[key]
+        if kind.scope is not None:
+            self._rename(kind, kind.scope, key, old, new)
+        if kind.group is not None:
+            before = None if old is None else old.group
+            after = None if new is None else new.group
+            if before != after:
+                if before is not None:
+                    self._keys_of(Group(kind.kind, before)).remove(key)
+                if after is not None:
+                    insort(self._keys_of(Group(kind.kind, after)), key)
+
+    def _rename(
+        self,
+        kind: Collection,
+        scope: str,
+        key: bytes,
+        old: AnyStored | None,
+        new: AnyStored | None,
+    ) -> None:
+        before = old and kind.occupies(old) and (Namespace(scope, old.parent), normalize(old.name))
+        after = new and kind.occupies(new) and (Namespace(scope, new.parent), normalize(new.name))
+        if before == after:
+            return
+        if before:
+            del self.names_in(before[0])[before[1]]
+        if after:
+            there = self.names_in(after[0])
+            if after[1] in there:
+                raise CorruptData(
+                    f"two objects of the log are named {after[1]!r} in one {scope} namespace"
+                )
+            there[after[1]] = Reference(kind.kind, key)
+
+    def finish(self) -> Contents:
+        objects, names, groups = self._objects, self._names, self._groups
+        if self._new_objects:
+            all_kinds = list(objects)
+            for kind, of_kind in self._new_objects.items():
+                all_kinds[_PLACE[kind]] = of_kind.finish()
+            objects = tuple(all_kinds)
+        for namespace, mutated in self._new_names.items():
+            held = mutated.finish()
+            if held:
+                names = names.set(namespace, held)
+            elif namespace in names:
+                names = names.delete(namespace)
+        for group, keys in self._new_groups.items():
+            if keys:
+                groups = groups.set(group, tuple(keys))
+            elif group in groups:
+                groups = groups.delete(group)
+        return Contents(objects, names, groups)
 
 
-EMPTY = Contents(Map(), Map())
+def share_parts(old: AnyStored, new: AnyStored) -> None:
+    """Let ``new``, in the place of ``old``, hold the same name and id and not equal ones."""
+    new.id = old.id
+    if new.name == old.name:
+        new.name = old.name
+
+
+EMPTY = Contents(_NONE_OF_ANY, Map(), Map())
 """The contents of version 0."""
 
 
-def restore(kinds: Iterable[tuple[str, tuple[bytes, ...]]]) -> Contents:
-    """The contents that `Contents.dump` gave."""
-    contents = EMPTY
-    for name, records in kinds:
-        kind = collection(name)
-        with_keys = ((kind.key(kind.stored(data)), data) for data in records)
-        contents = contents.apply(Change(name, key, None, data) for key, data in with_keys)
-    return contents
+def restore(
+    kinds: Iterable[tuple[str, tuple[bytes, ...]]],
+    times: Iterable[Iterable[Timestamp]] = (),
+    *,
+    at: Timestamp = NEVER_UPDATED,
+) -> Contents:
+    """The contents that `Contents.dump` and `Contents.times` gave.
+
+    Where there are no ``times`` every object was last changed ``at``.
+    """
+    draft = _Draft(_NONE_OF_ANY, Map(), Map())
+    of_kinds = list(times)
+    for number, (name, records) in enumerate(kinds):
+        when = of_kinds[number] if of_kinds else repeat(at, len(records))
+        _restore_kind(draft, collection(name), records, when)
+    return draft.finish()
 
 
-assert all(kind.scope is None or kind.has_id for kind in COLLECTIONS.values())
+def _restore_kind(
+    draft: _Draft, kind: Collection, records: tuple[bytes, ...], times: Iterable[Timestamp]
+) -> None:
+    """All objects of one kind into an empty draft: what `_Draft.put` does, without the looks."""
+    objects = draft.objects(kind.kind)
+    parent, names = -1, _NO_NAMES.mutate()
+    for data, at in zip(records, times, strict=True):
+        stored = kind.stored(data)
+        stored.updated = at
+        key = kind.key(stored)
+        if kind.group is not None:
+            draft.put(kind, key, None, stored)
+            continue
+        objects[key] = stored
+        if kind.scope is not None and kind.occupies(stored):
+            if stored.parent != parent:
+                parent = stored.parent
+                names = draft.names_in(Namespace(kind.scope, parent))
+            name = normalize(stored.name)
+            if name in names:
+                raise CorruptData(f"{name!r} stands twice in one {kind.scope} namespace")
+            names[name] = Reference(kind.kind, key)
+    if len(objects) != len(records):
+        raise CorruptData(f"a {kind.kind} stands twice in a snapshot")

@@ -50,6 +50,11 @@ class Scanned:
 class UpdateLog(ABC):
     """See the module. Safe to use from several threads; several processes may share a log."""
 
+    @property
+    @abstractmethod
+    def max_updates(self) -> int:
+        """How many updates, each with an audit event, one append may have."""
+
     @abstractmethod
     def frontier(self) -> Frontier:
         """Linearizable; cheap while nothing was appended."""
@@ -82,7 +87,9 @@ class UpdateLog(ABC):
 
         ``new_token`` becomes the log's token in the same step. Returns the updates with their
         time. Raises `OutOfSync` when the upper is another one, `Fenced` when the token is,
-        `UnknownOutcome` when it was sent and cannot be settled now.
+        `Unavailable` when nothing was appended, `UnknownOutcome` when it was sent and cannot be
+        settled now. After these two the same updates may be appended again: whichever try lands,
+        they are in the log once.
         """
 
     @abstractmethod
@@ -93,7 +100,8 @@ class UpdateLog(ABC):
     def updates(self, start: int, end: int) -> tuple[Update, ...]:
         """The updates of versions from ``start`` to ``end`` − 1, all of them.
 
-        Raises `VersionNotFound` for versions at or below ``since``, `CorruptData` for a hole.
+        Raises `VersionNotFound` for versions at or below ``since`` or above the last,
+        `CorruptData` for a hole.
         """
 
     @abstractmethod

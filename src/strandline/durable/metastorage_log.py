@@ -6,22 +6,30 @@
 ``catalog.snapshot.version``          ``since``; absent while it is 0
 ``catalog.fence``                     the record of the fence token
 ``catalog.append.{kind}.{version}.{n}``  the n-th object of an append-only kind of that version
+``catalog.chunk.{random}.{n}``        a part of a large snapshot (`strandline.durable.chunks`)
 ====================================  ==========================================================
 
 Versions in keys have 20 digits, so that a range of keys is in the order of versions. An append is
 one ``invoke`` on two conditions: ``catalog.version`` is the version before, and ``catalog.fence``
 is the writer's token. The time of an update is the store's time of that invoke. A snapshot's record
 carries the time of its version itself, since the store's time is then that of the compaction.
+
+An append without an answer is settled by reading whose id stands at its version. Where nothing
+stands there, a store that said `Unavailable` has not done it and never will; one that said
+`UnknownOutcome` may still do it. The *same* updates, with their ids, may then be appended again:
+whichever try lands, the version is theirs, and lands once.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
 
 from sqlalchemy import Connection
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
+from strandline.durable import chunks
 from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.log import Checked, Frontier, Scanned, UpdateLog
 from strandline.durable.update import AuditEvent, Snapshot, Update
@@ -52,6 +60,7 @@ SNAPSHOT_VERSION = "catalog.snapshot.version"
 FENCE = "catalog.fence"
 APPEND = "catalog.append."
 PREFIX = "catalog."
+SCANNED_AT_ONCE = 1000
 
 
 def update_key(version: int) -> str:
@@ -80,11 +89,23 @@ GetOn = Callable[[Connection, str], KeyValue | None]
 class MetastorageLog(UpdateLog):
     """See the module. ``get_on`` is given where the store lies in the object store's database."""
 
-    def __init__(self, store: Metastorage, *, get_on: GetOn | None = None) -> None:
+    def __init__(
+        self,
+        store: Metastorage,
+        *,
+        get_on: GetOn | None = None,
+        chunk_bytes: int = chunks.CHUNK_BYTES,
+    ) -> None:
         self._store = store
         self._get_on = get_on
+        self._chunk_bytes = chunk_bytes
         self._lock = threading.Lock()
         self._seen: tuple[int, Frontier] | None = None
+
+    @property
+    def max_updates(self) -> int:
+        # The version and the fence, then for each update itself and its audit event.
+        return max(1, (self._store.max_operations - 2) // 2)
 
     def frontier(self) -> Frontier:
         revision = self._store.revision()
@@ -92,11 +113,14 @@ class MetastorageLog(UpdateLog):
         if seen is not None and seen[0] == revision:
             return seen[1]
         frontier = self._read_frontier()
+        # Read at or after `revision`: true of it, or of a later one, which asks again.
+        self._saw(revision, frontier)
+        return frontier
+
+    def _saw(self, revision: int, frontier: Frontier) -> None:
         with self._lock:
-            # Read at or after `revision`: true of it, or of a later one, which asks again.
             if self._seen is None or self._seen[0] < revision:
                 self._seen = (revision, frontier)
-        return frontier
 
     def _read_frontier(self) -> Frontier:
         # Both only grow. Since is read first, so a compaction in between gives an old `since`
@@ -148,6 +172,10 @@ class MetastorageLog(UpdateLog):
         except (Unavailable, OSError) as error:
             return self._settle(updates, error)
         if outcome.succeeded:
+            seen = self._seen
+            if seen is not None and seen[0] == outcome.revision - 1:
+                # Nothing came between that look and this append, so no `since` has moved.
+                self._saw(outcome.revision, Frontier(seen[1].since, versions[-1] + 1))
             return tuple(update.at(outcome.time) for update in updates)
         return self._refused(expected_upper, token, updates)
 
@@ -164,7 +192,12 @@ class MetastorageLog(UpdateLog):
         if time is not None:
             return tuple(update.at(time) for update in updates)
         if head is None or int(head.value) < updates[0].version:
-            raise error  # it is not there, and the caller's deadline decides what to do next
+            if isinstance(error, Unavailable):
+                raise error  # it is not there, and the caller's deadline decides what to do next
+            raise UnknownOutcome(
+                f"version {updates[0].version} was sent to the log, not answered ({error}) and is "
+                "not there yet; read the catalog before doing it again"
+            ) from error
         raise OutOfSync(f"version {updates[0].version} was taken by somebody else") from error
 
     def _refused(
@@ -198,30 +231,59 @@ class MetastorageLog(UpdateLog):
 
     def snapshot(self) -> Snapshot:
         since = self.frontier().since
-        if since == 0:
-            return Snapshot(0, MIN_TIMESTAMP, ())
-        found = self._store.get(update_key(since))
-        if found is None:
-            if self._read_frontier().since != since:  # compacted again while we read
-                return self.snapshot()
-            raise CorruptData(f"the snapshot of version {since} is not in the log")
-        return decode(found.value, Snapshot)
+        while since:
+            found = self._store.get(update_key(since))
+            snapshot = None if found is None else chunks.read(self._store, found.value)
+            if snapshot is not None:
+                if snapshot.version != since:
+                    raise CorruptData(
+                        f"a snapshot of version {snapshot.version} stands at version {since}; "
+                        "restore the store from a backup"
+                    )
+                return snapshot
+            now = self._read_frontier().since
+            if now == since:
+                raise CorruptData(
+                    f"the snapshot of version {since} is not in the log, or a part of it; restore "
+                    "the store from a backup"
+                )
+            since = now  # compacted again while we read
+        return Snapshot(0, MIN_TIMESTAMP, ())
 
     def updates(self, start: int, end: int) -> tuple[Update, ...]:
+        if start >= end:
+            return ()
         found = self._store.range(update_key(start), update_key(end))
+        if len(found) != end - start or open_record(found[0].value)[0].of is not Update:
+            self._explain(start, end, found)
+        updates = tuple(decode(kv.value, Update).at(kv.time) for kv in found)
+        for expected, update in enumerate(updates, start):
+            if update.version != expected:
+                raise CorruptData(
+                    f"the log has update {update.version} at version {expected}; restore the "
+                    "store from a backup"
+                )
+        return updates
+
+    def _explain(self, start: int, end: int, found: Sequence[KeyValue]) -> NoReturn:
+        """Why there are no updates from ``start`` to ``end`` − 1: trimmed, or a hole."""
         frontier = self._read_frontier()
-        if start <= frontier.since and start < end:
+        if start <= frontier.since:
             raise VersionNotFound(
                 f"version {start} was asked for; the earliest in the log is {frontier.since}"
             )
-        if len(found) != end - start:
-            present = {int(kv.key.removeprefix(UPDATE)) for kv in found}
-            missing = sorted(set(range(start, end)) - present)
-            raise CorruptData(
-                f"the log has a hole: version {missing[0]} is missing between {start} and "
-                f"{end - 1}; restore the store from a backup"
+        present = {int(kv.key.removeprefix(UPDATE)) for kv in found}
+        missing = sorted(set(range(start, end)) - present)
+        if not missing:
+            raise CorruptData(f"version {start} of the log is a snapshot where an update belongs")
+        if missing[0] >= frontier.upper:
+            raise VersionNotFound(
+                f"version {missing[0]} was asked for; the latest in the log is {frontier.upper - 1}"
             )
-        return tuple(decode(kv.value, Update).at(kv.time) for kv in found)
+        raise CorruptData(
+            f"the log has a hole: version {missing[0]} is missing between {start} and "
+            f"{end - 1}; restore the store from a backup"
+        )
 
     def wait(self, seen: Frontier, *, timeout: float) -> bool:
         # The revision is taken before the look, so that what comes between is not slept through.
@@ -231,35 +293,57 @@ class MetastorageLog(UpdateLog):
         return self._store.wait_for_change(PREFIX, revision, timeout=timeout)
 
     def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
-        for kv in self._store.range(append_key(kind, start), append_key(kind, end)):
-            version = int(kv.key.removeprefix(f"{APPEND}{kind}.").partition(".")[0])
-            yield Scanned(version, kv.time, kv.value)
+        begin, stop = append_key(kind, start), append_key(kind, end)
+        while page := self._store.range(begin, stop, limit=SCANNED_AT_ONCE):
+            for kv in page:
+                version = int(kv.key.removeprefix(f"{APPEND}{kind}.").partition(".")[0])
+                yield Scanned(version, kv.time, kv.value)
+            if len(page) < SCANNED_AT_ONCE:
+                return
+            begin = page[-1].key + " "  # the first key behind it: no key has a space in it
 
     def compact(self, snapshot: Snapshot, token: FenceToken) -> bool:
+        fence = ValueIs(FENCE, encode(token))
+        prepared: chunks.Prepared | None = None
         while (since := self._read_frontier().since) < snapshot.version:
-            if self._compact_from(since, snapshot, token):
+            if prepared is None:
+                prepared = chunks.prepare(
+                    self._store, snapshot, fence=fence, chunk_bytes=self._chunk_bytes
+                )
+            standing = (
+                ValueIs(SNAPSHOT_VERSION, _digits(since)) if since else Absent(SNAPSHOT_VERSION)
+            )
+            place = update_key(snapshot.version)
+            outcome = self._store.invoke(
+                [standing, fence, Exists(place), *prepared.conditions],
+                [
+                    Put(SNAPSHOT_VERSION, _digits(snapshot.version)),
+                    Put(place, prepared.value),
+                    DeleteRange(update_key(0), place),
+                    *prepared.removals,
+                ],
+            )
+            if outcome.succeeded:
                 return True
+            self._explain_refused_compaction(since, snapshot, token)
+            prepared = None  # the other compaction has removed what this one had written
         return False
 
-    def _compact_from(self, since: int, snapshot: Snapshot, token: FenceToken) -> bool:
-        """Compact if ``since`` is still where the log begins; False if it has moved."""
-        standing = ValueIs(SNAPSHOT_VERSION, _digits(since)) if since else Absent(SNAPSHOT_VERSION)
-        outcome = self._store.invoke(
-            [standing, ValueIs(FENCE, encode(token)), Exists(update_key(snapshot.version))],
-            [
-                Put(SNAPSHOT_VERSION, _digits(snapshot.version)),
-                Put(update_key(snapshot.version), encode(snapshot)),
-                DeleteRange(update_key(0), update_key(snapshot.version)),
-            ],
-        )
-        if outcome.succeeded:
-            return True
+    def _explain_refused_compaction(
+        self, since: int, snapshot: Snapshot, token: FenceToken
+    ) -> None:
+        """Raise why a compaction was refused, unless another one was first: then try again."""
         if (current := self.token()) != token:
             raise Fenced(f"fence token {token} is no longer the catalog's ({current})")
         frontier = self._read_frontier()
-        if frontier.since == since:
+        if frontier.since != since:
+            return
+        if snapshot.version >= frontier.upper:
             raise VersionNotFound(
                 f"version {snapshot.version} is not in the log, which goes from version {since} to "
                 f"{frontier.upper - 1}; trim to one of these"
             )
-        return False
+        raise CorruptData(
+            f"version {snapshot.version} is missing in the log, or what was just written of its "
+            "snapshot; nothing was trimmed: restore the store from a backup"
+        )

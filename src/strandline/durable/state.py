@@ -91,7 +91,7 @@ class ReadOnlyState:
     def begin_again(self) -> None:
         """Start from the log's snapshot, as a new state would."""
         snapshot = self._log.snapshot()
-        self._contents = restore(snapshot.kinds)
+        self._contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
         self._version = snapshot.version
         self._time = snapshot.time
         self.base = AppliedUpdate(
@@ -167,9 +167,7 @@ class ReadOnlyState:
         applied: list[AppliedUpdate] = []
         contents = self._contents
         for update in updates:
-            contents = contents.apply(
-                change for entry in update.entries for change in entry.changes
-            )
+            contents = contents.apply(update.changes(), at=update.time)
             self._look_at_fence(update, contents)
             applied.append(AppliedUpdate(update, contents))
         self.return_to(end - 1, updates[-1].time, contents)
@@ -189,7 +187,7 @@ class ReadOnlyState:
 
     def dump(self) -> Snapshot:
         """All contents of the present version, as one value."""
-        return Snapshot(self._version, self._time, self._contents.dump())
+        return snapshot_of(self._version, self._time, self._contents)
 
 
 class DurableCatalogState(ReadOnlyState):
@@ -258,21 +256,28 @@ class DurableCatalogState(ReadOnlyState):
         It is in the log when this returns, and is applied by the next `sync`. Raises `OutOfSync`
         when another commit was first (validate again on the new base), `Fenced`, `UnknownOutcome`.
         """
-        return self.commit_entries(
+        updates = self.prepare(
             [transaction.entries], base=transaction.base_version, authors=[author]
-        )[0]
+        )
+        return self.append(updates)[0]
 
-    def commit_entries(
+    def prepare(
         self, groups: Sequence[Sequence[Entry]], *, base: int, authors: Sequence[str]
     ) -> tuple[Update, ...]:
-        """Append each group of entries as a version of its own, all in one step."""
-        self._check_fenced()
-        updates = [
+        """The updates that make each group of entries a version of its own, behind ``base``."""
+        return tuple(
             new_update(base + 1 + n, entries, author=author, member=self.member)
             for n, (entries, author) in enumerate(zip(groups, authors, strict=True))
-        ]
+        )
+
+    def append(self, updates: Sequence[Update]) -> tuple[Update, ...]:
+        """Append what `prepare` made, all in one step; see `UpdateLog.append` for the errors.
+
+        After an error that leaves the outcome open the same updates may be appended again.
+        """
+        self._check_fenced()
         try:
-            return self._log.append(base + 1, self.token, updates)
+            return self._log.append(updates[0].version, self.token, updates)
         except Fenced as error:
             self._fenced = error.message
             raise
@@ -292,7 +297,12 @@ class DurableCatalogState(ReadOnlyState):
     def compact_at(self, version: int, time: Timestamp, contents: Contents) -> bool:
         """Trim the log to ``version``, whose time and contents these are; see the log's method."""
         self._check_fenced()
-        return self._log.compact(Snapshot(version, time, contents.dump()), self.token)
+        return self._log.compact(snapshot_of(version, time, contents), self.token)
+
+
+def snapshot_of(version: int, time: Timestamp, contents: Contents) -> Snapshot:
+    """The snapshot of ``contents``, those of ``version``, which the log made at ``time``."""
+    return Snapshot(version, time, contents.dump(), contents.times())
 
 
 def new_update(version: int, entries: Sequence[Entry], *, author: str, member: str) -> Update:
@@ -313,6 +323,8 @@ class OpenableState:
 
     def is_initialized(self) -> bool:
         """Whether there is a catalog in the log."""
+        if self._log.token() is None:
+            return False
         reader = ReadOnlyState(self._log)
         reader.catch_up()
         return reader.environment() is not None

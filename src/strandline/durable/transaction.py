@@ -7,7 +7,7 @@ validated again on the new base. What a transaction wrote, it reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +32,8 @@ class Transaction:
         self.base = base
         self.contents = base
         self.entries: list[Entry] = []
+        self.on_insert: Callable[[object], object] | None = None
+        """Gives a value that is about to be put where none is, complete."""
         self._changes: list[Change] = []
 
     def get(self, kind: str, object_id: int) -> Any:  # Any: the descriptor of that kind
@@ -44,39 +46,46 @@ class Transaction:
         found = self.contents.get(kind, name.encode())
         return None if found is None else found.value
 
-    def put(self, value: object) -> None:
+    def put(self, value: Any) -> None:  # Any: a descriptor of some kind
         """Insert ``value``, or replace the object with its key.
 
-        Raises `AlreadyExists` when its name stands for another object of its namespace.
+        A value that is there already writes nothing: what was written by an older release keeps
+        its bytes. Raises `AlreadyExists` when its name stands for another object of its namespace.
         """
         kind = collection_of(value)
+        key = id_key(value.id) if kind.has_id else value.name.encode()
+        old = self.contents.get(kind.kind, key)
+        if old is None:
+            if self.on_insert is not None:
+                value = self.on_insert(value)
+        elif old.value == value:
+            return
         new = kind.stored_value(value)
-        key = kind.key(new)
-        if kind.scope is not None:
+        if kind.scope is not None and kind.occupies(new):
             namespace = Namespace(kind.scope, new.parent)
             holder = self.contents.find(namespace, new.name)
             if holder is not None and holder != Reference(kind.kind, key):
                 raise AlreadyExists(f"{holder.kind} {new.name!r} exists already")
-        old = self.contents.get(kind.kind, key)
         self._record(kind, key, old, new)
 
-    def delete(self, kind: str, object_id: int) -> None:
-        """Remove the object of ``kind`` with that id; `ObjectNotFound` if there is none."""
-        key = id_key(object_id)
-        old = self.contents.get(kind, key)
+    def delete(self, kind: str, key: int | str) -> None:
+        """Remove the object of ``kind`` with that id, or that name where it is keyed by name.
+
+        `ObjectNotFound` if there is none.
+        """
+        found = id_key(key) if isinstance(key, int) else key.encode()
+        old = self.contents.get(kind, found)
         if old is None:
-            raise ObjectNotFound(f"{kind} {object_id} does not exist")
-        self._record(collection(kind), key, old, None)
+            raise ObjectNotFound(f"{kind} {key} does not exist")
+        self._record(collection(kind), found, old, None)
 
     def _record(
         self, kind: Collection, key: bytes, old: AnyStored | None, new: AnyStored | None
     ) -> None:
-        if old == new:
-            return
         change = Change(
             kind.kind, key, None if old is None else old.data, None if new is None else new.data
         )
-        self.contents = self.contents.apply([change])
+        self.contents = self.contents.replaced(kind, key, old, new)
         self._changes.append(change)
 
     def allocate_id(self, name: str = OBJECT_IDS, *, amount: int = 1) -> range:

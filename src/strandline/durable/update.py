@@ -19,12 +19,13 @@ for it and no history shows it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.errors import CorruptData
-from strandline.wire.codecs import BYTES, TEXT, UINT, Codec, optional, pair, sequence
+from strandline.wire.codecs import BYTES, TEXT, UINT, Codec, Reader, optional, pair, sequence
 from strandline.wire.registry import nested_list, register
 
 Argument = str | int | bool | list[str] | None
@@ -83,6 +84,10 @@ class Update:
         """Whether every entry of this update is silent."""
         return all(entry.silent for entry in self.entries)
 
+    def changes(self) -> Iterator[Change]:
+        """The changes of all entries, in order."""
+        return (change for entry in self.entries for change in entry.changes)
+
     def at(self, time: Timestamp) -> Update:
         """This update with the time that the log gave it."""
         return replace(self, time=time)
@@ -92,12 +97,15 @@ class Update:
 class Snapshot:
     """Every object of the catalog at ``version``, by kind, in place of all updates up to it.
 
-    ``time`` is that of the update that made the version.
+    ``time`` is that of the update that made the version. ``times`` are those of the updates that
+    last changed each object, in the order of ``kinds``; where there are none it is ``time`` for
+    all, as in what release 0.1.0 wrote.
     """
 
     version: int
     time: Timestamp
     kinds: tuple[tuple[str, tuple[bytes, ...]], ...]
+    times: tuple[tuple[Timestamp, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +119,11 @@ class AuditEvent:
     actions: tuple[tuple[str, Arguments], ...]
 
 
+_write_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+
+
 def _write_arguments(out: bytearray, value: Arguments) -> None:
-    text = json.dumps(dict(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    TEXT.write(out, text)
+    TEXT.write(out, _write_json(dict(value)))
 
 
 def _parse_arguments(text: str) -> Arguments:
@@ -130,6 +140,35 @@ ARGUMENTS: Codec[Arguments] = Codec(
     _write_arguments, lambda reader: _parse_arguments(TEXT.read(reader))
 )
 """JSON text with sorted keys and no spaces."""
+
+
+def _write_times(out: bytearray, value: tuple[Timestamp, ...]) -> None:
+    BYTES.write(out, struct.pack(f"<{len(value)}Q", *value))
+
+
+def _read_times(reader: Reader) -> tuple[Timestamp, ...]:
+    data = BYTES.read(reader)
+    if len(data) % _TIME_BYTES:
+        raise reader.corrupt(f"times of {len(data)} bytes")
+    return struct.unpack(f"<{len(data) // _TIME_BYTES}Q", data)
+
+
+_TIME_BYTES = 8
+
+TIMES: Codec[tuple[Timestamp, ...]] = Codec(_write_times, _read_times)
+"""``BYTES`` of 8 a time: a hundred thousand of them are read in one step."""
+
+
+def _snapshot(
+    version: int,
+    time: Timestamp,
+    kinds: tuple[tuple[str, tuple[bytes, ...]], ...],
+    times: tuple[tuple[Timestamp, ...], ...],
+) -> Snapshot:
+    if times and [len(of_kind) for of_kind in times] != [len(records) for _, records in kinds]:
+        raise CorruptData(f"the snapshot of version {version} has times that are not its objects'")
+    return Snapshot(version, time, kinds, times)
+
 
 _OPTIONAL_BYTES = optional(BYTES)
 
@@ -170,6 +209,19 @@ register(
         ("time", UINT),
         ("kinds", sequence(pair(TEXT, sequence(BYTES)))),
     ],
+)
+register(
+    Snapshot,
+    type_id=4,
+    version=2,
+    since="0.2.0",
+    fields=[
+        ("version", UINT),
+        ("time", UINT),
+        ("kinds", sequence(pair(TEXT, sequence(BYTES)))),
+        ("times", sequence(TIMES)),
+    ],
+    build=_snapshot,
 )
 register(
     AuditEvent,

@@ -1,0 +1,80 @@
+"""The declarations of the kinds of objects."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from strandline.clock import Timestamp
+from strandline.durable.collections import (
+    APPEND_ONLY,
+    COLLECTIONS,
+    Collection,
+    collection,
+    collection_of,
+)
+from strandline.errors import CorruptData
+from strandline.model.bookkeeping import Setting
+from strandline.model.descriptors import TableDescriptor, ZoneDescriptor
+from strandline.model.indexes import IndexDescriptor, IndexKind, IndexStatus
+
+INDEX = IndexDescriptor(
+    12, 5, "by_day", "ann", table_id=6, kind=IndexKind.HASH, columns=(), status=IndexStatus.BUILDING
+)
+NEVER_CHANGE = {"config", "fence", "setting", "audit_event"}
+
+
+@pytest.mark.parametrize("status", IndexStatus)
+def test_an_index_has_its_name_until_it_stops(status: IndexStatus) -> None:
+    kind = COLLECTIONS["index"]
+    stored = kind.stored_value(dataclasses.replace(INDEX, status=status))
+    assert kind.occupies(stored) == (status is not IndexStatus.STOPPING)
+
+
+def test_indexes_are_looked_up_by_their_table() -> None:
+    assert COLLECTIONS["index"].stored_value(INDEX).group == 6
+
+
+def test_what_is_keyed_by_name_stands_in_no_namespace() -> None:
+    kind = collection_of(Setting("a", "b"))
+    assert not kind.occupies(kind.stored_value(Setting("a", "b")))
+
+
+def test_relations_share_a_namespace_and_functions_have_their_own() -> None:
+    scopes = {kind.kind: kind.scope for kind in COLLECTIONS.values()}
+    relations = {name for name, scope in scopes.items() if scope == "relation"}
+    assert relations == {"table", "view", "system_view", "index"}
+    assert scopes["function"] == "function"
+
+
+def test_what_every_release_must_read_never_changes_its_shape() -> None:
+    fixed = {kind.kind for kind in COLLECTIONS.values() if not kind.migratable}
+    fixed |= {kind.kind for kind in APPEND_ONLY.values() if not kind.migratable}
+    assert fixed == NEVER_CHANGE
+
+
+def test_a_kind_keyed_by_name_can_have_neither_scope_nor_group() -> None:
+    with pytest.raises(ValueError, match="no scope and no group"):
+        Collection("setting", Setting, has_id=False, scope="setting")
+    with pytest.raises(ValueError, match="no scope and no group"):
+        Collection("setting", Setting, has_id=False, group="value")
+
+
+def test_only_names_in_a_namespace_can_be_free() -> None:
+    with pytest.raises(ValueError, match="no scope that a name could be free in"):
+        Collection("table", TableDescriptor, named=lambda stored: True)
+
+
+def test_a_kind_that_nobody_knows_names_those_that_are_known() -> None:
+    with pytest.raises(CorruptData, match=r"'tabel' is unknown; known are .*zone"):
+        collection("tabel")
+
+
+def test_the_time_of_an_object_stands_beside_its_bytes() -> None:
+    kind = COLLECTIONS["zone"]
+    first, second = (kind.stored_value(ZoneDescriptor(1, "z", "ann")) for _ in range(2))
+    assert first.updated == 0
+    first.updated = Timestamp(7)
+    assert first == second
+    assert hash(first) == hash(second)

@@ -1,0 +1,158 @@
+"""The contents of one version: its indexes, its times, and what a change of them costs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from strandline.clock import Timestamp
+from strandline.durable.collections import Collection, id_key
+from strandline.durable.contents import EMPTY, Contents, Namespace, Reference, restore
+from strandline.durable.transaction import Transaction
+from strandline.durable.update import Change
+from strandline.errors import AlreadyExists, CorruptData
+from strandline.model.bookkeeping import SystemConfiguration
+from strandline.model.descriptors import SchemaDescriptor, ZoneDescriptor
+from strandline.model.indexes import IndexColumn, IndexDescriptor, IndexKind, IndexStatus
+from strandline.wire.stored import AnyStored
+
+FIRST, SECOND, THIRD = (Timestamp(n << 20) for n in (1, 2, 3))
+
+
+def index(number: int, name: str, table: int, status: IndexStatus) -> IndexDescriptor:
+    columns = (IndexColumn(1),)
+    return IndexDescriptor(number, 1, name, "ann", table, IndexKind.HASH, columns, status)
+
+
+def after(contents: Contents, at: Timestamp, *values: object) -> Contents:
+    """The contents when ``values`` were put at that time, by way of the log."""
+    transaction = Transaction(0, contents)
+    with transaction.entry("put", {}):
+        for value in values:
+            transaction.put(value)
+    return contents.apply(transaction.entries[0].changes, at=at)
+
+
+def names(contents: Contents) -> dict[str, Reference]:
+    return dict(contents.names(Namespace("relation", 1)))
+
+
+def test_objects_are_found_by_their_group_in_the_order_of_their_ids() -> None:
+    contents = after(
+        EMPTY,
+        FIRST,
+        index(300, "c", 7, IndexStatus.AVAILABLE),
+        index(2, "a", 7, IndexStatus.BUILDING),
+        index(40, "b", 8, IndexStatus.AVAILABLE),
+    )
+    assert contents.group("index", 7) == (id_key(2), id_key(300))
+    assert contents.group("index", 8) == (id_key(40),)
+    assert contents.group("index", 9) == ()
+    moved = after(contents, SECOND, index(2, "a", 8, IndexStatus.BUILDING))
+    assert moved.group("index", 7) == (id_key(300),)
+    assert moved.group("index", 8) == (id_key(2), id_key(40))
+    assert contents.group("index", 7) == (id_key(2), id_key(300))
+
+
+def test_an_index_that_stops_leaves_its_name_and_stays_with_its_table() -> None:
+    contents = after(EMPTY, FIRST, index(2, "i", 7, IndexStatus.AVAILABLE))
+    assert names(contents) == {"i": Reference("index", id_key(2))}
+    stopping = after(contents, SECOND, index(2, "i", 7, IndexStatus.STOPPING))
+    assert names(stopping) == {}
+    assert stopping.group("index", 7) == (id_key(2),)
+    again = after(stopping, THIRD, index(3, "I", 7, IndexStatus.REGISTERED))
+    assert names(again) == {"i": Reference("index", id_key(3))}
+    assert again.group("index", 7) == (id_key(2), id_key(3))
+    assert restore(again.dump(), again.times()) == again
+    assert names(restore(again.dump(), again.times())) == names(again)
+
+
+def test_a_stopping_index_cannot_come_back_under_a_name_that_is_taken() -> None:
+    contents = after(
+        EMPTY,
+        FIRST,
+        index(2, "i", 7, IndexStatus.STOPPING),
+        index(3, "i", 7, IndexStatus.AVAILABLE),
+    )
+    with pytest.raises(AlreadyExists):
+        after(contents, SECOND, index(2, "i", 7, IndexStatus.AVAILABLE))
+
+
+def test_an_object_knows_when_it_was_last_changed_and_no_other_moves() -> None:
+    one, two = (ZoneDescriptor(n, f"z{n}", "ann") for n in (1, 2))
+    contents = after(EMPTY, FIRST, one, two)
+    changed = after(contents, SECOND, replace(two, partitions=5))
+    times = {stored.name: stored.updated for stored in changed.objects("zone")}
+    assert times == {"z1": FIRST, "z2": SECOND}
+    assert {stored.updated for stored in contents.objects("zone")} == {FIRST}
+
+
+def test_a_replay_and_a_recovery_give_equal_contents_times_included() -> None:
+    contents = after(EMPTY, FIRST, ZoneDescriptor(1, "z", "ann"), SystemConfiguration("p", "1"))
+    contents = after(contents, SECOND, SystemConfiguration("p", "2"))
+    recovered = restore(contents.dump(), contents.times())
+    assert recovered == contents
+    assert recovered.times() == ((SECOND,), (FIRST,))
+    assert restore(contents.dump()) != contents
+
+
+def test_what_has_no_times_was_changed_when_the_snapshot_was() -> None:
+    contents = after(EMPTY, FIRST, ZoneDescriptor(1, "z", "ann"))
+    assert restore(contents.dump(), at=THIRD).times() == ((THIRD,),)
+
+
+def test_an_object_that_stands_twice_in_a_snapshot_is_an_error() -> None:
+    one = after(EMPTY, FIRST, ZoneDescriptor(1, "z", "ann")).dump()
+    two = after(EMPTY, FIRST, ZoneDescriptor(2, "Z", "ann")).dump()
+    (_, first), (_, second) = one[0], two[0]
+    for records in (first + first, first + second):
+        with pytest.raises(CorruptData, match="stands twice"):
+            restore([("zone", records)])
+
+
+@pytest.mark.parametrize("old", [None, b"something else"])
+def test_a_change_that_does_not_fit_is_an_error(old: bytes | None) -> None:
+    contents = after(EMPTY, FIRST, ZoneDescriptor(1, "z", "ann"))
+    with pytest.raises(CorruptData, match="have parted"):
+        contents.apply([Change("zone", id_key(1), old, None)])
+
+
+def test_what_is_put_as_it_is_writes_nothing_and_keeps_its_bytes() -> None:
+    zone = ZoneDescriptor(1, "z", "ann")
+    contents = after(EMPTY, FIRST, zone)
+    transaction = Transaction(1, contents)
+    with transaction.entry("alter_zone", {}):
+        transaction.put(replace(zone, partitions=1))
+    assert transaction.entries == []
+    assert transaction.contents is contents
+
+
+def test_a_put_encodes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[object] = []
+    real = Collection.stored_value
+
+    def stored_value(self: Collection, value: object) -> AnyStored:
+        encoded.append(value)
+        return real(self, value)
+
+    monkeypatch.setattr(Collection, "stored_value", stored_value)
+    after(EMPTY, FIRST, ZoneDescriptor(1, "z", "ann"))
+    assert len(encoded) == 1
+
+
+def test_a_batch_costs_its_changes_and_not_the_size_of_the_catalog() -> None:
+    def zones(count: int) -> Contents:
+        schemas = [SchemaDescriptor(n, 1, f"s{n}", "ann") for n in range(count)]
+        return after(EMPTY, FIRST, *schemas)
+
+    def seconds(contents: Contents) -> float:
+        began = time.process_time()
+        for n in range(200):
+            after(contents, SECOND, ZoneDescriptor(1 << 40 | n, f"z{n}", "ann"))
+        return time.process_time() - began
+
+    small, large = zones(100), zones(20_000)
+    ratio = min(seconds(large) for _ in range(3)) / min(seconds(small) for _ in range(3))
+    assert ratio < 5  # a copy of the large one would cost two hundred times as much
