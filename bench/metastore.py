@@ -22,8 +22,8 @@ from hive_metastore.ttypes import (
     Table,
 )
 
-from bench.apache_client import connect
-from bench.hive_peer import hive_metastore
+from bench.peers.apache_client import connect
+from bench.peers.hive_peer import hive_metastore
 from bench.registry import Measured, benchmark
 from strandline.cli.demo.node_process import NodeProcess
 
@@ -105,7 +105,7 @@ def prepared_rate(port: int) -> float:
 
 def apache_rate(port: int) -> float:
     """Answers a second of four processes with the Apache Thrift client, for `SECONDS` each."""
-    command = [sys.executable, "-m", "bench.apache_client", str(port), str(SECONDS)]
+    command = [sys.executable, "-m", "bench.peers.apache_client", str(port), str(SECONDS)]
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(PROCESSES)
     ]

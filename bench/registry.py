@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Literal
 
-# The modules of the package that are the harness itself; every other one is a group.
+# The modules of the package that are the harness itself; every other module, but not a package, is
+# a group.
 HARNESS = frozenset({"__main__", "registry", "report"})
 
 
@@ -89,7 +90,8 @@ class Registry:
 
 def groups(package: ModuleType) -> list[str]:
     """The names of the package's groups, sorted."""
-    names = (module.name for module in pkgutil.iter_modules(package.__path__))
+    found = pkgutil.iter_modules(package.__path__)
+    names = (module.name for module in found if not module.ispkg)
     return sorted(name for name in names if name not in HARNESS and not name.startswith("_"))
 
 

@@ -1,29 +1,54 @@
-"""`Catalog`: what the world of schemas, tables and views looked like at one version.
+"""`Catalog`: what the world of schemas, tables, zones, roles and all else was at one version.
 
-An immutable value. Looking something up never blocks and never fails: what is not there is None.
-Names are found without regard to case, as in Spark.
+An immutable value. Looking something up never blocks and never fails: what is not there is None,
+and a list of what is not there is empty. Names are found without regard to case, as in Spark.
+
+Every look-up goes through an index that the contents maintain (by id, by name in a namespace, by
+table for indexes), so it costs the size of its answer and not that of the catalog.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from strandline.clock import Timestamp
-from strandline.durable.collections import id_key
-from strandline.durable.contents import Contents, Namespace
+from strandline.durable.collections import collection_of, id_key
+from strandline.durable.contents import Contents, Namespace, Reference
+from strandline.model.bookkeeping import Comment, comment_name
+from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
 from strandline.model.descriptors import (
     DatabaseDescriptor,
+    FunctionDescriptor,
     SchemaDescriptor,
+    SystemViewDescriptor,
     TableDescriptor,
     ViewDescriptor,
     ZoneDescriptor,
 )
+from strandline.model.indexes import IndexDescriptor
+from strandline.model.privileges import ObjectKind, RoleDescriptor
+from strandline.wire.stored import AnyStored
 
 Relation = TableDescriptor | ViewDescriptor
+"""What a client can read under a name in a schema and change with DDL."""
+
+Occupant = TableDescriptor | ViewDescriptor | SystemViewDescriptor | IndexDescriptor
+"""What can hold a name among the tables of a schema."""
 
 DEFAULT_DATABASE = "hive"
 """The database that Hive 2 clients see. Hive 3 and later call its name that too."""
+
+DEFAULT_ZONE_NAME = "default"
+"""The default zone of a catalog whose configuration names none."""
+
+DEFAULT_ZONE_CONFIG = "default_zone"
+"""The configuration entry that holds the id of the default zone."""
+
+D = TypeVar("D")
+
+_RELATIONS = frozenset({"table", "view"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,34 +59,85 @@ class Catalog:
     time: Timestamp
     contents: Contents
 
-    def database(self, name: str = DEFAULT_DATABASE) -> DatabaseDescriptor | None:
-        """The database of that name."""
-        found = self.contents.find(Namespace("database", 0), name)
-        stored = None if found is None else self.contents.get(*found)
+    # -- any kind ------------------------------------------------------------------------------
+
+    def get(self, kind: str, key: int | str) -> Any:  # Any: the descriptor of that kind
+        """The object of ``kind`` with that id, or that name where the kind is keyed by name."""
+        stored = self.contents.get(kind, _key(key))
         return None if stored is None else stored.value
 
-    def schema(self, name: str) -> SchemaDescriptor | None:
-        """The schema of that name in the default database."""
-        database = self.contents.find(Namespace("database", 0), DEFAULT_DATABASE)
-        if database is None:
+    def updated(self, what: object, key: int | str | None = None) -> Timestamp | None:
+        """When the object was last changed, in the log's time; None if it is not in this version.
+
+        ``what`` is a descriptor, or a kind with the object's id or name as ``key``. A table that is
+        made or changed does not move its schema: it is no part of the schema's own record.
+        """
+        if isinstance(what, str) and key is not None:
+            stored = self.contents.get(what, _key(key))
+        else:
+            kind = collection_of(what)
+            named_by = "id" if kind.has_id else "name"
+            stored = self.contents.get(kind.kind, _key(getattr(what, named_by)))
+        return None if stored is None else stored.updated
+
+    def _named(self, scope: str, parent: int, name: str) -> AnyStored | None:
+        found = self.contents.find(Namespace(scope, parent), name)
+        return None if found is None else self.contents.get(*found)
+
+    def _in(self, scope: str, parent: int) -> list[Any]:  # Any: descriptors of the scope's kinds
+        """Everything named in a namespace, by name."""
+        references = self.contents.names(Namespace(scope, parent)).values()
+        return sorted((self._at(reference) for reference in references), key=lambda d: d.name)
+
+    def _at(self, reference: Reference) -> Any:  # Any: the descriptor of the reference's kind
+        stored = self.contents.get(*reference)
+        return None if stored is None else stored.value
+
+    def _all(self, kind: str) -> list[Any]:  # Any: the descriptors of that kind
+        return sorted((s.value for s in self.contents.objects(kind)), key=lambda d: d.name)
+
+    # -- databases and schemas -----------------------------------------------------------------
+
+    def database(self, name: str = DEFAULT_DATABASE) -> DatabaseDescriptor | None:
+        """The database of that name."""
+        stored = self._named("database", 0, name)
+        return None if stored is None else stored.value
+
+    def databases(self) -> list[DatabaseDescriptor]:
+        """Every database, by name."""
+        return self._all("database")
+
+    def schema(self, name: str, *, database: str = DEFAULT_DATABASE) -> SchemaDescriptor | None:
+        """The schema of that name in a database, by default the default one."""
+        parent = self.contents.find(Namespace("database", 0), database)
+        if parent is None:
             return None
-        parent = int.from_bytes(database.key, "big")
-        found = self.contents.find(Namespace("schema", parent), name)
-        stored = None if found is None else self.contents.get(*found)
+        stored = self._named("schema", int.from_bytes(parent.key, "big"), name)
         return None if stored is None else stored.value
 
     def schema_by_id(self, schema_id: int) -> SchemaDescriptor | None:
         """The schema with that id."""
-        stored = self.contents.get("schema", id_key(schema_id))
-        return None if stored is None else stored.value
+        return _typed(SchemaDescriptor, self.get("schema", schema_id))
 
-    def schemas(self) -> list[SchemaDescriptor]:
-        """Every schema, by name."""
-        return sorted((s.value for s in self.contents.objects("schema")), key=lambda s: s.name)
+    def schemas(self, *, database: str = DEFAULT_DATABASE) -> list[SchemaDescriptor]:
+        """Every schema of a database, by name."""
+        parent = self.contents.find(Namespace("database", 0), database)
+        return [] if parent is None else self._in("schema", int.from_bytes(parent.key, "big"))
+
+    def all_schemas(self) -> list[SchemaDescriptor]:
+        """Every schema of every database, by name."""
+        return self._all("schema")
 
     def schema_names(self) -> list[str]:
-        """The names of all schemas, in order."""
-        return sorted(stored.name for stored in self.contents.objects("schema"))
+        """The names of the schemas of the default database, in order."""
+        return [schema.name for schema in self.schemas()]
+
+    # -- tables and views ----------------------------------------------------------------------
+
+    def occupant(self, schema_id: int, name: str) -> Occupant | None:
+        """What holds ``name`` among the tables of a schema: also a system view or alive index."""
+        stored = self._named("relation", schema_id, name)
+        return None if stored is None else stored.value
 
     def relation(self, schema: str, name: str) -> Relation | None:
         """The table or view of that name."""
@@ -69,27 +145,30 @@ class Catalog:
         if parent is None:
             return None
         found = self.contents.find(Namespace("relation", parent.id), name)
-        stored = None if found is None else self.contents.get(*found)
-        return None if stored is None else stored.value
+        if found is None or found.kind not in _RELATIONS:
+            return None
+        relation: Relation = self._at(found)
+        return relation
 
     def table(self, schema: str, name: str) -> TableDescriptor | None:
         """The table of that name; None also where the name is a view's."""
-        found = self.relation(schema, name)
-        return found if isinstance(found, TableDescriptor) else None
+        return _typed(TableDescriptor, self.relation(schema, name))
 
     def view(self, schema: str, name: str) -> ViewDescriptor | None:
         """The view of that name; None also where the name is a table's."""
-        found = self.relation(schema, name)
-        return found if isinstance(found, ViewDescriptor) else None
+        return _typed(ViewDescriptor, self.relation(schema, name))
 
     def table_by_id(self, table_id: int) -> TableDescriptor | None:
         """The table with that id, whatever its name is in this version."""
-        stored = self.contents.get("table", id_key(table_id))
-        return None if stored is None else stored.value
+        return _typed(TableDescriptor, self.get("table", table_id))
 
     def tables(self) -> Iterator[TableDescriptor]:
         """Every table, in no order."""
         return (stored.value for stored in self.contents.objects("table"))
+
+    def table_count(self) -> int:
+        """How many tables there are."""
+        return self.contents.count("table")
 
     def relation_names(self, schema: str) -> list[str]:
         """The names of all tables and views of ``schema``, in order; none where it is missing."""
@@ -97,15 +176,124 @@ class Catalog:
         if parent is None:
             return []
         names = self.contents.names(Namespace("relation", parent.id))
-        objects = (self.contents.get(*reference) for reference in names.values())
+        relations = (reference for reference in names.values() if reference.kind in _RELATIONS)
+        objects = (self.contents.get(*reference) for reference in relations)
         return sorted(stored.name for stored in objects if stored is not None)
+
+    def system_view(self, schema: str, name: str) -> SystemViewDescriptor | None:
+        """The system view of that name."""
+        parent = self.schema(schema)
+        held = None if parent is None else self.occupant(parent.id, name)
+        return _typed(SystemViewDescriptor, held)
+
+    def system_views(self) -> list[SystemViewDescriptor]:
+        """Every system view, by name."""
+        return self._all("system_view")
+
+    def qualified_name(self, relation: Occupant) -> str:
+        """``schema.name`` of a table, view or index of this version."""
+        parent = self.schema_by_id(relation.schema_id)
+        return f"{parent.name if parent else '?'}.{relation.name}"
+
+    # -- indexes -------------------------------------------------------------------------------
+
+    def index(self, index_id: int) -> IndexDescriptor | None:
+        """The index with that id, whatever its status is."""
+        return _typed(IndexDescriptor, self.get("index", index_id))
+
+    def alive_index(self, schema: str, name: str) -> IndexDescriptor | None:
+        """The index of that name; a stopping one has no name any more."""
+        parent = self.schema(schema)
+        held = None if parent is None else self.occupant(parent.id, name)
+        return _typed(IndexDescriptor, held)
+
+    def indexes(self, table_id: int) -> list[IndexDescriptor]:
+        """The indexes of a table, of every status, by id."""
+        keys = self.contents.group("index", table_id)
+        return [self._at(Reference("index", key)) for key in keys]
+
+    # -- functions -----------------------------------------------------------------------------
+
+    def function(self, schema: str, name: str) -> FunctionDescriptor | None:
+        """The function of that name."""
+        parent = self.schema(schema)
+        stored = None if parent is None else self._named("function", parent.id, name)
+        return None if stored is None else stored.value
+
+    def functions(self, schema: str) -> list[FunctionDescriptor]:
+        """The functions of ``schema``, by name; none where it is missing."""
+        parent = self.schema(schema)
+        return [] if parent is None else self._in("function", parent.id)
+
+    # -- zones ---------------------------------------------------------------------------------
 
     def zone(self, zone_id: int) -> ZoneDescriptor | None:
         """The zone with that id."""
-        stored = self.contents.get("zone", id_key(zone_id))
+        return _typed(ZoneDescriptor, self.get("zone", zone_id))
+
+    def zone_named(self, name: str) -> ZoneDescriptor | None:
+        """The zone of that name."""
+        stored = self._named("zone", 0, name)
         return None if stored is None else stored.value
 
-    def qualified_name(self, relation: Relation) -> str:
-        """``schema.name`` of a table or view of this version."""
-        parent = self.schema_by_id(relation.schema_id)
-        return f"{parent.name if parent else '?'}.{relation.name}"
+    def zones(self) -> list[ZoneDescriptor]:
+        """Every zone, by name."""
+        return self._all("zone")
+
+    def default_zone(self) -> ZoneDescriptor | None:
+        """The zone of tables that name none; None only in the empty catalog."""
+        entry = self.get("config", DEFAULT_ZONE_CONFIG)
+        return self.zone_named(DEFAULT_ZONE_NAME) if entry is None else self.zone(int(entry.value))
+
+    # -- roles and clusters --------------------------------------------------------------------
+
+    def role(self, name: str) -> RoleDescriptor | None:
+        """The role of that name."""
+        stored = self._named("role", 0, name)
+        return None if stored is None else stored.value
+
+    def role_by_id(self, role_id: int) -> RoleDescriptor | None:
+        """The role with that id."""
+        return _typed(RoleDescriptor, self.get("role", role_id))
+
+    def roles(self) -> list[RoleDescriptor]:
+        """Every role, by name."""
+        return self._all("role")
+
+    def cluster(self, name: str) -> ClusterDescriptor | None:
+        """The cluster of that name."""
+        stored = self._named("cluster", 0, name)
+        return None if stored is None else stored.value
+
+    def clusters(self) -> list[ClusterDescriptor]:
+        """Every cluster, by name."""
+        return self._all("cluster")
+
+    def replicas(self, cluster_id: int) -> list[ClusterReplica]:
+        """The replicas of a cluster, by name."""
+        return self._in("cluster_replica", cluster_id)
+
+    def introspection_indexes(self, replica_id: int) -> list[IntrospectionIndex]:
+        """Where one can look into a replica, by name."""
+        return self._in("introspection_index", replica_id)
+
+    # -- the catalog's own state ---------------------------------------------------------------
+
+    def configuration(self, name: str) -> str | None:
+        """The parameter as it was set, in text; None where it has its default."""
+        entry = self.get("system_configuration", name)
+        return None if entry is None else str(entry.value)
+
+    def comment(self, kind: ObjectKind, object_id: int) -> str | None:
+        """The comment on an object that has no place for it of its own."""
+        entry: Comment | None = self.get("comment", comment_name(kind, object_id))
+        return None if entry is None else entry.text
+
+
+def _key(key: int | str) -> bytes:
+    return id_key(key) if isinstance(key, int) else key.encode()
+
+
+def _typed(of: type[D], value: object) -> D | None:
+    """``value`` if it is one ``of`` that class, else None."""
+    return value if isinstance(value, of) else None

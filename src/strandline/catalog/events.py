@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,6 +74,7 @@ class Listeners:
         self._listeners: list[Listener] = []
         self._untold: deque[AppliedVersion] = deque()
         self.telling = False
+        self._teller = 0
         self.failures = 0
 
     def add(self, listener: Listener) -> None:
@@ -85,11 +87,16 @@ class Listeners:
         if self.telling:
             return
         self.telling = True
+        self._teller = threading.get_ident()
         try:
             while self._untold:
                 self._tell_one(self._untold.popleft())
         finally:
             self.telling = False
+
+    def told_by_this_thread(self) -> bool:
+        """Whether the calling thread is inside a listener."""
+        return self.telling and self._teller == threading.get_ident()
 
     def _tell_one(self, version: AppliedVersion) -> None:
         for listener in self._listeners:

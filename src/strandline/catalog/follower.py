@@ -7,7 +7,9 @@ tells its listeners and waits for them.
 knows every catalog that is active up to s + delay. Until its clock reaches that (less the skew) it
 answers for the present from memory; then it looks again. With a delay of 0 it asks at every read
 whether anything was appended, which a folder answers in microseconds. So a node that was stopped
-or cut off waits or fails; it never answers with an old catalog.
+or cut off waits or fails; it never answers with an old catalog. What was learned is good for no
+longer than delay − skew of *elapsed* time either, counted from before the look: a wall clock that
+is set back does not make it last. (Elapsed time goes on while the process or the machine sleeps.)
 
 What must stay true: versions are applied once, in order, by whoever gets the apply lock; a listener
 sees a version only after `CatalogFollower.catalog` can answer it; a listener's failure is counted
@@ -20,6 +22,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
@@ -43,13 +49,21 @@ from strandline.clock import (
 )
 from strandline.durable import AppliedUpdate, DurableCatalogState, Frontier, Update
 from strandline.durable.state import TrimmedAway
-from strandline.errors import DeadlineExceeded, InvalidInput, NotFresh, Stopping
+from strandline.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    NotFresh,
+    Stopping,
+    StrandlineError,
+)
 
 logger = logging.getLogger(__name__)
 
 DELAY = "delay_duration_ms"
 SKEW = "max_clock_skew_ms"
 DEFAULT_TIMEOUT = 30.0
+LOOKS = 3
+"""How often a read looks at the log before it gives up proving that it is fresh."""
 ROUND_SECONDS = 0.1
 """How long the applier waits for news before it looks whether it is to stop."""
 
@@ -59,24 +73,48 @@ def patience(timeout: float) -> float:
     return min(max(timeout, 0.0), threading.TIMEOUT_MAX)
 
 
+def system_elapsed() -> int:
+    """Milliseconds since some moment, on a clock that nobody sets and that does not sleep."""
+    return time.clock_gettime_ns(_ELAPSED) // 1_000_000
+
+
+_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class Behind(NotFresh):
     """This node has not applied all that the question needs; sync and ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Horizon:
+    """What a look at the log is good for: up to a time, and up to a moment of elapsed time."""
+
+    known: Timestamp
+    until: int
 
 
 class CatalogFollower:
     """See the module. Safe to use from several threads."""
 
-    def __init__(self, state: DurableCatalogState, clock: HybridClock) -> None:
+    def __init__(
+        self,
+        state: DurableCatalogState,
+        clock: HybridClock,
+        *,
+        elapsed: Callable[[], int] = system_elapsed,
+    ) -> None:
         self._state = state
         self._clock = clock
+        self._elapsed = elapsed
         self.delay = int(state.config(DELAY) or 0)
         self.skew = int(state.config(SKEW) or 0)
         self._applying = threading.RLock()
-        self._applied = threading.Condition()
+        self._awaited: list[tuple[int, Future[Catalog]]] = []
+        self._awaiting = threading.Lock()
         self._listeners = Listeners()
         self._stop = threading.Event()
         self._applier: threading.Thread | None = None
-        self._horizon = Timestamp(0)
+        self._horizon = _Horizon(Timestamp(0), 0)
         self._applier_failures = 0
         base = state.base
         self._history = History(self._activated(base))
@@ -107,8 +145,7 @@ class CatalogFollower:
     def stop(self) -> None:
         """Stop following; pending and later calls get `Stopping`. Reads from memory go on."""
         self._stop.set()
-        with self._applied:
-            self._applied.notify_all()
+        self._tell_awaiting()
         if self._applier is not None and self._applier is not threading.current_thread():
             self._applier.join()
 
@@ -151,8 +188,48 @@ class CatalogFollower:
                 return  # a listener reads; its version is not through yet
             self._listeners.tell()  # what an interrupt left untold
             self._seen = Frontier(frontier.since, self._history.latest.version + 1)
-        with self._applied:
-            self._applied.notify_all()
+        self._tell_awaiting()
+
+    def apply_own(self, updates: Sequence[AppliedUpdate]) -> list[Catalog]:
+        """Apply updates that this node has just appended behind its latest version.
+
+        Returns their catalogs. Some may have been applied already, as read from the log.
+        """
+        catalogs = []
+        with self._applying:
+            for applied in updates:
+                version = applied.update.version
+                if version > self._history.latest.version:
+                    self._apply(applied)
+                held = self._history.find(version)  # None: trimmed meanwhile
+                catalogs.append(self._activated(applied) if held is None else held)
+            latest = self._history.latest
+            if self._state.version < latest.version:
+                self._state.return_to(latest.version, self._given(latest), latest.contents)
+            if self._listeners.telling:
+                return catalogs
+            self._listeners.tell()
+            self._seen = Frontier(self._seen.since, self._history.latest.version + 1)
+        self._tell_awaiting()
+        return catalogs
+
+    def _tell_awaiting(self) -> None:
+        """Complete the futures of `ready` whose version is through, or all of them at the end."""
+        if not self._awaited:
+            return
+        stopped, upper = self._stop.is_set(), self._seen.upper
+        with self._awaiting:
+            due = [one for one in self._awaited if stopped or one[0] < upper]
+            self._awaited = [one for one in self._awaited if not stopped and one[0] >= upper]
+        for version, future in due:
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                if version >= upper:
+                    self._check_running()
+                future.set_result(self._history.at_version(version))
+            except StrandlineError as error:
+                future.set_exception(error)
 
     def _apply_some(self) -> None:
         latest = self._history.latest
@@ -182,8 +259,9 @@ class CatalogFollower:
     def known_present(self) -> Catalog | None:
         """The catalog of the present if that can be proved without waiting, else None."""
         if self.delay:
-            now = self._clock.current()
-            return self._history.at_time(now) if now <= self._horizon else None
+            horizon, elapsed, now = self._horizon, self._elapsed(), self._clock.current()
+            fresh = now <= horizon.known and elapsed <= horizon.until
+            return self._history.at_time(now) if fresh else None
         latest, seen = self._history.latest, self._seen
         if self._state.frontier() == seen and latest.version + 1 == seen.upper:
             return latest
@@ -197,20 +275,32 @@ class CatalogFollower:
         if not self.delay:
             self.sync()
             return self._history.latest
-        with self._applying:
-            self._look()
-        found = self.known_present()
-        if found is None:
-            raise NotFresh("this node cannot keep up with the store's time; try again")
-        return found
+        for _ in range(LOOKS):
+            with self._applying:
+                found = self.known_present()  # somebody may have looked while this one waited
+                if found is not None:
+                    return found
+                known = self._look()
+                now = self._clock.current()
+                if now <= known:
+                    return self._history.at_time(now)
+        raise NotFresh(
+            f"this node looked at the log {LOOKS} times and could not prove that its catalog is "
+            "the present one: its clock runs ahead of the store's by more than the skew that the "
+            "catalog allows, or it is too slow; set the clock, or ask another node"
+        )
 
     def _look(self) -> Timestamp:
         """Look at the log and apply it; returns the time up to which all catalogs are known."""
+        began = self._elapsed()
         checked = self._state.check()
         self.sync()
         known = add_milliseconds(checked.time, self.delay)
-        self._horizon = add_milliseconds(known, -self.skew) if self.skew else known
         self._clock.update(checked.time)
+        self._horizon = _Horizon(
+            add_milliseconds(known, -self.skew) if self.skew else known,
+            began + self.delay - self.skew,
+        )
         return known
 
     def wait_for_completeness(self, at: Timestamp, *, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -279,15 +369,25 @@ class CatalogFollower:
 
     def catalog_ready(self, version: int, *, timeout: float = DEFAULT_TIMEOUT) -> Catalog:
         """Wait until ``version`` is applied here and its listeners have returned."""
+        future = self.ready(version)
+        try:
+            return future.result(timeout=patience(timeout))
+        except FutureTimeout:
+            future.cancel()
+            with self._awaiting:
+                self._awaited = [one for one in self._awaited if one[1] is not future]
+            raise DeadlineExceeded(f"version {version} did not arrive within {timeout} s") from None
 
-        def is_ready() -> bool:
-            return self._stop.is_set() or self._seen.upper > version
+    def ready(self, version: int) -> Future[Catalog]:
+        """A future of `catalog_ready`; on an event loop, ``await asyncio.wrap_future`` of it.
 
-        with self._applied:
-            if not self._applied.wait_for(is_ready, timeout=patience(timeout)):
-                raise DeadlineExceeded(f"version {version} did not arrive within {timeout} s")
-        self._check_running()
-        return self._history.at_version(version)
+        Ends with `Stopping` when this node stops before.
+        """
+        future: Future[Catalog] = Future()
+        with self._awaiting:
+            self._awaited.append((version, future))
+        self._tell_awaiting()
+        return future
 
     def catalog_at(self, connection: Connection, at: Timestamp) -> Catalog:
         """The catalog active at ``at``, for a SQL transaction that is about to commit at ``at``.
@@ -298,7 +398,7 @@ class CatalogFollower:
         """
         frontier = self._state.frontier_on(connection)
         if frontier is None:
-            if at > self._horizon:
+            if at > self._horizon.known:
                 raise Behind("the commit time lies beyond what this node knows of the catalog")
         elif frontier.upper != self._history.latest.version + 1:
             raise Behind("the catalog has moved on")

@@ -63,6 +63,11 @@ class History:
             )
         return self._catalogs[index]
 
+    def find(self, version: int) -> Catalog | None:
+        """The catalog of ``version``, or None."""
+        index = version - self._base
+        return self._catalogs[index] if 0 <= index < len(self._catalogs) else None
+
     def at_time(self, at: Timestamp) -> Catalog:
         """The catalog active at that time; `VersionNotFound` before the earliest."""
         index = bisect_right(self._times, at) - 1

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from strandline.catalog.catalog import DEFAULT_DATABASE
+from strandline.catalog.catalog import (
+    DEFAULT_DATABASE,
+    DEFAULT_ZONE_CONFIG,
+    DEFAULT_ZONE_NAME,
+)
 from strandline.catalog.commands.schemas import DEFAULT_SCHEMA
-from strandline.catalog.commands.tables import DEFAULT_ZONE
 from strandline.catalog.follower import DELAY, SKEW
+from strandline.catalog.system_views import initialize_system_views
 from strandline.durable.state import ENVIRONMENT, Initialize, new_environment_id
 from strandline.durable.transaction import Transaction
 from strandline.model.bookkeeping import ConfigEntry
@@ -15,15 +19,16 @@ from strandline.model.descriptors import (
     SchemaDescriptor,
     ZoneDescriptor,
 )
+from strandline.model.privileges import PUBLIC_NAME, SYSTEM_NAME
 
-SYSTEM = "system"
-"""The owner of what no person made, and the author of what no person did."""
+SYSTEM = SYSTEM_NAME
 
 
 def initial_catalog(
     *, delay_ms: int, skew_ms: int, default_location: str, environment: str | None = None
 ) -> Initialize:
-    """What fills a new catalog: the default database, schema and zone, and its configuration.
+    """What fills a new catalog: the default database, schema and zone, its configuration and
+    the views in which it shows itself.
 
     ``delay_ms`` and ``skew_ms`` can never be changed afterwards. ``default_location`` is the URI of
     the folder for tables of the default schema.
@@ -41,12 +46,14 @@ def initial_catalog(
                     id=schema,
                     database_id=database,
                     name=DEFAULT_SCHEMA,
-                    owner="public",
+                    owner=PUBLIC_NAME,
                     owner_type=PrincipalType.ROLE,
                     comment="Default Hive database",
                     location=default_location,
                 )
             )
-            transaction.put(ZoneDescriptor(zone, DEFAULT_ZONE, SYSTEM))
+            transaction.put(ZoneDescriptor(zone, DEFAULT_ZONE_NAME, SYSTEM))
+            transaction.put(ConfigEntry(DEFAULT_ZONE_CONFIG, str(zone)))
+            initialize_system_views(transaction, database_id=database)
 
     return initialize

@@ -1,8 +1,8 @@
 """The catalog manager: every change of the catalog goes through it, on every node.
 
 **Accept.** `CatalogManager.execute` judges commands by the latest catalog, turns them into entries
-and appends these to the update log. An append that is lost to another node's is judged again on the
-newer catalog, until the caller's deadline. **Apply** is the business of every node
+and appends these to the update log, together with those of other callers of this node
+(`strandline.catalog.group_commit`). **Apply** is the business of every node
 (`strandline.catalog.follower`). **Return.** The call returns when this node has applied its version
 and every node's clock has passed the activation, so that whatever the caller does next, on any
 node, sees it. Others may see it before. A command that changed nothing, or was refused, waits
@@ -14,20 +14,25 @@ are fixed when a catalog is created, since changing them could reorder activatio
 are 0.
 
 What must stay true: a refused command changes nothing and uses up no id; what was appended is never
-reported as refused. Rejected: a thread of its own for each waiting caller.
+reported as refused.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from strandline import faults
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.follower import DEFAULT_TIMEOUT, CatalogFollower, patience
-from strandline.catalog.planning import Command, Planning
+from strandline.catalog.follower import DEFAULT_TIMEOUT, CatalogFollower, system_elapsed
+from strandline.catalog.group_commit import GroupCommit
+from strandline.catalog.planning import Command
+from strandline.catalog.requests import Request
+from strandline.catalog.storage_usage import (
+    RecordedUsage,
+    append_storage_usage,
+    scan_storage_usage,
+)
 from strandline.clock import (
     HybridClock,
     Timestamp,
@@ -36,17 +41,17 @@ from strandline.clock import (
     round_up,
 )
 from strandline.durable import DurableCatalogState
-from strandline.durable.transaction import Transaction
 from strandline.errors import (
     DeadlineExceeded,
     InvalidInput,
-    OutOfSync,
+    Stopping,
     StrandlineError,
-    Unavailable,
     UnknownOutcome,
     VersionNotFound,
 )
+from strandline.model.bookkeeping import StorageUsageEvent
 
+LOOK_FOR_STOP_SECONDS = 0.1
 MAX_COMMANDS = 10_000
 
 
@@ -62,12 +67,19 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class CatalogStatistics:
-    """Counts since this node started; each failure was logged when it happened."""
+    """Counts since this node started; each failure was logged when it happened.
+
+    ``executed`` calls of `CatalogManager.execute` were carried out in ``appends``, the largest of
+    them ``largest_group`` versions. Of ``lost_appends`` those ``rebased`` needed no second look.
+    """
 
     latest_version: int
     earliest_version: int
     executed: int
+    appends: int
+    largest_group: int
     lost_appends: int
+    rebased: int
     listener_failures: int
     applier_failures: int
 
@@ -75,88 +87,85 @@ class CatalogStatistics:
 class CatalogManager(CatalogFollower):
     """See the module. Safe to use from several threads."""
 
-    def __init__(self, state: DurableCatalogState, clock: HybridClock) -> None:
-        super().__init__(state, clock)
-        self._writing = threading.Lock()
-        self._executed = self._lost = 0
+    def __init__(
+        self,
+        state: DurableCatalogState,
+        clock: HybridClock,
+        *,
+        elapsed: Callable[[], int] = system_elapsed,
+    ) -> None:
+        super().__init__(state, clock, elapsed=elapsed)
+        self._commits = GroupCommit(state, self)
 
     def execute(
         self,
         commands: Command | Sequence[Command],
         *,
         author: str,
+        identity: str | None = None,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> Applied:
         """Carry out ``commands`` as one version, all or none; see the module for when it returns.
 
-        Raises what the commands raise (and nothing was changed), `DeadlineExceeded` after
-        ``timeout`` seconds, `Fenced`, `UnknownOutcome`, `Stopping`.
+        ``identity`` is whose privileges they are judged by, where privileges are enforced; None is
+        the program itself. A store that does not answer is asked again for ``timeout`` seconds.
+        Raises `PermissionDenied` and what the commands raise (and nothing was changed),
+        `DeadlineExceeded` when the time is over (nothing was changed and nothing will be),
+        `UnknownOutcome` when it is over and the change was sent or is in the log already, `Fenced`,
+        `Stopping`.
         """
         batch = list(commands) if isinstance(commands, Sequence) else [commands]
         if len(batch) > MAX_COMMANDS:
             raise InvalidInput(f"{len(batch)} commands in one batch; at most {MAX_COMMANDS}")
-        end = time.monotonic() + timeout
-        if not self._writing.acquire(timeout=patience(timeout)):
-            raise DeadlineExceeded(f"other changes of the catalog took longer than {timeout} s")
+        self._check_running()
+        if self._listeners.told_by_this_thread():
+            raise InvalidInput(
+                "a listener of the catalog asked for a change of it: the version that it is told "
+                "of would wait for itself; make the change from another thread"
+            )
+        request = Request(batch, author, time.monotonic() + timeout, identity=identity)
+        self._commits.execute(request)
+        catalog = request.catalog
+        if catalog is None:  # it came to no judgement
+            raise _error_of(request)
         try:
-            base, applied, refusal = self._accept(batch, author, end)
-        finally:
-            self._writing.release()
-        try:
-            self._await_activation(base, end)
-        except StrandlineError as error:
-            if refusal is None:
+            self._await_activation(catalog, request.end)
+        except StrandlineError as late:
+            if request.error is not None:
+                raise request.error from late
+            if not any(request.applied):
                 raise
-            raise refusal from error
-        if refusal is not None:
-            raise refusal
-        self._executed += 1
-        return Applied(base.version, base.time, applied, base)
+            raise _not_active_yet(catalog, late) from late
+        if request.error is not None:
+            raise request.error
+        return Applied(catalog.version, catalog.time, request.applied, catalog)
 
-    def _accept(
-        self, batch: list[Command], author: str, end: float
-    ) -> tuple[Catalog, tuple[bool, ...], StrandlineError | None]:
-        while True:
-            self._check_running()
-            self.sync()
-            base = self._history.latest
-            transaction = Transaction(base.version, base.contents)
-            planning = Planning(base, transaction, self._clock.current())
-            applied = []
-            try:
-                for command in batch:
-                    before = len(transaction.entries)
-                    command.plan(planning)
-                    applied.append(len(transaction.entries) > before)
-            except StrandlineError as error:
-                return base, (), error
-            if not transaction.entries:
-                return base, tuple(applied), None
-            try:
-                update = self._state.commit_transaction(transaction, author=author)
-            except OutOfSync:
-                self._lost += 1
-                if time.monotonic() > end:
-                    raise DeadlineExceeded(
-                        "the catalog was changed by others each time; try again"
-                    ) from None
-                continue
-            faults.reached("ddl-appended")
-            try:
-                self.sync()
-            except Unavailable as error:
-                raise UnknownOutcome(
-                    f"the change is in the log as version {update.version}, but this node could "
-                    f"not apply it yet: {error.message}. Do not repeat it; read the catalog"
-                ) from error
-            return self._history.at_version(update.version), tuple(applied), None
+    def now(self) -> Timestamp:
+        """The present by this node's clock."""
+        return self._clock.current()
+
+    def stop(self) -> None:
+        """See `CatalogFollower.stop`."""
+        self._stop.set()
+        self._commits.stop()
+        super().stop()
 
     def _await_activation(self, catalog: Catalog, end: float) -> None:
-        if self.delay or self.skew:
-            target = round_up(add_milliseconds(catalog.time, self.skew))
-            self._clock.wait_until(target, timeout=max(0.0, end - time.monotonic()))
-        else:
+        """Return when the clock of every node has passed the activation of ``catalog``."""
+        if not self.delay and not self.skew:
             self._clock.update(catalog.time)
+            return
+        target = round_up(add_milliseconds(catalog.time, self.skew))
+        while True:
+            left = max(0.0, end - time.monotonic())
+            try:
+                self._clock.wait_until(target, timeout=min(left, LOOK_FOR_STOP_SECONDS))
+            except DeadlineExceeded:
+                if left <= LOOK_FOR_STOP_SECONDS:
+                    raise
+                self._check_running()
+            else:
+                return
 
     def compact(self, version: int) -> bool:
         """Trim all versions below ``version``; False if that was done before.
@@ -175,13 +184,49 @@ class CatalogManager(CatalogFollower):
         self.sync()
         return done
 
+    def record_storage_usage(
+        self,
+        events: Sequence[StorageUsageEvent],
+        *,
+        author: str,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> int:
+        """Write down how much tables take; see `append_storage_usage`."""
+        self._check_running()
+        version = append_storage_usage(self._state, events, author=author, timeout=timeout)
+        self.sync()
+        return version
+
+    def storage_usage(self, start: int = 1, end: int | None = None) -> Iterator[RecordedUsage]:
+        """What `record_storage_usage` wrote in versions ``start`` to ``end`` − 1, in order."""
+        return scan_storage_usage(self._state.log, start, end)
+
     def statistics(self) -> CatalogStatistics:
         """Counts since this node started."""
+        counts = self._commits.counts
         return CatalogStatistics(
             self._history.latest.version,
             self._history.earliest.version,
-            self._executed,
-            self._lost,
+            counts.executed,
+            counts.appends,
+            counts.largest_group,
+            counts.lost_appends,
+            counts.rebased,
             self._listeners.failures,
             self._applier_failures,
         )
+
+
+def _error_of(request: Request) -> BaseException:
+    if request.error is None:
+        raise RuntimeError("a request is done without a catalog and without an error")
+    return request.error
+
+
+def _not_active_yet(catalog: Catalog, late: StrandlineError) -> StrandlineError:
+    """The call ends, though its version is in the log and its time has not come."""
+    kind = Stopping if isinstance(late, Stopping) else UnknownOutcome
+    return kind(
+        f"the change is in the log as version {catalog.version} and becomes active at "
+        f"{format_timestamp(catalog.time)}; do not repeat it ({late.message})"
+    )

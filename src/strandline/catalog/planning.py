@@ -10,25 +10,38 @@ The commands of a batch see what the ones before them did, and are one version, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
-from strandline.catalog.catalog import Catalog, Relation
+from strandline.catalog.catalog import Catalog, Occupant, Relation
+from strandline.catalog.default_privileges import with_default_privileges
 from strandline.clock import Timestamp, milliseconds
 from strandline.durable.transaction import OBJECT_IDS, Transaction
 from strandline.durable.update import Argument
 from strandline.errors import AlreadyExists, ObjectNotFound, UnsupportedOperation
-from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, ViewDescriptor
+from strandline.model.descriptors import (
+    SchemaDescriptor,
+    SystemViewDescriptor,
+    TableDescriptor,
+    ViewDescriptor,
+)
+from strandline.model.identifiers import normalize
+from strandline.model.indexes import IndexDescriptor
+from strandline.model.privileges import SYSTEM_NAME
 
 
 class Planning:
     """One batch on its way: the transaction, and the catalog as it stands within it."""
 
-    def __init__(self, base: Catalog, transaction: Transaction, now: Timestamp) -> None:
+    def __init__(
+        self, base: Catalog, transaction: Transaction, now: Timestamp, *, author: str = SYSTEM_NAME
+    ) -> None:
         self.base = base
         self.transaction = transaction
         self.now = now
+        self.author = author
 
     @property
     def catalog(self) -> Catalog:
@@ -42,10 +55,19 @@ class Planning:
 
     @contextmanager
     def entry(self, verb: str, /, **arguments: Argument) -> Iterator[Transaction]:
-        """The transaction, for the changes of one entry; arguments that are None are left out."""
+        """The transaction, for the changes of one entry; arguments that are None are left out.
+
+        What an entry with a verb ``create_…`` makes gets the default privileges of its kind.
+        """
         named = {name: value for name, value in arguments.items() if value is not None}
-        with self.transaction.entry(verb, named):
-            yield self.transaction
+        transaction = self.transaction
+        with transaction.entry(verb, named):
+            if verb.startswith("create_"):
+                transaction.on_insert = partial(with_default_privileges, self.catalog)
+            try:
+                yield transaction
+            finally:
+                transaction.on_insert = None
 
     @property
     def next_id(self) -> int:
@@ -78,12 +100,39 @@ class Planning:
             raise UnsupportedOperation(f"{schema}.{name} is a view, a table was expected")
         return found
 
-    def ensure_free(self, schema: SchemaDescriptor, name: str) -> None:
-        """Raise `AlreadyExists` when ``name`` stands for a table or view of ``schema``."""
-        found = self.catalog.relation(schema.name, name)
+    def existing_table(self, schema: str, name: str, *, if_exists: bool) -> TableDescriptor | None:
+        """The table of that name; None where ``if_exists`` covers that table or schema is missing.
+
+        A view is refused all the same.
+        """
+        if if_exists and self.catalog.relation(schema, name) is None:
+            return None
+        return self.table(schema, name)
+
+    def ensure_free(
+        self, schema: SchemaDescriptor, name: str, *, pending: Iterable[str] = ()
+    ) -> None:
+        """Raise `AlreadyExists` when ``name`` is taken in ``schema``.
+
+        Tables, views, system views and alive indexes share one namespace. ``pending`` are names
+        that the same command is about to take.
+        """
+        found = self.catalog.occupant(schema.id, name)
         if found is not None:
-            what = "view" if isinstance(found, ViewDescriptor) else "table"
-            raise AlreadyExists(f"{what} {schema.name}.{found.name} already exists")
+            raise AlreadyExists(f"{_WHAT[type(found)]} {schema.name}.{found.name} already exists")
+        if normalize(name) in map(normalize, pending):
+            raise AlreadyExists(
+                f"{schema.name}.{name} would be the name of two objects that this command makes; "
+                "give one of them another name"
+            )
+
+
+_WHAT: dict[type[Occupant], str] = {
+    TableDescriptor: "table",
+    ViewDescriptor: "view",
+    SystemViewDescriptor: "system view",
+    IndexDescriptor: "index",
+}
 
 
 class Command(Protocol):

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from strandline.catalog.commands.defaults import (
+    JUDGED_BY_SPARK,
+    checked_default,
+    is_constant,
+    is_null,
+    same_default,
+)
 from strandline.catalog.commands.definition import (
+    MAX_COLUMNS,
     ColumnDefinition,
-    check_columns,
+    check_storable,
+    checked_columns,
     new_columns,
+    refuse_indexed_column,
     refuse_used_column,
     with_columns,
 )
@@ -16,12 +27,15 @@ from strandline.catalog.planning import Planning
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
 from strandline.model.identifiers import check_name, normalize
+from strandline.model.indexes import IndexDescriptor
 from strandline.model.type_changes import carry_ids, check_change
 from strandline.model.type_text import simple_string
 from strandline.model.types import DataType
 
 
-def check_redefinition(old: TableDescriptor, columns: Iterable[ColumnDescriptor]) -> None:
+def check_redefinition(
+    old: TableDescriptor, columns: Iterable[ColumnDescriptor], indexes: Iterable[IndexDescriptor]
+) -> None:
     """Refuse new columns of ``old`` that would lose data or break a promise made to readers."""
     kept = {column.id: column for column in columns}
     known = {column.id: column for column in old.columns}
@@ -29,6 +43,7 @@ def check_redefinition(old: TableDescriptor, columns: Iterable[ColumnDescriptor]
         new = kept.get(column.id)
         if new is None:
             refuse_used_column(old, column, what="cannot be dropped")
+            refuse_indexed_column(old, column, indexes)
             if old.transactional:
                 raise IllegalChange(
                     f"column {column.name!r} of transactional table {old.name} would be lost; "
@@ -57,37 +72,78 @@ def check_column_change(
         )
     if new.nullable and not old.nullable and old.id in table.primary_key:
         refuse_used_column(table, old, what="cannot become nullable")
+    if table.transactional and new.type != old.type:
+        check_storable(new)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddColumns:
-    """ALTER TABLE … ADD COLUMNS: behind the last column that does not partition the table."""
+    """ALTER TABLE … ADD COLUMNS: behind the last column that does not partition the table.
+
+    Rows that are there have NULL in them. A plain table in a format whose rows Spark completes
+    (`_COMPLETED_BY_SPARK`) has the default instead, if that is a constant; there, and only there,
+    a new column may be NOT NULL.
+    """
 
     schema: str
     table: str
     columns: tuple[ColumnDefinition, ...]
     if_not_exists: bool = False
+    """Columns that are there are left alone, as they are."""
+    if_table_exists: bool = False
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `AlreadyExists`, `IllegalChange`, `InvalidInput`."""
-        table = planning.table(self.schema, self.table)
         if not self.columns:
             raise InvalidInput("no columns to add were given")
-        check_columns(self.columns, table=table.name)
-        there = [c for c in self.columns if table.column(c.name)]
-        if there and not self.if_not_exists:
-            raise AlreadyExists(f"column {there[0].name!r} already exists in {table.name}")
-        added = [c for c in self.columns if c not in there]
+        table = planning.existing_table(self.schema, self.table, if_exists=self.if_table_exists)
+        if table is None:
+            return
+        definitions = checked_columns(
+            self.columns, table=table.name, transactional=table.transactional
+        )
+        there = {normalize(c.name) for c in table.columns}
+        known = [c for c in definitions if normalize(c.name) in there]
+        if known and not self.if_not_exists:
+            raise AlreadyExists(f"column {known[0].name!r} already exists in {table.name}")
+        added = [_completed(table, c) for c in definitions if normalize(c.name) not in there]
+        if len(table.columns) + len(added) > MAX_COLUMNS:
+            raise InvalidInput(
+                f"{table.name} would have {len(table.columns) + len(added)} columns; at most "
+                f"{MAX_COLUMNS} are allowed"
+            )
         columns, next_id = new_columns(added, table.next_column_id)
         split = len(table.columns) - len(table.partition_columns)
         together = (*table.columns[:split], *columns, *table.columns[split:])
-        check_redefinition(table, together)
         with planning.entry(
             "add_columns",
             table=planning.catalog.qualified_name(table),
             added=[f"{c.name} {simple_string(c.type)}" for c in added],
         ) as transaction:
             transaction.put(with_columns(table, together, next_id))
+
+
+_COMPLETED_BY_SPARK = frozenset({"csv", "json", "orc", "parquet"})
+"""Providers of plain tables for which Spark puts a default into rows that were there before."""
+
+
+def _completed(table: TableDescriptor, column: ColumnDefinition) -> ColumnDefinition:
+    """``column`` as it is added: with what rows that are there have in it, where they have it."""
+    constant = is_constant(column.default) and not is_null(column.default)
+    completes = not table.transactional and table.provider in _COMPLETED_BY_SPARK
+    metadata = json.loads(column.metadata) if column.metadata else {}
+    if constant and completes:
+        metadata.setdefault(JUDGED_BY_SPARK, column.default)
+    if not column.nullable and JUDGED_BY_SPARK not in metadata:
+        remedy = "give it a constant default" if completes else "add it as nullable"
+        raise IllegalChange(
+            f"new column {column.name!r} of {table.name} is NOT NULL, and the rows that are there "
+            f"have no value for it; {remedy}"
+        )
+    if not metadata:
+        return column
+    text = json.dumps(metadata, ensure_ascii=False, separators=(",", ":"))
+    return replace(column, metadata=text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +154,29 @@ class DropColumns:
     table: str
     names: tuple[str, ...]
     if_exists: bool = False
+    """Columns that are not there are passed over."""
+    if_table_exists: bool = False
 
     def plan(self, planning: Planning) -> None:
-        """Raises `ObjectNotFound`, `IllegalChange`."""
-        table = planning.table(self.schema, self.table)
-        missing = [name for name in self.names if table.column(name) is None]
+        """Raises `ObjectNotFound`, `IllegalChange`, `InvalidInput`, `InvalidName`."""
+        if not self.names:
+            raise InvalidInput("no columns to drop were given")
+        for name in self.names:
+            check_name(name, "column")
+        table = planning.existing_table(self.schema, self.table, if_exists=self.if_table_exists)
+        if table is None:
+            return
+        wanted = {normalize(name) for name in self.names}
+        dropped = [c for c in table.columns if normalize(c.name) in wanted]
+        found = {normalize(c.name) for c in dropped}
+        missing = [name for name in self.names if normalize(name) not in found]
         if missing and not self.if_exists:
             raise ObjectNotFound(f"column {missing[0]!r} does not exist in {table.name}")
-        dropped = [c for name in self.names if (c := table.column(name)) is not None]
+        indexes = planning.catalog.indexes(table.id)
         for column in dropped:
             refuse_used_column(table, column, what="cannot be dropped")
-        columns = tuple(c for c in table.columns if c not in dropped)
+            refuse_indexed_column(table, column, indexes)
+        columns = tuple(c for c in table.columns if normalize(c.name) not in wanted)
         if not columns:
             raise IllegalChange(f"{table.name} would have no column left")
         with planning.entry(
@@ -127,12 +195,17 @@ class RenameColumn:
     table: str
     column: str
     new_name: str
+    if_table_exists: bool = False
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `AlreadyExists`, `IllegalChange`."""
-        table = planning.table(self.schema, self.table)
-        old = _column(table, self.column)
         check_name(self.new_name, "column")
+        table = planning.existing_table(self.schema, self.table, if_exists=self.if_table_exists)
+        if table is None:
+            return
+        old = _column(table, self.column)
+        if self.new_name == old.name:
+            return
         refuse_used_column(table, old, what="cannot be renamed")
         if normalize(self.new_name) != normalize(old.name) and table.column(self.new_name):
             raise AlreadyExists(f"column {self.new_name!r} already exists in {table.name}")
@@ -152,7 +225,10 @@ class RenameColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterColumn:
-    """ALTER TABLE … ALTER COLUMN. What is None stays as it is."""
+    """ALTER TABLE … ALTER COLUMN. What is None stays as it is; all changes are one version.
+
+    A default, new or old, must fit the column as it is after the change.
+    """
 
     schema: str
     table: str
@@ -160,10 +236,17 @@ class AlterColumn:
     type: DataType | None = None
     nullable: bool | None = None
     comment: str | None = None
+    default: str | None = None
+    drop_default: bool = False
+    if_table_exists: bool = False
 
     def plan(self, planning: Planning) -> None:
-        """Raises `ObjectNotFound`, `IllegalChange`."""
-        table = planning.table(self.schema, self.table)
+        """Raises `ObjectNotFound`, `IllegalChange`, `InvalidInput`, `UnsupportedOperation`."""
+        if self.default is not None and self.drop_default:
+            raise InvalidInput(f"the default of {self.column!r} cannot be both set and dropped")
+        table = planning.existing_table(self.schema, self.table, if_exists=self.if_table_exists)
+        if table is None:
+            return
         old = _column(table, self.column)
         next_id = table.next_column_id
         data_type = old.type
@@ -176,16 +259,31 @@ class AlterColumn:
             comment=old.comment if self.comment is None else self.comment,
         )
         check_column_change(table, old, new)
+        new = replace(new, default=self._next_default(old, new))
         columns = tuple(new if c is old else c for c in table.columns)
         with planning.entry(
             "alter_column", table=planning.catalog.qualified_name(table), altered=[old.name]
         ) as transaction:
             transaction.put(with_columns(table, columns, next_id))
 
+    def _next_default(self, old: ColumnDescriptor, new: ColumnDescriptor) -> str | None:
+        if self.default is None and not self.drop_default:
+            if new.type == old.type:
+                return old.default
+            return checked_default(
+                old.default,
+                new.type,
+                column=old.name,
+                nullable=new.nullable,
+                metadata=old.metadata,
+            )
+        default = checked_default(self.default, new.type, column=old.name, nullable=new.nullable)
+        return old.default if same_default(old.default, default) else default
+
 
 def _column(table: TableDescriptor, name: str) -> ColumnDescriptor:
     found = table.column(name)
     if found is None:
-        names = ", ".join(c.name for c in table.columns)
+        names = ", ".join(c.name for c in table.columns[:20])
         raise ObjectNotFound(f"column {name!r} does not exist in {table.name}; it has {names}")
     return found

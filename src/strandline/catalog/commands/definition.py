@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound
+from strandline.catalog.commands.defaults import checked_default
+from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
 from strandline.model.descriptors import (
     ColumnDescriptor,
     Properties,
@@ -14,11 +15,26 @@ from strandline.model.descriptors import (
     TableDescriptor,
     TableKind,
 )
-from strandline.model.identifiers import check_name, normalize
+from strandline.model.identifiers import MAX_NAME_LENGTH, check_name, normalize
+from strandline.model.indexes import Collation, IndexDescriptor
 from strandline.model.type_changes import assign_ids, carry_ids
-from strandline.model.types import DataType
+from strandline.model.type_text import simple_string
+from strandline.model.types import (
+    CALENDAR_INTERVAL,
+    VARIANT,
+    VOID,
+    DataType,
+    GeographyType,
+    GeometryType,
+    MapType,
+    TimeType,
+    walk,
+)
 
 MAX_COLUMNS = 10_000
+_KEY_SUFFIX = "_pk"
+_NOT_COMPARED = (VARIANT, CALENDAR_INTERVAL, VOID)
+_NOT_IN_PARQUET = (TimeType, GeometryType, GeographyType)
 FIRST_COLUMN_ID = 1
 """Column ids are Parquet field ids; readers differ on whether 0 is one, so 0 is not used."""
 
@@ -52,6 +68,21 @@ class TableDefinition:
     location: str | None = None
     properties: Properties = ()
     comment: str | None = None
+    primary_key_name: str | None = None
+    """Of the index that comes with the key; None is `generated_key_name`."""
+    primary_key_collations: tuple[Collation, ...] = ()
+    """One for each key column makes that index a sorted one; none, a hash index."""
+    zone: str | None = None
+    """None is the default zone of the catalog."""
+    storage_profile: str = ""
+    """One of the zone's; empty is the zone's first."""
+    stale_rows_fraction: float = 0.2
+    min_stale_rows: int = 500
+
+
+def generated_key_name(table: str) -> str:
+    """The name of a primary key's index that nobody has named."""
+    return table[: MAX_NAME_LENGTH - len(_KEY_SUFFIX)] + _KEY_SUFFIX
 
 
 def check_columns(columns: Sequence[ColumnDefinition], *, table: str) -> None:
@@ -64,6 +95,78 @@ def check_columns(columns: Sequence[ColumnDefinition], *, table: str) -> None:
         if normalize(column.name) in seen:
             raise InvalidInput(f"column {column.name!r} stands twice in {table}")
         seen.add(normalize(column.name))
+
+
+def checked_columns(
+    columns: Sequence[ColumnDefinition], *, table: str, transactional: bool
+) -> tuple[ColumnDefinition, ...]:
+    """``columns`` with their defaults as these are kept, when all is well with them.
+
+    Raises `InvalidInput`, `UnsupportedOperation`.
+    """
+    check_columns(columns, table=table)
+    if transactional:
+        for column in columns:
+            check_storable(column)
+    return tuple(
+        column if column.default is None else with_checked_default(column) for column in columns
+    )
+
+
+def with_checked_default(
+    column: ColumnDefinition, *, any_expression: bool = False
+) -> ColumnDefinition:
+    """``column`` with its default as it is kept. Raises as `checked_default`."""
+    try:
+        default = checked_default(
+            column.default,
+            column.type,
+            column=column.name,
+            nullable=column.nullable,
+            metadata=column.metadata,
+        )
+    except UnsupportedOperation:
+        if not any_expression:
+            raise
+        return column
+    return replace(column, default=default)
+
+
+def check_storable(column: ColumnDefinition | ColumnDescriptor) -> None:
+    """Refuse a type that Spark cannot write to the files of a transactional table."""
+    for inner in walk(column.type):
+        if inner in (CALENDAR_INTERVAL, VOID) or isinstance(inner, _NOT_IN_PARQUET):
+            raise UnsupportedOperation(
+                f"column {column.name!r} has the type {simple_string(inner)}, which Spark cannot "
+                "write to Parquet files; choose another one"
+            )
+
+
+def check_keyable(column: ColumnDefinition | ColumnDescriptor, *, what: str) -> None:
+    """Refuse a column whose values cannot be told equal as part of ``what``."""
+    for inner in walk(column.type):
+        if inner in _NOT_COMPARED or isinstance(inner, MapType | GeometryType | GeographyType):
+            raise InvalidInput(
+                f"column {column.name!r} cannot be part of {what}: values of the type "
+                f"{simple_string(inner)[:80]} cannot be compared"
+            )
+
+
+def check_distinct(names: Sequence[str], *, what: str) -> None:
+    """Refuse a list of columns that names one twice."""
+    seen: set[str] = set()
+    for name in names:
+        if normalize(name) in seen:
+            raise InvalidInput(f"column {name!r} stands twice in {what}")
+        seen.add(normalize(name))
+
+
+def check_stale_rows(fraction: float, minimum: int) -> None:
+    """Refuse limits of staleness that are none: a fraction outside 0 to 1, rows below 0."""
+    if not 0.0 <= fraction <= 1.0:  # false for NaN too
+        raise InvalidInput(f"the fraction of stale rows must be between 0 and 1, found {fraction}")
+    if minimum < 0:
+        raise InvalidInput(f"the minimum of stale rows must be 0 or more, found {minimum}")
 
 
 def new_columns(
@@ -89,17 +192,27 @@ def new_columns(
 
 
 def redefine_columns(
-    old: Iterable[ColumnDescriptor], definitions: Iterable[ColumnDefinition], next_id: int
+    table: TableDescriptor, definitions: Iterable[ColumnDefinition]
 ) -> tuple[tuple[ColumnDescriptor, ...], int]:
-    """The columns of ``definitions``: one whose name was there keeps its id, others get new ids."""
-    by_name = {normalize(column.name): column for column in old}
+    """The columns of ``definitions``: one whose name was there keeps its id, others get new ids.
+
+    A default is judged where it, or the column that it must fit, is another than before. In a plain
+    table it may be any expression, because Spark judges and evaluates it there. Raises
+    `InvalidInput`, `UnsupportedOperation`.
+    """
+    next_id = table.next_column_id
+    by_name = {normalize(column.name): column for column in table.columns}
     columns = []
     for one in definitions:
         known = by_name.get(normalize(one.name))
         if known is None:
+            one = with_checked_default(one, any_expression=not table.transactional)
             (column,), next_id = new_columns([one], next_id)
         else:
             data_type, next_id = carry_ids(known.type, one.type, next_id)
+            before = known.default, known.type, known.nullable
+            if (one.default, data_type, one.nullable) != before:
+                one = with_checked_default(one, any_expression=not table.transactional)
             column = ColumnDescriptor(
                 known.id,
                 one.name,
@@ -122,14 +235,70 @@ def column_ids(columns: Iterable[ColumnDescriptor], names: Iterable[str]) -> tup
     return tuple(by_name[normalize(name)] for name in names)
 
 
-def describe(
-    definition: TableDefinition, *, table_id: int, schema_id: int, zone_id: int, created: int
-) -> TableDescriptor:
-    """The first descriptor of a new table."""
-    check_name(definition.name, "table")
-    check_columns(definition.columns, table=definition.name)
+def checked(definition: TableDefinition) -> TableDefinition:
+    """``definition`` with its defaults as these are kept, when it can be a table of some catalog.
+
+    Raises `InvalidInput`, `InvalidName`, `ObjectNotFound` for a column that is named and missing,
+    `UnsupportedOperation`.
+    """
+    name = definition.name
+    check_name(name, "table")
     if definition.transactional and not definition.columns:
-        raise InvalidInput(f"transactional table {definition.name!r} needs at least one column")
+        raise InvalidInput(f"transactional table {name!r} needs at least one column")
+    check_columns(definition.columns, table=name)
+    _check_key(definition)
+    columns = checked_columns(
+        definition.columns, table=name, transactional=definition.transactional
+    )
+    check_distinct(definition.partition_columns, what=f"the partition columns of {name}")
+    check_distinct(definition.colocation, what=f"the colocation columns of {name}")
+    key = {normalize(column) for column in definition.primary_key}
+    outside = [one for one in definition.colocation if key and normalize(one) not in key]
+    if outside:
+        raise InvalidInput(
+            f"colocation column {outside[0]!r} must be a column of the primary key, which is "
+            f"({', '.join(definition.primary_key)}): rows of one key must lie together"
+        )
+    check_stale_rows(definition.stale_rows_fraction, definition.min_stale_rows)
+    return replace(definition, columns=columns)
+
+
+def _check_key(definition: TableDefinition) -> None:
+    key, collations = definition.primary_key, definition.primary_key_collations
+    if not key:
+        if collations or definition.primary_key_name is not None:
+            raise InvalidInput(f"the primary key of {definition.name} has no columns; name them")
+        return
+    if definition.primary_key_name is not None:
+        check_name(definition.primary_key_name, "primary key")
+    by_name = {normalize(column.name): column for column in definition.columns}
+    columns = [by_name.get(normalize(name)) for name in key]
+    for name, column in zip(key, columns, strict=True):
+        if column is None:
+            raise ObjectNotFound(
+                f"column {name!r} of the primary key does not exist; columns are {sorted(by_name)}"
+            )
+        if column.nullable:
+            raise InvalidInput(f"primary key column {column.name!r} must be NOT NULL")
+        check_keyable(column, what="a primary key")
+    check_distinct(key, what=f"the primary key of {definition.name}")
+    if collations and len(collations) != len(key):
+        raise InvalidInput(
+            f"the primary key of {definition.name} has {len(key)} columns and {len(collations)} "
+            "collations; give one for each column, or none"
+        )
+
+
+def describe(
+    definition: TableDefinition,
+    *,
+    table_id: int,
+    schema_id: int,
+    zone_id: int,
+    created: int,
+    primary_key_index: int = 0,
+) -> TableDescriptor:
+    """The first descriptor of a new table out of a `checked` definition."""
     columns, next_id = new_columns(definition.columns, FIRST_COLUMN_ID)
     partition_columns = column_ids(columns, definition.partition_columns)
     if partition_columns and tuple(c.id for c in columns)[-len(partition_columns) :] != (
@@ -138,10 +307,6 @@ def describe(
         raise InvalidInput(
             f"partition columns {list(definition.partition_columns)} must be the last columns"
         )
-    primary_key = column_ids(columns, definition.primary_key)
-    nullable = [c.name for c in columns if c.id in primary_key and c.nullable]
-    if nullable:
-        raise InvalidInput(f"primary key column {nullable[0]!r} must be NOT NULL")
     return TableDescriptor(
         id=table_id,
         schema_id=schema_id,
@@ -154,13 +319,17 @@ def describe(
         next_column_id=next_id,
         zone_id=zone_id,
         partition_columns=partition_columns,
-        primary_key=primary_key,
+        primary_key=column_ids(columns, definition.primary_key),
         colocation=column_ids(columns, definition.colocation),
         storage=definition.storage,
         location=definition.location,
         properties=definition.properties,
         comment=definition.comment,
         created=created,
+        primary_key_index=primary_key_index,
+        storage_profile=definition.storage_profile,
+        stale_rows_fraction=definition.stale_rows_fraction,
+        min_stale_rows=definition.min_stale_rows,
     )
 
 
@@ -187,3 +356,19 @@ def refuse_used_column(table: TableDescriptor, column: ColumnDescriptor, *, what
     ):
         if column.id in ids:
             raise IllegalChange(f"{column.name!r} is a {role} of {table.name} and {what}")
+
+
+def refuse_indexed_column(
+    table: TableDescriptor, column: ColumnDescriptor, indexes: Iterable[IndexDescriptor]
+) -> None:
+    """Refuse to drop a column that an alive index of its table is made of."""
+    using = [
+        index.name
+        for index in indexes
+        if index.alive and any(part.column_id == column.id for part in index.columns)
+    ]
+    if using:
+        raise IllegalChange(
+            f"column {column.name!r} of {table.name} cannot be dropped, because it is used by "
+            f"index(es) {', '.join(using)}; drop these first"
+        )

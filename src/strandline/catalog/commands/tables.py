@@ -1,33 +1,48 @@
-"""Commands on tables as a whole."""
+"""Commands on tables as a whole.
+
+A primary key brings an index that is there from the table's first version to its last. It is named
+after the table unless its maker names it, and then keeps that name when the table is renamed.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from strandline.catalog.catalog import DEFAULT_ZONE_NAME
 from strandline.catalog.commands.columns import check_redefinition
 from strandline.catalog.commands.definition import (
     TableDefinition,
     check_columns,
+    check_stale_rows,
+    checked,
     column_ids,
     describe,
+    generated_key_name,
     redefine_columns,
     with_columns,
 )
-from strandline.catalog.commands.schemas import drop_relation
+from strandline.catalog.commands.schemas import drop_relation, refuse_reserved
+from strandline.catalog.configuration import MAX_TABLES
 from strandline.catalog.planning import Planning
-from strandline.durable.contents import Namespace
 from strandline.durable.update import Argument
-from strandline.errors import IllegalChange, ObjectNotFound
-from strandline.model.descriptors import Properties, TableDescriptor, properties
-from strandline.model.identifiers import check_name
+from strandline.errors import IllegalChange, InvalidInput, LimitExceeded, ObjectNotFound
+from strandline.model.descriptors import (
+    Properties,
+    SchemaDescriptor,
+    TableDescriptor,
+    ZoneDescriptor,
+    properties,
+)
+from strandline.model.identifiers import check_name, normalize
+from strandline.model.indexes import IndexColumn, IndexDescriptor, IndexKind, IndexStatus
 from strandline.model.type_text import simple_string
 
-DEFAULT_ZONE = "default"
+DEFAULT_ZONE = DEFAULT_ZONE_NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTable:
-    """CREATE TABLE."""
+    """CREATE TABLE, with the index of its primary key."""
 
     schema: str
     definition: TableDefinition
@@ -36,33 +51,102 @@ class CreateTable:
     if_not_exists: bool = False
 
     def plan(self, planning: Planning) -> None:
-        """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidInput`."""
+        """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidInput`, `LimitExceeded`.
+
+        IF NOT EXISTS covers a table of that name, and nothing else.
+        """
+        definition = checked(self.definition)
+        refuse_reserved(self.schema, "given tables")
         schema = planning.schema(self.schema)
-        if self.if_not_exists and planning.catalog.table(self.schema, self.definition.name):
+        if self.if_not_exists and planning.catalog.table(self.schema, definition.name):
             return
-        planning.ensure_free(schema, self.definition.name)
-        zone = planning.catalog.contents.find(Namespace("zone", 0), DEFAULT_ZONE)
-        if zone is None:
-            raise ObjectNotFound(f"zone {DEFAULT_ZONE!r} does not exist")
-        qualified = f"{schema.name}.{self.definition.name}"
-        columns = [f"{c.name} {simple_string(c.type)}" for c in self.definition.columns]
+        planning.ensure_free(schema, definition.name)
+        _check_limit(planning)
+        zone = _zone(planning, definition)
+        has_key = bool(definition.primary_key)
+        key_name = definition.primary_key_name or generated_key_name(definition.name)
+        if has_key:
+            planning.ensure_free(schema, key_name, pending=[definition.name])
         table_id = planning.next_id
+        table = describe(
+            definition,
+            table_id=table_id,
+            schema_id=schema.id,
+            zone_id=zone.id,
+            created=planning.now_seconds,
+            primary_key_index=table_id + 1 if has_key else 0,
+        )
         with planning.entry(
             "create_table",
-            table=qualified,
+            table=f"{schema.name}.{table.name}",
             id=table_id,
-            columns=columns,
+            columns=[f"{c.name} {simple_string(c.type)}" for c in table.columns],
             location=self.managed_location,
         ) as transaction:
-            transaction.put(
-                describe(
-                    self.definition,
-                    table_id=planning.new_id(),
-                    schema_id=schema.id,
-                    zone_id=int.from_bytes(zone.key, "big"),
-                    created=planning.now_seconds,
-                )
-            )
+            transaction.allocate_id(amount=2 if has_key else 1)
+            transaction.put(table)
+        if has_key:
+            _create_key_index(planning, table, definition, name=key_name, schema=schema)
+
+
+def _check_limit(planning: Planning) -> None:
+    limit, there = MAX_TABLES.required(planning.catalog), planning.catalog.table_count()
+    if there >= limit:
+        raise LimitExceeded(
+            f"there are {there} tables and {MAX_TABLES.name} allows {limit}; drop some, or set the "
+            "parameter higher"
+        )
+
+
+def _zone(planning: Planning, definition: TableDefinition) -> ZoneDescriptor:
+    if definition.zone is None:
+        zone, name = planning.catalog.default_zone(), DEFAULT_ZONE
+    else:
+        zone, name = planning.catalog.zone_named(definition.zone), definition.zone
+    if zone is None:
+        raise ObjectNotFound(f"zone {name!r} does not exist")
+    profile = definition.storage_profile
+    if profile and profile not in zone.storage_profiles:
+        raise InvalidInput(
+            f"zone {zone.name} does not have the storage profile {profile!r} of table "
+            f"{definition.name}; it has {', '.join(zone.storage_profiles)}"
+        )
+    return zone
+
+
+def _create_key_index(
+    planning: Planning,
+    table: TableDescriptor,
+    definition: TableDefinition,
+    *,
+    name: str,
+    schema: SchemaDescriptor,
+) -> None:
+    collations = definition.primary_key_collations or (None,) * len(table.primary_key)
+    index = IndexDescriptor(
+        id=table.primary_key_index,
+        schema_id=schema.id,
+        name=name,
+        owner=table.owner,
+        table_id=table.id,
+        kind=IndexKind.SORTED if definition.primary_key_collations else IndexKind.HASH,
+        columns=tuple(
+            IndexColumn(column_id, collation)
+            for column_id, collation in zip(table.primary_key, collations, strict=True)
+        ),
+        status=IndexStatus.AVAILABLE,
+        unique=True,
+        created_with_table=True,
+    )
+    with planning.entry(
+        "create_index",
+        index=f"{schema.name}.{name}",
+        id=index.id,
+        table=f"{schema.name}.{table.name}",
+        columns=list(definition.primary_key),
+        status=index.status.name,
+    ) as transaction:
+        transaction.put(index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +168,10 @@ class DropTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenameTable:
-    """ALTER TABLE … RENAME TO, also into another schema. Tables and views."""
+    """ALTER TABLE … RENAME TO, also into another schema. Tables and views.
+
+    Indexes of a table stay in its schema. To its own name: nothing to do.
+    """
 
     schema: str
     table: str
@@ -92,43 +179,98 @@ class RenameTable:
     new_schema: str | None = None
     new_location: str | None = None
     """URI that the folder of a managed table moves to; None leaves it where it is."""
+    if_exists: bool = False
 
     def plan(self, planning: Planning) -> None:
-        """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidName`."""
-        relation = planning.relation(self.schema, self.table)
+        """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidName`, `IllegalChange`."""
         check_name(self.new_name, "table")
+        if self.if_exists and planning.catalog.relation(self.schema, self.table) is None:
+            return
+        relation = planning.relation(self.schema, self.table)
+        refuse_reserved(self.new_schema or self.schema, "given tables or views")
         target = planning.schema(self.new_schema or self.schema)
-        holder = planning.catalog.relation(target.name, self.new_name)
+        holder = planning.catalog.occupant(target.id, self.new_name)
         if holder is not None and holder.id != relation.id:
             planning.ensure_free(target, self.new_name)
         old, new = planning.catalog.qualified_name(relation), f"{target.name}.{self.new_name}"
         kind = "table" if isinstance(relation, TableDescriptor) else "view"
+        renamed = replace(relation, name=self.new_name, schema_id=target.id)
+        moved = _moved_indexes(planning, relation, renamed, target) if kind == "table" else []
         arguments: dict[str, Argument] = {kind: old, "to": new, "id": relation.id}
         arguments["location"] = self.new_location
         with planning.entry(f"rename_{kind}", **arguments) as transaction:
-            transaction.put(replace(relation, name=self.new_name, schema_id=target.id))
+            transaction.put(renamed)
+            for before, after in moved:
+                if before.name == after.name:
+                    transaction.put(after)
+        for before, after in moved:
+            if before.name != after.name:
+                with planning.entry(
+                    "rename_index",
+                    index=planning.catalog.qualified_name(before),
+                    to=f"{target.name}.{after.name}",
+                    id=after.id,
+                ) as transaction:
+                    transaction.put(after)
+
+
+def _moved_indexes(
+    planning: Planning,
+    old: TableDescriptor | object,
+    new: TableDescriptor | object,
+    target: SchemaDescriptor,
+) -> list[tuple[IndexDescriptor, IndexDescriptor]]:
+    """The indexes of a renamed table that change with it, before and after."""
+    if not isinstance(old, TableDescriptor) or not isinstance(new, TableDescriptor):
+        return []
+    moved = []
+    for before in planning.catalog.indexes(old.id):
+        name = before.name
+        generated = normalize(name) == normalize(generated_key_name(old.name))
+        if before.id == old.primary_key_index and generated and old.name != new.name:
+            name = generated_key_name(new.name)
+        after = replace(before, name=name, schema_id=target.id)
+        if after == before:
+            continue
+        holder = planning.catalog.occupant(target.id, name)
+        if after.alive and (holder is None or holder.id != before.id):
+            planning.ensure_free(target, name, pending=[new.name])
+        moved.append((before, after))
+    return moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTableProperties:
-    """ALTER TABLE … SET and UNSET TBLPROPERTIES."""
+    """ALTER TABLE … SET and UNSET TBLPROPERTIES, its comment and when its statistics are stale.
+
+    What is None stays as it is. None of these makes a new schema version.
+    """
 
     schema: str
     table: str
     set: Properties = ()
     unset: tuple[str, ...] = ()
     comment: str | None = None
+    stale_rows_fraction: float | None = None
+    min_stale_rows: int | None = None
+    if_exists: bool = False
 
     def plan(self, planning: Planning) -> None:
-        """Raises `ObjectNotFound`."""
-        table = planning.table(self.schema, self.table)
+        """Raises `ObjectNotFound`, `InvalidInput`."""
+        fraction = 0.0 if self.stale_rows_fraction is None else self.stale_rows_fraction
+        check_stale_rows(fraction, self.min_stale_rows or 0)
+        table = planning.existing_table(self.schema, self.table, if_exists=self.if_exists)
+        if table is None:
+            return
         kept = {key: value for key, value in table.properties if key not in self.unset}
-        new = replace(
-            table,
-            properties=properties(kept | dict(self.set)),
-            comment=table.comment if self.comment is None else self.comment,
-        )
-        changed = sorted({key for key, _ in self.set} | set(self.unset))
+        given = {
+            "comment": self.comment,
+            "stale_rows_fraction": self.stale_rows_fraction,
+            "min_stale_rows": self.min_stale_rows,
+        }
+        changes = {name: value for name, value in given.items() if value is not None}
+        new = replace(table, properties=properties(kept | dict(self.set)), **changes)  # type: ignore[arg-type]  # fields of the table
+        changed = sorted({key for key, _ in self.set} | {*self.unset, *changes})
         with planning.entry(
             "set_table_properties",
             table=planning.catalog.qualified_name(table),
@@ -154,10 +296,10 @@ class AlterTable:
         old = planning.table(self.schema, self.table)
         wanted = self.definition
         check_columns(wanted.columns, table=wanted.name)
-        columns, next_id = redefine_columns(old.columns, wanted.columns, old.next_column_id)
+        columns, next_id = redefine_columns(old, wanted.columns)
         if column_ids(columns, wanted.partition_columns) != old.partition_columns:
             raise IllegalChange("partition keys can not be changed.")
-        check_redefinition(old, columns)
+        check_redefinition(old, columns, planning.catalog.indexes(old.id))
         self._columns(planning, old, with_columns(old, columns, next_id))
         self._rest(planning)
 

@@ -10,8 +10,10 @@ from strandline.catalog.commands.definition import (
     check_columns,
     new_columns,
 )
+from strandline.catalog.commands.schemas import drop_relation, refuse_reserved
+from strandline.catalog.commands.tables import RenameTable
 from strandline.catalog.planning import Planning
-from strandline.errors import UnsupportedOperation
+from strandline.errors import InvalidInput, UnsupportedOperation
 from strandline.model.descriptors import Properties, StorageFormat, ViewDescriptor
 from strandline.model.identifiers import check_name
 
@@ -40,7 +42,16 @@ class CreateView:
     or_replace: bool = False
 
     def plan(self, planning: Planning) -> None:
-        """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidInput`."""
+        """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidInput`.
+
+        IF NOT EXISTS covers a view of that name, and nothing else.
+        """
+        _check(self.definition)
+        if self.if_not_exists and self.or_replace:
+            raise InvalidInput(
+                f"view {self.definition.name} cannot be created both OR REPLACE and IF NOT EXISTS"
+            )
+        refuse_reserved(self.schema, "given views")
         schema = planning.schema(self.schema)
         old = planning.catalog.view(self.schema, self.definition.name)
         if old is not None and self.if_not_exists:
@@ -63,30 +74,88 @@ class CreateView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterView:
-    """ALTER VIEW: text, columns and properties become those of ``definition``."""
+    """ALTER VIEW: text, columns, owner and properties become those of ``definition``.
+
+    Its name stays, and so do its id and what was granted on it.
+    """
 
     schema: str
     view: str
     definition: ViewDefinition
+    if_exists: bool = False
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `UnsupportedOperation`, `InvalidInput`."""
-        old = planning.relation(self.schema, self.view)
-        if not isinstance(old, ViewDescriptor):
-            raise UnsupportedOperation(f"{self.schema}.{self.view} is a table, not a view")
+        _check(self.definition)
+        old = _existing(planning, self.schema, self.view, if_exists=self.if_exists)
+        if old is None:
+            return
         new = _describe(
             self.definition, view_id=old.id, schema_id=old.schema_id, created=old.created
         )
         qualified = planning.catalog.qualified_name(old)
         with planning.entry("alter_view", view=qualified) as transaction:
-            transaction.put(replace(new, name=old.name))
+            transaction.put(replace(new, name=old.name, privileges=old.privileges))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameView:
+    """ALTER VIEW … RENAME TO, also into another schema. To its own name: nothing to do."""
+
+    schema: str
+    view: str
+    new_name: str
+    new_schema: str | None = None
+    if_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidName`, `UnsupportedOperation`."""
+        check_name(self.new_name, "view")
+        view = _existing(planning, self.schema, self.view, if_exists=self.if_exists)
+        if view is None:
+            return
+        RenameTable(
+            schema=self.schema,
+            table=view.name,
+            new_name=self.new_name,
+            new_schema=self.new_schema,
+        ).plan(planning)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropView:
+    """DROP VIEW. A table of that name is refused."""
+
+    schema: str
+    view: str
+    if_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `UnsupportedOperation`."""
+        view = _existing(planning, self.schema, self.view, if_exists=self.if_exists)
+        if view is not None:
+            drop_relation(planning, self.schema, view.name)
+
+
+def _existing(
+    planning: Planning, schema: str, name: str, *, if_exists: bool
+) -> ViewDescriptor | None:
+    if if_exists and planning.catalog.relation(schema, name) is None:
+        return None
+    found = planning.relation(schema, name)
+    if not isinstance(found, ViewDescriptor):
+        raise UnsupportedOperation(f"{schema}.{name} is a table, not a view")
+    return found
+
+
+def _check(definition: ViewDefinition) -> None:
+    check_name(definition.name, "view")
+    check_columns(definition.columns, table=definition.name)
 
 
 def _describe(
     definition: ViewDefinition, *, view_id: int, schema_id: int, created: int
 ) -> ViewDescriptor:
-    check_name(definition.name, "view")
-    check_columns(definition.columns, table=definition.name)
     columns, _ = new_columns(definition.columns, FIRST_COLUMN_ID)
     return ViewDescriptor(
         id=view_id,

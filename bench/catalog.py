@@ -1,0 +1,287 @@
+"""The versioned catalog by itself: its manager on SQLite with full sync, without the metastore.
+
+Tables have twenty columns. A large catalog is made in batches and compacted, so that it is read
+from a snapshot, as a node that starts reads it; that is measured in a process of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.registry import Measured, benchmark
+from strandline.catalog import Catalog, CatalogManager, initial_catalog
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateTable,
+    SetTableProperties,
+    TableDefinition,
+)
+from strandline.catalog.history import History
+from strandline.clock import HybridClock, Timestamp
+from strandline.durable import MetastorageLog, durable_state
+from strandline.durable.contents import EMPTY
+from strandline.errors import NotFound
+from strandline.metastorage import SqliteMetastorage
+from strandline.model.types import BIGINT, STRING
+from strandline.sql import Database, open_sqlite
+from strandline.wire.recent import RECENT
+
+COLUMNS = tuple(
+    ColumnDefinition(f"column_{n}", STRING if n % 2 else BIGINT, comment=None) for n in range(20)
+)
+FEW, MANY = 100, 100_000
+BATCH = 10_000
+CALLS = 400
+CALLERS = 16
+SECONDS = 4.0
+
+
+def new_table(name: str) -> CreateTable:
+    """CREATE TABLE of twenty columns."""
+    return CreateTable(schema="default", definition=TableDefinition(name=name, columns=COLUMNS))
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[tuple[CatalogManager, Database]]:
+    """A node's catalog in ``folder``, following its log."""
+    database = open_sqlite(folder / "strandline.db")
+    clock = HybridClock()
+    store = SqliteMetastorage(database, clock)
+    log = MetastorageLog(store, get_on=store.get_on)
+    try:
+        state = durable_state(log).join(member="bench")
+    except NotFound:
+        state = durable_state(log).open(
+            member="bench",
+            initialize=initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/bench"),
+            raise_fence=lambda _token, _environment: None,
+        )
+    manager = CatalogManager(state, clock)
+    manager.start()
+    try:
+        yield manager, database
+    finally:
+        manager.stop()
+        store.close()
+        database.close()
+
+
+def fill(manager: CatalogManager, count: int) -> None:
+    """Make ``count`` tables, and let the log begin with a snapshot that holds them."""
+    for start in range(0, count, BATCH):
+        names = range(start, min(start + BATCH, count))
+        manager.execute([new_table(f"table_{n}") for n in names], author="bench", timeout=600)
+    manager.compact(manager.latest_catalog().version)
+
+
+def create_one_by_one(manager: CatalogManager) -> float:
+    """The median of CREATE TABLE by one caller, in milliseconds."""
+    spent = []
+    for n in range(CALLS + 50):
+        began = time.perf_counter()
+        manager.execute(new_table(f"one_{n}"), author="bench")
+        spent.append(time.perf_counter() - began)
+    return statistics.median(spent[50:]) * 1000
+
+
+@benchmark(
+    group="catalog", name="create table, one caller, p50", unit="ms", better="lower", target=1.5
+)
+def create_table_latency() -> list[Measured]:
+    """At 100 and at 100,000 tables; the reference is a raw commit of two rows."""
+    found = []
+    for count in (FEW, MANY):
+        with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as (manager, database):
+            fill(manager, count)
+            spent = create_one_by_one(manager)
+            raw = 1000 / raw_commits(database)
+        found.append(Measured(spent, reference=raw, label=f"{count:,} tables"))
+    ratio = found[1].value / found[0].value
+    return [*found, Measured(ratio, label="100,000 against 100 tables", target=1.3)]
+
+
+@benchmark(
+    group="catalog",
+    name="create table, 16 callers, each its own version",
+    unit="1/s",
+    better="higher",
+    target=1500,
+)
+def create_table_rate() -> Measured:
+    """The reference is how often two rows are committed by one writer, one commit at a time."""
+    with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as (manager, database):
+        fill(manager, FEW)
+        raw = raw_commits(database)
+        first = manager.latest_catalog().version
+        end = time.monotonic() + SECONDS
+        failures: list[BaseException] = []
+
+        def call(caller: int) -> None:
+            n = 0
+            try:
+                while time.monotonic() < end:
+                    manager.execute(new_table(f"by_{caller}_{n}"), author="bench")
+                    n += 1
+            except BaseException as error:  # the row must not be printed as if all were well
+                failures.append(error)
+
+        threads = [threading.Thread(target=call, args=(caller,)) for caller in range(CALLERS)]
+        began = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        spent = time.monotonic() - began
+        if failures:
+            raise failures[0]
+        made = manager.latest_catalog().version - first
+    return Measured(made / spent, reference=raw)
+
+
+@benchmark(group="catalog", name="disk: fdatasync of 12 kB, p50", unit="ms", better="lower")
+def sync_time() -> float:
+    """What every durable commit pays at least."""
+    with tempfile.NamedTemporaryFile() as file:
+        spent = []
+        for n in range(300):
+            os.pwrite(file.fileno(), b"x" * 12_288, n * 4096)
+            began = time.perf_counter()
+            os.fdatasync(file.fileno())
+            spent.append(time.perf_counter() - began)
+    return statistics.median(spent) * 1000
+
+
+def raw_commits(database: Database, seconds: float = 1.0) -> float:
+    """Commits of two rows a second, one writer, full sync."""
+    with database.write() as connection:
+        connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS raw (id INTEGER, data BLOB)")
+    done, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        with database.write() as connection:
+            for _ in range(2):
+                connection.exec_driver_sql("INSERT INTO raw VALUES (1, ?)", (bytes(500),))
+        done += 1
+    return done / seconds
+
+
+@benchmark(
+    group="catalog",
+    name="memory of 1,000 versions, each altering one of 10,000 tables, against one",
+    unit="x",
+    better="lower",
+    target=1.2,
+)
+def memory_of_versions() -> Measured:
+    """As a node that starts holds them, before anybody has looked at a table; by the allocator."""
+
+    def held(folder: str, versions: int) -> int:
+        RECENT.forget()
+        gc.collect()
+        tracemalloc.start()
+        with opened(Path(folder)) as (manager, _):
+            RECENT.forget()
+            gc.collect()
+            found = tracemalloc.get_traced_memory()[0]
+            count = manager.latest_catalog().version - manager.earliest_catalog().version
+        tracemalloc.stop()
+        if count != versions:
+            raise RuntimeError(f"{count} versions are held, not {versions}")
+        return found
+
+    with tempfile.TemporaryDirectory() as folder:
+        with opened(Path(folder)) as (manager, _):
+            fill(manager, 10_000)
+        one = held(folder, 0)
+        with opened(Path(folder)) as (manager, _):
+            for n in range(1000):
+                change = SetTableProperties(
+                    schema="default", table=f"table_{n * 10}", set=(("k", str(n)),)
+                )
+                manager.execute(change, author="bench")
+        return Measured(held(folder, 1000) / one)
+
+
+@benchmark(
+    group="catalog",
+    name="100,000 tables from a snapshot",
+    unit="s",
+    better="lower",
+)
+def from_snapshot() -> list[Measured]:
+    """In a process of its own: until any table can be read, and until all were touched."""
+    with tempfile.TemporaryDirectory() as folder:
+        with opened(Path(folder)) as (manager, _):
+            fill(manager, MANY)
+        answer = subprocess.run(
+            [sys.executable, "-c", "from bench import catalog; catalog.read_all()", folder],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+    found = json.loads(answer.stdout)
+    return [
+        Measured(found["any"], label="until any can be read", target=3.0),
+        Measured(found["all"], label="until all were touched", target=25.0),
+        Measured(found["memory"], label="memory (MB) when any can be read", target=400.0),
+        Measured(found["memory_all"], label="memory (MB) when all were touched"),
+    ]
+
+
+def read_all() -> None:
+    """The other process of `from_snapshot`."""
+    began = time.perf_counter()
+    with opened(Path(sys.argv[1])) as (manager, _):
+        assert manager.latest_catalog().table("default", "table_77777") is not None
+        read_any = time.perf_counter() - began
+        memory = peak_megabytes()
+        for table in manager.latest_catalog().tables():
+            assert len(table.columns) == len(COLUMNS)
+        found = {
+            "any": read_any,
+            "all": time.perf_counter() - began,
+            "memory": memory,
+            "memory_all": peak_megabytes(),
+        }
+    print(json.dumps(found))
+
+
+def peak_megabytes() -> float:
+    """The largest resident size of this program so far.
+
+    The one that `resource` tells begins with that of the process that started this one.
+    """
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    peak = next(line for line in lines if line.startswith("VmHWM:"))
+    return int(peak.split()[1]) / 1024
+
+
+@benchmark(
+    group="catalog",
+    name="active_catalog(timestamp) among 10,000 versions",
+    unit="us",
+    better="lower",
+    target=3.0,
+)
+def active_catalog() -> float:
+    """The median of a hundred rounds over times that lie all over the history."""
+    history = History(*(Catalog(n, Timestamp(1 + (n << 20)), EMPTY) for n in range(10_000)))
+    times = [Timestamp((n * 7919 % 10_000) << 20 | 5) for n in range(1000)]
+    spent = []
+    for _ in range(100):
+        began = time.perf_counter()
+        for at in times:
+            history.at_time(at)
+        spent.append((time.perf_counter() - began) / len(times))
+    return statistics.median(spent) * 1e6

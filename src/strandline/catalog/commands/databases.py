@@ -1,0 +1,116 @@
+"""Commands on databases, the namespaces above schemas (Hive 3 and later call them catalogs).
+
+The default database is the one that Hive's clients see, under a name that they take for granted; it
+stays, and keeps its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from strandline.catalog.catalog import DEFAULT_DATABASE
+from strandline.catalog.commands.comments import drop_comment
+from strandline.catalog.planning import Planning
+from strandline.errors import AlreadyExists, IllegalChange, ObjectNotFound
+from strandline.model.descriptors import DatabaseDescriptor
+from strandline.model.identifiers import check_name, normalize
+from strandline.model.privileges import ObjectKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateDatabase:
+    """CREATE DATABASE (a namespace above schemas)."""
+
+    name: str
+    owner: str = ""
+    if_not_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `InvalidName`, `AlreadyExists`."""
+        check_name(self.name, "database")
+        found = planning.catalog.database(self.name)
+        if found is not None:
+            if self.if_not_exists:
+                return
+            raise AlreadyExists(f"database {found.name} already exists")
+        with planning.entry("create_database", database=self.name) as transaction:
+            transaction.put(
+                DatabaseDescriptor(planning.new_id(), self.name, self.owner or planning.author)
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterDatabase:
+    """ALTER DATABASE … OWNER TO."""
+
+    name: str
+    owner: str
+    if_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`."""
+        found = _find(planning, self.name, if_exists=self.if_exists)
+        if found is None:
+            return
+        with planning.entry("alter_database", database=found.name, owner=self.owner) as transaction:
+            transaction.put(replace(found, owner=self.owner))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameDatabase:
+    """ALTER DATABASE … RENAME TO; its schemas stay in it."""
+
+    name: str
+    new_name: str
+    if_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `InvalidName`, `AlreadyExists`, `IllegalChange`."""
+        found = _find(planning, self.name, if_exists=self.if_exists)
+        if found is None:
+            return
+        _refuse_default(found, "renamed")
+        check_name(self.new_name, "database")
+        holder = planning.catalog.database(self.new_name)
+        if holder is not None and holder.id != found.id:
+            raise AlreadyExists(f"database {holder.name} already exists")
+        with planning.entry(
+            "rename_database", database=found.name, to=self.new_name
+        ) as transaction:
+            transaction.put(replace(found, name=self.new_name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropDatabase:
+    """DROP DATABASE. It must be empty."""
+
+    name: str
+    if_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `IllegalChange`."""
+        found = _find(planning, self.name, if_exists=self.if_exists)
+        if found is None:
+            return
+        _refuse_default(found, "dropped")
+        schemas = planning.catalog.schemas(database=found.name)
+        if schemas:
+            raise IllegalChange(
+                f"database {found.name} is not empty: schema {schemas[0].name} is in it; drop its "
+                "schemas first"
+            )
+        with planning.entry("drop_database", database=found.name) as transaction:
+            transaction.delete("database", found.id)
+            drop_comment(transaction, ObjectKind.DATABASE, found.id)
+
+
+def _find(planning: Planning, name: str, *, if_exists: bool) -> DatabaseDescriptor | None:
+    found = planning.catalog.database(name)
+    if found is None and not if_exists:
+        raise ObjectNotFound(f"database {name!r} does not exist")
+    return found
+
+
+def _refuse_default(database: DatabaseDescriptor, what: str) -> None:
+    if normalize(database.name) == DEFAULT_DATABASE:
+        raise IllegalChange(f"database {database.name} is the default one and cannot be {what}")

@@ -1,0 +1,283 @@
+"""Defaults of columns: which SQL expressions may be one, and whether one fits its column.
+
+A default is kept as the text that was written and is evaluated by whoever writes rows, so it must
+mean the same to everybody: a literal of Spark's SQL, or one of a few functions. It is judged once,
+against the type that the column will have when the command is done, and by a strict rule: the
+literal's value must be a value of that type, as it is, without rounding, cutting or a time zone.
+
+| type of the column | its literals | its functions |
+| --- | --- | --- |
+| boolean | ``TRUE``, ``FALSE`` | |
+| tinyint, smallint, int, bigint | whole numbers in range, also with ``Y``, ``S``, ``L`` | |
+| float, double | numbers in range, also with ``F``, ``D``, ``BD`` | |
+| decimal | numbers without more digits than it has before or behind the point | |
+| string | ``'text'``, ``"text"`` | ``current_user()``, ``uuid()`` |
+| char(n), varchar(n) | the same, of up to n characters | |
+| binary | ``X'1F'`` | |
+| date | ``DATE '2026-11-20'`` | ``current_date()`` |
+| timestamp | ``TIMESTAMP '2026-11-20 10:00:00'`` | ``current_timestamp()``, ``now()`` |
+| timestamp_ntz | ``TIMESTAMP_NTZ '2026-11-20 10:00:00'`` | ``localtimestamp()`` |
+| every type | ``NULL``, unless the column is NOT NULL | |
+
+Rejected: any expression that Spark can fold. It would need Spark to judge it, and a change of the
+catalog must not wait for a session. A default that Spark itself has judged is left alone: Spark
+says so by writing the folded value beside it (`JUDGED_BY_SPARK`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from datetime import date, datetime
+from decimal import Decimal
+
+from strandline.errors import InvalidInput, UnsupportedOperation
+from strandline.model.type_text import simple_string
+from strandline.model.types import (
+    BIGINT,
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INT,
+    SMALLINT,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    TINYINT,
+    CharType,
+    DataType,
+    DecimalType,
+    StringType,
+    VarcharType,
+)
+
+NULL = "NULL"
+
+JUDGED_BY_SPARK = "EXISTS_DEFAULT"
+"""In the metadata of a column: what Spark folded its default to when the column was made."""
+
+FUNCTIONS: dict[str, DataType] = {
+    "current_date": DATE,
+    "current_timestamp": TIMESTAMP,
+    "now": TIMESTAMP,
+    "localtimestamp": TIMESTAMP_NTZ,
+    "current_user": StringType(),
+    "uuid": StringType(),
+}
+"""The functions that may be defaults, and what they give."""
+
+_BARE = frozenset({"current_date", "current_timestamp", "localtimestamp", "current_user"})
+"""Those that SQL lets stand without parentheses."""
+
+_CALL = re.compile(r"([A-Za-z_]\w*)\s*(\(\s*\))?")
+_NUMBER = re.compile(
+    r"([+-]?)\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[Ee][+-]?[0-9]{1,3})?)(Y|S|L|F|D|BD)?", re.I
+)
+_QUOTED = re.compile(r"""(?:'((?:[^'\\]|\\.|'')*)'|"((?:[^"\\]|\\.|"")*)")""", re.S)
+_TYPED = re.compile(r"(X|DATE|TIMESTAMP|TIMESTAMP_LTZ|TIMESTAMP_NTZ)\s*(['\"].*)", re.I | re.S)
+
+_SUFFIX_RANGES = {"Y": TINYINT, "S": SMALLINT, "L": BIGINT}
+_BITS = {TINYINT: 8, SMALLINT: 16, INT: 32, BIGINT: 64}
+_MAX_DIGITS = 100
+_MAX_FLOAT = 3.4028234663852886e38
+
+
+def is_null(default: str | None) -> bool:
+    """Whether a row that does not name the column gets NULL: no default is the default NULL."""
+    return default is None or default.strip().upper() == NULL
+
+
+def is_constant(default: str | None) -> bool:
+    """Whether the default is the same for every row; it fits its column."""
+    return default is not None and _function(default.strip()) is None
+
+
+def same_default(one: str | None, other: str | None) -> bool:
+    """Whether two defaults mean the same."""
+    return one == other or (is_null(one) and is_null(other))
+
+
+def checked_default(
+    default: str | None, data_type: DataType, *, column: str, nullable: bool, metadata: str = ""
+) -> str | None:
+    """``default`` as it is kept: without blanks around it, functions and NULL in one spelling.
+
+    Raises `InvalidInput` where its value is none of ``data_type`` (and where it is NULL for a
+    column that is NOT NULL), `UnsupportedOperation` for an expression that is no literal and no
+    function out of `FUNCTIONS`.
+    """
+    if default is None:
+        return None
+    text = default.strip()
+    if is_null(text):
+        if not nullable:
+            raise InvalidInput(
+                f"column {column!r} is NOT NULL, so its default cannot be NULL; leave the default "
+                "out, or give a value"
+            )
+        return NULL
+    if metadata and JUDGED_BY_SPARK in json.loads(metadata):
+        return text
+    found = _function(text)
+    if found is not None:
+        if not _gives(FUNCTIONS[found], data_type):
+            raise _misfit(text, data_type, column)
+        return f"{found}()"
+    reads = _READERS.get(data_type) or _READERS_WITH_LENGTH.get(type(data_type))
+    if reads is not None and reads(text, data_type):
+        return text
+    if _is_literal(text):
+        raise _misfit(text, data_type, column)
+    raise UnsupportedOperation(
+        f"column {column!r} cannot have the default {text[:80]}: a default is a literal or one of "
+        + ", ".join(f"{name}()" for name in sorted(FUNCTIONS))
+    )
+
+
+def _misfit(text: str, data_type: DataType, column: str) -> InvalidInput:
+    return InvalidInput(
+        f"the default {text[:80]} of column {column!r} does not match its type "
+        f"{simple_string(data_type)[:80]}; write a literal of that type"
+    )
+
+
+def _function(text: str) -> str | None:
+    call = _CALL.fullmatch(text)
+    if call is None:
+        return None
+    name = call[1].lower()
+    return name if name in FUNCTIONS and (call[2] or name in _BARE) else None
+
+
+def _gives(result: DataType, data_type: DataType) -> bool:
+    if isinstance(result, StringType):
+        return isinstance(data_type, StringType)
+    return result == data_type
+
+
+# -- literals --------------------------------------------------------------------------------------
+
+
+def _is_literal(text: str) -> bool:
+    return bool(
+        text.upper() in ("TRUE", "FALSE")
+        or _NUMBER.fullmatch(text)
+        or _text(text) is not None
+        or ((typed := _TYPED.fullmatch(text)) and _text(typed[2]) is not None)
+    )
+
+
+def _text(text: str) -> str | None:
+    """The value of a text literal."""
+    found = _QUOTED.fullmatch(text)
+    if found is None:
+        return None
+    quote, body = ("'", found[1]) if found[1] is not None else ('"', found[2])
+    return re.sub(r"\\(.)", r"\1", body, flags=re.S).replace(quote * 2, quote)
+
+
+def _typed_text(text: str, *keywords: str) -> str | None:
+    """The value between the quotes of ``KEYWORD '…'``."""
+    found = _TYPED.fullmatch(text)
+    return _text(found[2]) if found and found[1].upper() in keywords else None
+
+
+def _number(text: str) -> Decimal | None:
+    found = _NUMBER.fullmatch(text)
+    return None if found is None else Decimal(found[1] + found[2])
+
+
+def _reads_whole(text: str, data_type: DataType) -> bool:
+    found = _NUMBER.fullmatch(text)
+    if found is None or not found[2].isdecimal() or len(found[2]) > _MAX_DIGITS:
+        return False
+    suffix = (found[3] or "").upper()
+    if suffix and suffix not in _SUFFIX_RANGES:
+        return False
+    bits = min(_BITS[of] for of in (data_type, _SUFFIX_RANGES.get(suffix, data_type)))  # type: ignore[index]  # called for whole numbers only
+    value = int(found[1] + found[2])
+    return -(1 << bits - 1) <= value < 1 << bits - 1
+
+
+def _reads_float(text: str, data_type: DataType) -> bool:
+    value = _number(text)
+    limit = _MAX_FLOAT if data_type == FLOAT else math.inf
+    return value is not None and abs(float(value)) <= limit and math.isfinite(float(value))
+
+
+def _reads_decimal(text: str, data_type: DataType) -> bool:
+    value = _number(text)
+    if value is None or not isinstance(data_type, DecimalType):
+        return False
+    # Not normalize(): it rounds to the context's 28 digits.
+    _, digits, exponent = value.as_tuple()
+    shown = "".join(map(str, digits)).rstrip("0")
+    behind = -(int(exponent) + len(digits) - len(shown)) if shown else 0
+    before = len(shown.lstrip("0")) - behind if shown else 0
+    return behind <= data_type.scale and before <= data_type.precision - data_type.scale
+
+
+def _reads_text(text: str, data_type: DataType) -> bool:
+    value = _text(text)
+    limit = data_type.length if isinstance(data_type, CharType | VarcharType) else math.inf
+    return value is not None and len(value) <= limit
+
+
+def _reads_binary(text: str, _: DataType) -> bool:
+    digits = _typed_text(text, "X")
+    return digits is not None and bool(re.fullmatch(r"(?:[0-9A-Fa-f]{2})*", digits))
+
+
+def _reads_date(text: str, _: DataType) -> bool:
+    value = _typed_text(text, "DATE")
+    return value is not None and _parses(date.fromisoformat, value, r"\d{4}-\d\d-\d\d")
+
+
+_CLOCK = r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?"
+
+
+def _reads_timestamp(text: str, _: DataType) -> bool:
+    value = _typed_text(text, "TIMESTAMP", "TIMESTAMP_LTZ")
+    return value is not None and _parses(
+        datetime.fromisoformat, value, _CLOCK + r"(?:Z|[+-]\d\d:\d\d)?)?"
+    )
+
+
+def _reads_timestamp_ntz(text: str, _: DataType) -> bool:
+    value = _typed_text(text, "TIMESTAMP_NTZ")
+    return value is not None and _parses(datetime.fromisoformat, value, _CLOCK + ")?")
+
+
+def _parses(parse: Callable[[str], object], value: str, form: str) -> bool:
+    if not re.fullmatch(form, value, re.ASCII):
+        return False
+    try:
+        parse(value)
+    except ValueError:
+        return False
+    return True
+
+
+_Reads = Callable[[str, DataType], bool]
+_READERS: dict[DataType, _Reads] = {
+    BOOLEAN: lambda text, _: text.upper() in ("TRUE", "FALSE"),
+    TINYINT: _reads_whole,
+    SMALLINT: _reads_whole,
+    INT: _reads_whole,
+    BIGINT: _reads_whole,
+    FLOAT: _reads_float,
+    DOUBLE: _reads_float,
+    BINARY: _reads_binary,
+    DATE: _reads_date,
+    TIMESTAMP: _reads_timestamp,
+    TIMESTAMP_NTZ: _reads_timestamp_ntz,
+}
+_READERS_WITH_LENGTH: dict[type, _Reads] = {
+    DecimalType: _reads_decimal,
+    StringType: _reads_text,
+    CharType: _reads_text,
+    VarcharType: _reads_text,
+}

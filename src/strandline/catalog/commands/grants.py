@@ -1,0 +1,241 @@
+"""Commands that grant and revoke privileges.
+
+Granting what the grantee has already changes nothing, and revoking what nobody granted neither.
+Revoking takes a privilege from the grantee whoever granted it: afterwards it is not granted. What
+somebody has as an owner, or through a role, stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from strandline.catalog.catalog import Catalog
+from strandline.catalog.commands.roles import grantee_id, grantor_id, role_named
+from strandline.catalog.planning import Planning
+from strandline.durable.update import Argument
+from strandline.errors import InvalidInput, ObjectNotFound
+from strandline.model.identifiers import QualifiedName
+from strandline.model.privileges import (
+    APPLICABLE,
+    PUBLIC,
+    DefaultPrivilege,
+    Grant,
+    ObjectKind,
+    Privilege,
+    SystemPrivilege,
+    default_privilege_name,
+    grants,
+    privilege_names,
+    system_privilege_name,
+)
+
+_NONE = Privilege(0)
+
+_IN_SCHEMA: dict[ObjectKind, Callable[[Catalog, str, str], Any]] = {
+    ObjectKind.TABLE: Catalog.table,
+    ObjectKind.VIEW: Catalog.view,
+    ObjectKind.FUNCTION: Catalog.function,
+    ObjectKind.SYSTEM_VIEW: Catalog.system_view,
+}
+_TOP_LEVEL: dict[ObjectKind, Callable[[Catalog, str], Any]] = {
+    ObjectKind.DATABASE: Catalog.database,
+    ObjectKind.SCHEMA: Catalog.schema,
+    ObjectKind.ZONE: Catalog.zone_named,
+    ObjectKind.CLUSTER: Catalog.cluster,
+}
+
+
+def find_object(catalog: Catalog, kind: ObjectKind, name: str) -> Any:  # Any: a descriptor
+    """The object of that kind and name (``schema.name`` in a schema). `ObjectNotFound`."""
+    if kind in _IN_SCHEMA:
+        qualified = QualifiedName.parse(name)
+        found = _IN_SCHEMA[kind](catalog, qualified.schema, qualified.name)
+    else:
+        found = _TOP_LEVEL[kind](catalog, name)
+    if found is None:
+        raise ObjectNotFound(f"{_text(kind)} {name!r} does not exist")
+    return found
+
+
+def _text(kind: ObjectKind) -> str:
+    return kind.name.lower().replace("_", " ")
+
+
+def _check_applicable(kind: ObjectKind, privileges: Privilege) -> None:
+    applicable = APPLICABLE.get(kind, _NONE)
+    if not applicable:
+        known = ", ".join(sorted(_text(one) for one in APPLICABLE))
+        raise InvalidInput(f"nothing can be granted on a {_text(kind)}; it can on: {known}")
+    if not privileges:
+        raise InvalidInput(
+            f"no privilege was named; on a {_text(kind)} there are: "
+            f"{', '.join(privilege_names(applicable))}"
+        )
+    wrong = privileges & ~applicable
+    if wrong:
+        raise InvalidInput(
+            f"{', '.join(privilege_names(wrong))} cannot be granted on a {_text(kind)}; there are: "
+            f"{', '.join(privilege_names(applicable))}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantPrivileges:
+    """GRANT privileges ON kind name TO grantee, a role or ``public``.
+
+    ``name`` is ``schema.name`` for what stands in a schema; empty for the system.
+    """
+
+    kind: ObjectKind
+    privileges: Privilege
+    grantee: str
+    name: str = ""
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `InvalidInput`."""
+        _check_applicable(self.kind, self.privileges)
+        grantee = grantee_id(planning.catalog, self.grantee)
+        held = _held(planning.catalog, self.kind, self.name)
+        has = _NONE
+        for one in held:
+            if one.grantee == grantee:
+                has |= one.privileges
+        missing = self.privileges & ~has
+        if missing:
+            wanted = grants([*held, Grant(grantee, grantor_id(planning), missing)])
+            _write(planning, "grant", self.kind, self.name, wanted, _said(self, missing, "to"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevokePrivileges:
+    """REVOKE privileges ON kind name FROM grantee; see `GrantPrivileges`."""
+
+    kind: ObjectKind
+    privileges: Privilege
+    grantee: str
+    name: str = ""
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `InvalidInput`."""
+        _check_applicable(self.kind, self.privileges)
+        grantee = grantee_id(planning.catalog, self.grantee)
+        held = _held(planning.catalog, self.kind, self.name)
+        wanted = grants(
+            replace(one, privileges=one.privileges & ~self.privileges)
+            if one.grantee == grantee
+            else one
+            for one in held
+        )
+        if wanted != held:
+            said = _said(self, self.privileges, "from")
+            _write(planning, "revoke", self.kind, self.name, wanted, said)
+
+
+def _said(
+    command: GrantPrivileges | RevokePrivileges, privileges: Privilege, direction: str
+) -> dict[str, Argument]:
+    on = f"{_text(command.kind)} {command.name}".strip()
+    return {"privileges": privilege_names(privileges), "on": on, direction: command.grantee}
+
+
+def _held(catalog: Catalog, kind: ObjectKind, name: str) -> tuple[Grant, ...]:
+    """The grants that stand in the object, or on the system."""
+    if kind is not ObjectKind.SYSTEM:
+        held: tuple[Grant, ...] = find_object(catalog, kind, name).privileges
+        return held
+    if name:
+        raise InvalidInput(f"the system has no name; found {name!r}")
+    stored = (one.value for one in catalog.contents.objects("system_privilege"))
+    return grants(Grant(one.grantee, one.grantor, one.privileges) for one in stored)
+
+
+def _write(
+    planning: Planning,
+    verb: str,
+    kind: ObjectKind,
+    name: str,
+    wanted: Iterable[Grant],
+    said: dict[str, Argument],
+) -> None:
+    """Put the grants in their place, without those of roles that are gone."""
+    catalog = planning.catalog
+    alive = grants(
+        one for one in wanted if one.grantee == PUBLIC or catalog.role_by_id(one.grantee)
+    )
+    if kind is not ObjectKind.SYSTEM:
+        with planning.entry(verb, **said) as transaction:
+            transaction.put(replace(find_object(catalog, kind, name), privileges=alive))
+        return
+    left = {system_privilege_name(one.grantee, one.grantor): one for one in alive}
+    with planning.entry(verb, **said) as transaction:
+        for stored in list(catalog.contents.objects("system_privilege")):
+            if stored.name not in left:
+                transaction.delete("system_privilege", stored.name)
+        for key, one in left.items():
+            transaction.put(SystemPrivilege(key, one.grantee, one.grantor, one.privileges))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterDefaultPrivileges:
+    """ALTER DEFAULT PRIVILEGES: what ``grantee`` may do on things of a kind that are made later.
+
+    ``role`` is who makes them, None is whoever does. ``schema`` or ``database`` bounds where; name
+    one of them or neither. With ``revoke`` the privileges are no longer given; what was made in
+    between keeps them.
+    """
+
+    kind: ObjectKind
+    privileges: Privilege
+    grantee: str
+    role: str | None = None
+    schema: str | None = None
+    database: str | None = None
+    revoke: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `InvalidInput`."""
+        catalog = planning.catalog
+        self._check()
+        role = 0 if self.role is None else role_named(catalog, self.role).id
+        database = schema = 0
+        if self.schema is not None:
+            schema = find_object(catalog, ObjectKind.SCHEMA, self.schema).id
+        if self.database is not None:
+            database = find_object(catalog, ObjectKind.DATABASE, self.database).id
+        grantee = grantee_id(catalog, self.grantee)
+        name = default_privilege_name(role, database, schema, self.kind, grantee)
+        old: DefaultPrivilege | None = catalog.get("default_privilege", name)
+        before = _NONE if old is None else old.privileges
+        after = before & ~self.privileges if self.revoke else before | self.privileges
+        if after == before:
+            return
+        with planning.entry("alter_default_privileges", **self._said()) as transaction:
+            if after:
+                transaction.put(
+                    DefaultPrivilege(name, role, database, schema, self.kind, grantee, after)
+                )
+            else:
+                transaction.delete("default_privilege", name)
+
+    def _check(self) -> None:
+        if self.kind is ObjectKind.SYSTEM:
+            raise InvalidInput("nobody makes a system: default privileges are for other kinds")
+        _check_applicable(self.kind, self.privileges)
+        if self.schema is not None and self.database is not None:
+            raise InvalidInput("name a schema or a database, not both: a schema is in one database")
+        if self.schema is not None and self.kind not in _IN_SCHEMA:
+            raise InvalidInput(f"a {_text(self.kind)} stands in no schema; name none")
+        if self.database is not None and self.kind not in (*_IN_SCHEMA, ObjectKind.SCHEMA):
+            raise InvalidInput(f"a {_text(self.kind)} stands in no database; name none")
+
+    def _said(self) -> dict[str, Argument]:
+        return {
+            "privileges": privilege_names(self.privileges),
+            "on": _text(self.kind),
+            "from" if self.revoke else "to": self.grantee,
+            "by": self.role,
+            "schema": self.schema,
+            "database": self.database,
+        }

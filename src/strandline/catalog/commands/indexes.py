@@ -1,0 +1,255 @@
+"""Commands on indexes, one for each step of the life that `strandline.model.indexes` draws.
+
+People create, rename and drop indexes by name. The steps between (`StartBuildingIndex`,
+`MakeIndexAvailable`, `RemoveIndex`) are taken by the job that builds or removes an index, and name
+it by id: a name may have gone to another index by then. Each asks for the status that it starts
+from, so a job that was overtaken learns it from `IndexStatusConflict`.
+
+An index that is created in the same batch as its table has no rows to be built from, and is
+available at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from strandline.catalog.commands.comments import drop_comment
+from strandline.catalog.commands.definition import check_distinct, check_keyable
+from strandline.catalog.commands.schemas import refuse_reserved
+from strandline.catalog.planning import Planning
+from strandline.errors import IllegalChange, IndexStatusConflict, InvalidInput, ObjectNotFound
+from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
+from strandline.model.identifiers import check_name
+from strandline.model.indexes import (
+    Collation,
+    IndexColumn,
+    IndexDescriptor,
+    IndexKind,
+    IndexStatus,
+)
+from strandline.model.privileges import ObjectKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateIndex:
+    """CREATE INDEX. ``collations``, one for each column, for a sorted index; none for a hash one.
+
+    ``owner`` empty is the owner of the table.
+    """
+
+    schema: str
+    index: str
+    table: str
+    columns: tuple[str, ...]
+    kind: IndexKind = IndexKind.HASH
+    collations: tuple[Collation, ...] = ()
+    unique: bool = False
+    owner: str = ""
+    if_not_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidInput`, `IllegalChange`.
+
+        IF NOT EXISTS covers an index of that name, whatever its table and columns are.
+        """
+        self._check()
+        refuse_reserved(self.schema, "given indexes")
+        schema = planning.schema(self.schema)
+        if self.if_not_exists and planning.catalog.alive_index(self.schema, self.index):
+            return
+        planning.ensure_free(schema, self.index)
+        table = planning.table(self.schema, self.table)
+        columns = [_column(table, name) for name in self.columns]
+        for column in columns:
+            check_keyable(column, what="an index")
+        self._check_unique(table, columns)
+        with_table = planning.base.table_by_id(table.id) is None
+        collations = self.collations or (None,) * len(columns)
+        status = IndexStatus.AVAILABLE if with_table else IndexStatus.REGISTERED
+        with planning.entry(
+            "create_index",
+            index=f"{schema.name}.{self.index}",
+            id=planning.next_id,
+            table=planning.catalog.qualified_name(table),
+            columns=[column.name for column in columns],
+            status=status.name,
+        ) as transaction:
+            transaction.put(
+                IndexDescriptor(
+                    id=planning.new_id(),
+                    schema_id=schema.id,
+                    name=self.index,
+                    owner=self.owner or table.owner,
+                    table_id=table.id,
+                    kind=self.kind,
+                    columns=tuple(
+                        IndexColumn(column.id, collation)
+                        for column, collation in zip(columns, collations, strict=True)
+                    ),
+                    status=status,
+                    unique=self.unique,
+                    created_with_table=with_table,
+                )
+            )
+
+    def _check(self) -> None:
+        check_name(self.index, "index")
+        if not self.columns:
+            raise InvalidInput(f"no columns were given for index {self.index}")
+        for name in self.columns:
+            check_name(name, "column")
+        check_distinct(self.columns, what=f"index {self.index}")
+        if self.kind is IndexKind.HASH and self.collations:
+            raise InvalidInput(f"hash index {self.index} has no order, so it takes no collations")
+        if self.kind is IndexKind.SORTED and len(self.collations) != len(self.columns):
+            raise InvalidInput(
+                f"sorted index {self.index} has {len(self.columns)} columns and "
+                f"{len(self.collations)} collations; give one for each column"
+            )
+
+    def _check_unique(self, table: TableDescriptor, columns: list[ColumnDescriptor]) -> None:
+        """Equal rows must meet in one zone partition, or nobody could see that they are equal."""
+        held = {column.id for column in columns}
+        missing = [c.name for c in table.columns if c.id in table.colocation and c.id not in held]
+        if self.unique and missing:
+            raise InvalidInput(
+                f"unique index {self.index} must hold all colocation columns of {table.name}; "
+                f"{', '.join(missing)} is missing"
+            )
+
+
+def _column(table: TableDescriptor, name: str) -> ColumnDescriptor:
+    found = table.column(name)
+    if found is None:
+        raise ObjectNotFound(f"column {name!r} does not exist in {table.name}")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameIndex:
+    """ALTER INDEX … RENAME TO, of the primary key's index too. To its own name: nothing to do."""
+
+    schema: str
+    index: str
+    new_name: str
+    if_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidName`."""
+        check_name(self.new_name, "index")
+        index = _alive(planning, self.schema, self.index, if_exists=self.if_exists)
+        if index is None:
+            return
+        schema = planning.schema(self.schema)
+        holder = planning.catalog.occupant(schema.id, self.new_name)
+        if holder is None or holder.id != index.id:
+            planning.ensure_free(schema, self.new_name)
+        with planning.entry(
+            "rename_index",
+            index=planning.catalog.qualified_name(index),
+            to=f"{schema.name}.{self.new_name}",
+            id=index.id,
+        ) as transaction:
+            transaction.put(replace(index, name=self.new_name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropIndex:
+    """DROP INDEX: an available one stops first, any other is gone at once."""
+
+    schema: str
+    index: str
+    if_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `IllegalChange` for the index of a primary key."""
+        index = _alive(planning, self.schema, self.index, if_exists=self.if_exists)
+        if index is None:
+            return
+        table = planning.catalog.table_by_id(index.table_id)
+        if table is not None and table.primary_key_index == index.id:
+            raise IllegalChange(
+                f"{index.name} is the index of the primary key of {table.name} and cannot be "
+                "dropped; it goes with its table"
+            )
+        if index.status is IndexStatus.AVAILABLE:
+            _move(planning, index, IndexStatus.STOPPING, verb="index_stopping")
+        else:
+            _remove(planning, index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartBuildingIndex:
+    """REGISTERED → BUILDING."""
+
+    index_id: int
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `IndexStatusConflict`."""
+        index = _in_status(planning, self.index_id, IndexStatus.REGISTERED, "start building")
+        _move(planning, index, IndexStatus.BUILDING, verb="index_building")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeIndexAvailable:
+    """BUILDING → AVAILABLE."""
+
+    index_id: int
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `IndexStatusConflict`."""
+        index = _in_status(planning, self.index_id, IndexStatus.BUILDING, "become available")
+        _move(planning, index, IndexStatus.AVAILABLE, verb="index_available")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveIndex:
+    """STOPPING → gone, when nobody can be using it any more."""
+
+    index_id: int
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `IndexStatusConflict`."""
+        index = _in_status(planning, self.index_id, IndexStatus.STOPPING, "be removed")
+        _remove(planning, index)
+
+
+def _alive(
+    planning: Planning, schema: str, name: str, *, if_exists: bool
+) -> IndexDescriptor | None:
+    found = planning.catalog.alive_index(schema, name)
+    if found is None and not if_exists:
+        raise ObjectNotFound(f"index {schema}.{name} does not exist")
+    return found
+
+
+def _in_status(
+    planning: Planning, index_id: int, status: IndexStatus, what: str
+) -> IndexDescriptor:
+    index = planning.catalog.index(index_id) if 0 < index_id < 1 << 63 else None
+    if index is None:
+        raise ObjectNotFound(f"index with id {index_id} does not exist")
+    if index.status is not status:
+        raise IndexStatusConflict(
+            f"index {index.name} (id {index_id}) cannot {what}: its status is "
+            f"{index.status.name}, and {status.name} was expected"
+        )
+    return index
+
+
+def _move(planning: Planning, index: IndexDescriptor, status: IndexStatus, *, verb: str) -> None:
+    with planning.entry(verb, **_arguments(planning, index)) as transaction:
+        transaction.put(replace(index, status=status))
+
+
+def _remove(planning: Planning, index: IndexDescriptor) -> None:
+    arguments = _arguments(planning, index)
+    with planning.entry("index_removed", **arguments, status=index.status.name) as transaction:
+        transaction.delete("index", index.id)
+        drop_comment(transaction, ObjectKind.INDEX, index.id)
+
+
+def _arguments(planning: Planning, index: IndexDescriptor) -> dict[str, str | int]:
+    table = planning.catalog.table_by_id(index.table_id)
+    name = planning.catalog.qualified_name(index if table is None else table)
+    return {"index": planning.catalog.qualified_name(index), "id": index.id, "table": name}

@@ -1,0 +1,265 @@
+"""Commands on roles.
+
+A role is dropped alone: memberships, default privileges and system privileges that name it go with
+it; grants that stand in objects name its id, which no other role ever gets, so they allow nobody
+anything, and go when the grants of their object next change. What the role *owns* it owns by name,
+and the next role of that name would have it; so a role that owns something is not dropped unless
+its things are given to somebody in the same version. For the same reason a renamed role takes its
+things with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from strandline.catalog.catalog import Catalog
+from strandline.catalog.commands.comments import drop_comment
+from strandline.catalog.ownership import owned_by
+from strandline.catalog.planning import Planning
+from strandline.durable.transaction import Transaction
+from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
+from strandline.model.descriptors import PrincipalType
+from strandline.model.identifiers import check_name, normalize
+from strandline.model.privileges import (
+    PUBLIC,
+    PUBLIC_NAME,
+    RESERVED_NAMES,
+    DefaultPrivilege,
+    ObjectKind,
+    RoleDescriptor,
+    SystemPrivilege,
+)
+
+_SHOWN = 3
+
+
+def role_named(catalog: Catalog, name: str) -> RoleDescriptor:
+    """The role of that name; `ObjectNotFound` if there is none."""
+    found = catalog.role(name)
+    if found is None:
+        known = ", ".join(role.name for role in catalog.roles()[:20]) or "none"
+        raise ObjectNotFound(f"role {name!r} does not exist; there are: {known}")
+    return found
+
+
+def grantee_id(catalog: Catalog, name: str) -> int:
+    """The id of the role of that name, or `PUBLIC`; `ObjectNotFound`."""
+    return PUBLIC if normalize(name) == PUBLIC_NAME else role_named(catalog, name).id
+
+
+def grantor_id(planning: Planning) -> int:
+    """The id of the author's role; 0 for the program itself and for users without a role."""
+    found = planning.catalog.role(planning.author) if planning.author else None
+    return 0 if found is None else found.id
+
+
+def _check_role_name(planning: Planning, name: str, *, own_id: int = 0) -> None:
+    check_name(name, "role")
+    if normalize(name) in RESERVED_NAMES:
+        raise InvalidName(f"no role can be named {name!r}: it stands for everybody or the program")
+    found = planning.catalog.role(name)
+    if found is not None and found.id != own_id:
+        raise AlreadyExists(f"role {found.name} already exists")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateRole:
+    """CREATE ROLE. Without an ``owner`` it belongs to whoever makes it."""
+
+    name: str
+    superuser: bool = False
+    inherit: bool = True
+    owner: str = ""
+    if_not_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `InvalidName`, `AlreadyExists`."""
+        if self.if_not_exists and planning.catalog.role(self.name) is not None:
+            return
+        _check_role_name(planning, self.name)
+        with planning.entry(
+            "create_role",
+            role=self.name,
+            superuser=self.superuser or None,
+            inherit=None if self.inherit else False,
+        ) as transaction:
+            transaction.put(
+                RoleDescriptor(
+                    planning.new_id(),
+                    self.name,
+                    self.owner or planning.author,
+                    superuser=self.superuser,
+                    inherit=self.inherit,
+                )
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterRole:
+    """ALTER ROLE. What is None stays as it is."""
+
+    name: str
+    superuser: bool | None = None
+    inherit: bool | None = None
+    owner: str | None = None
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, and `IllegalChange` for the last superuser that is needed."""
+        old = role_named(planning.catalog, self.name)
+        new = replace(
+            old,
+            superuser=old.superuser if self.superuser is None else self.superuser,
+            inherit=old.inherit if self.inherit is None else self.inherit,
+            owner=old.owner if self.owner is None else self.owner,
+        )
+        with planning.entry(
+            "alter_role",
+            role=old.name,
+            superuser=self.superuser,
+            inherit=self.inherit,
+            owner=self.owner,
+        ) as transaction:
+            transaction.put(new)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameRole:
+    """ALTER ROLE … RENAME TO. What the role owns, it owns under its new name."""
+
+    name: str
+    new_name: str
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `InvalidName`, `AlreadyExists`."""
+        old = role_named(planning.catalog, self.name)
+        _check_role_name(planning, self.new_name, own_id=old.id)
+        with planning.entry("rename_role", role=old.name, to=self.new_name) as transaction:
+            transaction.put(replace(old, name=self.new_name))
+            if normalize(old.name) != normalize(self.new_name):
+                _give(planning.catalog, transaction, old.name, self.new_name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropRole:
+    """DROP ROLE. ``reassign_to``: the user or role that gets what the role owns."""
+
+    name: str
+    reassign_to: str | None = None
+    if_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `IllegalChange` while it owns something."""
+        catalog = planning.catalog
+        if self.if_exists and catalog.role(self.name) is None:
+            return
+        role = role_named(catalog, self.name)
+        target = self.reassign_to
+        if target is None:
+            _refuse_owner(catalog, role)
+        elif normalize(target) in {normalize(role.name), ""}:
+            raise IllegalChange(f"what role {role.name} owns must go to somebody else")
+        with planning.entry("drop_role", role=role.name, reassign_to=target) as transaction:
+            if target is not None:
+                _give(catalog, transaction, role.name, target)
+            for other in catalog.roles():
+                if other.id != role.id:
+                    _without_membership(transaction, other.id, role.id)
+            _drop_privileges(catalog, transaction, role.id)
+            drop_comment(transaction, ObjectKind.ROLE, role.id)
+            transaction.delete("role", role.id)
+
+
+def _refuse_owner(catalog: Catalog, role: RoleDescriptor) -> None:
+    owned = sorted(
+        f"{kind.replace('_', ' ')} {found.name}"
+        for kind, found in owned_by(catalog.contents, role.name)
+        if (kind, found.id) != ("role", role.id)
+    )
+    if owned:
+        more = f" and {len(owned) - _SHOWN} more" if len(owned) > _SHOWN else ""
+        raise IllegalChange(
+            f"role {role.name} owns {', '.join(owned[:_SHOWN])}{more}: give them to another owner "
+            "first, or drop the role with reassign_to"
+        )
+
+
+def _give(catalog: Catalog, transaction: Transaction, owner: str, target: str) -> None:
+    """Make ``target`` the owner of all that ``owner`` owns."""
+    for kind, found in list(owned_by(catalog.contents, owner)):
+        present: Any = transaction.get(kind, found.id)
+        changed = replace(present, owner=target)
+        if kind == "schema" and catalog.role(target) is None:
+            changed = replace(changed, owner_type=PrincipalType.USER)
+        transaction.put(changed)
+
+
+def _without_membership(transaction: Transaction, member: int, group: int) -> None:
+    found: RoleDescriptor = transaction.get("role", member)
+    kept = tuple(one for one in found.member_of if one[0] != group)
+    transaction.put(replace(found, member_of=kept))
+
+
+def _drop_privileges(catalog: Catalog, transaction: Transaction, role_id: int) -> None:
+    """Remove the default and system privileges that name the role."""
+    for stored in list(catalog.contents.objects("default_privilege")):
+        default: DefaultPrivilege = stored.value
+        if role_id in (default.role, default.grantee):
+            transaction.delete("default_privilege", default.name)
+    for stored in list(catalog.contents.objects("system_privilege")):
+        system: SystemPrivilege = stored.value
+        if system.grantee == role_id:
+            transaction.delete("system_privilege", system.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantRole:
+    """GRANT role TO member: the member has the role's privileges, if it inherits."""
+
+    role: str
+    member: str
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `IllegalChange` where the role is in the member already."""
+        catalog = planning.catalog
+        role, member = role_named(catalog, self.role), role_named(catalog, self.member)
+        if any(group == role.id for group, _ in member.member_of):
+            return
+        if member.id in _above(catalog, role):
+            raise IllegalChange(
+                f"role {role.name} cannot be granted to {member.name}: it is a member of "
+                f"{member.name} itself, and memberships cannot go round in a circle"
+            )
+        joined = tuple(sorted((*member.member_of, (role.id, grantor_id(planning)))))
+        with planning.entry("grant_role", role=role.name, to=member.name) as transaction:
+            transaction.put(replace(member, member_of=joined))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevokeRole:
+    """REVOKE role FROM member."""
+
+    role: str
+    member: str
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`."""
+        role = role_named(planning.catalog, self.role)
+        member = role_named(planning.catalog, self.member)
+        # The other name for it is `from`, which is no name in Python.
+        arguments = {"role": role.name, "from": member.name}
+        with planning.entry("revoke_role", **arguments) as transaction:
+            _without_membership(transaction, member.id, role.id)
+
+
+def _above(catalog: Catalog, role: RoleDescriptor) -> set[int]:
+    """The ids of ``role`` and of all that it is a member of, inherited or not."""
+    found = {role.id}
+    to_follow = [role]
+    while to_follow:
+        for group, _ in to_follow.pop().member_of:
+            above = catalog.role_by_id(group)
+            if above is not None and group not in found:
+                found.add(group)
+                to_follow.append(above)
+    return found

@@ -1,0 +1,328 @@
+"""Commands on zones: where table data lies and how it is spread over nodes.
+
+A zone's partitions are fixed for life, because every file belongs to one of them by a hash modulo
+their number; so is its consistency mode. The rest can change. What a zone is told is checked
+against the zone that would come out: a quorum that somebody names must fit the replicas, one that
+nobody names follows them into the new range.
+
+There always is a default zone, from the initial catalog on. Tables that name no zone are in it; it
+is known by its id, so it may be renamed, and cannot be dropped. No partition count is ever computed
+from the nodes that happen to be there: a command must give the same result when it is judged again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG
+from strandline.catalog.commands.comments import drop_comment
+from strandline.catalog.node_filter import compile_node_filter
+from strandline.catalog.planning import Planning
+from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
+from strandline.model.bookkeeping import ConfigEntry
+from strandline.model.descriptors import (
+    ConsistencyMode,
+    TableDescriptor,
+    ZoneDescriptor,
+    default_quorum,
+)
+from strandline.model.identifiers import check_name
+from strandline.model.privileges import ObjectKind
+
+MAX_PARTITIONS = 65_000
+EVERY_NODE = 2**31 - 1
+"""As a number of replicas: one on every node."""
+NEVER = 2**31 - 1
+"""As an auto-adjust time in seconds: assignments never follow."""
+MAX_STORAGE_PROFILES = 100
+
+_UNPRINTABLE = re.compile(r"[\x00-\x20\x7f]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateZone:
+    """CREATE ZONE. By default one partition, with a replica on every node.
+
+    Auto-adjust times are in seconds: 0 is at once, `NEVER` never. ``node_filter`` is a condition on
+    the attributes of nodes (`strandline.catalog.node_filter`), empty for all of them.
+    ``storage_location`` None is the store's own warehouse.
+    """
+
+    name: str
+    owner: str = ""
+    partitions: int = 1
+    replicas: int = EVERY_NODE
+    quorum_size: int | None = None
+    auto_adjust_scale_up: int = 0
+    auto_adjust_scale_down: int = NEVER
+    node_filter: str = ""
+    storage_profiles: tuple[str, ...] = ("default",)
+    storage_location: str | None = None
+    consistency_mode: ConsistencyMode = ConsistencyMode.STRONG
+    if_not_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `InvalidName`, `InvalidInput`, `AlreadyExists`."""
+        check_name(self.name, "zone")
+        if not 1 <= self.partitions <= MAX_PARTITIONS:
+            raise InvalidInput(
+                f"zone {self.name} cannot have {self.partitions} partitions; "
+                f"1 to {MAX_PARTITIONS} are possible"
+            )
+        _check_settings(self)
+        zone = ZoneDescriptor(
+            id=0,
+            name=self.name,
+            owner=self.owner or planning.author,
+            partitions=self.partitions,
+            replicas=_replicas(self.replicas),
+            node_filter=self.node_filter,
+            storage_profiles=self.storage_profiles,
+            storage_location=self.storage_location,
+            auto_adjust_scale_up=_time(self.auto_adjust_scale_up),
+            auto_adjust_scale_down=_time(self.auto_adjust_scale_down),
+            consistency_mode=self.consistency_mode,
+            quorum_size=_quorum(self.name, self.quorum_size, _replicas(self.replicas)),
+        )
+        found = planning.catalog.zone_named(self.name)
+        if found is not None:
+            if self.if_not_exists:
+                return
+            raise AlreadyExists(f"zone {found.name} already exists")
+        with planning.entry("create_zone", zone=self.name) as transaction:
+            transaction.put(replace(zone, id=planning.new_id()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterZone:
+    """ALTER ZONE … SET. What is None stays as it is.
+
+    ``storage_location`` empty goes back to the store's own warehouse; it decides where new files
+    are written. ``partitions`` is there to be refused with the reason.
+    """
+
+    name: str
+    owner: str | None = None
+    partitions: int | None = None
+    replicas: int | None = None
+    quorum_size: int | None = None
+    auto_adjust_scale_up: int | None = None
+    auto_adjust_scale_down: int | None = None
+    node_filter: str | None = None
+    storage_profiles: tuple[str, ...] | None = None
+    storage_location: str | None = None
+    consistency_mode: ConsistencyMode | None = None
+    if_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `InvalidInput`, `IllegalChange`."""
+        if self.partitions is not None:
+            raise IllegalChange(
+                f"the number of partitions of zone {self.name} cannot be altered: files belong to "
+                "partitions by it; create a new zone and rebuild the tables in it"
+            )
+        _check_settings(self)
+        old = _find(planning, self.name, if_exists=self.if_exists)
+        if old is None:
+            return
+        if self.consistency_mode not in (None, old.consistency_mode):
+            raise IllegalChange(
+                f"the consistency mode of zone {old.name} is {old.consistency_mode.name} and "
+                "cannot be altered; create a new zone"
+            )
+        replicas = old.replicas if self.replicas is None else _replicas(self.replicas)
+        profiles = old.storage_profiles if self.storage_profiles is None else self.storage_profiles
+        _refuse_to_lose_profiles(planning, old, profiles)
+        new = replace(
+            old,
+            owner=old.owner if self.owner is None else self.owner,
+            replicas=replicas,
+            quorum_size=_quorum(old.name, self.quorum_size, replicas, before=old.quorum_size),
+            auto_adjust_scale_up=old.auto_adjust_scale_up
+            if self.auto_adjust_scale_up is None
+            else _time(self.auto_adjust_scale_up),
+            auto_adjust_scale_down=old.auto_adjust_scale_down
+            if self.auto_adjust_scale_down is None
+            else _time(self.auto_adjust_scale_down),
+            node_filter=old.node_filter if self.node_filter is None else self.node_filter,
+            storage_profiles=profiles,
+            storage_location=old.storage_location
+            if self.storage_location is None
+            else self.storage_location or None,
+        )
+        with planning.entry("alter_zone", zone=old.name) as transaction:
+            transaction.put(new)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameZone:
+    """ALTER ZONE … RENAME TO. The default zone stays the default one."""
+
+    name: str
+    new_name: str
+    if_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `InvalidName`, `AlreadyExists`."""
+        zone = _find(planning, self.name, if_exists=self.if_exists)
+        if zone is None:
+            return
+        check_name(self.new_name, "zone")
+        holder = planning.catalog.zone_named(self.new_name)
+        if holder is not None and holder.id != zone.id:
+            raise AlreadyExists(f"zone {holder.name} already exists")
+        is_default = zone == planning.catalog.default_zone()
+        with planning.entry("rename_zone", zone=zone.name, to=self.new_name) as transaction:
+            transaction.put(replace(zone, name=self.new_name))
+            if is_default and zone.name != self.new_name:
+                # A catalog of 0.1.0 knows its default zone by the name alone.
+                transaction.put(ConfigEntry(DEFAULT_ZONE_CONFIG, str(zone.id)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetDefaultZone:
+    """ALTER ZONE … SET DEFAULT: where tables go from now on that name no zone."""
+
+    name: str
+    if_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`."""
+        zone = _find(planning, self.name, if_exists=self.if_exists)
+        if zone is None or zone == planning.catalog.default_zone():
+            return
+        with planning.entry("set_default_zone", zone=zone.name) as transaction:
+            transaction.put(ConfigEntry(DEFAULT_ZONE_CONFIG, str(zone.id)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropZone:
+    """DROP ZONE. Neither the default one nor one with tables in it."""
+
+    name: str
+    if_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `IllegalChange`."""
+        zone = _find(planning, self.name, if_exists=self.if_exists)
+        if zone is None:
+            return
+        if zone == planning.catalog.default_zone():
+            raise IllegalChange(
+                f"zone {zone.name} is the default zone and cannot be dropped; make another zone "
+                "the default one first"
+            )
+        user = next(_tables_in(planning, zone), None)
+        if user is not None:
+            raise IllegalChange(
+                f"zone {zone.name} cannot be dropped: table "
+                f"{planning.catalog.qualified_name(user)} is in it"
+            )
+        with planning.entry("drop_zone", zone=zone.name) as transaction:
+            transaction.delete("zone", zone.id)
+            drop_comment(transaction, ObjectKind.ZONE, zone.id)
+
+
+def quorum_range(replicas: int | None) -> tuple[int, int]:
+    """The least and the greatest quorum that so many replicas can have; None is on every node."""
+    count = EVERY_NODE if replicas is None else replicas
+    least = min(count, 2)
+    return least, max(least, (count + 1) // 2)
+
+
+def _quorum(
+    zone: str, asked: int | None, replicas: int | None, *, before: int | None = None
+) -> int:
+    """The quorum that was asked for, if it fits; else the one before, moved into the range."""
+    least, greatest = quorum_range(replicas)
+    if asked is None:
+        return default_quorum(replicas) if before is None else min(max(before, least), greatest)
+    if not least <= asked <= greatest:
+        raise InvalidInput(
+            f"quorum size {asked} does not fit zone {zone} with "
+            f"{'a replica on every node' if replicas is None else f'{replicas} replicas'}: "
+            f"{least} to {greatest} are possible"
+        )
+    return asked
+
+
+def _replicas(number: int) -> int | None:
+    return None if number == EVERY_NODE else number
+
+
+def _time(seconds: int) -> int | None:
+    return None if seconds == NEVER else seconds
+
+
+def _check_settings(command: CreateZone | AlterZone) -> None:
+    """Refuse what is wrong whatever the zone is; what is None is not looked at."""
+    for what, number, least in (
+        ("number of replicas", command.replicas, 1),
+        ("quorum size", command.quorum_size, 1),
+        ("auto-adjust time for scaling up", command.auto_adjust_scale_up, 0),
+        ("auto-adjust time for scaling down", command.auto_adjust_scale_down, 0),
+    ):
+        if number is not None and not least <= number <= EVERY_NODE:
+            raise InvalidInput(
+                f"the {what} of zone {command.name} cannot be {number}; "
+                f"{least} to {EVERY_NODE} are possible"
+            )
+    if command.node_filter is not None:
+        compile_node_filter(command.node_filter)
+    if command.storage_profiles is not None:
+        _check_profiles(command.name, command.storage_profiles)
+    if command.storage_location:
+        _check_location(command.storage_location)
+
+
+def _check_profiles(zone: str, profiles: tuple[str, ...]) -> None:
+    if not profiles:
+        raise InvalidInput(f"zone {zone} needs at least one storage profile")
+    if len(profiles) > MAX_STORAGE_PROFILES:
+        raise InvalidInput(
+            f"zone {zone} may have {MAX_STORAGE_PROFILES} storage profiles, found {len(profiles)}"
+        )
+    for position, profile in enumerate(profiles):
+        check_name(profile, "storage profile")
+        if profile in profiles[:position]:
+            raise InvalidInput(f"storage profile {profile!r} stands twice in zone {zone}")
+
+
+def _check_location(location: str) -> None:
+    try:
+        parts = urlsplit(location)
+    except ValueError:
+        parts = urlsplit("")
+    if _UNPRINTABLE.search(location) or not parts.scheme or not (parts.netloc or parts.path):
+        raise InvalidInput(
+            f"storage location {location[:200]!r} is not a URI such as file:/data or s3://bucket/x"
+        )
+
+
+def _find(planning: Planning, name: str, *, if_exists: bool) -> ZoneDescriptor | None:
+    found = planning.catalog.zone_named(name)
+    if found is None and not if_exists:
+        raise ObjectNotFound(f"zone {name!r} does not exist")
+    return found
+
+
+def _tables_in(planning: Planning, zone: ZoneDescriptor) -> Iterator[TableDescriptor]:
+    """The tables of a zone. Looks at every table: only for what is done once in a zone's life."""
+    return (table for table in planning.catalog.tables() if table.zone_id == zone.id)
+
+
+def _refuse_to_lose_profiles(
+    planning: Planning, zone: ZoneDescriptor, profiles: tuple[str, ...]
+) -> None:
+    lost = set(zone.storage_profiles) - set(profiles)
+    if not lost:
+        return
+    for table in _tables_in(planning, zone):
+        if table.storage_profile in lost:
+            raise IllegalChange(
+                f"storage profile {table.storage_profile!r} cannot be taken from zone {zone.name}: "
+                f"table {planning.catalog.qualified_name(table)} lies in it"
+            )

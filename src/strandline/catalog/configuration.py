@@ -1,0 +1,196 @@
+"""The parameters of the whole catalog: what can be set, to what, and what it means.
+
+A parameter is declared once, here. People set it with one command (`SetConfiguration`), which is a
+version like any other: every node has the value as soon as it has the version, and the history
+says who set it. What is stored is the text as it was written; what is not stored has its default.
+So a default can change with a release, and what somebody chose stays.
+
+Some parameters are also settings of a process (`strandline.config.Settings`), where they have been
+from the first release on. There is one truth: **a value in the catalog wins**, on every node and
+at once; the process's setting is what holds as long as the catalog has none. Such a parameter has
+no default of its own here.
+
+What must stay true: whatever is stored can be read. A text that does not parse is refused when it
+is set; the reading of a text that was stored once never becomes stricter, because an old catalog
+must open. Rejected: values of several types in the log (a number and its text would be two
+spellings of one value), and parameters that only a restart applies.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from strandline.catalog.catalog import Catalog
+from strandline.errors import InvalidInput
+
+T = TypeVar("T")
+
+_UNITS = {
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "day": 86_400_000,
+    "days": 86_400_000,
+}
+_DURATION = re.compile(r"([0-9]{1,15})\s*([a-z]*)")
+_COUNT = re.compile(r"[0-9]{1,18}")
+_MEMORY = re.compile(r"[1-9][0-9]{0,8}[kmgt]", re.IGNORECASE)
+_SWITCH = {"true": True, "on": True, "false": False, "off": False}
+MAX_DURATION_MS = 100 * 366 * 86_400_000
+"""A hundred years: longer is a mistake in the unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSize:
+    """What one replica of a cluster has: cores, and memory in Spark's spelling (``4g``)."""
+
+    cores: int
+    memory: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter(Generic[T]):
+    """One parameter. ``default`` None: the setting of each node's process holds instead.
+
+    ``type`` is for people; ``parse`` gives the value of a text, or None if it is none.
+    """
+
+    name: str
+    type: str
+    default: str | None
+    parse: Callable[[str], T | None]
+    doc: str
+
+    def read(self, text: str) -> T:
+        """The value that ``text`` spells. Raises `InvalidInput` that says what would be right."""
+        value = self.parse(text.strip())
+        if value is None:
+            raise InvalidInput(
+                f"configuration parameter {self.name} cannot be {text[:80]!r}: it is {self.type}"
+            )
+        return value
+
+    def value(self, catalog: Catalog) -> T | None:
+        """What holds in ``catalog``; None where that is up to each process."""
+        text = catalog.configuration(self.name)
+        text = self.default if text is None else text
+        return None if text is None else self.read(text)
+
+    def required(self, catalog: Catalog) -> T:
+        """What holds in ``catalog``, of a parameter that has a default."""
+        value = self.value(catalog)
+        if value is None:
+            raise InvalidInput(f"configuration parameter {self.name} has no value")
+        return value
+
+
+def _count(text: str) -> int | None:
+    return int(text) if _COUNT.fullmatch(text) else None
+
+
+def _switch(text: str) -> bool | None:
+    return _SWITCH.get(text.lower())
+
+
+def _duration(text: str) -> int | None:
+    """Milliseconds. A bare number is in milliseconds."""
+    found = _DURATION.fullmatch(text.lower())
+    factor = _UNITS.get(found[2] or "ms") if found else None
+    if found is None or factor is None:
+        return None
+    value = int(found[1]) * factor
+    return value if value <= MAX_DURATION_MS else None
+
+
+def _sizes(text: str) -> Mapping[str, ClusterSize] | None:
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(given, dict):
+        return None
+    sizes = {name: _size(one) for name, one in given.items()}
+    if not all(name.strip() and size is not None for name, size in sizes.items()):
+        return None
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+def _size(given: object) -> ClusterSize | None:
+    if not isinstance(given, dict) or set(given) != {"cores", "memory"}:
+        return None
+    cores, memory = given["cores"], given["memory"]
+    if type(cores) is not int or not 1 <= cores <= 100_000:
+        return None
+    if not isinstance(memory, str) or not _MEMORY.fullmatch(memory):
+        return None
+    return ClusterSize(cores, memory)
+
+
+_A_DURATION = "a duration up to 100 years, such as 7d, 12h, 30m, 1s, 500ms (without a unit: ms)"
+
+MAX_TABLES: Parameter[int] = Parameter(
+    "max_tables",
+    "a whole number, 0 or more",
+    "1000000",
+    _count,
+    "How many tables there may be. CREATE TABLE beyond it is refused; tables that are there stay.",
+)
+HISTORY_RETENTION: Parameter[int] = Parameter(
+    "history_retention",
+    _A_DURATION,
+    None,
+    _duration,
+    "How long history is kept that nobody holds. Unset: each node's `history_retention_ms`.",
+)
+METADATA_STALENESS: Parameter[int] = Parameter(
+    "metadata_staleness",
+    _A_DURATION,
+    None,
+    _duration,
+    "How old an answer about a plain table's rows may be; 0 looks each time. "
+    "Unset: each node's `metadata_staleness_ms`.",
+)
+ENFORCE_PRIVILEGES: Parameter[bool] = Parameter(
+    "enforce_privileges",
+    "true or false (or on, off)",
+    "false",
+    _switch,
+    "Whether roles need privileges for what they do. Off: everybody may do everything.",
+)
+CLUSTER_SIZES: Parameter[Mapping[str, ClusterSize]] = Parameter(
+    "cluster_sizes",
+    'a JSON object of sizes, such as {"small":{"cores":2,"memory":"4g"}}',
+    '{"small":{"cores":2,"memory":"4g"},"medium":{"cores":4,"memory":"8g"},'
+    '"large":{"cores":8,"memory":"16g"}}',
+    _sizes,
+    "The sizes that a replica of a cluster can have. A size that is in use stays.",
+)
+
+PARAMETERS: Mapping[str, Parameter[Any]] = {  # Any: each has a value type of its own
+    one.name: one
+    for one in (
+        CLUSTER_SIZES,
+        ENFORCE_PRIVILEGES,
+        HISTORY_RETENTION,
+        MAX_TABLES,
+        METADATA_STALENESS,
+    )
+}
+"""Every parameter, by its name."""
+
+
+def parameter(name: str) -> Parameter[Any]:  # Any: see `PARAMETERS`
+    """The parameter of that name. Raises `InvalidInput` that lists those that there are."""
+    try:
+        return PARAMETERS[name.strip().lower()]
+    except KeyError:
+        raise InvalidInput(
+            f"configuration parameter {name[:80]!r} is unknown; known are {', '.join(PARAMETERS)}"
+        ) from None

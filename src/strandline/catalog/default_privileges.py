@@ -1,0 +1,44 @@
+"""What a new object begins with: the default privileges that apply to it.
+
+A default privilege says that a grantee may do something on all objects of a kind that a role (or
+anybody) makes from then on, in one schema, in one database or anywhere. Who makes an object is its
+owner. Several apply together; what was made before is not touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from strandline.catalog.catalog import Catalog
+from strandline.catalog.privileges import KINDS
+from strandline.model.privileges import DefaultPrivilege, Grant, grants
+
+
+def with_default_privileges(catalog: Catalog, value: Any) -> Any:  # Any: a descriptor of some kind
+    """``value``, about to be made in ``catalog``, with the grants that apply to it."""
+    kind = KINDS.get(type(value))
+    if kind is None or not hasattr(value, "privileges"):
+        return value
+    schema_id, database_id = _place(catalog, value)
+    owner = catalog.role(value.owner) if value.owner else None
+    grantor = 0 if owner is None else owner.id
+    applying = []
+    for stored in catalog.contents.objects("default_privilege"):
+        one: DefaultPrivilege = stored.value
+        if (
+            one.object_kind is kind
+            and one.role in (0, grantor)
+            and one.schema in (0, schema_id)
+            and one.database in (0, database_id)
+        ):
+            applying.append(Grant(one.grantee, grantor, one.privileges))
+    return replace(value, privileges=grants([*value.privileges, *applying])) if applying else value
+
+
+def _place(catalog: Catalog, value: Any) -> tuple[int, int]:  # Any: a descriptor of some kind
+    """The ids of the schema and of the database that ``value`` stands in; 0 where there is none."""
+    schema_id = getattr(value, "schema_id", 0)
+    schema = catalog.schema_by_id(schema_id) if schema_id else None
+    database_id = schema.database_id if schema else getattr(value, "database_id", 0)
+    return schema_id, database_id

@@ -1,0 +1,272 @@
+"""What differs between two versions of the catalog: by object, and by field.
+
+Objects are matched by their key (the id, or the name in kinds that are keyed by it), so a renamed
+table is one that was renamed, and a table that was dropped and made again is two. The comparison
+follows the fields of the descriptors, which are frozen dataclasses, and knows a few shapes of
+values: what has an id is matched by it (columns), pairs by their first half (properties), grants by
+who has them. Anything else is compared as a whole. So a new kind of object, or a new field, needs
+no code here.
+
+What must stay true: two versions without a difference hold equal objects, and the other way round.
+A value that differs in a way that no shape shows is therefore named as a whole.
+
+Cost: a comparison of identities for each object of a kind that was touched at all; only objects
+whose bytes differ are decoded. Rejected: adding up the updates between the versions (they are gone
+where history was trimmed, and a table altered back and forth would differ from itself).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG, Catalog
+from strandline.catalog.object_names import MENTIONS, REFERENCES, name_of, object_name
+from strandline.durable.collections import collection
+from strandline.model.descriptors import ColumnDescriptor, SchemaVersion
+from strandline.model.privileges import Grant, Privilege, privilege_names
+from strandline.model.type_text import simple_string
+from strandline.model.types import DataType
+from strandline.wire.stored import AnyStored
+
+Shown = str | int | float | bool | None
+"""A value as people and JSON read it; None where there is none."""
+
+BOOKKEEPING = frozenset(
+    {"id_allocator", "fence", "config", "setting", "timestamp", "system_object_fingerprint"}
+)
+"""Kinds that the program keeps for itself. Nobody does anything to them on purpose."""
+
+
+class DifferenceKind(Enum):
+    """What happened to an object; what was renamed may be altered too."""
+
+    CREATED = "created"
+    DROPPED = "dropped"
+    RENAMED = "renamed"
+    ALTERED = "altered"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldDifference:
+    """One field before and after: ``zone``, ``columns[price].type``, ``properties[owner]``."""
+
+    field: str
+    old: Shown
+    new: Shown
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One object. ``name`` is its newer name, ``old_name`` the older; ``id`` 0 in kinds without.
+
+    ``fields`` are those that differ; there are none where the object came or went.
+    """
+
+    kind: str
+    id: int
+    name: str
+    change: DifferenceKind
+    old_name: str | None = None
+    fields: tuple[FieldDifference, ...] = ()
+
+
+def is_bookkeeping(kind: str, name: str) -> bool:
+    """Whether an object is none that people made: of a `BOOKKEEPING` kind, the default zone aside.
+
+    ``name`` tells them apart in kinds that are keyed by it.
+    """
+    return kind in BOOKKEEPING and not (kind == "config" and name == DEFAULT_ZONE_CONFIG)
+
+
+def differences(old: Catalog, new: Catalog, *, bookkeeping: bool = False) -> tuple[Difference, ...]:
+    """What is not the same in ``old`` and ``new``, by kind and name.
+
+    With ``bookkeeping`` also what the program keeps for itself.
+    """
+    found = []
+    for kind, _, before, after in old.contents.differing(new.contents):
+        one = after or before
+        if one is None or (not bookkeeping and is_bookkeeping(kind, one.name)):
+            continue
+        difference = _difference(kind, old, before, new, after)
+        if difference is not None:
+            found.append(difference)
+    order = {kind: place for place, kind in enumerate(dict.fromkeys(one.kind for one in found))}
+    return tuple(sorted(found, key=lambda one: (order[one.kind], one.name, one.id)))
+
+
+def _difference(
+    kind: str, old: Catalog, before: AnyStored | None, new: Catalog, after: AnyStored | None
+) -> Difference | None:
+    if after is None:
+        return None if before is None else _whole(kind, old, before, DifferenceKind.DROPPED)
+    if before is None:
+        return _whole(kind, new, after, DifferenceKind.CREATED)
+    if before.value == after.value:
+        return None  # written in another format
+    moved = (before.name, before.parent) != (after.name, after.parent)
+    return Difference(
+        kind,
+        after.id,
+        object_name(new, after.value),
+        DifferenceKind.RENAMED if moved else DifferenceKind.ALTERED,
+        object_name(old, before.value) if moved else None,
+        tuple(_fields(_Names(old, new), before.value, after.value)),
+    )
+
+
+def _whole(kind: str, catalog: Catalog, one: AnyStored, change: DifferenceKind) -> Difference:
+    has_id = collection(kind).has_id
+    return Difference(kind, one.id if has_id else 0, object_name(catalog, one.value), change)
+
+
+# -- fields ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The catalogs before and after, by which ids are given their names."""
+
+    old: Catalog
+    new: Catalog
+
+    def role(self, role_id: int) -> str:
+        name = name_of(self.new, "role", role_id)
+        return name if name != "?" else name_of(self.old, "role", role_id)
+
+
+# Any: values of fields, of any type
+def _fields(names: _Names, old: Any, new: Any, path: str = "") -> Iterator[FieldDifference]:
+    """The fields that differ in two values of one dataclass."""
+    for field in fields(old):
+        before, after = getattr(old, field.name), getattr(new, field.name)
+        if before == after:
+            continue
+        inner = f"{path}.{field.name}".lstrip(".")
+        kind = REFERENCES.get(field.name) or MENTIONS.get(field.name)
+        if kind is not None and isinstance(before, int) and isinstance(after, int):
+            yield FieldDifference(
+                inner.removesuffix("_id"),
+                _referred(names.old, kind, before),
+                _referred(names.new, kind, after),
+            )
+        else:
+            yield from _compared(names, inner, before, after)
+
+
+def _referred(catalog: Catalog, kind: str, object_id: int) -> str | None:
+    return f"{name_of(catalog, kind, object_id)} (id {object_id})" if object_id else None
+
+
+def _compared(names: _Names, path: str, old: Any, new: Any) -> Iterator[FieldDifference]:
+    """The differences within a value; at least one, since they are not equal."""
+    if _is_plain_dataclass(old) and type(old) is type(new):
+        yield from _fields(names, old, new, path)
+        return
+    if _latest(old) is not None and _latest(new) is not None:
+        yield from _schema_versions(names, path, old, new)
+        return
+    keyed = _by_key(names, old), _by_key(names, new)
+    if keyed[0] is None or keyed[1] is None:
+        yield FieldDifference(path, shown(old), shown(new))
+        return
+    yield from _items(names, path, keyed[0], keyed[1])
+
+
+def _is_plain_dataclass(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, DataType | Grant)
+
+
+def _latest(value: Any) -> SchemaVersion | None:
+    last = value[-1] if isinstance(value, tuple) and value else None
+    return last if isinstance(last, SchemaVersion) else None
+
+
+def _schema_versions(names: _Names, path: str, old: Any, new: Any) -> Iterator[FieldDifference]:
+    """The columns of the latest schema, and its number; people do not think of the older ones."""
+    if old[-1].columns != new[-1].columns:
+        yield from _compared(names, "columns", old[-1].columns, new[-1].columns)
+    if old[-1].number != new[-1].number:
+        yield FieldDifference("schema_version", old[-1].number, new[-1].number)
+    elif old[-1] == new[-1]:
+        yield FieldDifference(path, f"{len(old)} kept", f"{len(new)} kept, of which some differ")
+
+
+_Keyed = dict[Any, tuple[str, Any]]
+"""Key → (how people call it, value), in order."""
+
+
+def _by_key(names: _Names, value: Any) -> _Keyed | None:
+    """The items of a tuple by what they are matched by; None if these items have nothing."""
+    if not isinstance(value, tuple):
+        return None
+    for fits, key in _KEYS:
+        if all(map(fits, value)):
+            found = dict(key(names, item) for item in value)
+            return found if len(found) == len(value) else None
+    return None
+
+
+def _items(names: _Names, path: str, old: _Keyed, new: _Keyed) -> Iterator[FieldDifference]:
+    for key in dict.fromkeys((*old, *new)):
+        label = old[key][0] if key in old else new[key][0]
+        before = old[key][1] if key in old else None
+        after = new[key][1] if key in new else None
+        if before == after:
+            continue
+        inner = f"{path}[{label}]"
+        if before is None or after is None or not _is_plain_dataclass(before):
+            yield FieldDifference(inner, shown(before), shown(after))
+        else:
+            yield from _fields(names, before, after, inner)
+    if [key for key in old if key in new] != [key for key in new if key in old]:
+        yield FieldDifference(
+            f"{path}.order",
+            ", ".join(label for label, _ in old.values()),
+            ", ".join(label for label, _ in new.values()),
+        )
+
+
+def _grant_key(names: _Names, one: Grant) -> tuple[Any, tuple[str, Any]]:
+    by = f" by {names.role(one.grantor)}" if one.grantor else ""
+    return (one.grantee, one.grantor), (names.role(one.grantee) + by, one)
+
+
+def _pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
+
+
+_KEYS: tuple[tuple[Callable[[Any], bool], Callable[[_Names, Any], tuple[Any, Any]]], ...] = (
+    (lambda item: isinstance(item, Grant), _grant_key),
+    (
+        lambda item: hasattr(item, "id") and hasattr(item, "name"),
+        lambda _, item: (item.id, (item.name, item)),
+    ),
+    (_pair, lambda _, item: (item[0], (item[0], item[1]))),
+)
+
+
+def shown(value: Any) -> Shown:
+    """A value of a field as people and JSON read it."""
+    if value is None or isinstance(value, bool | str | float):
+        return value
+    if isinstance(value, Privilege):
+        return ", ".join(privilege_names(value))
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, DataType):
+        return simple_string(value)
+    if isinstance(value, ColumnDescriptor):
+        default = "" if value.default is None else f" DEFAULT {value.default}"
+        null = "" if value.nullable else " NOT NULL"
+        return f"{value.name} {simple_string(value.type)}{null}{default}"
+    if isinstance(value, Grant):
+        return shown(value.privileges)
+    if isinstance(value, tuple):
+        return ", ".join(str(shown(item)) for item in value)
+    return str(value)

@@ -1,0 +1,396 @@
+"""Group commit: callers that come together share one append to the log.
+
+An append costs a write to disk or a round trip to the store, and the log takes one at a time. So
+while one is under way the callers that arrive wait in a queue, and the next append carries a
+version for each of them.
+
+One thread, started with the first caller, does this in rounds. It takes what waits; judges each
+caller's commands by the catalog as the callers before it leave it; appends the versions of all in
+one step; applies them; and tells each caller. A refused caller, or one that changes nothing, takes
+no version, and is told once the catalog that it was judged by is known to be in the log: by the
+append of those before it, or else by a look at the log. A lost append is judged again on the newer
+catalog, unless it was lost to silent versions alone, which no command is judged by.
+
+What must stay true:
+
+* A caller's deadline is its own. Until its commands are sent to the log it may leave, and nothing
+  of it is ever appended (the others are judged again without it). After that it is told that the
+  outcome is unknown.
+* One caller's failure never fails another.
+* An append whose outcome is unknown is sent again *as it is*, with the same ids, until the log says
+  what became of it; only then is anything judged anew. So no caller's commands happen twice.
+
+Rejected: the first waiting caller as the leader of a round. It saves the hand-over between two
+threads (some 30 µs), but its own deadline, or an interrupt that hits its thread, would then end the
+round of all others.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from strandline import faults
+from strandline.catalog.catalog import Catalog
+from strandline.catalog.requests import Judged, Request, Round, Stage, judge, size_of
+from strandline.clock import Timestamp
+from strandline.durable.state import AppliedUpdate, DurableCatalogState
+from strandline.durable.update import Update
+from strandline.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    OutOfSync,
+    Stopping,
+    StrandlineError,
+    Unavailable,
+    UnknownOutcome,
+    VersionNotFound,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING = 1024
+"""Callers in the queue; more wait for room."""
+ROUND_BYTES = 1 << 20
+"""A round that has grown to this takes no further caller."""
+IDLE_SECONDS = 10.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+_STOP_PATIENCE = 5.0
+
+
+@dataclass(slots=True)
+class CommitCounts:
+    """Counts since the start; of one thread."""
+
+    executed: int = 0
+    appends: int = 0
+    lost_appends: int = 0
+    rebased: int = 0
+    largest_group: int = 0
+
+
+class Applying(Protocol):
+    """What a round needs of the follower of the log."""
+
+    def sync(self) -> None:
+        """Apply the log up to its head as it is now."""
+
+    def latest_catalog(self) -> Catalog:
+        """The highest version applied here."""
+
+    def apply_own(self, updates: Sequence[AppliedUpdate]) -> list[Catalog]:
+        """Apply updates that this node has just appended behind its latest version."""
+
+    def now(self) -> Timestamp:
+        """The present, for commands that write it down."""
+
+
+class GroupCommit:
+    """See the module. Safe to use from several threads."""
+
+    def __init__(self, state: DurableCatalogState, follower: Applying) -> None:
+        self._state = state
+        self._follower = follower
+        self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._waiting: deque[Request] = deque()
+        self._working: list[Request] = []
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self.counts = CommitCounts()
+
+    # -- callers -------------------------------------------------------------------------------
+
+    def execute(self, request: Request) -> None:
+        """Have ``request`` carried out; returns when it is done, refused ones included.
+
+        Raises `DeadlineExceeded` (and nothing of it happens), `UnknownOutcome` or `Stopping`.
+        """
+        try:
+            self._enqueue(request)
+            done = request.gate.acquire(timeout=request.left())
+        except BaseException:
+            self._leave(request)
+            raise
+        if not done and self._leave(request):
+            raise self._late(request)
+
+    def _enqueue(self, request: Request) -> None:
+        with self._lock:
+            while len(self._waiting) >= MAX_WAITING and not self._stop.is_set():
+                if not self._room.wait(timeout=request.left()):
+                    raise self._late(request)
+            if self._stop.is_set():
+                raise _stopping()
+            self._waiting.append(request)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="catalog-committer", daemon=True
+                )
+                self._thread.start()
+            self._news.notify()
+
+    def _leave(self, request: Request) -> bool:
+        """Wait no longer for ``request``; False if it is done in this moment."""
+        with self._lock:
+            if request.stage is Stage.DONE:
+                return False
+            request.gone = True
+            if request.stage is Stage.WAITING:
+                request.stage = Stage.LEFT
+                if request in self._waiting:
+                    self._waiting.remove(request)
+                    self._room.notify()
+            return True
+
+    def _late(self, request: Request) -> StrandlineError:
+        if request.stage is Stage.SENT:
+            return UnknownOutcome(
+                "the change was sent to the log, which has not answered within the time allowed; "
+                "it may still happen: read the catalog before doing it again"
+            )
+        why = f": {request.error}" if request.error else ""
+        return DeadlineExceeded(
+            f"the change did not get its turn within the time allowed, and nothing of it will "
+            f"happen; try again{why}"
+        )
+
+    def stop(self) -> None:
+        """Refuse everybody from now on; who waits gets `Stopping`. Idempotent."""
+        with self._lock:
+            if self._stop.is_set():
+                return
+            self._stop.set()
+            self._news.notify_all()
+            self._room.notify_all()
+            thread = self._thread
+            for request in [*self._waiting, *self._working]:
+                if request.stage is Stage.WAITING:
+                    self._finish(request, _stopping())
+            self._waiting.clear()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_STOP_PATIENCE)
+        with self._lock:
+            for request in self._working:
+                if request.stage is Stage.SENT:
+                    self._finish(request, self._late(request))
+
+    # -- the thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._waiting and not self._stop.is_set():
+                    if not self._news.wait(IDLE_SECONDS) and not self._waiting:
+                        self._thread = None
+                        return
+                if self._stop.is_set():
+                    return
+                limit = self._state.log.max_updates
+                self._working = [
+                    self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))
+                ]
+                self._room.notify(len(self._working))
+            try:
+                self._commit(self._working)
+            except BaseException as error:  # whatever it is, nobody may wait for ever
+                if not isinstance(error, StrandlineError):
+                    logger.exception("committing a group of changes failed")
+                self._end(self._working, error)
+            with self._lock:
+                self._working = []
+
+    def _commit(self, requests: Sequence[Request]) -> None:
+        """Carry out all requests, in as many appends as it takes."""
+        pause = _FIRST_PAUSE
+        synced = False  # whether this node has looked at the log since these requests came
+        while group := self._still_waiting(requests):
+            judged = self._judge(self._follower.latest_catalog(), group)
+            try:
+                if judged.writers():
+                    self._append(judged)
+                elif synced:
+                    self._tell(judged, [])
+                else:
+                    self._follower.sync()
+                    synced = True
+                pause = _FIRST_PAUSE
+            except Unavailable as error:
+                for request in group:
+                    request.error = error
+                self._unsend(group)
+                self._stop.wait(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _still_waiting(self, requests: Sequence[Request]) -> list[Request]:
+        with self._lock:
+            return [one for one in requests if one.stage is Stage.WAITING]
+
+    def _judge(self, base: Catalog, group: Sequence[Request]) -> Round:
+        judged = Round(base)
+        now = self._follower.now()
+        view = base
+        for request in group:
+            one = judge(view, request, now)
+            judged.judged.append(one)
+            if one.entries:
+                view = one.catalog
+                judged.size += sum(size_of(entry) for entry in one.entries)
+                if judged.size > ROUND_BYTES:
+                    break
+        return judged
+
+    def _append(self, judged: Round) -> None:
+        """Append and apply a round and tell its callers; who is still waiting is judged again."""
+        writers = judged.writers()
+        requests = [one.request for one in writers]
+        if not self._send(requests):
+            return
+        updates = self._state.prepare(
+            [one.entries for one in writers],
+            base=judged.base.version,
+            authors=[request.author for request in requests],
+        )
+        try:
+            appended = self._settle(updates, requests)
+        except OutOfSync:
+            self.counts.lost_appends += 1
+            self._unsend(requests)
+            rebased = self._rebase(judged)
+            if rebased is not None:
+                self.counts.rebased += 1
+                self._append(rebased)
+            return
+        except UnknownOutcome as error:
+            self._end(requests, error)
+            return
+        except InvalidInput as error:  # more than the store takes at once
+            if len(requests) == 1:
+                self._end(requests, error)
+                return
+            self._unsend(requests)
+            for request in requests:
+                self._commit([request])
+            return
+        faults.reached("ddl-appended")
+        self.counts.appends += 1
+        self.counts.largest_group = max(self.counts.largest_group, len(writers))
+        try:
+            catalogs = self._apply(writers, appended)
+        except BaseException as error:
+            for one, update in zip(writers, appended, strict=True):
+                self._end([one.request], _appended_only(update, error))
+            raise
+        self._tell(judged, catalogs)
+
+    def _settle(
+        self, updates: tuple[Update, ...], requests: Sequence[Request]
+    ) -> tuple[Update, ...]:
+        """Append ``updates``; where the outcome is unknown, again until it is known."""
+        pause = _FIRST_PAUSE
+        unknown: UnknownOutcome | None = None
+        while True:
+            try:
+                return self._state.append(updates)
+            except UnknownOutcome as error:
+                unknown = error
+            except Unavailable:
+                if unknown is None:
+                    raise
+            self._stop.wait(min(pause, max(one.left() for one in requests)))
+            if self._stop.is_set() or not any(one.left() for one in requests):
+                raise unknown  # nobody is there any more who would be told
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _apply(self, writers: Sequence[Judged], appended: Sequence[Update]) -> list[Catalog]:
+        """Apply what this node has appended without reading it back.
+
+        The log took it behind the very version that it was judged on, so what was judged *is* what
+        every other node will read from the log; only the time is new.
+        """
+        updates = []
+        for one, update in zip(writers, appended, strict=True):
+            one.catalog.contents.stamp(update.changes(), update.time)
+            updates.append(AppliedUpdate(update, one.catalog.contents))
+        return self._follower.apply_own(updates)
+
+    def _rebase(self, judged: Round) -> Round | None:
+        """The round on the newer catalog as it was judged, if only silent versions came between."""
+        self._follower.sync()
+        newer = self._follower.latest_catalog()
+        try:
+            between = self._state.log.updates(judged.base.version + 1, newer.version + 1)
+        except VersionNotFound:
+            return None
+        ours = {(c.kind, c.key) for one in judged.judged for e in one.entries for c in e.changes}
+        theirs = {(c.kind, c.key) for update in between for c in update.changes()}
+        if not between or not all(update.silent for update in between) or ours & theirs:
+            return None
+        rebased = Round(newer, size=judged.size)
+        view = newer
+        for one in judged.judged:
+            if one.entries:
+                changes = (change for entry in one.entries for change in entry.changes)
+                view = Catalog(view.version + 1, view.time, view.contents.apply(changes))
+            rebased.judged.append(replace(one, catalog=view))
+        return rebased
+
+    # -- telling the callers -------------------------------------------------------------------
+
+    def _send(self, requests: Sequence[Request]) -> bool:
+        """Mark all as sent; False, and none is, where one of them has left."""
+        with self._lock:
+            if any(request.stage is not Stage.WAITING for request in requests):
+                return False
+            for request in requests:
+                request.stage = Stage.SENT
+            return True
+
+    def _unsend(self, requests: Sequence[Request]) -> None:
+        """Nothing of these is in the log, nor can be: their callers may leave again."""
+        with self._lock:
+            for request in requests:
+                if request.stage is Stage.SENT:
+                    request.stage = Stage.LEFT if request.gone else Stage.WAITING
+                    if self._stop.is_set():
+                        self._finish(request, _stopping())
+
+    def _tell(self, judged: Round, catalogs: Sequence[Catalog]) -> None:
+        made = iter(catalogs)
+        last = judged.base
+        with self._lock:
+            for one in judged.judged:
+                if one.entries:
+                    last = next(made)
+                one.request.catalog = last
+                one.request.applied = one.applied
+                self._finish(one.request, one.error)
+
+    def _end(self, requests: Sequence[Request], error: BaseException) -> None:
+        with self._lock:
+            for request in requests:
+                self._finish(request, error)
+
+    def _finish(self, request: Request, error: BaseException | None) -> None:
+        """Tell one caller; under the lock. Whoever has left hears nothing."""
+        if request.stage in (Stage.WAITING, Stage.SENT):
+            request.stage = Stage.DONE
+            request.error = error
+            self.counts.executed += error is None
+            request.gate.release()
+
+
+def _appended_only(update: Update, error: BaseException) -> UnknownOutcome:
+    return UnknownOutcome(
+        f"the change is in the log as version {update.version}, but this node could not apply it "
+        f"yet: {error!r}. Do not repeat it; read the catalog"
+    )
+
+
+def _stopping() -> Stopping:
+    return Stopping("this node is stopping; ask another one, or again when it is back")

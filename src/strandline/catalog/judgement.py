@@ -1,0 +1,317 @@
+"""Whether who asked for a change of the catalog may make it.
+
+The problem: there are dozens of commands and there will be more, and one that forgot to ask would
+be a hole. So commands do not ask. What a batch *did* is judged, after it was planned and before it
+is appended: each change (kind, old, new) says by itself what is needed for it.
+
+===========================  =======================================================================
+change                       needs
+===========================  =======================================================================
+made in a schema             CREATE and USAGE on the schema; an owner that the user may name; a
+                             table that names a zone of its own, USAGE on the zone
+altered, granted on          ownership
+dropped                      ownership, or that of the schema (the cluster) that it stands in
+moved                        ownership, and CREATE where it goes
+index                        as for its table
+database, zone, cluster      CREATE_DATABASE, CREATE_ZONE, CREATE_CLUSTER; then ownership
+schema, cluster replica      CREATE on the database, on the cluster; then ownership
+role                         CREATE_ROLE; then ownership. All that makes or touches a superuser: a
+                             superuser. A membership: ownership of the role that is joined
+default privileges           membership in the role whose objects they are for
+configuration                CONFIGURE; `enforce_privileges` itself: a superuser
+comment                      ownership of what it is on
+anything else                a superuser
+===========================  =======================================================================
+
+An entry is judged by the catalog as it stood before that entry, so a table may be made in a schema
+of the same batch, and a batch can do nothing that its commands could not do one after the other.
+
+What must stay true: the judging and the append are of one catalog; a lost append is planned and
+judged again. A kind that nobody wrote a rule for needs a superuser. While privileges are enforced
+there is a superuser: a change after which nobody could undo it is refused, whoever asks.
+
+Rejected: asking in each command (see above); judging the result alone (it does not say who owned
+what was dropped).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG, Catalog
+from strandline.catalog.configuration import ENFORCE_PRIVILEGES
+from strandline.catalog.privileges import Access, enforced
+from strandline.durable.collections import collection
+from strandline.durable.contents import Contents
+from strandline.durable.update import Entry
+from strandline.errors import IllegalChange
+from strandline.model.descriptors import TableDescriptor
+from strandline.model.privileges import ObjectKind, Privilege, RoleDescriptor
+
+CONTENT_PROPERTIES = ("metadata_location", "previous_metadata_location", "snapshot-count")
+CONTENT_PREFIX = "current-snapshot-"
+"""Properties that say which content an Iceberg table has: writing the table moves them."""
+
+WRITING = Privilege.INSERT | Privilege.UPDATE | Privilege.DELETE
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One object before and after an entry, and the catalogs that it stood in; None: not there."""
+
+    access: Access
+    before: Catalog
+    after: Catalog
+    old: Any  # a descriptor of the kind that the rule is for
+    new: Any
+
+    def find(self, kind: str, object_id: int) -> Any:  # Any: the descriptor of that kind
+        """An object that the entry may have made, or removed, itself."""
+        return self.before.get(kind, object_id) or self.after.get(kind, object_id)
+
+
+def permit(base: Catalog, entries: Sequence[Entry], after: Contents, *, user: str | None) -> None:
+    """Refuse the ``entries`` that lead from ``base`` to ``after`` unless ``user`` may make them.
+
+    ``user`` None is the program's own work. Raises `PermissionDenied`, and `IllegalChange` for what
+    would leave privileges enforced without a superuser.
+    """
+    _keep_a_superuser(base, entries, after)
+    if Access(base, user).free:
+        return
+    before = base
+    for entry in entries:
+        contents = before.contents.apply(entry.changes)
+        following = Catalog(base.version, base.time, contents)
+        access = Access(before, user)
+        for kind, key in dict.fromkeys((one.kind, one.key) for one in entry.changes):
+            found = (state.contents.get(kind, key) for state in (before, following))
+            old, new = (None if stored is None else stored.value for stored in found)
+            rule = RULES.get(kind)
+            if rule is None:
+                access.require_superuser(f"change a {kind.replace('_', ' ')}")
+            else:
+                rule(_Case(access, before, following, old, new))
+        before = following
+
+
+def _keep_a_superuser(base: Catalog, entries: Sequence[Entry], after: Contents) -> None:
+    kinds = {change.kind for entry in entries for change in entry.changes}
+    if not kinds & {"role", "system_configuration"}:
+        return
+    result = Catalog(base.version, base.time, after)
+    if not enforced(result) or any(role.superuser for role in result.roles()):
+        return
+    if enforced(base):
+        raise IllegalChange(
+            "this would remove the last superuser while privileges are enforced, and nobody could "
+            "undo it: first make another role a superuser, or set "
+            f"{ENFORCE_PRIVILEGES.name} to false"
+        )
+    raise IllegalChange(
+        f"{ENFORCE_PRIVILEGES.name} needs a superuser, and there is none: first create a role with "
+        "superuser for the name under which you connect"
+    )
+
+
+# -- rules -----------------------------------------------------------------------------------------
+
+Rule = Callable[[_Case], None]
+
+
+def _owned(case: _Case, *, within: Any = None) -> None:
+    """What an existing object needs: ownership; to be dropped, also that of ``within``."""
+    access, old, new = case.access, case.old, case.new
+    if new is None and within is not None and access.owns(within):
+        return
+    access.require_ownership(old)
+    if new is not None and new.owner != old.owner:
+        access.require_owner(new.owner, access.describe(old))
+
+
+def _made(case: _Case, privilege: Privilege, place: Any) -> None:
+    """What a new object needs: ``privilege`` on its ``place``, and an owner that may be named."""
+    case.access.require(privilege, place)
+    case.access.require_owner(case.new.owner, case.access.describe(case.new))
+
+
+def _top_level(privilege: Privilege) -> Rule:
+    def rule(case: _Case) -> None:
+        if case.old is None:
+            _made(case, privilege, None)
+        else:
+            _owned(case)
+
+    return rule
+
+
+def _schema(case: _Case) -> None:
+    if case.old is None:
+        _made(case, Privilege.CREATE, case.find("database", case.new.database_id))
+    else:
+        _owned(case)
+
+
+def _in_schema(case: _Case) -> None:
+    """Tables, views, functions."""
+    old, new = case.old, case.new
+    if old is None:
+        place = case.find("schema", new.schema_id)
+        _made(case, Privilege.USAGE | Privilege.CREATE, place)
+    elif isinstance(new, TableDescriptor) and _only_content(old, new):
+        case.access.require(WRITING, old)
+        return
+    else:
+        _owned(case, within=case.find("schema", old.schema_id))
+        if new is not None and new.schema_id != old.schema_id:
+            place = case.find("schema", new.schema_id)
+            case.access.require(Privilege.USAGE | Privilege.CREATE, place)
+    if isinstance(new, TableDescriptor) and (old is None or old.zone_id != new.zone_id):
+        zone = case.find("zone", new.zone_id)
+        default = case.before.default_zone()
+        if zone is not None and (default is None or zone.id != default.id):
+            case.access.require(Privilege.USAGE, zone)
+
+
+def _only_content(old: TableDescriptor, new: TableDescriptor) -> bool:
+    """Whether the change only says that the table has other content."""
+    changed = {key for key, _ in set(old.properties) ^ set(new.properties)}
+    names = all(key in CONTENT_PROPERTIES or key.startswith(CONTENT_PREFIX) for key in changed)
+    rest = (getattr(old, one) == getattr(new, one) for one in _DEFINITION)
+    return bool(changed) and names and all(rest)
+
+
+_DEFINITION = tuple(
+    name for name in TableDescriptor.__dataclass_fields__ if name not in ("properties", "created")
+)
+
+
+def _index(case: _Case) -> None:
+    index = case.old or case.new
+    table = case.before.table_by_id(index.table_id)
+    if table is None:
+        return  # made with its table, which is judged itself
+    dropped = None if case.new is not None else case.find("schema", index.schema_id)
+    if dropped is None or not case.access.owns(dropped):
+        case.access.require_ownership(table)
+
+
+def _role(case: _Case) -> None:
+    access, old, new = case.access, case.old, case.new
+    changed = old is None or new is None or _own_facts(old) != _own_facts(new)
+    if changed and any(role is not None and role.superuser for role in (old, new)):
+        access.require_superuser(f"make, change or drop the superuser {(old or new).name}")
+    if old is None:
+        _made(case, Privilege.CREATE_ROLE, None)
+    elif changed:
+        _owned(case)
+    groups = {group for role in (old, new) if role for group, _ in role.member_of}
+    for group in sorted(groups):
+        joined = case.before.role_by_id(group)
+        kept = old and new and _membership(old, group) == _membership(new, group)
+        if not kept and joined is not None and case.after.role_by_id(group) and new is not None:
+            access.require_ownership(joined)
+
+
+def _own_facts(role: RoleDescriptor) -> tuple[object, ...]:
+    return role.name, role.owner, role.superuser, role.inherit
+
+
+def _membership(role: RoleDescriptor, group: int) -> list[tuple[int, int]]:
+    return [one for one in role.member_of if one[0] == group]
+
+
+def _gone(case: _Case, *roles: int) -> bool:
+    """Whether one of these roles went in the same entry, and all that names it with it."""
+    return case.new is None and any(
+        case.before.role_by_id(one) and not case.after.role_by_id(one) for one in roles
+    )
+
+
+def _default_privilege(case: _Case) -> None:
+    one = case.old or case.new
+    if _gone(case, one.role, one.grantee):
+        return
+    if not one.role or one.role not in case.access.roles:
+        case.access.require_superuser("set default privileges for other roles than his own")
+
+
+def _system_privilege(case: _Case) -> None:
+    if not _gone(case, (case.old or case.new).grantee):
+        case.access.require_superuser("grant or revoke privileges on the system")
+
+
+def _cluster_replica(case: _Case) -> None:
+    cluster = case.find("cluster", (case.old or case.new).cluster_id)
+    if case.old is None:
+        _made(case, Privilege.CREATE, cluster)
+    else:
+        _owned(case, within=cluster)
+
+
+def _introspection_index(case: _Case) -> None:
+    replica = case.find("cluster_replica", (case.old or case.new).replica_id)
+    cluster = case.find("cluster", replica.cluster_id)
+    if not case.access.owns(cluster):
+        case.access.require_ownership(replica)
+
+
+def _comment(case: _Case) -> None:
+    one = case.old or case.new
+    kind = one.object_kind.name.lower()
+    subject = case.before.get(kind, one.object_id)
+    if subject is None and case.after.get(kind, one.object_id) is not None:
+        return  # made in the same entry
+    if subject is not None and case.new is None and case.after.get(kind, one.object_id) is None:
+        return  # dropped in the same entry
+    if one.object_kind is ObjectKind.INDEX and subject is not None:
+        subject = case.before.table_by_id(subject.table_id)
+    if subject is None:
+        case.access.require_superuser(f"comment on the {kind.replace('_', ' ')}")
+    else:
+        case.access.require_ownership(subject)
+
+
+def _configuration(case: _Case) -> None:
+    if (case.old or case.new).name == ENFORCE_PRIVILEGES.name:
+        case.access.require_superuser(f"set {ENFORCE_PRIVILEGES.name}")
+    else:
+        case.access.require(Privilege.CONFIGURE, None)
+
+
+def _config_entry(case: _Case) -> None:
+    name = (case.old or case.new).name
+    if name == DEFAULT_ZONE_CONFIG:
+        case.access.require(Privilege.CONFIGURE, None)
+    else:
+        case.access.require_superuser(f"change the catalog's own {name}")
+
+
+def _with_the_object(case: _Case) -> None:
+    """Ids are given to what is made, which is judged itself."""
+
+
+RULES: dict[str, Rule] = {
+    "database": _top_level(Privilege.CREATE_DATABASE),
+    "zone": _top_level(Privilege.CREATE_ZONE),
+    "cluster": _top_level(Privilege.CREATE_CLUSTER),
+    "schema": _schema,
+    "table": _in_schema,
+    "view": _in_schema,
+    "function": _in_schema,
+    "index": _index,
+    "role": _role,
+    "default_privilege": _default_privilege,
+    "system_privilege": _system_privilege,
+    "cluster_replica": _cluster_replica,
+    "introspection_index": _introspection_index,
+    "comment": _comment,
+    "system_configuration": _configuration,
+    "config": _config_entry,
+    "id_allocator": _with_the_object,
+}
+"""What a change of an object of each kind needs; every other kind is for superusers."""
+
+assert all(collection(kind) for kind in RULES)

@@ -1,0 +1,299 @@
+"""Who may do what: the privileges that a user has by one catalog.
+
+The problem: a privilege can come from ownership, from a grant to the user, to a role that the user
+is a member of through others, or to everybody. Whoever asks "may bob read sales.orders?" must get
+one answer, the same at every protocol and for every command, and if it is no, the reason.
+
+The model. A user is a name. The role of that name, if there is one, is the user's; with it the user
+has every role that it is a member of, directly or through others, except beyond a role that does
+not *inherit*. `PUBLIC` is in everybody's set. An object is **owned** by the user whose name stands
+in it, and by the members of the role of that name. An owner and a superuser need no grant. Being a
+superuser is a role's own: it does not come with a membership.
+
+To reach a table, view or function one needs USAGE on its schema beside the privilege on the thing
+itself, whoever owns it; so taking USAGE away closes a schema at once.
+
+What `public` owns (the schema ``default`` of a new catalog), everybody may use in every way that
+can be granted, and only a superuser may alter; what the program owns, everybody may use, read and
+execute, but make nothing in it.
+
+A thing of the past is judged by the present: by its present owner, grants and schema if it is still
+there, else by those that it had. Roles are always those of the present. So what was revoked cannot
+be read in an older version.
+
+What must stay true: an `Access` reads one immutable catalog, so a judgement and the change that it
+allows see the same state. Nothing here knows of protocols.
+
+Rejected: keeping each user's privileges ready (they change with every grant and every object, and
+adding them up touches a handful of values); groups as clients claim them (nobody proves them).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from strandline.catalog.catalog import Catalog
+from strandline.catalog.configuration import ENFORCE_PRIVILEGES
+from strandline.errors import PermissionDenied
+from strandline.model.clusters import ClusterDescriptor, ClusterReplica
+from strandline.model.descriptors import (
+    DatabaseDescriptor,
+    FunctionDescriptor,
+    SchemaDescriptor,
+    SystemViewDescriptor,
+    TableDescriptor,
+    ViewDescriptor,
+    ZoneDescriptor,
+)
+from strandline.model.identifiers import normalize
+from strandline.model.privileges import (
+    APPLICABLE,
+    PUBLIC,
+    PUBLIC_NAME,
+    RESERVED_NAMES,
+    SYSTEM_NAME,
+    ObjectKind,
+    Privilege,
+    RoleDescriptor,
+    SystemPrivilege,
+    privilege_names,
+)
+
+InSchema = TableDescriptor | ViewDescriptor | FunctionDescriptor | SystemViewDescriptor
+Subject = (
+    DatabaseDescriptor
+    | SchemaDescriptor
+    | InSchema
+    | ZoneDescriptor
+    | ClusterDescriptor
+    | ClusterReplica
+    | RoleDescriptor
+)
+"""What somebody may own."""
+
+KINDS: dict[type, ObjectKind] = {
+    DatabaseDescriptor: ObjectKind.DATABASE,
+    SchemaDescriptor: ObjectKind.SCHEMA,
+    TableDescriptor: ObjectKind.TABLE,
+    ViewDescriptor: ObjectKind.VIEW,
+    FunctionDescriptor: ObjectKind.FUNCTION,
+    SystemViewDescriptor: ObjectKind.SYSTEM_VIEW,
+    ZoneDescriptor: ObjectKind.ZONE,
+    ClusterDescriptor: ObjectKind.CLUSTER,
+    ClusterReplica: ObjectKind.CLUSTER_REPLICA,
+    RoleDescriptor: ObjectKind.ROLE,
+}
+
+_NONE = Privilege(0)
+_ALL = ~_NONE
+_STANDING = {
+    PUBLIC_NAME: _ALL,
+    SYSTEM_NAME: Privilege.USAGE | Privilege.SELECT | Privilege.EXECUTE,
+}
+"""What everybody may do with the things of these owners."""
+
+
+def enforced(catalog: Catalog) -> bool:
+    """Whether identities are judged at all by this catalog."""
+    return ENFORCE_PRIVILEGES.required(catalog)
+
+
+def effective_roles(catalog: Catalog, user: str) -> frozenset[int]:
+    """The ids of the roles whose privileges ``user`` has: `PUBLIC`, his own, and inherited ones."""
+    own = None if normalize(user) in RESERVED_NAMES else catalog.role(user)
+    found = {PUBLIC}
+    to_follow = [] if own is None else [own]
+    while to_follow:
+        role = to_follow.pop()
+        found.add(role.id)
+        if role.inherit:
+            groups = (catalog.role_by_id(group) for group, _ in role.member_of)
+            to_follow += [group for group in groups if group and group.id not in found]
+    return frozenset(found)
+
+
+def check(catalog: Catalog, user: str | None, privilege: Privilege, subject: Subject) -> None:
+    """Raise `PermissionDenied` unless ``user`` has ``privilege`` on ``subject`` (see `Access`)."""
+    Access(catalog, user).require(privilege, subject)
+
+
+class Access:
+    """What ``user`` may do by ``catalog``. A value; asking it costs a few look-ups.
+
+    ``user`` None is the program itself, or whoever embeds it: never judged. ``then`` is where a
+    thing of the past, which is no longer in ``catalog``, has its schema.
+    """
+
+    def __init__(self, catalog: Catalog, user: str | None, *, then: Catalog | None = None) -> None:
+        self.catalog = catalog
+        self.user = user
+        self._then = then
+
+    def at(self, then: Catalog) -> Access:
+        """The same, for things of ``then``."""
+        return Access(self.catalog, self.user, then=then)
+
+    @cached_property
+    def free(self) -> bool:
+        """Whether everything is allowed: no identity, nothing enforced, or a superuser."""
+        return self.user is None or not enforced(self.catalog) or self._is_superuser(self.user)
+
+    def _is_superuser(self, user: str) -> bool:
+        own = None if normalize(user) in RESERVED_NAMES else self.catalog.role(user)
+        return own is not None and own.superuser
+
+    @cached_property
+    def roles(self) -> frozenset[int]:
+        """See `effective_roles`."""
+        return effective_roles(self.catalog, self.user or "")
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names, normalized, by which the user owns things: his own and his roles'."""
+        roles = (self.catalog.role_by_id(one) for one in self.roles)
+        names = {normalize(self.user or ""), *(normalize(one.name) for one in roles if one)}
+        return frozenset(names - RESERVED_NAMES - {""})
+
+    # -- questions -----------------------------------------------------------------------------
+
+    def owns(self, subject: Subject) -> bool:
+        """Whether the user, or a role of his, owns ``subject``. Superusers own everything."""
+        return self.free or normalize(self._present(subject).owner) in self.names
+
+    def privileges(self, subject: Subject | None) -> Privilege:
+        """All that the user may do with ``subject``, its schema aside; None is the system."""
+        if self.free:
+            return _ALL
+        if subject is None:
+            return self._on_system
+        present = self._present(subject)
+        owner = normalize(present.owner)
+        if owner in self.names:
+            return _ALL
+        allowed = _STANDING.get(owner, _NONE) & APPLICABLE.get(KINDS[type(present)], _NONE)
+        for grant in getattr(present, "privileges", ()):
+            if grant.grantee in self.roles:
+                allowed |= grant.privileges
+        return allowed
+
+    @cached_property
+    def _on_system(self) -> Privilege:
+        allowed = _NONE
+        for stored in self.catalog.contents.objects("system_privilege"):
+            one: SystemPrivilege = stored.value
+            if one.grantee in self.roles:
+                allowed |= one.privileges
+        return allowed
+
+    def reaches(self, schema: SchemaDescriptor) -> bool:
+        """Whether the user may know what is in ``schema``."""
+        return Privilege.USAGE in self.privileges(schema)
+
+    def allows(self, privilege: Privilege, subject: Subject | None) -> bool:
+        """Whether the user has all of ``privilege`` on ``subject``, and reaches it."""
+        try:
+            self.require(privilege, subject)
+        except PermissionDenied:
+            return False
+        return True
+
+    # -- demands -------------------------------------------------------------------------------
+
+    def require(self, privilege: Privilege, subject: Subject | None) -> None:
+        """Raise `PermissionDenied` unless the user has all of ``privilege`` on ``subject``."""
+        if self.free:
+            return
+        self._require_reach(subject)
+        missing = privilege & ~self.privileges(subject)
+        if missing:
+            raise self._lacks(" and ".join(privilege_names(missing)), subject)
+
+    def require_any(self, privileges: Privilege, subject: Subject) -> None:
+        """Raise `PermissionDenied` unless the user has one of ``privileges`` on ``subject``.
+
+        Where none of them can be granted on such a thing, its owner alone has them.
+        """
+        if self.free:
+            return
+        privileges &= APPLICABLE.get(KINDS[type(subject)], _NONE)
+        if not privileges:
+            self.require_ownership(subject)
+            return
+        self._require_reach(subject)
+        if not privileges & self.privileges(subject):
+            raise self._lacks(" or ".join(privilege_names(privileges)), subject)
+
+    def require_ownership(self, subject: Subject) -> None:
+        """Raise `PermissionDenied` unless the user owns ``subject``, and reaches it."""
+        if self.free:
+            return
+        self._require_reach(subject)
+        if not self.owns(subject):
+            raise PermissionDenied(
+                f"user {self.user} does not own {self.describe(subject)}, and only its owner may "
+                f"do this; ask {self._keeper(subject)}"
+            )
+
+    def require_superuser(self, what: str) -> None:
+        """Raise `PermissionDenied` unless the user is a superuser; ``what`` is what he wants."""
+        if not self.free:
+            raise PermissionDenied(
+                f"user {self.user} is no superuser, and only superusers may {what}"
+            )
+
+    def require_owner(self, owner: str, what: str) -> None:
+        """Raise `PermissionDenied` if the user cannot make ``owner`` the owner of ``what``."""
+        if not self.free and owner and normalize(owner) not in self.names:
+            raise PermissionDenied(
+                f"user {self.user} cannot make {owner} the owner of {what}: only of himself and of "
+                f"roles that he is a member of; a superuser can"
+            )
+
+    # -- within --------------------------------------------------------------------------------
+
+    def _present(self, subject: Subject) -> Any:  # Any: of the same class as the subject
+        kind = KINDS[type(subject)].name.lower()
+        return self.catalog.get(kind, subject.id) or subject
+
+    def schema_of(self, subject: InSchema) -> SchemaDescriptor | None:
+        """The schema in which the thing stands."""
+        schema_id = self._present(subject).schema_id
+        found = self.catalog.schema_by_id(schema_id)
+        if found is None and self._then is not None:
+            found = self._then.schema_by_id(schema_id)
+        return found
+
+    def _require_reach(self, subject: Subject | None) -> None:
+        if not isinstance(subject, InSchema):
+            return
+        schema = self.schema_of(subject)
+        if schema is None:
+            self.require_superuser(f"reach {self.describe(subject)}, whose schema is gone")
+        elif not self.reaches(schema):
+            raise self._lacks("USAGE", schema, purpose=f" to reach {self.describe(subject)}")
+
+    def describe(self, subject: Subject | None) -> str:
+        """``table sales.orders``, as messages name it."""
+        if subject is None:
+            return "the system"
+        kind = KINDS[type(subject)].name.lower().replace("_", " ")
+        if isinstance(subject, InSchema):
+            schema = self.schema_of(subject)
+            return f"{kind} {schema.name if schema else '?'}.{subject.name}"
+        return f"{kind} {subject.name}"
+
+    def _keeper(self, subject: Subject | None) -> str:
+        """Who can help, as the subject of a sentence."""
+        owner = "" if subject is None else self._present(subject).owner
+        if not owner or normalize(owner) in RESERVED_NAMES:
+            return "a superuser"
+        return f"{owner} or a superuser"
+
+    def _lacks(
+        self, privileges: str, subject: Subject | None, *, purpose: str = ""
+    ) -> PermissionDenied:
+        return PermissionDenied(
+            f"user {self.user} lacks {privileges} on {self.describe(subject)}{purpose}; "
+            f"{self._keeper(subject)} can grant it"
+        )

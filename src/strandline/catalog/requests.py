@@ -1,0 +1,113 @@
+"""What group commit works on: requests of callers, and what they are judged to come to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from strandline.catalog.catalog import Catalog
+from strandline.catalog.judgement import permit
+from strandline.catalog.planning import Command, Planning
+from strandline.clock import Timestamp
+from strandline.durable.transaction import Transaction
+from strandline.durable.update import Entry
+
+
+class Stage(Enum):
+    """How far a caller's commands have come."""
+
+    WAITING = auto()
+    SENT = auto()
+    DONE = auto()
+    LEFT = auto()
+
+
+class Request:
+    """One caller's commands, and in the end what became of them."""
+
+    __slots__ = (
+        "applied",
+        "author",
+        "catalog",
+        "commands",
+        "end",
+        "error",
+        "gate",
+        "gone",
+        "identity",
+        "stage",
+    )
+
+    def __init__(
+        self, commands: Sequence[Command], author: str, end: float, *, identity: str | None
+    ) -> None:
+        self.commands = commands
+        self.author = author
+        self.identity = identity  # whose privileges count; None: the program's own work
+        self.end = end  # an instant of time.monotonic()
+        self.stage = Stage.WAITING
+        self.gone = False  # its caller was told that the outcome is unknown
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self.applied: tuple[bool, ...] = ()
+        self.catalog: Catalog | None = None  # the one it made, or was judged by
+        self.error: BaseException | None = None
+
+    def left(self) -> float:
+        """Seconds until the deadline, not below 0 nor above what a lock takes."""
+        return min(max(self.end - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+
+
+@dataclass(slots=True)
+class Judged:
+    """A request, and what its commands come to on the catalog that those before it leave.
+
+    ``catalog`` is the one that its ``entries`` make, or without any that it was judged by. What is
+    not in the log yet has no time yet; such a catalog carries that of the round's base.
+    """
+
+    request: Request
+    catalog: Catalog
+    applied: tuple[bool, ...] = ()
+    error: BaseException | None = None
+    entries: tuple[Entry, ...] = ()
+
+
+@dataclass(slots=True)
+class Round:
+    """What one append is to do: requests judged one after the other, the first on ``base``."""
+
+    base: Catalog
+    judged: list[Judged] = field(default_factory=list)
+    size: int = 0
+
+    def writers(self) -> list[Judged]:
+        """Those that make a version, in the order of the versions."""
+        return [one for one in self.judged if one.entries]
+
+
+def judge(view: Catalog, request: Request, now: Timestamp) -> Judged:
+    """What the commands of ``request`` come to on ``view``; nothing where one of them refuses."""
+    transaction = Transaction(view.version, view.contents)
+    planning = Planning(view, transaction, now, author=request.author)
+    applied = []
+    try:
+        for command in request.commands:
+            before = len(transaction.entries)
+            command.plan(planning)
+            applied.append(len(transaction.entries) > before)
+        permit(view, transaction.entries, transaction.contents, user=request.identity)
+    except BaseException as error:  # also what would end this thread: it is one caller's alone
+        return Judged(request, view, error=error)
+    if not transaction.entries:
+        return Judged(request, view, tuple(applied))
+    made = Catalog(view.version + 1, view.time, transaction.contents)
+    return Judged(request, made, tuple(applied), entries=tuple(transaction.entries))
+
+
+def size_of(entry: Entry) -> int:
+    """The bytes that the changes of ``entry`` hold."""
+    return sum(len(change.old or b"") + len(change.new or b"") for change in entry.changes)

@@ -1,0 +1,266 @@
+"""System views on databases, schemas and all that lies in them, on zones, and on these views."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from strandline.catalog.catalog import Catalog
+from strandline.catalog.system_view_registry import Row, system_view
+from strandline.model.descriptors import TableDescriptor
+from strandline.model.indexes import IndexColumn, IndexDescriptor
+from strandline.model.type_text import simple_string
+from strandline.model.types import CharType, DataType, DecimalType, TimeType, VarcharType
+
+# -- databases, schemas, tables --------------------------------------------------------------------
+
+
+@system_view("database_id id, database_name text, owner text", doc="The databases.")
+def databases(catalog: Catalog) -> Iterator[Row]:
+    for one in catalog.databases():
+        yield one.id, one.name, one.owner
+
+
+@system_view(
+    "schema_id id, schema_name text, database_id id, owner text, location text",
+    doc="The schemas of every database.",
+)
+def schemas(catalog: Catalog) -> Iterator[Row]:
+    for one in catalog.all_schemas():
+        yield one.id, one.name, one.database_id, one.owner, one.location
+
+
+@system_view(
+    "schema_name text, table_name text, table_id id, table_pk_index_id id, zone_name text, "
+    "storage_profile text, table_colocation_columns text, schema_id id, zone_id id, owner text, "
+    "table_type text, is_transactional truth, provider text",
+    doc="The tables. Without colocation columns of its own a table is placed by its primary key.",
+)
+def tables(catalog: Catalog) -> Iterator[Row]:
+    zones = {zone.id: zone for zone in catalog.zones()}
+    for one in catalog.tables():
+        zone = zones.get(one.zone_id)
+        names = {column.id: column.name for column in one.columns}
+        profile = one.storage_profile or (zone.storage_profiles[0] if zone else None)
+        yield (
+            _schema_name(catalog, one.schema_id),
+            one.name,
+            one.id,
+            one.primary_key_index or None,
+            zone.name if zone else None,
+            profile,
+            ", ".join(names.get(i, "?") for i in one.colocation or one.primary_key) or None,
+            one.schema_id,
+            one.zone_id,
+            one.owner,
+            one.kind.name,
+            one.transactional,
+            one.provider,
+        )
+
+
+@system_view(
+    "schema_name text, table_name text, table_id id, column_name text, column_type text, "
+    "is_nullable_column truth, column_precision number, column_scale number, column_length number, "
+    "column_ordinal number, schema_id id, pk_column_ordinal number, "
+    "colocation_column_ordinal number, column_id id, column_default text",
+    doc="The columns of tables as they are now. Ordinals begin with 0.",
+)
+def table_columns(catalog: Catalog) -> Iterator[Row]:
+    for table in catalog.tables():
+        schema = _schema_name(catalog, table.schema_id)
+        for ordinal, column in enumerate(table.columns):
+            yield (
+                schema,
+                table.name,
+                table.id,
+                column.name,
+                simple_string(column.type),
+                column.nullable,
+                *_parameters(column.type),
+                ordinal,
+                table.schema_id,
+                _ordinal(table.primary_key, column.id),
+                _ordinal(table.colocation or table.primary_key, column.id),
+                column.id,
+                column.default,
+            )
+
+
+@system_view(
+    "schema_name text, view_name text, view_id id, schema_id id, owner text, view_text text",
+    doc="The views that people made.",
+)
+def views(catalog: Catalog) -> Iterator[Row]:
+    for stored in catalog.contents.objects("view"):
+        one = stored.value
+        schema = _schema_name(catalog, one.schema_id)
+        yield schema, one.name, one.id, one.schema_id, one.owner, one.original_text
+
+
+@system_view(
+    "schema_name text, function_name text, function_id id, schema_id id, owner text, "
+    "class_name text, resources text",
+    doc="The functions; resources as JSON.",
+)
+def functions(catalog: Catalog) -> Iterator[Row]:
+    for stored in catalog.contents.objects("function"):
+        one = stored.value
+        yield (
+            _schema_name(catalog, one.schema_id),
+            one.name,
+            one.id,
+            one.schema_id,
+            one.owner,
+            one.class_name,
+            json.dumps(one.resources, ensure_ascii=False),
+        )
+
+
+# -- indexes ---------------------------------------------------------------------------------------
+
+
+@system_view(
+    "index_id id, index_name text, table_id id, table_name text, schema_id id, schema_name text, "
+    "index_type text, is_unique_index truth, index_columns text, index_state text",
+    doc="The indexes that are alive: all but those that are stopping.",
+)
+def indexes(catalog: Catalog) -> Iterator[Row]:
+    for one, table in _indexes(catalog):
+        if one.alive:
+            yield (
+                one.id,
+                one.name,
+                one.table_id,
+                table.name if table else None,
+                one.schema_id,
+                _schema_name(catalog, one.schema_id),
+                one.kind.name,
+                one.unique,
+                ", ".join(_sorted_by(column, table) for column in one.columns),
+                one.status.name,
+            )
+
+
+@system_view(
+    "schema_id id, schema_name text, table_id id, table_name text, index_id id, index_name text, "
+    "column_name text, column_ordinal number, column_collation text",
+    doc="The columns of indexes of every status. A column that was dropped behind a stopping "
+    "index has no name.",
+)
+def index_columns(catalog: Catalog) -> Iterator[Row]:
+    for one, table in _indexes(catalog):
+        for ordinal, column in enumerate(one.columns):
+            yield (
+                one.schema_id,
+                _schema_name(catalog, one.schema_id),
+                one.table_id,
+                table.name if table else None,
+                one.id,
+                one.name,
+                _column_name(table, column.column_id),
+                ordinal,
+                column.collation.name if column.collation else None,
+            )
+
+
+def _indexes(catalog: Catalog) -> Iterator[tuple[IndexDescriptor, TableDescriptor | None]]:
+    for stored in catalog.contents.objects("index"):
+        yield stored.value, catalog.table_by_id(stored.value.table_id)
+
+
+def _sorted_by(column: IndexColumn, table: TableDescriptor | None) -> str:
+    name = _column_name(table, column.column_id) or "?"
+    return f"{name} {column.collation.name.split('_')[0]}" if column.collation else name
+
+
+# -- zones -----------------------------------------------------------------------------------------
+
+
+@system_view(
+    "zone_name text, zone_partitions number, zone_replicas number, zone_quorum_size number, "
+    "data_nodes_auto_adjust_scale_up number, data_nodes_auto_adjust_scale_down number, "
+    "data_nodes_filter text, is_default_zone truth, zone_consistency_mode text, zone_id id, "
+    "owner text, storage_location text",
+    doc="The zones. Replicas NULL is one on every node; auto-adjust times are in seconds, NULL is "
+    "never.",
+)
+def zones(catalog: Catalog) -> Iterator[Row]:
+    default = catalog.default_zone()
+    for one in catalog.zones():
+        yield (
+            one.name,
+            one.partitions,
+            one.replicas,
+            one.quorum_size,
+            one.auto_adjust_scale_up,
+            one.auto_adjust_scale_down,
+            one.node_filter,
+            default is not None and one.id == default.id,
+            one.consistency_mode.name,
+            one.id,
+            one.owner,
+            one.storage_location,
+        )
+
+
+@system_view(
+    "zone_name text, storage_profile text, is_default_profile truth, zone_id id",
+    doc="The storage profiles of zones; the first is the default.",
+)
+def zone_storage_profiles(catalog: Catalog) -> Iterator[Row]:
+    for one in catalog.zones():
+        for position, profile in enumerate(one.storage_profiles):
+            yield one.name, profile, position == 0, one.id
+
+
+# -- system views ----------------------------------------------------------------------------------
+
+
+@system_view("view_id id, schema_name text, view_name text, view_type text", doc="These views.")
+def system_views(catalog: Catalog) -> Iterator[Row]:
+    for one in catalog.system_views():
+        yield one.id, _schema_name(catalog, one.schema_id), one.name, one.kind.name
+
+
+@system_view(
+    "view_id id, view_name text, column_name text, column_type text, is_nullable_column truth, "
+    "column_precision number, column_scale number, column_length number",
+    doc="The columns of these views.",
+)
+def system_view_columns(catalog: Catalog) -> Iterator[Row]:
+    for one in catalog.system_views():
+        for column in one.columns:
+            yield (
+                one.id,
+                one.name,
+                column.name,
+                simple_string(column.type),
+                column.nullable,
+                *_parameters(column.type),
+            )
+
+
+def _schema_name(catalog: Catalog, schema_id: int) -> str | None:
+    schema = catalog.schema_by_id(schema_id)
+    return schema.name if schema else None
+
+
+def _column_name(table: TableDescriptor | None, column_id: int) -> str | None:
+    columns = table.columns if table else ()
+    return next((column.name for column in columns if column.id == column_id), None)
+
+
+def _ordinal(ids: tuple[int, ...], column_id: int) -> int | None:
+    return ids.index(column_id) if column_id in ids else None
+
+
+def _parameters(data_type: DataType) -> tuple[int | None, int | None, int | None]:
+    """Precision, scale and length of a type that has them."""
+    if isinstance(data_type, DecimalType):
+        return data_type.precision, data_type.scale, None
+    if isinstance(data_type, TimeType):
+        return data_type.precision, None, None
+    if isinstance(data_type, CharType | VarcharType):
+        return None, None, data_type.length
+    return None, None, None

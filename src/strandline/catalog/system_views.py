@@ -1,0 +1,234 @@
+"""The views in which the catalog shows itself, and how a catalog gets those of its program.
+
+The views are the program's: each release brings its own (`SYSTEM_VIEWS`), and a catalog that an
+older release wrote must show the newer ones. They are objects of the catalog all the same, with
+ids, columns and grants, in the schema ``system``, so that a name can be found and a privilege
+granted as for any other.
+
+The model. Beside each view the catalog keeps a **fingerprint**: a hash of the definition that it
+holds. Whoever starts and may write compares them with its own. What is new is created, what differs
+is replaced under a new id (whoever kept the old id kept the old columns), what the program no
+longer has is dropped: all in one version. Where nothing differs there is none, so a restart is no
+version, and of several nodes that start together one makes it. A new catalog has the views from its
+first version on.
+
+What must stay true: a start never fails over a view. Release 0.1.0 let people have a schema named
+``system``; it stays theirs, and a view whose name a table of it holds is left out.
+
+Rejected: views that exist in code alone (nothing to grant on, and an old version of the catalog
+would show columns that it never had).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from strandline.catalog import (  # noqa: F401 - each registers its views
+    system_view_roles,
+    system_view_rows,
+)
+from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
+from strandline.catalog.commands.comments import drop_comment
+from strandline.catalog.commands.schemas import SYSTEM_SCHEMA
+from strandline.catalog.planning import Command, Planning
+from strandline.catalog.system_view_registry import SYSTEM_VIEWS, Row, Rows, SystemView
+from strandline.durable.contents import Namespace
+from strandline.durable.transaction import Transaction
+from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
+from strandline.model.bookkeeping import SystemObjectFingerprint
+from strandline.model.descriptors import (
+    ColumnDescriptor,
+    SchemaDescriptor,
+    SystemViewDescriptor,
+)
+from strandline.model.identifiers import check_name, normalize
+from strandline.model.privileges import SYSTEM_NAME, ObjectKind
+from strandline.model.type_text import simple_string
+
+__all__ = [
+    "SYSTEM_VIEWS",
+    "CreateSystemView",
+    "Row",
+    "Rows",
+    "SystemView",
+    "fingerprint",
+    "initialize_system_views",
+    "synchronize_system_views",
+]
+
+logger = logging.getLogger(__name__)
+
+FINGERPRINT_KIND = "system_object_fingerprint"
+
+
+def fingerprint(view: SystemView) -> str:
+    """A hash of all that the catalog holds about a view: 64 hexadecimal digits."""
+    columns = [[name, simple_string(data_type)] for name, data_type in view.columns]
+    definition = json.dumps([view.name, view.kind.name, columns], separators=(",", ":"))
+    return hashlib.sha256(definition.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateSystemView:
+    """Make the catalog hold this view as it is defined. The program's own: nobody can send it."""
+
+    view: SystemView
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `AlreadyExists` where the name stands for something else, `InvalidInput`."""
+        view = self.view
+        _check(view)
+        found = planning.catalog.schema(SYSTEM_SCHEMA)
+        old = planning.catalog.system_view(SYSTEM_SCHEMA, view.name)
+        if found is not None and old is None:
+            planning.ensure_free(found, view.name)
+        if old is not None and _held(planning.catalog, view) == fingerprint(view):
+            return
+        database = planning.catalog.database(DEFAULT_DATABASE)
+        if database is None:
+            raise ObjectNotFound(f"database {DEFAULT_DATABASE!r} does not exist")
+        verb = "create_system_view" if old is None else "replace_system_view"
+        with planning.entry(verb, system_view=f"{SYSTEM_SCHEMA}.{view.name}") as transaction:
+            schema_id = found.id if found is not None else planning.new_id()
+            if found is None:
+                transaction.put(_schema(schema_id, database.id))
+            new = _descriptor(view, planning.new_id(), schema_id)
+            if old is not None:
+                transaction.delete("system_view", old.id)
+                drop_comment(transaction, ObjectKind.SYSTEM_VIEW, old.id)
+                new = replace(new, privileges=old.privileges)
+            transaction.put(new)
+            transaction.put(_fingerprinted(view, new.id))
+
+
+@dataclass(frozen=True, slots=True)
+class _Synchronize:
+    """Bring the system views of the catalog to these, in one version."""
+
+    views: Mapping[str, SystemView]
+
+    def plan(self, planning: Planning) -> None:
+        for view in self.views.values():
+            try:
+                CreateSystemView(view=view).plan(planning)
+            except AlreadyExists as error:
+                logger.warning("system view %s is left out: %s", view.name, error.message)
+        for old in planning.catalog.system_views():
+            if old.name not in self.views:
+                qualified = planning.catalog.qualified_name(old)
+                with planning.entry("drop_system_view", system_view=qualified) as transaction:
+                    transaction.delete("system_view", old.id)
+                    transaction.delete(FINGERPRINT_KIND, _fingerprint_name(old.name))
+                    drop_comment(transaction, ObjectKind.SYSTEM_VIEW, old.id)
+
+
+class Executor(Protocol):
+    """What carries out commands: a catalog manager."""
+
+    def present(self) -> Catalog:
+        """The catalog of now."""
+
+    def execute(self, commands: Command, *, author: str) -> object:
+        """Carry out a command as one version."""
+
+
+def synchronize_system_views(
+    manager: Executor, *, views: Mapping[str, SystemView] = SYSTEM_VIEWS
+) -> bool:
+    """Give the catalog the views of this program, in at most one version; whether it was needed.
+
+    For who may write; see the module. Raises what `CatalogManager.execute` raises.
+    """
+    if not _differ(manager.present(), views):
+        return False
+    manager.execute(_Synchronize(views), author=SYSTEM_NAME)
+    return True
+
+
+def initialize_system_views(
+    transaction: Transaction, *, database_id: int, views: Iterable[SystemView] | None = None
+) -> None:
+    """Put the views into a new catalog, inside the entry that fills it."""
+    known = tuple(SYSTEM_VIEWS.values() if views is None else views)
+    schema_id, *view_ids = transaction.allocate_id(amount=1 + len(known))
+    transaction.put(_schema(schema_id, database_id))
+    for view, view_id in zip(known, view_ids, strict=True):
+        transaction.put(_descriptor(view, view_id, schema_id))
+        transaction.put(_fingerprinted(view, view_id))
+
+
+def _differ(catalog: Catalog, views: Mapping[str, SystemView]) -> bool:
+    """Whether there may be something to do; a view that must be left out is nothing to do."""
+    if {view.name for view in catalog.system_views()} - set(views):
+        return True
+    return any(
+        _held(catalog, view) != fingerprint(view) and not _taken(catalog, view)
+        for view in views.values()
+    )
+
+
+def _taken(catalog: Catalog, view: SystemView) -> bool:
+    schema = catalog.schema(SYSTEM_SCHEMA)
+    if schema is None:
+        return False
+    holder = catalog.contents.find(Namespace("relation", schema.id), view.name)
+    return holder is not None and holder.kind != "system_view"
+
+
+def _held(catalog: Catalog, view: SystemView) -> str | None:
+    """The fingerprint of the definition that the catalog holds under the view's name."""
+    entry: SystemObjectFingerprint | None = catalog.get(
+        FINGERPRINT_KIND, _fingerprint_name(view.name)
+    )
+    return None if entry is None else entry.fingerprint
+
+
+def _fingerprint_name(view: str) -> str:
+    return f"{SYSTEM_SCHEMA}.{view}"
+
+
+def _fingerprinted(view: SystemView, view_id: int) -> SystemObjectFingerprint:
+    return SystemObjectFingerprint(
+        _fingerprint_name(view.name), view_id, ObjectKind.SYSTEM_VIEW, fingerprint(view)
+    )
+
+
+def _schema(schema_id: int, database_id: int) -> SchemaDescriptor:
+    return SchemaDescriptor(
+        id=schema_id,
+        database_id=database_id,
+        name=SYSTEM_SCHEMA,
+        owner=SYSTEM_NAME,
+        comment="The catalog's own views",
+    )
+
+
+def _descriptor(view: SystemView, view_id: int, schema_id: int) -> SystemViewDescriptor:
+    columns = tuple(
+        ColumnDescriptor(number, name, data_type)
+        for number, (name, data_type) in enumerate(view.columns, start=1)
+    )
+    return SystemViewDescriptor(
+        id=view_id,
+        schema_id=schema_id,
+        name=view.name,
+        owner=SYSTEM_NAME,
+        columns=columns,
+        kind=view.kind,
+    )
+
+
+def _check(view: SystemView) -> None:
+    check_name(view.name, "system view")
+    if not view.columns:
+        raise InvalidInput(f"system view {view.name} needs at least one column")
+    names = [normalize(name) for name, _ in view.columns]
+    for name in names:
+        check_name(name, "column")
+        if names.count(name) > 1:
+            raise InvalidInput(f"column {name!r} stands twice in system view {view.name}")

@@ -1,0 +1,162 @@
+"""What is read from the log before something is undone: the version, and what came after it.
+
+Only versions above the earliest one that can be read have their updates; at the earliest stands a
+snapshot, which says what there was and not what was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from strandline.catalog.catalog import Catalog
+from strandline.catalog.follower import CatalogFollower
+from strandline.catalog.object_names import references
+from strandline.catalog.undo import RESTORED_TABLES, Target, Undo
+from strandline.durable.collections import collection, id_key
+from strandline.durable.update import Change, Update
+from strandline.errors import AlreadyExists, InvalidInput, NotFound, ObjectNotFound, VersionNotFound
+from strandline.model.identifiers import QualifiedName, normalize
+from strandline.wire.registry import decode
+from strandline.wire.stored import AnyStored
+
+BATCH = 500
+"""Versions that are read at once."""
+
+RESTORABLE = ("table", "view", "function")
+"""What `read_undrop` finds: what lies in a schema and is dropped by its name."""
+
+
+def read_undo(catalogs: CatalogFollower, version: int) -> Undo:
+    """What undoes ``version``. `VersionNotFound` where there is none, or it was trimmed."""
+    latest = _latest(catalogs)
+    _check_kept(catalogs, version, latest)
+    (update,) = catalogs.updates(version, version + 1)
+    return _with_what_came_after(catalogs, Undo(update=update), latest)
+
+
+def read_undrop(catalogs: CatalogFollower, kind: str, name: str) -> Undo:
+    """What brings the ``kind`` of that name back, as the latest version that dropped it had it.
+
+    ``name`` is ``schema.name``, by the schema's name of then or of now. What was restored already
+    is passed over. Raises `AlreadyExists` where there is one of that name, `ObjectNotFound`,
+    `InvalidInput`.
+    """
+    if kind not in RESTORABLE:
+        raise InvalidInput(f"{kind[:80]!r} cannot be restored by name: {', '.join(RESTORABLE)} can")
+    wanted = QualifiedName.parse(name)
+    latest = _latest(catalogs)
+    there = latest.function if kind == "function" else latest.relation
+    if there(wanted.schema, wanted.name) is not None:
+        raise AlreadyExists(
+            f"{kind} {name} cannot be restored: that name is taken; rename what has it first"
+        )
+    present = latest.schema(wanted.schema)
+    schema_id = 0 if present is None else present.id
+    for update in _backwards(catalogs, catalogs.earliest_catalog().version + 1, latest.version):
+        for change in update.changes():
+            if not _drops(change, kind, wanted.name):
+                continue
+            stored = _stored(change)
+            again = latest.contents.get(kind, change.key) is not None
+            if not again and (
+                stored.parent == schema_id
+                or _schema_was_named(catalogs, update, stored.parent, wanted.schema)
+            ):
+                return _only(catalogs, update, Target(kind, change.key), latest)
+    raise _never_dropped(catalogs, kind, name, wanted)
+
+
+def _latest(catalogs: CatalogFollower) -> Catalog:
+    """What a command is judged by: the newest version, active yet or not."""
+    catalogs.present()
+    return catalogs.latest_catalog()
+
+
+def _drops(change: Change, kind: str, name: str) -> bool:
+    if change.kind != kind or change.new is not None or change.old is None:
+        return False
+    return normalize(_stored(change).name) == normalize(name)
+
+
+def _stored(change: Change) -> AnyStored:
+    """The object that a change replaced."""
+    return collection(change.kind).stored(change.old or b"")
+
+
+def _schema_was_named(catalogs: CatalogFollower, update: Update, schema_id: int, name: str) -> bool:
+    before = catalogs.catalog(update.version - 1).schema_by_id(schema_id)
+    return before is not None and normalize(before.name) == normalize(name)
+
+
+def _only(catalogs: CatalogFollower, update: Update, target: Target, latest: Catalog) -> Undo:
+    """What undoes the drop of one object, with the indexes and the comments that went with it."""
+    dropped = [one for one in update.changes() if one.new is None and one.old is not None]
+    object_id = int.from_bytes(target.key, "big")
+    found = {target}
+    for change in dropped if target.kind == "table" else ():
+        if change.kind == "index" and _stored(change).group == object_id:
+            found.add(Target(change.kind, change.key))
+    named = {f"{one.kind}/{int.from_bytes(one.key, 'big')}".encode() for one in found}
+    comments = (one for one in dropped if one.kind == "comment" and one.key in named)
+    found |= {Target(one.kind, one.key) for one in comments}
+    undo = Undo(update=update, only=frozenset(found))
+    return _with_what_came_after(catalogs, undo, latest)
+
+
+def _check_kept(catalogs: CatalogFollower, version: int, latest: Catalog) -> None:
+    earliest = catalogs.earliest_catalog().version
+    if version > latest.version or version < 1:
+        raise VersionNotFound(
+            f"version {version} cannot be undone: it does not exist; the latest is {latest.version}"
+        )
+    if version <= earliest:
+        raise VersionNotFound(
+            f"version {version} cannot be undone: it was trimmed; the earliest version is "
+            f"{earliest}, and what was done from {earliest + 1} on can be undone"
+        )
+
+
+def _never_dropped(
+    catalogs: CatalogFollower, kind: str, name: str, wanted: QualifiedName
+) -> NotFound:
+    earliest = catalogs.earliest_catalog().version
+    plain = normalize(f"{wanted.schema}.{wanted.name}")
+    for info in reversed(catalogs.history(1, earliest + 1)):
+        for verb, arguments in info.actions:
+            if verb == f"drop_{kind}" and normalize(str(arguments.get(kind))) == plain:
+                return VersionNotFound(
+                    f"{kind} {name} cannot be restored: version {info.version}, in which "
+                    f"{info.author} dropped it, was trimmed; the earliest version is {earliest}"
+                )
+    return ObjectNotFound(
+        f"{kind} {name} cannot be restored: no version from {earliest + 1} on dropped a {kind} of "
+        "that name"
+    )
+
+
+def _with_what_came_after(catalogs: CatalogFollower, undo: Undo, latest: Catalog) -> Undo:
+    watched: set[Target] = set(undo.net)
+    needed: set[Target] = set()
+    for target, net in undo.net.items():
+        if net.old is not None:
+            value = decode(net.old, collection(target.kind).of)
+            needed |= {Target(kind, id_key(one)) for kind, one in references(value)}
+    later = []
+    for update in _forwards(catalogs, undo.update.version + 1, latest.version):
+        touched = {Target(one.kind, one.key) for one in update.changes()}
+        gone = {Target(one.kind, one.key) for one in update.changes() if one.new is None}
+        if touched & watched or gone & needed:
+            later.append(update)
+    counted = latest.get("id_allocator", RESTORED_TABLES)
+    return replace(undo, later=tuple(later), restored=counted.next_id if counted else 1)
+
+
+def _forwards(catalogs: CatalogFollower, first: int, last: int) -> Iterator[Update]:
+    for start in range(first, last + 1, BATCH):
+        yield from catalogs.updates(start, min(start + BATCH, last + 1))
+
+
+def _backwards(catalogs: CatalogFollower, first: int, last: int) -> Iterator[Update]:
+    for end in range(last, first - 1, -BATCH):
+        yield from reversed(catalogs.updates(max(first, end - BATCH + 1), end + 1))

@@ -1,0 +1,265 @@
+"""A node of a catalog in a process of its own, as far as the catalog is concerned.
+
+Run as a script it opens (or creates) the catalog at an address, follows it, and answers requests: a
+JSON text in a line on standard input, each handled in a thread of its own, the answers on standard
+output. Beside that, any process may ask it to read, by a datagram to its socket: so a reader can be
+asked by another node directly, within microseconds of that node's DDL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from strandline.catalog import CatalogManager, initial_catalog
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.clock import HybridClock
+from strandline.durable import DurableCatalogState, MetastorageLog, durable_state
+from strandline.errors import Conflict, Fenced, NotFound, StrandlineError
+from strandline.metastorage import Metastorage, open_metastorage
+from strandline.model.types import INT
+
+ROOT = Path(__file__).resolve().parents[2]
+READERS = 4
+ANSWER_SECONDS = 60.0
+
+
+def table(name: str) -> CreateTable:
+    """A command that makes a small table in the default schema."""
+    return CreateTable(
+        schema="default",
+        definition=TableDefinition(name=name, columns=(ColumnDefinition("id", INT),)),
+    )
+
+
+def open_state(
+    store: Metastorage, member: str, *, delay_ms: int, skew_ms: int
+) -> DurableCatalogState:
+    """The catalog in ``store``, joined or created."""
+    initialize = initial_catalog(
+        delay_ms=delay_ms, skew_ms=skew_ms, default_location="file:/warehouse"
+    )
+    while True:
+        openable = durable_state(MetastorageLog(store))
+        try:
+            return openable.join(member=member)
+        except NotFound:
+            with suppress(Conflict, Fenced):  # somebody else made it: join that
+                return openable.create(
+                    member=member, initialize=initialize, raise_fence=lambda *_: None
+                )
+
+
+class Reader:
+    """Answers datagrams ``name`` with what this node's present catalog knows of that table."""
+
+    def __init__(self, manager: CatalogManager, path: str) -> None:
+        self._manager = manager
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(path)
+        for _ in range(READERS):
+            threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            name, sender = self._socket.recvfrom(1024)
+            began = time.monotonic()
+            try:
+                found = self._manager.present().table("default", name.decode()) is not None
+                answer: dict[str, object] = {"found": found}
+            except StrandlineError as error:
+                answer = {"error": error.code}
+            answer |= {"began": began, "took": time.monotonic() - began}
+            self._socket.sendto(json.dumps(answer).encode(), sender)
+
+
+class Asker:
+    """Asks another node's `Reader`; of one thread."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(path)
+        self._socket.settimeout(ANSWER_SECONDS)
+
+    def ask(self, reader: str, name: str) -> dict[str, Any]:
+        """What the node whose reader listens at ``reader`` knows of the table ``name``."""
+        self._socket.sendto(name.encode(), reader)
+        answer: dict[str, Any] = json.loads(self._socket.recv(4096))
+        return answer
+
+    def close(self) -> None:
+        self._socket.close()
+        os.unlink(self._path)
+
+
+class Service:
+    """The requests that a node answers, by name."""
+
+    def __init__(self, manager: CatalogManager, folder: str, number: int) -> None:
+        self._manager = manager
+        self._folder = folder
+        self._number = number
+
+    def create(self, name: str, timeout: float = 30.0) -> int:
+        """Create a table; the version that did it."""
+        return self._manager.execute(table(name), author="ann", timeout=timeout).version
+
+    def read(self, name: str) -> bool:
+        """Whether the present has the table."""
+        return self._manager.present().table("default", name) is not None
+
+    def tables(self) -> list[str]:
+        """The names of all tables of the present."""
+        return self._manager.present().relation_names("default")
+
+    def created_and_read(
+        self, *, reader: int, calls: int, threads: int, first: int = 0
+    ) -> list[dict[str, Any]]:
+        """Create tables, and have each read by node ``reader`` right after the call returned."""
+        answers: list[dict[str, Any]] = []
+
+        def work(thread: int) -> None:
+            asker = Asker(f"{self._folder}/ask-{self._number}-{thread}")
+            for call in range(thread, calls, threads):
+                name = f"t_{self._number}_{first + call}"
+                began = time.monotonic()
+                version = self.create(name)
+                returned = time.monotonic()
+                answer = asker.ask(f"{self._folder}/read-{reader}", name)
+                answer |= {"gap": answer["began"] - returned, "call": returned - began}
+                answers.append(answer | {"version": version})
+            asker.close()
+
+        with ThreadPoolExecutor(threads) as workers:
+            for done in [workers.submit(work, n) for n in range(threads)]:
+                done.result()
+        return answers
+
+
+def serve(address: str, folder: str, number: int, delay_ms: int, skew_ms: int, wait: float) -> None:
+    """Answer requests until standard input ends."""
+    sys.setswitchinterval(0.0005)  # a reader should not wait for those who execute
+    clock = HybridClock()
+    store = open_metastorage(address, clock, patience=wait)
+    state = open_state(store, f"node-{number}", delay_ms=delay_ms, skew_ms=skew_ms)
+    manager = CatalogManager(state, clock)
+    manager.start()
+    service = Service(manager, folder, number)
+    Reader(manager, f"{folder}/read-{number}")
+    writing = threading.Lock()
+
+    def answer(request: dict[str, Any]) -> None:
+        try:
+            said = {"value": getattr(service, request["ask"])(**request["with"])}
+        except StrandlineError as error:
+            said = {"error": error.code, "message": error.message}
+        with writing:
+            print(json.dumps(said | {"id": request["id"]}), flush=True)
+
+    print(json.dumps({"id": 0, "value": "ready"}), flush=True)
+    for line in sys.stdin:
+        threading.Thread(target=answer, args=[json.loads(line)], daemon=True).start()
+    manager.stop()
+    store.close()
+
+
+class RefusedError(Exception):
+    """A node answered with an error; the first argument is its code."""
+
+
+class CatalogProcess:
+    """The test's end of a node. Also a context manager that ends it."""
+
+    def __init__(
+        self,
+        address: str,
+        folder: Path,
+        number: int,
+        *,
+        delay_ms: int,
+        skew_ms: int,
+        patience: float = 30.0,
+    ) -> None:
+        path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+        arguments = [address, folder, number, delay_ms, skew_ms, patience]
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+            text=True,
+        )
+        self.reader = str(folder / f"read-{number}")
+        self._pending: dict[int, Future[Any]] = {0: Future()}
+        self._lock = threading.Lock()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+        self.ready = self._pending[0]
+
+    def ask(self, what: str, **arguments: object) -> Future[Any]:
+        """Send a request; its result raises `RefusedError` where the node answers with an error."""
+        with self._lock:
+            number = len(self._pending)
+            future = self._pending[number] = Future()
+            assert self._process.stdin is not None
+            request = {"id": number, "ask": what, "with": arguments}
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        return future
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            said = json.loads(line)
+            future = self._pending[said["id"]]
+            if "error" in said:
+                future.set_exception(RefusedError(said["error"], said["message"]))
+            else:
+                future.set_result(said["value"])
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(ConnectionError("the node has ended"))
+
+    def pause(self) -> None:
+        """Stop every thread of it where it stands."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.resume()
+        if kind is not None:
+            self._process.kill()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+        self._listener.join()
+        self._process.stdout.close()
+
+
+if __name__ == "__main__":
+    where, place, node_number, delay, skew, patient = sys.argv[1:]
+    serve(where, place, int(node_number), int(delay), int(skew), float(patient))

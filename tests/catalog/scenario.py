@@ -1,0 +1,213 @@
+"""The form of the scenarios in ``tests/catalog/scenarios``: what a command does, said as data.
+
+Each module there has a list ``SCENARIOS``. A scenario is run on a catalog of its own, which holds
+what every new catalog holds: the schema ``default`` and the zone ``default``::
+
+    Scenario(
+        "a column that is there cannot be added",
+        cases=[35],
+        setup=[SCHEMA, TABLE],
+        run=AddColumns(schema="s", table="t", columns=(column("A int"),)),
+        expect=Refused(AlreadyExists, "'A'"),
+    )
+
+``setup``
+    Commands that must succeed, each a version of its own; a list among them is one batch.
+``run``
+    The command, or the list of commands (one batch), that the scenario is about.
+``expect``
+    `Made`: one more version, with these ``applied`` bits and the verbs of its entries in order.
+    `Nothing`: no command had anything to do, no version was made.
+    `Refused`: this kind of error with this fragment in its message; nothing was changed, no id was
+    used up.
+``checks``
+    Pairs of what to read from the `Result` and what it must be. Read with the functions below
+    (`columns("s.t")`, `field("s.t", "zone_id")`, …) or any function of the `Result`.
+``cases``
+    The numbers of the behaviours, out of the list that the catalog was specified by, that this
+    scenario shows. Every number from 21 to 78 must be claimed by some scenario.
+``note``
+    Where the behaviour was a choice: which, and why.
+
+A command that needs an id which only the run knows is written as a function of the catalog that it
+will meet: ``lambda catalog: RemoveIndex(index_id=index_id(catalog, "s.i"))``. In a batch it is
+asked before the batch begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from strandline.catalog import Catalog, CatalogManager, Command
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    CreateView,
+    TableDefinition,
+    ViewDefinition,
+)
+from strandline.errors import StrandlineError
+from strandline.model.identifiers import QualifiedName
+from strandline.model.type_parser import parse_type
+from strandline.model.type_text import simple_string
+
+Step = Command | Callable[[Catalog], Command]
+Run = Step | Sequence[Step]
+
+
+@dataclass(frozen=True)
+class Made:
+    """One more version. ``applied`` None: all bits set. ``verbs`` None: whatever they are."""
+
+    verbs: Sequence[str] | None = None
+    applied: Sequence[bool] | None = None
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """No version."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """This error, exactly this class, with ``says`` in its message."""
+
+    error: type[StrandlineError]
+    says: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """The catalogs before and after ``run``, and the entries that it made: (verb, arguments).
+
+    The catalogs are not typed: a check that reads from an object that is not there has failed.
+    """
+
+    before: Any
+    after: Any
+    actions: Sequence[tuple[str, Any]]
+    manager: CatalogManager
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """See the module."""
+
+    name: str
+    run: Run
+    expect: Made | Nothing | Refused
+    setup: Sequence[Run] = ()
+    checks: Sequence[tuple[Callable[[Result], object], object]] = ()
+    cases: Sequence[int] = ()
+    note: str = ""
+
+
+# -- commands that many scenarios begin with -------------------------------------------------------
+
+
+def column(text: str, **more: Any) -> ColumnDefinition:
+    """``"a int"``, ``"a int not null"``, ``"a int default 7"``: a column as SQL writes it."""
+    text, _, default = text.partition(" default ")
+    nullable = not text.endswith(" not null")
+    name, _, data_type = text.removesuffix(" not null").partition(" ")
+    definition = ColumnDefinition(name, parse_type(data_type), nullable, default=default or None)
+    return replace(definition, **more)
+
+
+def create_table(
+    name: str, *columns_text: str, if_not_exists: bool = False, **more: Any
+) -> CreateTable:
+    """CREATE TABLE, transactional, of ``name`` (``"s.t"``); ``more`` goes into its definition."""
+    qualified = QualifiedName.parse(name)
+    definition = TableDefinition(
+        name=qualified.name,
+        columns=tuple(column(text) for text in columns_text or ("a int", "b string")),
+        transactional=True,
+    )
+    return CreateTable(
+        schema=qualified.schema,
+        definition=replace(definition, **more),
+        if_not_exists=if_not_exists,
+    )
+
+
+def create_view(name: str, **more: Any) -> CreateView:
+    """CREATE VIEW ``name`` with one column ``a``; ``more`` is the command's."""
+    qualified = QualifiedName.parse(name)
+    definition = ViewDefinition(
+        name=qualified.name,
+        columns=(column("a int"),),
+        original_text="SELECT 1",
+        expanded_text="SELECT 1",
+    )
+    return CreateView(schema=qualified.schema, definition=definition, **more)
+
+
+SCHEMA = CreateSchema(name="s")
+
+
+# -- what checks read ------------------------------------------------------------------------------
+
+
+def table_of(catalog: Catalog, name: str) -> Any:
+    """The table of that qualified name, or None."""
+    qualified = QualifiedName.parse(name)
+    return catalog.table(qualified.schema, qualified.name)
+
+
+def index_id(catalog: Catalog, name: str) -> int:
+    """The id of the alive index of that qualified name."""
+    qualified = QualifiedName.parse(name)
+    found = catalog.alive_index(qualified.schema, qualified.name)
+    assert found is not None, f"there is no index {name}"
+    return found.id
+
+
+def columns(name: str) -> Callable[[Result], list[str]]:
+    """The columns of a table, each as ``"id name type"`` with `` not null`` and its default."""
+
+    def read(result: Result) -> list[str]:
+        return [
+            f"{c.id} {c.name} {simple_string(c.type)}"
+            + ("" if c.nullable else " not null")
+            + (f" default {c.default}" if c.default is not None else "")
+            for c in table_of(result.after, name).columns
+        ]
+
+    return read
+
+
+def field(name: str, attribute: str) -> Callable[[Result], object]:
+    """An attribute of a table's descriptor."""
+    return lambda result: getattr(table_of(result.after, name), attribute)
+
+
+def same(name: str, attribute: str) -> Callable[[Result], bool]:
+    """Whether an attribute of a table is what it was before."""
+    return lambda result: (
+        getattr(table_of(result.after, name), attribute)
+        == getattr(table_of(result.before, name), attribute)
+    )
+
+
+def names(schema: str) -> Callable[[Result], list[str]]:
+    """The names of the tables and views of a schema."""
+    return lambda result: result.after.relation_names(schema)
+
+
+def indexes(name: str) -> Callable[[Result], list[str]]:
+    """The indexes of a table by id, each as ``"name STATUS"``, with a + if made with its table."""
+
+    def read(result: Result) -> list[str]:
+        found = result.after.indexes(table_of(result.after, name).id)
+        return [f"{i.name} {i.status.name}{'+' * i.created_with_table}" for i in found]
+
+    return read
+
+
+def arguments(verb: str) -> Callable[[Result], list[dict[str, object]]]:
+    """The arguments of each entry of that verb."""
+    return lambda result: [dict(said) for found, said in result.actions if found == verb]

@@ -1,0 +1,454 @@
+"""ALTER COLUMN: types, nullability and defaults. Which type may become which is the business of
+``docs/reference/type-changes.md``; here is how the command applies it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strandline.catalog.commands import AlterColumn, AlterTable, ColumnDefinition, TableDefinition
+from strandline.errors import (
+    IllegalChange,
+    InvalidInput,
+    InvalidType,
+    ObjectNotFound,
+    UnsupportedOperation,
+)
+from strandline.model.type_parser import parse_type
+from tests.catalog.scenario import (
+    SCHEMA,
+    Made,
+    Nothing,
+    Refused,
+    Scenario,
+    column,
+    columns,
+    create_table,
+    field,
+)
+
+KEYED = create_table("s.t", "id varchar(5) not null", "v int", primary_key=("id",))
+
+
+def alter(name: str = "c", *, to: str | None = None, **more: object) -> AlterColumn:
+    command = AlterColumn(
+        schema="s", table="t", column=name, type=None if to is None else parse_type(to)
+    )
+    return replace(command, **more)  # type: ignore[arg-type]  # fields of the command
+
+
+def typed(
+    name: str,
+    before: str,
+    command: AlterColumn | list[AlterColumn],
+    after: str | None,
+    *,
+    cases: list[int],
+    note: str = "",
+) -> Scenario:
+    """A table with one column ``before``, altered; ``after`` None is nothing to do."""
+    return Scenario(
+        name,
+        cases=cases,
+        setup=[SCHEMA, create_table("s.t", before)],
+        run=command,
+        expect=Nothing() if after is None else Made(["alter_column"]),
+        checks=[
+            (columns("s.t"), [f"1 {after or before}"]),
+            (field("s.t", "schema_version"), 1 if after is None else 2),
+        ],
+        note=note,
+    )
+
+
+def refused(
+    name: str,
+    before: str,
+    command: AlterColumn,
+    error: type[InvalidInput],
+    says: str,
+    *,
+    cases: list[int],
+    note: str = "",
+) -> Scenario:
+    return Scenario(
+        name,
+        cases=cases,
+        setup=[SCHEMA, create_table("s.t", before)],
+        run=command,
+        expect=Refused(error, says),
+        note=note,
+    )
+
+
+WIDENINGS = [
+    ("tinyint", "smallint"),
+    ("smallint", "int"),
+    ("int", "bigint"),
+    ("int", "double"),
+    ("int", "decimal(12,2)"),
+    ("bigint", "decimal(20,0)"),
+    ("float", "double"),
+    ("date", "timestamp_ntz"),
+    ("array<int>", "array<bigint>"),
+    ("map<string,float>", "map<string,double>"),
+    ("struct<a:int>", "struct<a:bigint,b:string>"),
+]
+
+
+SCENARIOS = [
+    # -- defaults ----------------------------------------------------------------------------
+    typed("NULL to NULL", "c int", alter(default="NULL"), None, cases=[42]),
+    typed("no default dropped", "c int", alter(drop_default=True), None, cases=[42]),
+    typed("NULL to 1", "c int", alter(default="1"), "c int default 1", cases=[42]),
+    typed("1 to 2", "c int default 1", alter(default="2"), "c int default 2", cases=[42]),
+    typed("2 to NULL", "c int default 2", alter(default="null"), "c int default NULL", cases=[42]),
+    typed("2 dropped", "c int default 2", alter(drop_default=True), "c int", cases=[42]),
+    typed("1 to 1", "c int default 1", alter(default=" 1 "), None, cases=[42]),
+    refused(
+        "a default set and dropped",
+        "c int",
+        alter(default="1", drop_default=True),
+        InvalidInput,
+        "both set and dropped",
+        cases=[42],
+    ),
+    refused(
+        "a NOT NULL column with the default NULL",
+        "c int not null",
+        alter(default="NULL"),
+        InvalidInput,
+        "its default cannot be NULL",
+        cases=[42],
+        note="what such a default would put into a row, the column refuses",
+    ),
+    Scenario(
+        "a new table with a NOT NULL column with the default NULL",
+        cases=[42],
+        setup=[SCHEMA],
+        run=create_table("s.t", "c int not null default NULL"),
+        expect=Refused(InvalidInput, "its default cannot be NULL"),
+    ),
+    Scenario(
+        "a function, in a new table and in one that is there",
+        cases=[52],
+        setup=[SCHEMA, create_table("s.t", "c date")],
+        run=[create_table("s.u", "c date default CURRENT_DATE"), alter(default="Current_Date( )")],
+        expect=Made(),
+        checks=[
+            (columns("s.t"), ["1 c date default current_date()"]),
+            (columns("s.u"), ["1 c date default current_date()"]),
+        ],
+        note="any column may have a function, and later too: it is evaluated at each insert",
+    ),
+    Scenario(
+        "a function of another type",
+        cases=[52],
+        setup=[SCHEMA],
+        run=create_table("s.t", "id int not null default uuid()", primary_key=("id",)),
+        expect=Refused(InvalidInput, "uuid() of column 'id' does not match its type int"),
+    ),
+    Scenario(
+        "a literal of another type",
+        cases=[52],
+        setup=[SCHEMA],
+        run=create_table("s.t", "c tinyint default 128"),
+        expect=Refused(InvalidInput, "128 of column 'c' does not match its type tinyint"),
+    ),
+    refused(
+        "an unknown function",
+        "c double",
+        alter(default="rand()"),
+        UnsupportedOperation,
+        "cannot have the default rand(): a default is a literal or one of current_date()",
+        cases=[52],
+    ),
+    Scenario(
+        "a key with a function as default, in any case",
+        cases=[52],
+        setup=[SCHEMA],
+        run=create_table("s.t", "id string not null default Uuid()", primary_key=("id",)),
+        expect=Made(),
+        checks=[(columns("s.t"), ["1 id string not null default uuid()"])],
+    ),
+    Scenario(
+        "a default that Spark has judged is left to Spark",
+        cases=[52],
+        setup=[SCHEMA],
+        run=create_table(
+            "s.t",
+            transactional=False,
+            columns=(
+                ColumnDefinition(
+                    "c",
+                    parse_type("int"),
+                    default="1 + 1",
+                    metadata='{"EXISTS_DEFAULT":"2"}',
+                ),
+            ),
+        ),
+        expect=Made(),
+        checks=[(columns("s.t"), ["1 c int default 1 + 1"])],
+    ),
+    # -- nullability -------------------------------------------------------------------------
+    typed("DROP NOT NULL", "c int not null", alter(nullable=True), "c int", cases=[43]),
+    typed("DROP NOT NULL twice", "c int", alter(nullable=True), None, cases=[43]),
+    typed("SET NOT NULL again", "c int not null", alter(nullable=False), None, cases=[43]),
+    refused(
+        "SET NOT NULL",
+        "c int",
+        alter(nullable=False),
+        IllegalChange,
+        "may hold NULLs; it cannot become NOT NULL",
+        cases=[43],
+    ),
+    Scenario(
+        "DROP NOT NULL of a key",
+        cases=[43],
+        setup=[SCHEMA, KEYED],
+        run=alter("id", nullable=True),
+        expect=Refused(IllegalChange, "primary key column of t and cannot become nullable"),
+    ),
+    # -- precision, scale, length ------------------------------------------------------------
+    typed(
+        "more precision",
+        "c decimal(5,2)",
+        alter(to="decimal(7,2)"),
+        "c decimal(7,2)",
+        cases=[44],
+        note="a precision is part of a type, so it cannot be given without one",
+    ),
+    typed("the same precision", "c decimal(5,2)", alter(to="decimal(5,2)"), None, cases=[44]),
+    refused(
+        "less precision",
+        "c decimal(5,2)",
+        alter(to="decimal(4,2)"),
+        IllegalChange,
+        "may become fewer",
+        cases=[44],
+    ),
+    typed(
+        "more scale, with the digits before the point kept",
+        "c decimal(5,2)",
+        alter(to="decimal(6,3)"),
+        "c decimal(6,3)",
+        cases=[45],
+        note="Spark reads old files so, without losing a digit; other systems refuse it",
+    ),
+    refused(
+        "more scale at the cost of digits before the point",
+        "c decimal(5,2)",
+        alter(to="decimal(5,3)"),
+        IllegalChange,
+        "may become fewer",
+        cases=[45],
+    ),
+    refused(
+        "less scale",
+        "c decimal(5,2)",
+        alter(to="decimal(7,1)"),
+        IllegalChange,
+        "may become fewer",
+        cases=[45],
+    ),
+    typed(
+        "a longer varchar", "c varchar(10)", alter(to="varchar(11)"), "c varchar(11)", cases=[46]
+    ),
+    typed("a longer char", "c char(10)", alter(to="char(11)"), "c char(11)", cases=[46]),
+    typed("char to varchar", "c char(10)", alter(to="varchar(10)"), "c varchar(10)", cases=[46]),
+    typed("varchar to string", "c varchar(10)", alter(to="string"), "c string", cases=[46]),
+    *(
+        refused(
+            f"{before} to {after}",
+            f"c {before}",
+            alter(to=after),
+            IllegalChange,
+            "the length may not shrink",
+            cases=[46],
+        )
+        for before, after in (
+            ("varchar(11)", "varchar(10)"),
+            ("char(11)", "char(10)"),
+            ("varchar(10)", "char(10)"),
+        )
+    ),
+    refused(
+        "a string gets a length",
+        "c string",
+        alter(to="varchar(10)"),
+        IllegalChange,
+        "cannot be read as the new type".replace("cannot", "can not"),
+        cases=[46],
+    ),
+    *(
+        Scenario(
+            f"{text} cannot even be said",
+            cases=[47],
+            setup=[SCHEMA],
+            run=lambda _, text=text: alter(to=text),
+            expect=Refused(InvalidType, ""),
+            note="a type without parameters has no place to put them, so none can be stored",
+        )
+        for text in ("int(5)", "date(3)", "boolean(1)", "binary(10)", "timestamp(3)", "double(1,1)")
+    ),
+    # -- types -------------------------------------------------------------------------------
+    Scenario(
+        "every widening in one batch",
+        cases=[48],
+        setup=[
+            SCHEMA,
+            create_table(
+                "s.t",
+                *(f"c{n} {before}" for n, (before, _) in enumerate(WIDENINGS)),
+            ),
+        ],
+        run=[alter(f"c{n}", to=after) for n, (_, after) in enumerate(WIDENINGS)],
+        expect=Made(["alter_column"] * len(WIDENINGS)),
+        checks=[
+            (
+                lambda r: [text.split(" ", 2)[2] for text in columns("s.t")(r)],
+                [after for _, after in WIDENINGS],
+            ),
+            (field("s.t", "schema_version"), 1 + len(WIDENINGS)),
+        ],
+        note="more than other systems allow: what Spark's reader widens without losing a bit",
+    ),
+    *(
+        refused(
+            f"{before} to {after}",
+            f"c {before}",
+            alter(to=after),
+            IllegalChange,
+            "cannot change the type",
+            cases=[48],
+        )
+        for before, after in (
+            ("bigint", "int"),
+            ("bigint", "double"),
+            ("double", "float"),
+            ("int", "string"),
+            ("string", "int"),
+            ("date", "timestamp"),
+            ("timestamp", "timestamp_ntz"),
+            ("timestamp_ntz", "date"),
+            ("binary", "string"),
+            ("boolean", "int"),
+            ("int", "decimal(9,0)"),
+            ("array<bigint>", "array<int>"),
+            ("struct<a:int,b:int>", "struct<a:int>"),
+            ("struct<a:int>", "struct<a:int,b:int not null>"),
+            ("map<int,int>", "array<int>"),
+            ("string", "string collate UNICODE"),
+        )
+    ),
+    typed("the type that it has", "c boolean", alter(to="boolean"), None, cases=[48]),
+    Scenario(
+        "the type of a key",
+        cases=[49],
+        setup=[SCHEMA, create_table("s.t", "c int not null", primary_key=("c",))],
+        run=alter(to="bigint"),
+        expect=Refused(IllegalChange, "primary key column of t and cannot change its type"),
+    ),
+    Scenario(
+        "the length of a key",
+        cases=[49],
+        setup=[SCHEMA, KEYED],
+        run=alter("id", to="varchar(6)"),
+        expect=Refused(IllegalChange, "primary key column of t and cannot change its type"),
+        note="a key's type does not change at all, its length neither",
+    ),
+    Scenario(
+        "the default of a key",
+        cases=[49],
+        setup=[SCHEMA, KEYED],
+        run=alter("id", default="'x'"),
+        expect=Made(),
+        checks=[(lambda r: columns("s.t")(r)[0], "1 id varchar(5) not null default 'x'")],
+    ),
+    # -- together ----------------------------------------------------------------------------
+    typed(
+        "type, nullability and default at once",
+        "c int not null",
+        alter(to="bigint", nullable=True, default="3000000000"),
+        "c bigint default 3000000000",
+        cases=[50],
+        note="the default is judged once, against the type that the column will have",
+    ),
+    typed(
+        "only the default differs",
+        "c bigint default 1",
+        alter(to="bigint", nullable=True, default="2"),
+        "c bigint default 2",
+        cases=[50],
+    ),
+    typed(
+        "nothing differs",
+        "c bigint default 1",
+        alter(to="bigint", nullable=True, default="1"),
+        None,
+        cases=[50],
+    ),
+    refused(
+        "a default that fits the old type alone",
+        "c date",
+        alter(to="timestamp_ntz", default="DATE '2024-01-01'"),
+        InvalidInput,
+        "does not match its type timestamp_ntz",
+        cases=[50],
+    ),
+    refused(
+        "the old default does not fit the new type",
+        "c date default DATE '2024-01-01'",
+        alter(to="timestamp_ntz"),
+        InvalidInput,
+        "does not match its type timestamp_ntz",
+        cases=[50],
+        note="give a new default, or drop it, in the same command",
+    ),
+    typed(
+        "the old default goes as the new type comes",
+        "c date default DATE '2024-01-01'",
+        alter(to="timestamp_ntz", drop_default=True),
+        "c timestamp_ntz",
+        cases=[50],
+    ),
+    Scenario(
+        "a missing table",
+        cases=[51],
+        setup=[SCHEMA],
+        run=alter(nullable=True),
+        expect=Refused(ObjectNotFound, "s.t"),
+    ),
+    Scenario(
+        "a missing table, if it exists",
+        cases=[51],
+        setup=[SCHEMA],
+        run=alter(nullable=True, if_table_exists=True),
+        expect=Nothing(),
+    ),
+    Scenario(
+        "a missing column, even if the table exists",
+        cases=[51],
+        setup=[SCHEMA, create_table("s.t")],
+        run=alter(nullable=True, if_table_exists=True),
+        expect=Refused(ObjectNotFound, "'c' does not exist in t; it has a, b"),
+    ),
+    Scenario(
+        "a type that cannot be stored",
+        cases=[54],
+        setup=[SCHEMA, create_table("s.t", "c struct<a:int>")],
+        run=alter(to="struct<a:int,b:void>"),
+        expect=Refused(UnsupportedOperation, "has the type void"),
+    ),
+    Scenario(
+        "a default survives a redefinition that says the same",
+        cases=[50],
+        setup=[SCHEMA, create_table("s.t", "c int default 1", transactional=False)],
+        run=AlterTable(
+            schema="s",
+            table="t",
+            definition=TableDefinition(name="t", columns=(column("c int default 1"),)),
+        ),
+        expect=Nothing(),
+    ),
+]

@@ -1,0 +1,453 @@
+"""Columns added, dropped and renamed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strandline.catalog.commands import (
+    AddColumns,
+    AlterTable,
+    ColumnDefinition,
+    CreateIndex,
+    DropColumns,
+    DropIndex,
+    RenameColumn,
+    TableDefinition,
+)
+from strandline.errors import (
+    AlreadyExists,
+    IllegalChange,
+    InvalidInput,
+    InvalidName,
+    ObjectNotFound,
+    UnsupportedOperation,
+)
+from strandline.model.types import INT
+from tests.catalog.scenario import (
+    SCHEMA,
+    Made,
+    Nothing,
+    Refused,
+    Result,
+    Scenario,
+    arguments,
+    column,
+    columns,
+    create_table,
+    create_view,
+    field,
+    names,
+    table_of,
+)
+
+TABLE = create_table("s.t")
+PLAIN = create_table("s.p", transactional=False)
+KEYED = create_table(
+    "s.k",
+    "id int not null",
+    "v string",
+    "d date",
+    primary_key=("id",),
+    partition_columns=("d",),
+    colocation=("id",),
+)
+INDEX = CreateIndex(schema="s", index="i", table="t", columns=("a",))
+MANY = tuple(ColumnDefinition(f"c{n}", INT) for n in range(9_998))
+
+
+def add(*texts: str, table: str = "t", **more: bool) -> AddColumns:
+    return AddColumns(schema="s", table=table, columns=tuple(map(column, texts)), **more)
+
+
+def drop(*names: str, table: str = "t", **more: bool) -> DropColumns:
+    return DropColumns(schema="s", table=table, names=names, **more)
+
+
+def metadata(result: Result) -> list[str]:
+    return [c.metadata for c in table_of(result.after, "s.p").columns]
+
+
+def columns_before(result: Result) -> list[str]:
+    return [c.name for c in table_of(result.before, "s.t").columns]
+
+
+SCENARIOS = [
+    # -- add ---------------------------------------------------------------------------------
+    Scenario(
+        "a new column stands at the end, with a new id, in a new schema version",
+        cases=[33],
+        setup=[SCHEMA, TABLE],
+        run=add("c int"),
+        expect=Made(["add_columns"]),
+        checks=[
+            (columns("s.t"), ["1 a int", "2 b string", "3 c int"]),
+            (field("s.t", "schema_version"), 2),
+            (columns_before, ["a", "b"]),
+        ],
+    ),
+    Scenario(
+        "a new column stands before those that partition the table",
+        cases=[33],
+        setup=[SCHEMA, KEYED],
+        run=add("n int", table="k"),
+        expect=Made(),
+        checks=[
+            (columns("s.k"), ["1 id int not null", "2 v string", "4 n int", "3 d date"]),
+        ],
+        note="partition columns are always last, as in Spark and Hive",
+    ),
+    Scenario(
+        "several columns are one schema version and one event",
+        cases=[34],
+        setup=[SCHEMA, TABLE],
+        run=add("z int", "c struct<x: int, y: int>", "d date"),
+        expect=Made(["add_columns"]),
+        checks=[
+            (
+                columns("s.t"),
+                ["1 a int", "2 b string", "3 z int", "4 c struct<x:int,y:int>", "7 d date"],
+            ),
+            (field("s.t", "schema_version"), 2),
+            (
+                arguments("add_columns"),
+                [{"table": "s.t", "added": ["z int", "c struct<x:int,y:int>", "d date"]}],
+            ),
+        ],
+        note="fields of structs take ids of the same counter",
+    ),
+    Scenario(
+        "a column that is there, among others",
+        cases=[35],
+        setup=[SCHEMA, TABLE],
+        run=add("c int", "B int"),
+        expect=Refused(AlreadyExists, "'B' already exists in t"),
+    ),
+    Scenario(
+        "of several columns those that are missing",
+        cases=[35],
+        setup=[SCHEMA, TABLE],
+        run=add("B int", "c int", if_not_exists=True),
+        expect=Made(),
+        checks=[(columns("s.t"), ["1 a int", "2 b string", "3 c int"])],
+    ),
+    Scenario(
+        "of several columns none is missing",
+        cases=[35],
+        setup=[SCHEMA, TABLE],
+        run=add("B int", "a string", if_not_exists=True),
+        expect=Nothing(),
+    ),
+    Scenario(
+        "a column twice in one command",
+        cases=[35],
+        setup=[SCHEMA, TABLE],
+        run=add("c int", "C int"),
+        expect=Refused(InvalidInput, "'C' stands twice"),
+    ),
+    Scenario(
+        "no columns",
+        setup=[SCHEMA, TABLE],
+        run=add(),
+        expect=Refused(InvalidInput, "no columns to add"),
+    ),
+    Scenario(
+        "NOT NULL without a default",
+        cases=[36],
+        setup=[SCHEMA, PLAIN],
+        run=add("c int not null", table="p"),
+        expect=Refused(IllegalChange, "give it a constant default"),
+    ),
+    Scenario(
+        "NOT NULL with the default NULL",
+        cases=[36],
+        setup=[SCHEMA, PLAIN],
+        run=add("c int not null default NULL", table="p"),
+        expect=Refused(InvalidInput, "its default cannot be NULL"),
+    ),
+    Scenario(
+        "NOT NULL with a function as default",
+        cases=[36],
+        setup=[SCHEMA, PLAIN],
+        run=add("c date not null default current_date()", table="p"),
+        expect=Refused(IllegalChange, "give it a constant default"),
+        note="rows that are there would have a value that changes at each read",
+    ),
+    Scenario(
+        "NOT NULL with a default, where Spark completes old rows",
+        cases=[36],
+        setup=[SCHEMA, PLAIN],
+        run=add("c int not null default 7", "e int default 8", "f int", table="p"),
+        expect=Made(),
+        checks=[
+            (
+                columns("s.p"),
+                [
+                    "1 a int",
+                    "2 b string",
+                    "3 c int not null default 7",
+                    "4 e int default 8",
+                    "5 f int",
+                ],
+            ),
+            (metadata, ["", "", '{"EXISTS_DEFAULT":"7"}', '{"EXISTS_DEFAULT":"8"}', ""]),
+        ],
+        note="Spark reads that metadata and gives rows of older files the value",
+    ),
+    *(
+        Scenario(
+            f"NOT NULL in {where}",
+            cases=[36],
+            setup=[SCHEMA, table],
+            run=add("c int not null default 7", table="t"),
+            expect=Refused(IllegalChange, "add it as nullable"),
+            note="rows that are there stay NULL: nothing that reads these files completes them",
+        )
+        for where, table in (
+            ("a transactional table", TABLE),
+            (
+                "a format that Spark does not complete",
+                create_table("s.t", transactional=False, provider="hive"),
+            ),
+        )
+    ),
+    Scenario(
+        "a nullable column with a function as default",
+        cases=[36],
+        setup=[SCHEMA, TABLE],
+        run=add("c date default CURRENT_DATE", "u string default UUID( )"),
+        expect=Made(),
+        checks=[
+            (
+                lambda r: columns("s.t")(r)[2:],
+                ["3 c date default current_date()", "4 u string default uuid()"],
+            ),
+        ],
+        note="defaults are for rows to come; those that are there have NULL",
+    ),
+    Scenario(
+        "to a missing table",
+        cases=[51],
+        setup=[SCHEMA],
+        run=add("c int"),
+        expect=Refused(ObjectNotFound, "s.t"),
+    ),
+    Scenario(
+        "to a missing table, if it exists",
+        setup=[SCHEMA],
+        run=add("c int", if_table_exists=True),
+        expect=Nothing(),
+    ),
+    Scenario(
+        "to a view, even if a table exists",
+        setup=[SCHEMA, create_view("s.t")],
+        run=add("c int", if_table_exists=True),
+        expect=Refused(UnsupportedOperation, "is a view"),
+    ),
+    *(
+        Scenario(
+            f"a column of a type that cannot be stored: {data_type}, {how}",
+            cases=[54],
+            setup=[SCHEMA, TABLE],
+            run=run,
+            expect=Refused(UnsupportedOperation, f"has the type {data_type}"),
+            note="plain tables may have such a column: their files are none of ours",
+        )
+        for data_type in ("interval", "void", "time(6)")
+        for how, run in (
+            ("new table", create_table("s.u", "a int", f"c {data_type}")),
+            ("nested", create_table("s.u", f"c array<struct<x: {data_type}>>")),
+            ("new column", add(f"c {data_type}")),
+        )
+    ),
+    Scenario(
+        "one column more than there may be",
+        setup=[SCHEMA, TABLE, AddColumns(schema="s", table="t", columns=MANY)],
+        run=add("one_more int"),
+        expect=Refused(InvalidInput, "t would have 10001 columns; at most 10000 are allowed"),
+    ),
+    *(
+        Scenario(
+            f"a column named {name[:5]!r}",
+            setup=[SCHEMA, TABLE],
+            run=AddColumns(schema="s", table="t", columns=(ColumnDefinition(name, INT),)),
+            expect=Refused(InvalidName, "name of a column"),
+        )
+        for name in ("", " ", "a\tb", "x" * 256)
+    ),
+    # -- drop --------------------------------------------------------------------------------
+    Scenario(
+        "a dropped column that comes again is another one",
+        cases=[37],
+        setup=[SCHEMA, create_table("s.t", "a int", "b int", "c int")],
+        run=[drop("B"), add("b int")],
+        expect=Made(["drop_columns", "add_columns"]),
+        checks=[
+            (columns("s.t"), ["1 a int", "3 c int", "4 b int"]),
+            (field("s.t", "schema_version"), 3),
+        ],
+    ),
+    Scenario(
+        "a column of the key",
+        cases=[38],
+        setup=[SCHEMA, KEYED],
+        run=drop("ID", table="k"),
+        expect=Refused(IllegalChange, "'id' is a primary key column of k and cannot be dropped"),
+    ),
+    Scenario(
+        "a column that partitions the table",
+        cases=[38],
+        setup=[SCHEMA, KEYED],
+        run=drop("d", table="k"),
+        expect=Refused(IllegalChange, "partition column"),
+    ),
+    Scenario(
+        "a column that colocates the table",
+        cases=[38],
+        setup=[SCHEMA, create_table("s.t", colocation=("b",))],
+        run=drop("b"),
+        expect=Refused(IllegalChange, "colocation column"),
+    ),
+    Scenario(
+        "a column that indexes are made of",
+        cases=[38],
+        setup=[SCHEMA, TABLE, INDEX, replace(INDEX, index="j", columns=("b", "a"))],
+        run=drop("a"),
+        expect=Refused(IllegalChange, "used by index(es) i, j;"),
+    ),
+    Scenario(
+        "an index on a column of that name in another table",
+        cases=[38],
+        setup=[SCHEMA, TABLE, create_table("s.u"), replace(INDEX, table="u")],
+        run=drop("a"),
+        expect=Made(),
+        checks=[(columns("s.t"), ["2 b string"])],
+    ),
+    Scenario(
+        "a column of a stopping index alone",
+        cases=[38],
+        setup=[SCHEMA, [TABLE, INDEX], DropIndex(schema="s", index="i")],
+        run=drop("a"),
+        expect=Made(),
+        checks=[(columns("s.t"), ["2 b string"])],
+    ),
+    Scenario(
+        "several columns of which one is missing",
+        cases=[39],
+        setup=[SCHEMA, TABLE],
+        run=drop("a", "z"),
+        expect=Refused(ObjectNotFound, "'z' does not exist in t"),
+    ),
+    Scenario(
+        "of several columns those that are there",
+        cases=[39],
+        setup=[SCHEMA, TABLE],
+        run=drop("z", "a", "A", if_exists=True),
+        expect=Made(),
+        checks=[
+            (columns("s.t"), ["2 b string"]),
+            (arguments("drop_columns"), [{"table": "s.t", "dropped": ["a"]}]),
+        ],
+    ),
+    Scenario(
+        "of several columns none is there",
+        cases=[39],
+        setup=[SCHEMA, TABLE],
+        run=drop("z", "y", if_exists=True),
+        expect=Nothing(),
+    ),
+    Scenario(
+        "every column",
+        setup=[SCHEMA, TABLE],
+        run=drop("a", "b"),
+        expect=Refused(IllegalChange, "no column left"),
+    ),
+    Scenario(
+        "no column at all",
+        setup=[SCHEMA, TABLE],
+        run=drop(),
+        expect=Refused(InvalidInput, "no columns to drop"),
+    ),
+    Scenario(
+        "a blank column",
+        setup=[SCHEMA, TABLE],
+        run=drop(" ", if_exists=True),
+        expect=Refused(InvalidName, "name of a column"),
+    ),
+    Scenario(
+        "of a missing table, if it exists",
+        setup=[SCHEMA],
+        run=drop("a", if_table_exists=True),
+        expect=Nothing(),
+    ),
+    Scenario(
+        "if the column exists, in a missing table",
+        setup=[SCHEMA],
+        run=drop("a", if_exists=True),
+        expect=Refused(ObjectNotFound, "s.t"),
+        note="each IF EXISTS covers what it stands at",
+    ),
+    # -- rename ------------------------------------------------------------------------------
+    Scenario(
+        "a renamed column keeps its id, and its index",
+        setup=[SCHEMA, TABLE, INDEX],
+        run=RenameColumn(schema="s", table="t", column="A", new_name="z"),
+        expect=Made(["rename_column"]),
+        checks=[
+            (columns("s.t"), ["1 z int", "2 b string"]),
+            (lambda r: r.after.alive_index("s", "i").columns[0].column_id, 1),
+        ],
+    ),
+    Scenario(
+        "a column renamed to its own name",
+        setup=[SCHEMA, TABLE],
+        run=RenameColumn(schema="s", table="t", column="a", new_name="a"),
+        expect=Nothing(),
+    ),
+    Scenario(
+        "a column renamed in a missing table, if it exists",
+        setup=[SCHEMA],
+        run=RenameColumn(schema="s", table="t", column="a", new_name="z", if_table_exists=True),
+        expect=Nothing(),
+    ),
+    Scenario(
+        "a missing column renamed, if the table exists",
+        setup=[SCHEMA, TABLE],
+        run=RenameColumn(schema="s", table="t", column="z", new_name="y", if_table_exists=True),
+        expect=Refused(ObjectNotFound, "'z' does not exist in t"),
+    ),
+    Scenario(
+        "a key column renamed",
+        setup=[SCHEMA, KEYED],
+        run=RenameColumn(schema="s", table="k", column="id", new_name="y"),
+        expect=Refused(IllegalChange, "cannot be renamed"),
+    ),
+    Scenario(
+        "a redefinition that leaves out an indexed column",
+        setup=[SCHEMA, PLAIN, replace(INDEX, table="p")],
+        run=AlterTable(
+            schema="s",
+            table="p",
+            definition=TableDefinition(name="p", columns=(column("b string"),)),
+        ),
+        expect=Refused(IllegalChange, "used by index(es) i"),
+    ),
+    Scenario(
+        "a redefinition with a default that does not fit",
+        setup=[SCHEMA, PLAIN],
+        run=AlterTable(
+            schema="s",
+            table="p",
+            definition=TableDefinition(
+                name="p", columns=(column("a int default 'x'"), column("b string"))
+            ),
+        ),
+        expect=Refused(InvalidInput, "does not match its type int"),
+    ),
+    Scenario(
+        "the names of a schema after all this",
+        setup=[SCHEMA, TABLE, PLAIN],
+        run=drop("b", table="p"),
+        expect=Made(),
+        checks=[(names("s"), ["p", "t"])],
+    ),
+]

@@ -1,0 +1,410 @@
+"""What each change of the catalog needs, while privileges are enforced.
+
+One row a change: who may not make it with nothing but what it names as missing, and may with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from strandline.catalog import Catalog, CatalogManager, Command
+from strandline.catalog.commands import (
+    AlterDefaultPrivileges,
+    AlterRole,
+    AlterSchema,
+    CommentOn,
+    CreateCluster,
+    CreateRole,
+    CreateSchema,
+    CreateTable,
+    CreateZone,
+    DropRole,
+    DropSchema,
+    DropTable,
+    GrantPrivileges,
+    GrantRole,
+    RenameTable,
+    RevokePrivileges,
+    RevokeRole,
+    SetConfiguration,
+    SetTableProperties,
+)
+from strandline.catalog.judgement import RULES, permit
+from strandline.catalog.planning import Planning
+from strandline.durable.collections import COLLECTIONS
+from strandline.durable.transaction import Transaction
+from strandline.errors import PermissionDenied
+from strandline.model.bookkeeping import Setting
+from strandline.model.privileges import ObjectKind, Privilege
+from tests.catalog.scenario import create_table, create_view
+
+ENFORCE = SetConfiguration(name="enforce_privileges", value="true")
+SETUP: list[Command] = [
+    *(CreateRole(name=name) for name in ("ann", "bob", "cleo", "group")),
+    CreateRole(name="root", superuser=True),
+    CreateRole(name="boss", superuser=True),
+    CreateSchema(name="s", owner="ann"),
+    CreateSchema(name="z", owner="cleo"),
+    create_table("s.t", owner="ann"),
+    create_table("s.c", owner="cleo"),
+    create_view("s.v"),
+    CreateZone(name="fast", owner="cleo"),
+]
+
+
+def grant(kind: ObjectKind, name: str, privileges: Privilege, to: str = "bob") -> Command:
+    return GrantPrivileges(kind=kind, name=name, privileges=privileges, grantee=to)
+
+
+def on_system(privilege: Privilege) -> Command:
+    return grant(ObjectKind.SYSTEM, "", privilege)
+
+
+USAGE_S = grant(ObjectKind.SCHEMA, "s", Privilege.USAGE)
+CREATE_S = grant(ObjectKind.SCHEMA, "s", Privilege.CREATE)
+USAGE_Z = grant(ObjectKind.SCHEMA, "z", Privilege.USAGE)
+CREATE_Z = grant(ObjectKind.SCHEMA, "z", Privilege.CREATE)
+JOIN_ANN = GrantRole(role="ann", member="bob")
+JOIN_CLEO = GrantRole(role="cleo", member="bob")
+PROPERTIES = SetTableProperties(schema="s", table="t", set=(("k", "v"),))
+CONTENT = SetTableProperties(schema="s", table="t", set=(("metadata_location", "x"),))
+ZONED = create_table("s.n", owner="bob")
+assert isinstance(ZONED, CreateTable)
+ZONED = replace(ZONED, definition=replace(ZONED.definition, zone="fast"))
+SELECT_T = grant(ObjectKind.TABLE, "s.t", Privilege.SELECT, "bob")
+SUPERUSER = AlterRole(name="bob", superuser=True)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """``wanted`` by bob is refused with ``says`` after each prefix of ``steps``, then allowed."""
+
+    name: str
+    wanted: Command | Sequence[Command]
+    steps: Sequence[tuple[str, Command]]
+
+
+CHANGES = [
+    Needs(
+        "make a table",
+        create_table("s.n", owner="bob"),
+        [("lacks CREATE and USAGE on schema s", USAGE_S), ("lacks CREATE on schema s", CREATE_S)],
+    ),
+    Needs(
+        "make a view",
+        create_view("s.n"),
+        [("lacks CREATE and USAGE on schema s", USAGE_S), ("lacks CREATE on schema s", CREATE_S)],
+    ),
+    Needs(
+        "make a table in a zone",
+        [ZONED],
+        [
+            ("lacks CREATE and USAGE on schema s", USAGE_S),
+            ("lacks CREATE on schema s", CREATE_S),
+            ("lacks USAGE on zone fast", grant(ObjectKind.ZONE, "fast", Privilege.USAGE)),
+        ],
+    ),
+    Needs(
+        "make a table of another's",
+        create_table("default.n", owner="ann"),
+        [("cannot make ann the owner of table default.n", JOIN_ANN)],
+    ),
+    Needs(
+        "alter a table",
+        PROPERTIES,
+        [
+            ("lacks USAGE on schema s to reach table s.t", USAGE_S),
+            ("does not own table s.t", JOIN_ANN),
+        ],
+    ),
+    Needs(
+        "commit to an Iceberg table",
+        CONTENT,
+        [
+            ("lacks USAGE on schema s", USAGE_S),
+            (
+                "lacks INSERT and UPDATE and DELETE on table s.t",
+                grant(ObjectKind.TABLE, "s.t", Privilege.INSERT | Privilege.UPDATE),
+            ),
+            ("lacks DELETE on table s.t", grant(ObjectKind.TABLE, "s.t", Privilege.DELETE)),
+        ],
+    ),
+    Needs(
+        "drop a table",
+        DropTable(schema="s", table="t"),
+        [("lacks USAGE on schema s", USAGE_S), ("does not own table s.t", JOIN_ANN)],
+    ),
+    Needs(
+        "drop a table of another's in a schema of one's own",
+        DropTable(schema="s", table="c"),
+        [("lacks USAGE on schema s", JOIN_ANN)],
+    ),
+    Needs(
+        "move a table",
+        RenameTable(schema="s", table="t", new_name="t", new_schema="z"),
+        [
+            ("lacks USAGE on schema s", JOIN_ANN),
+            ("lacks CREATE and USAGE on schema z", USAGE_Z),
+            ("lacks CREATE on schema z", CREATE_Z),
+        ],
+    ),
+    Needs(
+        "grant on a table",
+        grant(ObjectKind.TABLE, "s.t", Privilege.INSERT, "bob"),
+        [("lacks USAGE on schema s", USAGE_S), ("does not own table s.t", JOIN_ANN)],
+    ),
+    Needs(
+        "make a schema",
+        CreateSchema(name="n", owner="bob"),
+        [("lacks CREATE on database hive", grant(ObjectKind.DATABASE, "hive", Privilege.CREATE))],
+    ),
+    Needs("alter a schema", AlterSchema(name="s", comment="c"), [("not own schema s", JOIN_ANN)]),
+    Needs(
+        "give a schema away",
+        AlterSchema(name="s", owner="cleo"),
+        [("not own schema s", JOIN_ANN), ("cannot make cleo the owner", JOIN_CLEO)],
+    ),
+    Needs(
+        "take the schema that everybody uses",
+        AlterSchema(name="default", owner="bob"),
+        [("not own schema default", SUPERUSER)],
+    ),
+    Needs(
+        "drop a schema with what is in it, whoever owns that",
+        DropSchema(name="s", cascade=True),
+        [("lacks USAGE on schema s", JOIN_ANN)],
+    ),
+    Needs(
+        "make a zone",
+        CreateZone(name="n", owner="bob"),
+        [("lacks CREATE_ZONE on the system", on_system(Privilege.CREATE_ZONE))],
+    ),
+    Needs(
+        "make a cluster",
+        CreateCluster(name="n", owner="bob"),
+        [("lacks CREATE_CLUSTER on the system", on_system(Privilege.CREATE_CLUSTER))],
+    ),
+    Needs(
+        "make a role",
+        CreateRole(name="n"),
+        [("lacks CREATE_ROLE on the system", on_system(Privilege.CREATE_ROLE))],
+    ),
+    Needs(
+        "make a superuser",
+        CreateRole(name="n", superuser=True),
+        [
+            ("only superusers may make, change or drop", on_system(Privilege.CREATE_ROLE)),
+            ("only superusers may make, change or drop", SUPERUSER),
+        ],
+    ),
+    Needs(
+        "make a role a superuser",
+        AlterRole(name="group", superuser=True),
+        [("only superusers", AlterRole(name="group", owner="bob")), ("only superusers", SUPERUSER)],
+    ),
+    Needs(
+        "drop a role",
+        DropRole(name="group"),
+        [("not own role group", AlterRole(name="group", owner="bob"))],
+    ),
+    Needs(
+        "drop a superuser",
+        DropRole(name="boss"),
+        [("only superusers", AlterRole(name="boss", owner="bob")), ("only superusers", SUPERUSER)],
+    ),
+    Needs(
+        "join a role",
+        GrantRole(role="ann", member="bob"),
+        [("not own role ann", AlterRole(name="ann", owner="bob"))],
+    ),
+    Needs(
+        "put another out of a role",
+        RevokeRole(role="group", member="cleo"),
+        [("not own role group", AlterRole(name="group", owner="bob"))],
+    ),
+    Needs(
+        "default privileges for others",
+        AlterDefaultPrivileges(
+            kind=ObjectKind.TABLE, privileges=Privilege.SELECT, grantee="bob", role="ann"
+        ),
+        [("only superusers may set default privileges", JOIN_ANN)],
+    ),
+    Needs(
+        "default privileges for everybody",
+        AlterDefaultPrivileges(kind=ObjectKind.TABLE, privileges=Privilege.SELECT, grantee="bob"),
+        [("only superusers", JOIN_ANN), ("only superusers", SUPERUSER)],
+    ),
+    Needs("grant on the system", on_system(Privilege.CONFIGURE), [("only superusers", SUPERUSER)]),
+    Needs(
+        "configure",
+        SetConfiguration(name="max_tables", value="7"),
+        [("lacks CONFIGURE on the system", on_system(Privilege.CONFIGURE))],
+    ),
+    Needs(
+        "switch the judging off",
+        SetConfiguration(name="enforce_privileges", value="false"),
+        [("only superusers", on_system(Privilege.CONFIGURE)), ("only superusers", SUPERUSER)],
+    ),
+    Needs(
+        "comment on a zone",
+        CommentOn(kind=ObjectKind.ZONE, name="fast", text="c"),
+        [("does not own zone fast", JOIN_CLEO)],
+    ),
+    Needs(
+        "a batch whose second command may not",
+        [create_table("default.n", owner="bob"), PROPERTIES],
+        [("lacks USAGE on schema s", JOIN_ANN)],
+    ),
+]
+
+
+def judge(base: Catalog, wanted: Command | Sequence[Command], *, user: str | None) -> None:
+    """Plan and judge, as the manager does, and change nothing."""
+    transaction = Transaction(base.version, base.contents)
+    planning = Planning(base, transaction, base.time, author=user or "system")
+    for command in wanted if isinstance(wanted, Sequence) else [wanted]:
+        command.plan(planning)
+    permit(base, transaction.entries, transaction.contents, user=user)
+
+
+@pytest.fixture
+def enforced(manager: CatalogManager) -> CatalogManager:
+    manager.execute(SETUP, author="root")
+    manager.execute(GrantRole(role="group", member="cleo"), author="root")
+    manager.execute(ENFORCE, author="root", identity="root")
+    return manager
+
+
+@pytest.mark.parametrize("needs", CHANGES, ids=[one.name for one in CHANGES])
+def test_a_change_needs(enforced: CatalogManager, needs: Needs) -> None:
+    for says, step in needs.steps:
+        before = enforced.latest_catalog()
+        with pytest.raises(PermissionDenied) as caught:
+            enforced.execute(needs.wanted, author="bob", identity="bob")
+        assert says in caught.value.message
+        assert caught.value.message.startswith("user bob ")
+        assert enforced.latest_catalog() is before
+        enforced.execute(step, author="root", identity="root")
+    assert any(enforced.execute(needs.wanted, author="bob", identity="bob").applied)
+
+
+@pytest.mark.parametrize("identity", ["root", None], ids=["a superuser", "the program"])
+def test_a_superuser_and_the_program_may_do_all(
+    enforced: CatalogManager, identity: str | None
+) -> None:
+    for needs in CHANGES:
+        judge(enforced.latest_catalog(), needs.wanted, user=identity)
+
+
+def test_switched_off_everybody_may_do_all(enforced: CatalogManager) -> None:
+    off = SetConfiguration(name="enforce_privileges", value="false")
+    enforced.execute(off, author="root", identity="root")
+    for needs in CHANGES:
+        judge(enforced.latest_catalog(), needs.wanted, user="bob")
+
+
+def test_a_batch_may_use_what_it_made_itself(enforced: CatalogManager) -> None:
+    enforced.execute(
+        grant(ObjectKind.DATABASE, "hive", Privilege.CREATE), author="root", identity="root"
+    )
+    batch: list[Command] = [
+        CreateSchema(name="own", owner="bob"),
+        create_table("own.t", owner="bob"),
+        grant(ObjectKind.TABLE, "own.t", Privilege.SELECT, "cleo"),
+        DropTable(schema="own", table="t"),
+    ]
+    assert all(enforced.execute(batch, author="bob", identity="bob").applied)
+
+
+def test_a_command_that_changes_nothing_needs_nothing(enforced: CatalogManager) -> None:
+    nothing = RevokePrivileges(
+        kind=ObjectKind.TABLE, name="s.t", privileges=Privilege.SELECT, grantee="bob"
+    )
+    assert not any(enforced.execute(nothing, author="bob", identity="bob").applied)
+
+
+def test_who_says_that_he_is_the_program_is_judged(enforced: CatalogManager) -> None:
+    with pytest.raises(PermissionDenied, match="user system lacks USAGE"):
+        enforced.execute(PROPERTIES, author="system", identity="system")
+
+
+def test_a_kind_without_a_rule_is_for_superusers(enforced: CatalogManager) -> None:
+    without = set(COLLECTIONS) - set(RULES)
+    assert without == {"fence", "setting", "timestamp", "system_view", "system_object_fingerprint"}
+    base = enforced.latest_catalog()
+    transaction = Transaction(base.version, base.contents)
+    with transaction.entry("set", {}):
+        transaction.put(Setting("a", "b"))
+    with pytest.raises(PermissionDenied, match="only superusers may change a setting"):
+        permit(base, transaction.entries, transaction.contents, user="ann")
+    permit(base, transaction.entries, transaction.contents, user="root")
+
+
+# -- the judging itself is judged ------------------------------------------------------------------
+
+
+def lenient(case: object) -> None:
+    """A rule that asks for nothing."""
+
+
+def find_faults(catalog: Catalog) -> list[str]:
+    """The rows that are not refused, or not with the words that they should be."""
+    found = []
+    for needs in CHANGES:
+        says, _ = needs.steps[0]
+        try:
+            judge(catalog, needs.wanted, user="bob")
+            found.append(needs.name)
+        except PermissionDenied as error:
+            if says not in error.message:
+                found.append(needs.name)
+    return found
+
+
+def test_the_rows_hold_without_a_fault(enforced: CatalogManager) -> None:
+    assert find_faults(enforced.latest_catalog()) == []
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "cluster",
+        "comment",
+        "default_privilege",
+        "role",
+        "schema",
+        "system_configuration",
+        "system_privilege",
+        "table",
+        "view",
+        "zone",
+    ],
+)
+def test_a_rule_that_asks_for_nothing_is_found(
+    enforced: CatalogManager, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RULES, kind, lenient)
+    assert find_faults(enforced.latest_catalog()) != []
+
+
+@pytest.mark.parametrize(
+    ("target", "planted"),
+    [
+        ("Access.require_owner", lambda access, owner, what: None),
+        ("Access.require_ownership", lambda access, subject: None),
+        ("Access.require_superuser", lambda access, what: None),
+        ("Access.require", lambda access, privilege, subject: None),
+    ],
+    ids=["owners are not checked", "ownership", "superusers", "privileges"],
+)
+def test_a_demand_that_is_not_made_is_found(
+    enforced: CatalogManager,
+    target: str,
+    planted: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(f"strandline.catalog.privileges.{target}", planted)
+    assert find_faults(enforced.latest_catalog()) != []

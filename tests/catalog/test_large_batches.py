@@ -1,0 +1,65 @@
+"""Batches as large as they may be: one version with all of it, or none."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from strandline.catalog import CatalogManager, Command
+from strandline.catalog.commands import (
+    AddColumns,
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    TableDefinition,
+)
+from strandline.catalog.planning import Planning
+from strandline.durable.transaction import Transaction
+from strandline.errors import AlreadyExists
+from strandline.model.types import INT
+
+COMMANDS = 10_000
+
+
+def create(number: int, *key: str) -> CreateTable:
+    columns = (ColumnDefinition("a", INT, nullable=False),)
+    definition = TableDefinition(name=f"t{number}", columns=columns, primary_key=key)
+    return CreateTable(schema="s", definition=definition)
+
+
+def test_ten_thousand_commands_are_one_version_or_none(manager: CatalogManager) -> None:
+    batch: list[Command] = [CreateSchema(name="s"), *map(create, range(COMMANDS - 1))]
+    before = manager.latest_catalog()
+    with pytest.raises(AlreadyExists, match=r"s.t7 already exists"):
+        manager.execute([*batch[:-1], create(7)], author="ann")
+    assert manager.latest_catalog() is before
+    done = manager.execute(batch, author="ann", timeout=120)
+    assert done.version == before.version + 1
+    assert len(done.catalog.relation_names("s")) == COMMANDS - 1
+
+
+def test_a_command_costs_the_same_however_many_were_before_it(manager: CatalogManager) -> None:
+    manager.execute(CreateSchema(name="s"), author="ann")
+    base = manager.present()
+    planning = Planning(base, Transaction(base.version, base.contents), base.time)
+    spans = []
+    for start in range(0, 4_000, 500):
+        began = time.process_time()
+        for number in range(start, start + 500):
+            create(number, "a").plan(planning)
+        spans.append(time.process_time() - began)
+    # Eight times as many objects: a cost that follows them would be eight times as high.
+    assert min(spans[-3:]) < 4 * min(spans[:3])
+
+
+def test_many_changes_of_one_table_are_one_version(manager: CatalogManager) -> None:
+    manager.execute([CreateSchema(name="s"), create(0)], author="ann")
+    changes = [
+        AddColumns(schema="s", table="t0", columns=(ColumnDefinition(f"c{n}", INT),))
+        for n in range(50)
+    ]
+    done = manager.execute(changes, author="ann")
+    found = done.catalog.table("s", "t0")
+    assert found is not None
+    assert (found.schema_version, len(found.columns)) == (51, 51)

@@ -1,0 +1,748 @@
+"""Group commit: who is carried out, who is not, and what each is told.
+
+Two rules differ from the manager that this one is modelled on. A lost append is tried again until
+the caller's deadline, not ten times. And a store that does not answer is asked again until then.
+"""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from strandline.catalog import AppliedVersion, Catalog, CatalogManager
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    DropSchema,
+    TableDefinition,
+)
+from strandline.catalog.events import Listeners
+from strandline.catalog.group_commit import GroupCommit
+from strandline.catalog.planning import Planning
+from strandline.catalog.requests import Request, Round, Stage, judge
+from strandline.durable import DurableCatalogState
+from strandline.durable.update import Entry, Update
+from strandline.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    Fenced,
+    InvalidInput,
+    ObjectNotFound,
+    OutOfSync,
+    Stopping,
+    StrandlineError,
+    Unavailable,
+    UnknownOutcome,
+)
+from strandline.model.bookkeeping import Setting
+from strandline.model.types import INT
+from tests.conftest import ManualWall, Member
+
+Managers = Callable[..., CatalogManager]
+
+
+def create(name: str, *, if_not_exists: bool = False) -> CreateSchema:
+    return CreateSchema(name=name, if_not_exists=if_not_exists)
+
+
+def table(name: str) -> CreateTable:
+    definition = TableDefinition(name=name, columns=(ColumnDefinition("x", INT),))
+    return CreateTable(schema="default", definition=definition)
+
+
+def schemas(manager: CatalogManager) -> list[str]:
+    return [name for name in manager.present().schema_names() if len(name) < 6]
+
+
+class Gate:
+    """The log's appends of one manager, stopped before or after they happen."""
+
+    def __init__(self, manager: CatalogManager) -> None:
+        self.log = manager._state.log
+        self.real: Any = self.log.append  # Any: as the real one
+        self.reached = threading.Semaphore(0)
+        self.open = threading.Semaphore(0)
+        self.after = False
+        self.sent: list[int] = []
+        self.log.append = self.append  # type: ignore[method-assign]  # what this test is for
+
+    def append(self, *arguments: Any, **named: Any) -> Any:  # Any: as the real one
+        self.sent.append(len(arguments[2]))
+        if not self.after:
+            self._wait()
+        done = self.real(*arguments, **named)
+        if self.after:
+            self._wait()
+        return done
+
+    def _wait(self) -> None:
+        self.reached.release()
+        assert self.open.acquire(timeout=30)
+
+    def let_all_pass(self) -> None:
+        self.open.release(1000)
+
+
+class Call(threading.Thread):
+    """One caller, and what came of it."""
+
+    def __init__(self, manager: CatalogManager, command: Any, *, timeout: float = 30) -> None:
+        super().__init__(daemon=True)
+        self.manager, self.command, self.timeout = manager, command, timeout
+        self.version = 0
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            done = self.manager.execute(self.command, author="ann", timeout=self.timeout)
+            self.version = done.version
+        except BaseException as error:
+            self.error = error
+
+    def outcome(self) -> BaseException | int:
+        self.join(30)
+        assert not self.is_alive(), "a caller hangs"
+        return self.error or self.version
+
+
+def together(manager: CatalogManager, gate: Gate, commands: Sequence[Any]) -> list[Call]:
+    """Calls that share a round: they queue behind one whose append is stopped."""
+    first = Call(manager, create("first"))
+    assert gate.reached.acquire(timeout=30)
+    calls = []
+    for count, command in enumerate(commands, 1):
+        calls.append(Call(manager, command))
+        wait_for(lambda count=count: len(manager._commits._waiting) == count)  # type: ignore[misc]  # mypy: no default in a lambda
+    gate.let_all_pass()
+    assert first.outcome() == 3
+    return calls
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_sixteen_callers_that_create_thirty_tables_each_all_succeed(new_manager: Managers) -> None:
+    manager = new_manager()
+    manager.start()
+    versions: list[int] = []
+
+    def work(caller: int) -> None:
+        for n in range(30):
+            versions.append(manager.execute(table(f"t_{caller}_{n}"), author="ann").version)
+
+    threads = [threading.Thread(target=work, args=(caller,)) for caller in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(versions) == list(range(3, 3 + 480))
+    assert len(manager.present().relation_names("default")) == 480
+    statistics = manager.statistics()
+    assert statistics.executed == 480
+    assert statistics.appends < 480
+
+
+def test_callers_that_come_together_share_one_append_and_one_time(manager: CatalogManager) -> None:
+    gate = Gate(manager)
+    calls = together(manager, gate, [create(name) for name in "abcd"])
+    assert [call.outcome() for call in calls] == [4, 5, 6, 7]
+    assert gate.sent == [1, 4]
+    assert len({manager.catalog(version).time for version in (4, 5, 6, 7)}) == 1
+    assert manager.active_catalog(manager.catalog(4).time).version == 7
+    for version, name in zip((4, 5, 6, 7), "abcd", strict=True):
+        assert manager.catalog(version).schema(name) is not None
+        assert manager.catalog(version - 1).schema(name) is None
+
+
+def test_a_caller_is_judged_by_what_those_before_it_leave_and_fails_alone(
+    manager: CatalogManager,
+) -> None:
+    gate = Gate(manager)
+
+    @dataclass(frozen=True)
+    class Broken:
+        def plan(self, planning: Planning) -> None:
+            raise ZeroDivisionError("a mistake in a command")
+
+    commands = [
+        create("a"),
+        create("a"),
+        Broken(),
+        create("a", if_not_exists=True),
+        DropSchema(name="a"),
+        DropSchema(name="a"),
+        create("b"),
+    ]
+    calls = together(manager, gate, commands)
+    found = [call.outcome() for call in calls]
+    assert isinstance(found[1], AlreadyExists)
+    assert isinstance(found[2], ZeroDivisionError)
+    assert isinstance(found[5], ObjectNotFound)
+    assert [found[0], found[3], found[4], found[6]] == [4, 4, 5, 6]
+    assert gate.sent == [1, 3]
+
+
+def test_a_command_that_would_end_the_thread_fails_its_caller_alone(
+    manager: CatalogManager,
+) -> None:
+    @dataclass(frozen=True)
+    class Exit:
+        def plan(self, planning: Planning) -> None:
+            raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        manager.execute(Exit(), author="ann")
+    assert manager.execute(create("a"), author="ann").version == 3
+
+
+def test_a_round_that_grows_large_is_cut(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.catalog.group_commit.ROUND_BYTES", 1)
+    gate = Gate(manager)
+    calls = together(manager, gate, [create(name) for name in "abc"])
+    assert [call.outcome() for call in calls] == [4, 5, 6]
+    assert gate.sent == [1, 1, 1, 1]
+
+
+def test_a_round_holds_no_more_updates_than_one_append(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(manager._state.log), "max_updates", 2)
+    gate = Gate(manager)
+    calls = together(manager, gate, [create(name) for name in "abcde"])
+    assert [call.outcome() for call in calls] == [4, 5, 6, 7, 8]
+    assert gate.sent == [1, 2, 2, 1]
+
+
+def test_what_is_too_large_for_the_store_fails_its_caller_alone(manager: CatalogManager) -> None:
+    gate = Gate(manager)
+    real = gate.real
+
+    def refuse(upper: int, token: Any, updates: Sequence[Update], **named: Any) -> Any:
+        if any(entry.arguments.get("schema") == "large" for u in updates for entry in u.entries):
+            raise InvalidInput("the value has too many bytes")
+        return real(upper, token, updates, **named)
+
+    gate.real = refuse
+    calls = together(manager, gate, [create("a"), create("large"), create("b")])
+    found = [call.outcome() for call in calls]
+    assert isinstance(found[1], InvalidInput)
+    assert sorted(schemas(manager)) == ["a", "b", "first"]
+    assert [found[0], found[2]] == [4, 5]
+
+
+# -- deadlines ---------------------------------------------------------------------------------
+
+
+def test_a_caller_whose_time_is_over_in_the_queue_leaves_nothing_behind(
+    manager: CatalogManager,
+) -> None:
+    gate = Gate(manager)
+    first = Call(manager, create("first"))
+    assert gate.reached.acquire(timeout=30)
+    late = Call(manager, create("late"), timeout=0.05)
+    patient = Call(manager, create("b"))
+    assert isinstance(late.outcome(), DeadlineExceeded)
+    gate.let_all_pass()
+    assert [first.outcome(), patient.outcome()] == [3, 4]
+    assert schemas(manager) == ["b", "first"]
+
+
+def test_a_caller_whose_time_is_over_after_the_append_was_sent_learns_that_it_may_happen(
+    manager: CatalogManager,
+) -> None:
+    gate = Gate(manager)
+    call = Call(manager, create("a"), timeout=0.2)
+    assert gate.reached.acquire(timeout=30)
+    outcome = call.outcome()
+    assert isinstance(outcome, UnknownOutcome)
+    gate.let_all_pass()
+    assert manager.execute(create("b"), author="ann").version == 4
+    assert schemas(manager) == ["a", "b"]
+
+
+def test_the_queue_is_bounded_and_who_finds_no_room_keeps_his_deadline(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.catalog.group_commit.MAX_WAITING", 2)
+    gate = Gate(manager)
+    first = Call(manager, create("first"))
+    assert gate.reached.acquire(timeout=30)
+    calls = [Call(manager, create(name)) for name in "ab"]
+    wait_for(lambda: len(manager._commits._waiting) == 2)
+    assert isinstance(Call(manager, create("late"), timeout=0.05).outcome(), DeadlineExceeded)
+    waiting = Call(manager, create("c"))
+    gate.let_all_pass()
+    outcomes = {first.outcome(), waiting.outcome(), *(call.outcome() for call in calls)}
+    assert outcomes == {3, 4, 5, 6}
+
+
+def test_a_store_that_is_away_is_asked_again_until_it_answers(manager: CatalogManager) -> None:
+    gate = Gate(manager)
+    gate.let_all_pass()
+    real, failures = gate.real, [Unavailable("away"), Unavailable("away"), UnknownOutcome("cut")]
+
+    def away(*arguments: Any, **named: Any) -> Any:
+        if failures:
+            raise failures.pop(0)
+        return real(*arguments, **named)
+
+    gate.real = away
+    assert manager.execute(create("a"), author="ann").version == 3
+    assert failures == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"), [(Unavailable, DeadlineExceeded), (UnknownOutcome, UnknownOutcome)]
+)
+def test_a_store_that_stays_away_ends_with_the_callers_deadline(
+    manager: CatalogManager, failure: type[Unavailable], expected: type[StrandlineError]
+) -> None:
+    gate = Gate(manager)
+    gate.let_all_pass()
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise failure("the store is away")
+
+    real, gate.real = gate.real, away
+    began = time.monotonic()
+    with pytest.raises(expected) as raised:
+        manager.execute(create("a"), author="ann", timeout=0.3)
+    assert type(raised.value) is expected
+    assert time.monotonic() - began < 5
+    gate.real = real
+    assert manager.execute(create("b"), author="ann").version == 3
+
+
+def test_an_append_whose_outcome_is_unknown_is_sent_again_with_the_same_ids(
+    manager: CatalogManager,
+) -> None:
+    gate = Gate(manager)
+    gate.let_all_pass()
+    real = gate.real
+    ids: list[bytes] = []
+
+    def lose_two_answers(*arguments: Any, **named: Any) -> Any:
+        ids.append(arguments[2][0].id)
+        if len(ids) == 1:
+            raise UnknownOutcome("cut")  # it did not happen, but who knows
+        done = real(*arguments, **named)
+        if len(ids) == 2:
+            raise UnknownOutcome("cut")  # it did
+        return done
+
+    gate.real = lose_two_answers
+    assert manager.execute(create("a"), author="ann").version == 3
+    assert len(ids) == 3
+    assert len(set(ids)) == 1
+    assert manager.present().version == 3
+
+
+# -- lost appends ------------------------------------------------------------------------------
+
+
+def test_a_lost_append_is_judged_again_as_often_as_it_takes(new_manager: Managers) -> None:
+    manager, other = new_manager(), new_manager()
+    gate = Gate(manager)
+    gate.let_all_pass()
+    real, left = gate.real, list(range(25))
+
+    def lose(*arguments: Any, **named: Any) -> Any:
+        if left:
+            other.execute(create(f"s{left.pop():02d}"), author="bob")
+        return real(*arguments, **named)
+
+    gate.real = lose
+    with pytest.raises(AlreadyExists):
+        manager.execute(create("s00"), author="ann")
+    assert manager.statistics().lost_appends == 25
+    assert manager.execute(create("mine"), author="ann").version == 28
+
+
+def test_an_append_that_is_always_lost_ends_at_the_deadline(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(*_: Any, **__: Any) -> Any:
+        raise OutOfSync("somebody else was first")
+
+    monkeypatch.setattr(manager._state.log, "append", lose)
+    with pytest.raises(StrandlineError) as raised:
+        manager.execute(create("a"), author="ann", timeout=0.2)
+    assert isinstance(raised.value, DeadlineExceeded | UnknownOutcome)
+    assert manager.statistics().lost_appends > 10
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_an_append_lost_to_silent_versions_alone_is_not_judged_again(
+    new_manager: Managers, silent: bool
+) -> None:
+    manager, other = new_manager(), new_manager()
+    judged: list[int] = []
+
+    @dataclass(frozen=True)
+    class Counted:
+        def plan(self, planning: Planning) -> None:
+            judged.append(planning.base.version)
+            create("a").plan(planning)
+
+    gate = Gate(manager)
+    gate.let_all_pass()
+    real, between = gate.real, [1, 2]
+
+    def lose(*arguments: Any, **named: Any) -> Any:
+        if between:
+            keep_books(other, between.pop(), "configure" if silent else "comment_on")
+        return real(*arguments, **named)
+
+    gate.real = lose
+    assert manager.execute(Counted(), author="ann").version == 5
+    assert judged == ([2] if silent else [2, 3, 4])
+    assert manager.statistics().rebased == (2 if silent else 0)
+    other.sync()
+    assert other.catalog(5).contents == manager.catalog(5).contents
+    assert schemas(other) == ["a"]
+
+
+def keep_books(manager: CatalogManager, number: int, verb: str) -> None:
+    manager.sync()
+    transaction = manager._state.transaction()
+    with transaction.entry(verb, {}):
+        transaction.put(Setting(f"note {number}", "x"))
+    manager._state.commit_transaction(transaction, author="system")
+
+
+def test_an_append_lost_to_silent_versions_that_moved_the_same_object_is_judged_again(
+    new_manager: Managers,
+) -> None:
+    manager, other = new_manager(), new_manager()
+    gate = Gate(manager)
+    gate.let_all_pass()
+    real, first = gate.real, [True]
+
+    def lose(*arguments: Any, **named: Any) -> Any:
+        if first:
+            first.clear()
+            other.sync()
+            transaction = other._state.transaction()
+            with transaction.entry("allocate", {}):
+                transaction.allocate_id(amount=7)
+            other._state.commit_transaction(transaction, author="system")
+        return real(*arguments, **named)
+
+    gate.real = lose
+    assert manager.execute(create("a"), author="ann").version == 4
+    schema = manager.present().schema("a")
+    assert schema is not None
+    before = manager.catalog(3).get("id_allocator", "object").next_id
+    assert schema.id == before
+    assert manager.statistics().rebased == 0
+
+
+# -- stopping and fencing ------------------------------------------------------------------------
+
+
+def test_who_waits_when_the_node_stops_is_told_and_nothing_of_it_happens(
+    new_manager: Managers,
+) -> None:
+    manager, other = new_manager(), new_manager()
+    gate = Gate(manager)
+    first = Call(manager, create("first"))
+    assert gate.reached.acquire(timeout=30)
+    waiting = [Call(manager, create(name)) for name in "abc"]
+    wait_for(lambda: len(manager._commits._waiting) == 3)
+    ready = manager.ready(99)
+    stopping = threading.Thread(target=manager.stop)
+    stopping.start()
+    for call in waiting:
+        assert isinstance(call.outcome(), Stopping)
+    gate.let_all_pass()
+    stopping.join(30)
+    assert not stopping.is_alive()
+    assert first.outcome() == 3  # it was sent, and it happened
+    with pytest.raises(Stopping):
+        ready.result(timeout=30)
+    with pytest.raises(Stopping):
+        manager.execute(create("z"), author="ann")
+    assert schemas(other) == ["first"]
+
+
+def test_who_waits_for_the_activation_when_the_node_stops_is_told_where_the_change_is(
+    new_manager: Managers, wall: ManualWall
+) -> None:
+    manager = new_manager(delay_ms=5000, skew_ms=100)
+    wall.now += 60_000
+    call = Call(manager, create("a"))
+    wait_for(lambda: manager.latest_catalog().version == 3)
+    manager.stop()
+    outcome = call.outcome()
+    assert isinstance(outcome, Stopping)
+    assert "in the log as version 3" in outcome.message
+
+
+def test_a_send_that_never_ends_does_not_hold_up_the_stop_for_ever(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.catalog.group_commit._STOP_PATIENCE", 0.05)
+    gate = Gate(manager)
+    call = Call(manager, create("a"))
+    assert gate.reached.acquire(timeout=30)
+    manager.stop()
+    assert isinstance(call.outcome(), UnknownOutcome)
+    gate.let_all_pass()
+
+
+def test_a_fenced_node_tells_everybody_who_waits(
+    new_manager: Managers, new_member: Callable[[], Member]
+) -> None:
+    manager = new_manager()
+    gate = Gate(manager)
+    calls = []
+    first = Call(manager, create("first"))
+    assert gate.reached.acquire(timeout=30)
+    calls = [Call(manager, create(name)) for name in "ab"]
+    wait_for(lambda: len(manager._commits._waiting) == 2)
+    new_member().open()
+    gate.let_all_pass()
+    for call in [first, *calls]:
+        assert isinstance(call.outcome(), Fenced)
+
+
+def test_the_thread_of_a_manager_that_nobody_uses_ends_and_comes_back(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.catalog.group_commit.IDLE_SECONDS", 0.01)
+    assert manager.execute(create("a"), author="ann").version == 3
+    wait_for(lambda: manager._commits._thread is None)
+    assert manager.execute(create("b"), author="ann").version == 4
+
+
+# -- listeners -----------------------------------------------------------------------------------
+
+
+def test_the_call_does_not_return_and_no_next_version_comes_before_the_listener_has_returned(
+    manager: CatalogManager,
+) -> None:
+    heard: list[int] = []
+    may_go_on = threading.Event()
+
+    def slow(applied: AppliedVersion) -> None:
+        heard.append(applied.update.version)
+        assert may_go_on.wait(30)
+
+    manager.subscribe(slow)
+    first = Call(manager, create("a"))
+    wait_for(lambda: heard == [3])
+    ready = manager.ready(3)
+    second = Call(manager, create("b"))
+    assert not ready.done()
+    assert first.is_alive()
+    assert heard == [3]
+    assert manager.latest_catalog().version == 3  # others may see it before
+    may_go_on.set()
+    assert [first.outcome(), second.outcome()] == [3, 4]
+    assert ready.result(timeout=30).version == 3
+    assert heard == [3, 4]
+
+
+def test_a_listener_that_asks_for_a_change_is_refused_and_not_deadlocked(
+    new_manager: Managers, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager, other = new_manager(), new_manager()
+
+    def meddle(applied: AppliedVersion) -> None:
+        manager.execute(create("more"), author="ann")
+
+    manager.subscribe(meddle)
+    assert manager.execute(create("a"), author="ann", timeout=30).version == 3
+    assert manager.statistics().listener_failures == 1
+    other.execute(create("b"), author="bob")
+    manager.sync()  # now it is this thread that tells the listener
+    assert manager.statistics().listener_failures == 2
+    assert "make the change from another thread" in caplog.text
+
+
+def test_each_entry_fires_one_event_with_the_catalogs_before_and_after(
+    manager: CatalogManager,
+) -> None:
+    heard: list[tuple[str, int, bool, bool]] = []
+
+    def listen(applied: AppliedVersion) -> None:
+        for event in applied.events():
+            name = str(event.entry.arguments.get("schema"))
+            before, after = event.before.schema(name), event.catalog.schema(name)
+            heard.append((event.verb, event.version, before is None, after is None))
+
+    manager.subscribe(listen)
+    manager.execute([create("a"), create("b")], author="ann")
+    keep_books(manager, 1, "configure")
+    manager.execute(DropSchema(name="a"), author="ann")
+    assert heard == [
+        ("create_schema", 3, True, False),
+        ("create_schema", 3, True, False),
+        ("drop_schema", 5, False, True),
+    ]
+
+
+# -- trimming meanwhile ----------------------------------------------------------------------------
+
+
+def test_a_version_that_is_trimmed_before_its_caller_is_told_does_not_fail_it(
+    new_manager: Managers,
+) -> None:
+    manager, other = new_manager(), new_manager()
+    gate = Gate(manager)
+    gate.after = True
+    call = Call(manager, create("a"))
+    assert gate.reached.acquire(timeout=30)
+    other.execute(create("b"), author="bob")
+    assert other.compact(4)
+    manager.sync()
+    assert manager.earliest_catalog().version == 4
+    gate.let_all_pass()
+    assert call.outcome() == 3
+
+
+def test_own_versions_are_those_that_others_read_from_the_log(new_manager: Managers) -> None:
+    manager, other = new_manager(), new_manager()
+    for n in range(10):
+        manager.execute([create(f"s{n}"), table(f"t{n}")], author="ann")
+    other.sync()
+    for version in range(2, 13):
+        mine, theirs = manager.catalog(version), other.catalog(version)
+        assert (mine.time, mine.contents) == (theirs.time, theirs.contents)
+        assert mine.contents.times() == theirs.contents.times()
+
+
+def test_entries_of_a_batch_of_ten_thousand_commands_are_one_version(
+    manager: CatalogManager,
+) -> None:
+    began = time.process_time()
+    done = manager.execute([create(f"s{n}") for n in range(10_000)], author="ann", timeout=300)
+    assert done.version == 3
+    assert time.process_time() - began < 60  # it takes about two seconds
+    assert len(manager.present().schema_names()) >= 10_001
+    entry: Entry = manager.updates(3, 4)[0].entries[-1]
+    assert len(entry.changes) == 2
+
+
+# -- teeth: each planted fault is found by one of the tests above ----------------------------------
+
+
+def tell_before_the_append(patch: pytest.MonkeyPatch) -> None:
+    """The callers are told, and then their versions are appended."""
+    real = GroupCommit._append
+
+    def append(self: GroupCommit, judged: Round) -> None:
+        self._tell(judged, [one.catalog for one in judged.writers()])
+        with self._lock:
+            for one in judged.judged:
+                one.request.stage = Stage.WAITING
+                one.request.gate = threading.Lock()
+                one.request.gate.acquire()
+        real(self, judged)
+
+    patch.setattr(GroupCommit, "_append", append)
+
+
+def carry_out_who_has_left(patch: pytest.MonkeyPatch) -> None:
+    """A caller whose time was over in the queue is carried out all the same."""
+
+    def leave(self: GroupCommit, request: Request) -> bool:
+        return request.stage is not Stage.DONE
+
+    patch.setattr(GroupCommit, "_leave", leave)
+
+
+def new_ids_for_each_try(patch: pytest.MonkeyPatch) -> None:
+    """An append without an answer is sent again under another id."""
+    real = DurableCatalogState.append
+
+    def append(self: DurableCatalogState, updates: Sequence[Update]) -> tuple[Update, ...]:
+        return real(self, [replace(one, id=secrets.token_bytes(16)) for one in updates])
+
+    patch.setattr(DurableCatalogState, "append", append)
+
+
+def all_on_one_base(patch: pytest.MonkeyPatch) -> None:
+    """Every caller of a round is judged by the catalog that the round began with."""
+
+    def judge_all(self: GroupCommit, base: Catalog, group: Sequence[Request]) -> Round:
+        return Round(base, [judge(base, one, self._follower.now()) for one in group])
+
+    patch.setattr(GroupCommit, "_judge", judge_all)
+
+
+def rebase_without_a_look(patch: pytest.MonkeyPatch) -> None:
+    """Whatever an append was lost to, it is sent again as it was judged."""
+    patch.setattr(Update, "silent", True)
+
+
+def forget_the_failed(patch: pytest.MonkeyPatch) -> None:
+    """One caller's failure ends the round for all."""
+    real = GroupCommit._judge
+
+    def judge_all(self: GroupCommit, base: Catalog, group: Sequence[Request]) -> Round:
+        judged = real(self, base, group)
+        for one in judged.judged:
+            if one.error is not None:
+                raise one.error
+        return judged
+
+    patch.setattr(GroupCommit, "_judge", judge_all)
+
+
+def listeners_in_a_thread_of_their_own(patch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the listeners."""
+    real = Listeners.tell
+
+    def tell(self: Listeners, *versions: AppliedVersion) -> None:
+        threading.Thread(target=real, args=(self, *versions), daemon=True).start()
+
+    patch.setattr(Listeners, "tell", tell)
+
+
+def lost_to_what_somebody_did(new_manager: Managers) -> None:
+    test_an_append_lost_to_silent_versions_alone_is_not_judged_again(new_manager, silent=False)
+
+
+TEETH: dict[Callable[[pytest.MonkeyPatch], None], Callable[..., None]] = {
+    tell_before_the_append: test_a_caller_whose_time_is_over_after_the_append_was_sent_learns_that_it_may_happen,  # noqa: E501 - a name that states a fact
+    carry_out_who_has_left: test_a_caller_whose_time_is_over_in_the_queue_leaves_nothing_behind,
+    new_ids_for_each_try: test_an_append_whose_outcome_is_unknown_is_sent_again_with_the_same_ids,
+    all_on_one_base: test_a_caller_is_judged_by_what_those_before_it_leave_and_fails_alone,
+    rebase_without_a_look: lost_to_what_somebody_did,
+    forget_the_failed: test_a_caller_is_judged_by_what_those_before_it_leave_and_fails_alone,
+    listeners_in_a_thread_of_their_own: test_the_call_does_not_return_and_no_next_version_comes_before_the_listener_has_returned,  # noqa: E501 - a name that states a fact
+}
+
+
+@pytest.mark.parametrize("fault", TEETH, ids=lambda fault: fault.__name__)
+def test_the_tests_find(
+    fault: Callable[[pytest.MonkeyPatch], None],
+    new_manager: Managers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check: Any = TEETH[fault]
+    takes_one = "manager" in inspect.signature(check).parameters
+    subject: Any = new_manager() if takes_one else new_manager
+    with monkeypatch.context() as patch:
+        fault(patch)
+        with pytest.raises((AssertionError, StrandlineError, pytest.fail.Exception)):
+            check(subject)
+        if takes_one:
+            patch.setattr("strandline.catalog.group_commit._STOP_PATIENCE", 0.1)
+            subject.stop()

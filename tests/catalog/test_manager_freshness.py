@@ -1,0 +1,309 @@
+"""Freshness where versions become active later than they are appended.
+
+Every reader must see what was carried out before it asked, though it answers from memory, was
+stopped in between, or has a wall clock that somebody sets.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.catalog import Catalog, CatalogManager, initial_catalog
+from strandline.catalog.commands import CreateSchema
+from strandline.catalog.follower import system_elapsed
+from strandline.clock import HybridClock, Timestamp, add_milliseconds, milliseconds, round_up
+from strandline.durable import MetastorageLog, durable_state
+from strandline.errors import NotFresh
+from strandline.metastorage import SqliteMetastorage
+from strandline.sql import open_sqlite
+from tests.conftest import ManualWall
+
+DELAY, SKEW = 200, 50
+
+
+class Node:
+    """A node with a wall clock and a sense of elapsed time of its own."""
+
+    def __init__(self, folder: Path, *, delay: int = DELAY, skew: int = SKEW) -> None:
+        self.wall, self.elapsed = ManualWall(), ManualWall()
+        self.database = open_sqlite(folder / "strandline.db")
+        self.clock = HybridClock(self.wall)
+        self.store = SqliteMetastorage(self.database, self.clock)
+        openable = durable_state(MetastorageLog(self.store))
+        state = (
+            openable.join(member="joined")
+            if openable.is_initialized()
+            else openable.open(
+                member="opener",
+                initialize=initial_catalog(
+                    delay_ms=delay, skew_ms=skew, default_location="file:/warehouse"
+                ),
+                raise_fence=lambda *_: None,
+            )
+        )
+        self.manager = CatalogManager(state, self.clock, elapsed=self.elapsed)
+
+    def passes(self, ms: int) -> None:
+        """Time goes by on this node."""
+        self.wall.now += ms
+        self.elapsed.now += ms
+
+    def has(self, name: str) -> bool:
+        return self.manager.present().schema(name) is not None
+
+    def close(self) -> None:
+        self.manager.stop()
+        self.store.close()
+        self.database.close()
+
+
+Nodes = Callable[..., Node]
+
+
+@pytest.fixture
+def new_node(tmp_path: Path) -> Iterator[Nodes]:
+    nodes: list[Node] = []
+
+    def make(*, delay: int = DELAY, skew: int = SKEW) -> Node:
+        nodes.append(Node(tmp_path, delay=delay, skew=skew))
+        return nodes[-1]
+
+    yield make
+    for node in nodes:
+        node.close()
+
+
+def carried_out(writer: Node, name: str, *others: Node) -> None:
+    """CREATE SCHEMA, with the time that it takes going by on all nodes."""
+    done = threading.Event()
+
+    def work() -> None:
+        writer.manager.execute(CreateSchema(name=name), author="ann", timeout=60)
+        done.set()
+
+    before = writer.manager.latest_catalog().version
+    thread = threading.Thread(target=work)
+    thread.start()
+    while writer.manager.latest_catalog().version == before:
+        assert not done.wait(0.001)
+    target = round_up(add_milliseconds(writer.manager.latest_catalog().time, SKEW))
+    passed = max(0, milliseconds(target) - writer.wall.now)
+    for node in (writer, *others):
+        node.passes(passed)
+    assert done.wait(60)
+    thread.join()
+
+
+def a_read_right_after_the_call_has_it(new_node: Nodes) -> None:
+    writer, reader = new_node(), new_node()
+    for n in range(6):
+        reader.manager.present()
+        carried_out(writer, f"s{n}", reader)
+        assert reader.has(f"s{n}"), "an old catalog after the call returned"
+        known = reader.manager.known_present()
+        assert known is not None, "memory does not answer right after a look"
+        assert known.schema(f"s{n}") is not None, "an old catalog from memory"
+
+
+def a_reader_whose_clock_lags_by_the_skew_has_it(new_node: Nodes) -> None:
+    writer, reader = new_node(), new_node()
+    writer.passes(1000)
+    reader.passes(1000 - SKEW)
+    for n in range(6):
+        reader.manager.present()
+        carried_out(writer, f"s{n}", reader)
+        assert reader.has(f"s{n}"), "an old catalog for a clock within the skew"
+
+
+def a_reader_that_was_stopped_never_answers_with_an_old_catalog(new_node: Nodes) -> None:
+    writer, reader = new_node(), new_node()
+    for n in range(5):
+        reader.manager.present()  # it may answer from memory now
+        carried_out(writer, f"s{n}")
+        reader.passes(3 * DELAY)  # SIGCONT: all clocks went on meanwhile
+        known = reader.manager.known_present()
+        assert known is None or known.schema(f"s{n}") is not None, "an old catalog after a stop"
+        assert reader.has(f"s{n}"), "an old catalog after a stop"
+
+
+def a_wall_clock_that_is_set_back_does_not_keep_an_old_catalog_alive(new_node: Nodes) -> None:
+    writer, reader = new_node(), new_node()
+    for n in range(5):
+        reader.manager.present()
+        carried_out(writer, f"s{n}")
+        reader.elapsed.now += 3 * DELAY
+        reader.wall.now -= 3_600_000
+        assert reader.manager.known_present() is None, "memory outlives its time"
+
+
+def a_version_that_is_appended_while_a_node_looks_is_not_missed(new_node: Nodes) -> None:
+    writer, reader = new_node(), new_node()
+    state = reader.manager._state
+    real = state.check
+    for n in range(5):
+
+        def check(n: int = n) -> object:
+            carried_out(writer, f"s{n}", reader)
+            return real()
+
+        state.check = check  # type: ignore[method-assign,assignment]  # what this test is for
+        reader.passes(3 * DELAY)
+        try:
+            present = reader.manager.present()
+        finally:
+            state.check = real  # type: ignore[method-assign]  # put back
+        assert present.schema(f"s{n}") is not None, "the look missed a version before it"
+
+
+CHECKS = [
+    a_read_right_after_the_call_has_it,
+    a_reader_whose_clock_lags_by_the_skew_has_it,
+    a_reader_that_was_stopped_never_answers_with_an_old_catalog,
+    a_wall_clock_that_is_set_back_does_not_keep_an_old_catalog_alive,
+    a_version_that_is_appended_while_a_node_looks_is_not_missed,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test(check: Callable[[Nodes], None], new_node: Nodes) -> None:
+    check(new_node)
+
+
+# -- teeth -------------------------------------------------------------------------------------
+
+
+def memory_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """Who has looked once answers from memory for good."""
+    patch.setattr(CatalogManager, "known_present", CatalogManager.latest_catalog)
+
+
+def wall_clock_only(patch: pytest.MonkeyPatch) -> None:
+    """What was learned lasts until the wall clock says so."""
+    real = CatalogManager._look
+
+    def look(self: CatalogManager) -> Timestamp:
+        known = real(self)
+        self._horizon = type(self._horizon)(self._horizon.known, 1 << 60)
+        return known
+
+    patch.setattr(CatalogManager, "_look", look)
+
+
+def apply_before_the_look(patch: pytest.MonkeyPatch) -> None:
+    """The log is applied, and then its time is asked for."""
+    real = CatalogManager._look
+
+    def look(self: CatalogManager) -> Timestamp:
+        self.sync()
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(CatalogManager, "sync", lambda *_: None)
+            return real(self)
+
+    patch.setattr(CatalogManager, "_look", look)
+
+
+def return_before_the_activation(patch: pytest.MonkeyPatch) -> None:
+    """The call returns as soon as its version is in the log."""
+    patch.setattr(CatalogManager, "_await_activation", lambda *_: None)
+
+
+def horizon_of_the_future(patch: pytest.MonkeyPatch) -> None:
+    """The horizon lies two delays ahead."""
+    real = CatalogManager._look
+
+    def look(self: CatalogManager) -> Timestamp:
+        known = real(self)
+        horizon = self._horizon
+        self._horizon = type(horizon)(
+            add_milliseconds(horizon.known, 4 * DELAY), horizon.until + 4 * DELAY
+        )
+        return known
+
+    patch.setattr(CatalogManager, "_look", look)
+
+
+def the_catalog_before_the_active_one(patch: pytest.MonkeyPatch) -> None:
+    """The present is the catalog that was active a moment ago."""
+    real = CatalogManager.known_present
+
+    def known_present(self: CatalogManager) -> Catalog | None:
+        found = real(self)
+        return found and self._history.find(max(found.version - 1, 2))
+
+    patch.setattr(CatalogManager, "known_present", known_present)
+
+
+Fault = Callable[[pytest.MonkeyPatch], None]
+
+FAULTS: list[Fault] = [
+    memory_for_ever,
+    wall_clock_only,
+    apply_before_the_look,
+    return_before_the_activation,
+    horizon_of_the_future,
+    the_catalog_before_the_active_one,
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_the_checks_find(fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+    found = []
+    for number, check in enumerate(CHECKS):
+        nodes: list[Node] = []
+        folder = tmp_path / str(number)
+        folder.mkdir()
+
+        def make(folder: Path = folder, nodes: list[Node] = nodes) -> Node:
+            nodes.append(Node(folder))
+            return nodes[-1]
+
+        try:
+            check(make)
+        except AssertionError as error:
+            found.append(str(error))
+        finally:
+            for node in nodes:
+                node.close()
+    assert found
+
+
+# -- limits ------------------------------------------------------------------------------------
+
+
+def test_a_clock_far_ahead_of_the_store_is_an_error_and_not_an_old_catalog(
+    new_node: Nodes,
+) -> None:
+    node = new_node()
+    node.manager.present()
+
+    def ahead() -> int:
+        return node.wall.now + 3_600_000
+
+    node.clock._wall = ahead
+    node.store._clock = HybridClock(node.wall)  # the store keeps its own time
+    with pytest.raises(NotFresh, match="set the clock"):
+        node.manager.present()
+
+
+def test_many_readers_that_wait_share_one_look(new_node: Nodes) -> None:
+    reader = new_node()
+    reader.manager.present()
+    reader.passes(3 * DELAY)
+    before = reader.store.statistics().checks
+    threads = [threading.Thread(target=reader.manager.present) for _ in range(8)]
+    with reader.manager._applying:
+        for thread in threads:
+            thread.start()
+    for thread in threads:
+        thread.join()
+    assert reader.store.statistics().checks == before + 1
+
+
+def test_elapsed_time_is_in_milliseconds_and_never_goes_back() -> None:
+    first = system_elapsed()
+    assert 0 < first <= system_elapsed()

@@ -1,0 +1,151 @@
+"""Node filters: which nodes they take, which texts are none, and that none fails on a node."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.catalog.node_filter import (
+    MAX_DEPTH,
+    MAX_FILTER_LENGTH,
+    Attributes,
+    compile_node_filter,
+)
+from strandline.errors import InvalidInput
+
+NODE: Attributes = {
+    "region": "eu",
+    "Disk": "ssd",
+    "cores": 8,
+    "memory": "64",
+    "gpu": True,
+    "load": 0.5,
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "  ",
+        "region = 'eu'",
+        "REGION <> 'us'",
+        "disk IN ('nvme', 'ssd')",
+        "disk in('ssd')",
+        "cores >= 8 AND cores < 9",
+        "cores = '8' and memory > 63.5",
+        "cores != 9",
+        "gpu = TRUE",
+        "gpu = 'true'",
+        "load <= 0.5",
+        "NOT region = 'us'",
+        "not (cores < 8 or region = 'us')",
+        "region = 'us' AND cores > 1 OR disk = 'ssd'",
+        "cores > 99 OR region = 'eu' AND disk = 'ssd'",
+        "missing IS NULL",
+        "region IS NOT NULL",
+        "`region` = 'eu'",
+        "NOT missing = 'x'",
+        "disk > 'a'",
+    ],
+)
+def test_a_node_is_taken(text: str) -> None:
+    assert compile_node_filter(text)(NODE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "region = 'us'",
+        "region = 'EU'",
+        "missing = 'x'",
+        "missing <> 'x'",
+        "missing < 1",
+        "missing IN ('x')",
+        "missing IS NOT NULL",
+        "cores > 8",
+        "memory < '9'",
+        "gpu = FALSE",
+        "region = 'eu' AND NOT disk = 'ssd'",
+        "(cores > 99 OR region = 'eu') AND disk = 'hdd'",
+    ],
+)
+def test_a_node_is_not_taken(text: str) -> None:
+    assert not compile_node_filter(text)(NODE)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("region", "position 6: a comparison"),
+        ("region =", "position 8: a text in quotes"),
+        ("region = eu", "position 9: a text in quotes"),
+        ("region = 'eu", "position 8: this cannot be read"),
+        ("= 'eu'", "position 0: the name"),
+        ("and = 1", "position 0: the name"),
+        ("a = 1 b = 2", "position 6: AND, OR"),
+        ("a = 1 AND", "position 9: the name"),
+        ("(a = 1", "position 6: ) was expected"),
+        ("a = 1)", "position 5: AND, OR"),
+        ("a IN ()", "position 6: a text"),
+        ("a IN 1", "position 5: ( was"),
+        ("a IS 1", "position 5: NULL"),
+        ("a = 1x", "this cannot be read"),
+        ("$..*", "position 0: this cannot be read"),
+        ("a = NULL", "position 4: a text"),
+        ("(" * 60 + "a = 1" + ")" * 60, "nested more than 50"),
+        ("NOT " * 60 + "a = 1", "nested more than 50"),
+        ("a = 1 " + " " * MAX_FILTER_LENGTH, "4096 characters"),
+    ],
+)
+def test_what_is_no_filter_is_refused_with_the_place(text: str, says: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        compile_node_filter(text)
+    assert says in caught.value.message
+
+
+def test_quotes_are_doubled_inside() -> None:
+    assert compile_node_filter("`a``b` = 'it''s'")({"a`b": "it's"})
+
+
+def test_a_filter_may_be_as_deep_as_it_says() -> None:
+    assert compile_node_filter("(" * MAX_DEPTH + "a = 1" + ")" * MAX_DEPTH)({"a": 1})
+
+
+VALUES = st.one_of(st.text(max_size=5), st.integers(), st.floats(), st.booleans())
+WORDS = st.sampled_from(
+    [
+        "a",
+        "b",
+        "=",
+        "<",
+        "<>",
+        ">=",
+        "IN",
+        "(",
+        ")",
+        ",",
+        "'x'",
+        "1",
+        "AND",
+        "OR",
+        "NOT",
+        "IS",
+        "NULL",
+        "TRUE",
+        "-2.5",
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(WORDS, max_size=12), st.dictionaries(st.sampled_from("abAB"), VALUES))
+def test_a_filter_is_refused_or_answers_for_every_node(
+    words: list[str], attributes: dict[str, str | int | float | bool]
+) -> None:
+    try:
+        condition = compile_node_filter(" ".join(words))
+    except InvalidInput:
+        return
+    assert condition(attributes) in (True, False)

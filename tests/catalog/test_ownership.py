@@ -1,0 +1,65 @@
+"""Finding what somebody owns, by the records alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.catalog.ownership import OWNED_KINDS, owned_by, owner_of
+from strandline.durable.collections import COLLECTIONS
+from strandline.durable.contents import EMPTY
+from strandline.durable.transaction import Transaction
+from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
+from strandline.model.descriptors import (
+    DatabaseDescriptor,
+    FunctionDescriptor,
+    SchemaDescriptor,
+    SchemaVersion,
+    SystemViewDescriptor,
+    SystemViewKind,
+    TableDescriptor,
+    TableKind,
+    ViewDescriptor,
+    ZoneDescriptor,
+)
+from strandline.model.indexes import IndexDescriptor, IndexKind, IndexStatus
+from strandline.model.privileges import RoleDescriptor
+
+OWNER = "Änne"
+OWNED = [
+    DatabaseDescriptor(1, "n", OWNER),
+    SchemaDescriptor(2, 1, "n", OWNER),
+    TableDescriptor(
+        3, 2, "t", OWNER, TableKind.MANAGED, True, "p", (SchemaVersion(1, ()),), 1, zone_id=8
+    ),
+    ViewDescriptor(4, 2, "v", OWNER, (), "", ""),
+    SystemViewDescriptor(5, 2, "sv", OWNER, (), SystemViewKind.NODE),
+    FunctionDescriptor(6, 2, "n", OWNER, "c"),
+    IndexDescriptor(7, 2, "i", OWNER, 3, IndexKind.HASH, (), IndexStatus.AVAILABLE),
+    ZoneDescriptor(8, "n", OWNER),
+    RoleDescriptor(9, "n", OWNER),
+    ClusterDescriptor(10, "n", OWNER),
+    ClusterReplica(11, 10, "n", OWNER, "small", "local"),
+    IntrospectionIndex(12, 11, "n", OWNER, "http://x"),
+]
+
+
+def test_every_kind_that_has_an_owner_is_looked_through() -> None:
+    with_owner = {one.kind for one in COLLECTIONS.values() if hasattr(one.of, "owner")}
+    assert {one.kind for one in OWNED_KINDS} == with_owner
+    assert {one.of for one in OWNED_KINDS} == {type(one) for one in OWNED}
+
+
+@pytest.mark.parametrize("value", OWNED, ids=lambda value: type(value).__name__)
+def test_the_owner_is_read_out_of_the_record(value: object) -> None:
+    kind = next(one for one in OWNED_KINDS if one.of is type(value))
+    assert owner_of(kind, kind.stored_value(value)) == OWNER
+
+
+def test_owners_are_found_without_regard_to_case() -> None:
+    transaction = Transaction(0, EMPTY)
+    with transaction.entry("create", {}):
+        for value in OWNED:
+            transaction.put(value)
+        transaction.put(ZoneDescriptor(13, "other", "ann"))
+    found = {descriptor for _, descriptor in owned_by(transaction.contents, "äNNE")}
+    assert found == set(OWNED)

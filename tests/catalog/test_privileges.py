@@ -1,0 +1,277 @@
+"""Who may do what: the catalog's answer against a naive one, and faults that this must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+
+from strandline.catalog import Catalog
+from strandline.catalog.commands import (
+    CreateRole,
+    CreateSchema,
+    DropTable,
+    GrantPrivileges,
+    GrantRole,
+    SetConfiguration,
+)
+from strandline.catalog.privileges import Access, check, effective_roles, enforced
+from strandline.errors import PermissionDenied
+from strandline.model.privileges import PUBLIC, ObjectKind, Privilege
+from tests.catalog.privilege_world import (
+    OF_SCHEMAS,
+    OF_TABLES,
+    ROLES,
+    SCHEMAS,
+    TABLES,
+    USERS,
+    Step,
+    World,
+    create_table,
+    difference,
+)
+
+ROLE = st.sampled_from(ROLES)
+GRANTEE = st.sampled_from((*ROLES, "public"))
+OWNER = st.sampled_from(USERS)
+ON_TABLE = st.tuples(st.sampled_from(TABLES), st.sampled_from([p.name for p in OF_TABLES]))
+ON_SCHEMA = st.tuples(st.sampled_from(SCHEMAS), st.sampled_from([p.name for p in OF_SCHEMAS]))
+ON = ON_TABLE | ON_SCHEMA
+
+
+def step(verb: str, *names: st.SearchStrategy[Any]) -> st.SearchStrategy[Step]:
+    return st.tuples(st.just(verb), *names)
+
+
+STEP: st.SearchStrategy[Step] = st.one_of(
+    step("join", ROLE, ROLE),
+    step("join", ROLE, ROLE),
+    step("leave", ROLE, ROLE),
+    st.builds(lambda on, to: ("grant", *on, to), ON, GRANTEE),
+    st.builds(lambda on, to: ("grant", *on, to), ON, GRANTEE),
+    st.builds(lambda on, to: ("revoke", *on, to), ON, GRANTEE),
+    step("drop", ROLE),
+    step("role", ROLE, st.sampled_from(["plain", "alone", "super"])),
+    step(
+        "default",
+        st.just("") | ROLE,
+        st.just("") | st.sampled_from(SCHEMAS),
+        GRANTEE,
+        st.sampled_from([p.name for p in OF_TABLES]),
+    ),
+    step("make", st.sampled_from(TABLES), OWNER),
+)
+
+
+def defaulted(schema: str, to: str, privilege: str, table: str, owner: str) -> list[Step]:
+    """A default privilege, and what it may be for: alone they seldom meet."""
+    return [
+        ("default", "", schema, to, privilege),
+        ("make", table, owner),
+        ("grant", table.partition(".")[0], "USAGE", to),
+    ]
+
+
+STEPS_AT_ONCE = st.one_of(
+    st.lists(STEP, min_size=1, max_size=4),
+    st.builds(
+        defaulted,
+        st.sampled_from(SCHEMAS),
+        GRANTEE,
+        st.sampled_from([p.name for p in OF_TABLES]),
+        st.sampled_from(TABLES),
+        OWNER,
+    ),
+)
+
+
+def begin(kinds: tuple[str, ...], owners: tuple[str, ...], parts: list[list[Step]]) -> list[Step]:
+    """Both schemas and most roles are there from the beginning, or little would happen."""
+    roles = [("role", name, kind) for name, kind in zip(ROLES, kinds, strict=True) if kind]
+    schemas = [("make", name, owner) for name, owner in zip(SCHEMAS, owners, strict=True)]
+    return [*roles, *schemas, *(one for part in parts for one in part)]
+
+
+KIND = st.sampled_from(["plain", "plain", "plain", "alone", "super", ""])
+STEPS: st.SearchStrategy[list[Step]] = st.builds(
+    begin,
+    st.tuples(KIND, KIND, KIND, KIND),
+    st.tuples(OWNER, OWNER),
+    st.lists(STEPS_AT_ONCE, max_size=4),
+)
+
+
+@given(STEPS)
+@settings(deadline=None, max_examples=150)
+def test_the_catalog_allows_what_a_naive_reading_of_the_rules_allows(steps: list[Step]) -> None:
+    assert difference(steps) is None
+
+
+def direct_roles(catalog: Catalog, user: str) -> frozenset[int]:
+    own = catalog.role(user)
+    groups = () if own is None or not own.inherit else (group for group, _ in own.member_of)
+    return frozenset({PUBLIC, *groups, *(() if own is None else (own.id,))})
+
+
+def inheriting_all(catalog: Catalog, user: str) -> frozenset[int]:
+    found, to_follow = {PUBLIC}, [catalog.role(user)]
+    while to_follow:
+        role = to_follow.pop()
+        if role is not None:
+            found.add(role.id)
+            to_follow += [catalog.role_by_id(group) for group, _ in role.member_of]
+    return frozenset(found)
+
+
+PRIVILEGES = "strandline.catalog.privileges"
+COMMANDS = "strandline.catalog.commands"
+FAULTS: dict[str, tuple[str, Callable[..., Any] | property]] = {
+    "memberships are followed one step only": (f"{PRIVILEGES}.effective_roles", direct_roles),
+    "inherit is ignored": (f"{PRIVILEGES}.effective_roles", inheriting_all),
+    "public is forgotten": (
+        f"{PRIVILEGES}.effective_roles",
+        lambda catalog, user: effective_roles(catalog, user) - {PUBLIC},
+    ),
+    "usage of the schema is not asked for": (
+        f"{PRIVILEGES}.Access._require_reach",
+        lambda access, subject: None,
+    ),
+    "roles own nothing for their members": (
+        f"{PRIVILEGES}.Access.names",
+        property(lambda access: frozenset({access.user})),
+    ),
+    "a membership makes a superuser": (
+        f"{PRIVILEGES}.Access._is_superuser",
+        lambda access, user: any(
+            role is not None and role.superuser
+            for role in map(access.catalog.role_by_id, effective_roles(access.catalog, user))
+        ),
+    ),
+    "memberships go round": (f"{COMMANDS}.roles._above", lambda catalog, role: {role.id}),
+    "a role that owns something is dropped": (
+        f"{COMMANDS}.roles._refuse_owner",
+        lambda catalog, role: None,
+    ),
+    "default privileges of one schema are for all": (
+        "strandline.catalog.default_privileges._place",
+        lambda catalog, value: (getattr(catalog.schema("s"), "id", 0), 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_comparison_finds_a_planted_fault(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, planted = FAULTS[fault]
+    monkeypatch.setattr(target, planted)
+    find(
+        STEPS,
+        lambda steps: difference(steps) is not None,
+        settings=settings(max_examples=2000, deadline=None, database=None, phases=[Phase.generate]),
+    )
+
+
+# -- what a person reads ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    for command in (
+        CreateRole(name="bob"),
+        CreateRole(name="root", superuser=True),
+        CreateSchema(name="s", owner="ann"),
+        create_table("s.t", "ann"),
+    ):
+        world.run(command)
+    return world
+
+
+def table(world: World) -> Any:
+    return world.catalog.table("s", "t")
+
+
+def refusal(world: World, user: str, privilege: Privilege = Privilege.SELECT) -> str:
+    with pytest.raises(PermissionDenied) as caught:
+        check(world.catalog, user, privilege, table(world))
+    return caught.value.message
+
+
+def allow(world: World, kind: ObjectKind, name: str, privileges: Privilege, to: str) -> None:
+    world.run(GrantPrivileges(kind=kind, name=name, privileges=privileges, grantee=to))
+
+
+def test_a_refusal_names_who_what_on_what_and_who_can_help(world: World) -> None:
+    assert refusal(world, "bob") == (
+        "user bob lacks USAGE on schema s to reach table s.t; ann or a superuser can grant it"
+    )
+    allow(world, ObjectKind.SCHEMA, "s", Privilege.USAGE, "bob")
+    assert refusal(world, "bob", Privilege.SELECT | Privilege.INSERT) == (
+        "user bob lacks SELECT and INSERT on table s.t; ann or a superuser can grant it"
+    )
+    with pytest.raises(PermissionDenied, match="lacks INSERT or UPDATE on table s"):
+        Access(world.catalog, "bob").require_any(Privilege.INSERT | Privilege.UPDATE, table(world))
+    with pytest.raises(
+        PermissionDenied, match=r"does not own table s\.t, .*; ask ann or a superuser"
+    ):
+        Access(world.catalog, "bob").require_ownership(table(world))
+    with pytest.raises(PermissionDenied, match="CREATE_ZONE on the system; a superuser can"):
+        Access(world.catalog, "bob").require(Privilege.CREATE_ZONE, None)
+
+
+def test_names_are_compared_without_regard_to_case(world: World) -> None:
+    check(world.catalog, "ANN", Privilege.SELECT, table(world))
+    allow(world, ObjectKind.SCHEMA, "s", Privilege.USAGE, "Public")
+    allow(world, ObjectKind.TABLE, "s.t", Privilege.SELECT, "Bob")
+    check(world.catalog, "BOB", Privilege.SELECT, table(world))
+
+
+def test_a_superuser_needs_nothing_and_a_member_of_his_role_is_none(world: World) -> None:
+    check(world.catalog, "root", Privilege.DELETE, table(world))
+    world.run(GrantRole(role="root", member="bob"))
+    assert "bob lacks USAGE" in refusal(world, "bob")
+
+
+@pytest.mark.parametrize("name", ["system", "public", "PUBLIC", ""])
+def test_who_calls_himself_like_the_program_or_everybody_is_nobody_in_particular(
+    world: World, name: str
+) -> None:
+    world.run(CreateSchema(name="x", owner=name))
+    assert not Access(world.catalog, name).owns(world.catalog.schema("x"))  # type: ignore[arg-type]  # it was made
+    assert "lacks USAGE" in refusal(world, name)
+
+
+def test_what_the_program_and_everybody_own_is_there_to_be_used(world: World) -> None:
+    access = Access(world.catalog, "stranger")
+    shared, database = world.catalog.schema("default"), world.catalog.database()
+    assert shared is not None
+    assert database is not None
+    access.require(Privilege.USAGE | Privilege.CREATE, shared)
+    access.require(Privilege.USAGE, database)
+    assert not access.allows(Privilege.CREATE, database)
+    assert not access.owns(shared)
+
+
+def test_without_an_identity_nothing_is_judged(world: World) -> None:
+    check(world.catalog, None, Privilege.DELETE, table(world))
+
+
+@pytest.mark.parametrize(("text", "judged"), [("true", True), ("ON", True), ("off", False)])
+def test_one_parameter_switches_the_judging(world: World, text: str, judged: bool) -> None:
+    world.run(SetConfiguration(name="enforce_privileges", value=text))
+    assert enforced(world.catalog) is judged
+    assert Access(world.catalog, "bob").free is not judged
+
+
+def test_the_past_is_judged_by_the_present(world: World) -> None:
+    then, old = world.catalog, table(world)
+    allow(world, ObjectKind.SCHEMA, "s", Privilege.USAGE, "bob")
+    allow(world, ObjectKind.TABLE, "s.t", Privilege.SELECT, "bob")
+    access = Access(world.catalog, "bob").at(then)
+    access.require(Privilege.SELECT, old)
+    granted = table(world)
+    world.run(DropTable(schema="s", table="t"))
+    Access(world.catalog, "bob").at(then).require(Privilege.SELECT, granted)
+    assert not Access(world.catalog, "bob").at(then).allows(Privilege.SELECT, old)

@@ -1,0 +1,84 @@
+"""Runs the scenarios of ``tests/catalog/scenarios``; their form is told in `scenario`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from strandline.catalog import Catalog, CatalogManager, Command
+from tests.catalog.scenario import Made, Nothing, Refused, Result, Run, Scenario, Step
+
+FOLDER = Path(__file__).parent / "scenarios"
+CASES = range(21, 79)
+
+
+def all_scenarios() -> Iterator[tuple[str, Scenario]]:
+    for path in sorted(FOLDER.glob("[a-z]*.py")):
+        module = importlib.import_module(f"tests.catalog.scenarios.{path.stem}")
+        for scenario in module.SCENARIOS:
+            yield path.stem, scenario
+
+
+ALL = list(all_scenarios())
+
+
+def commands_of(run: Run, catalog: Catalog) -> list[Command]:
+    steps: list[Step] = list(run) if isinstance(run, list | tuple) else [run]  # type: ignore[list-item]  # a single step
+    return [one if hasattr(one, "plan") else one(catalog) for one in steps]
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder in memory where there is one: these are hundreds of stores, each synced to disk."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize(
+    "scenario", [s for _, s in ALL], ids=[f"{module}: {s.name}" for module, s in ALL]
+)
+def test_scenario(manager: CatalogManager, scenario: Scenario) -> None:
+    for step in scenario.setup:
+        batch = commands_of(step, manager.present())
+        done = manager.execute(batch, author="ann")
+        assert any(done.applied), f"a step of the setup did nothing: {batch}"
+    before = manager.present()
+    actions: list[tuple[str, object]] = []
+    match scenario.expect:
+        case Refused(error, says):
+            with pytest.raises(error) as caught:
+                manager.execute(commands_of(scenario.run, before), author="ann")
+            assert type(caught.value) is error
+            assert says in caught.value.message
+            assert manager.latest_catalog() is before
+        case Nothing():
+            done = manager.execute(commands_of(scenario.run, before), author="ann")
+            assert not any(done.applied)
+            assert manager.latest_catalog() is before
+        case Made(verbs, applied):
+            batch = commands_of(scenario.run, before)
+            done = manager.execute(batch, author="ann")
+            assert done.version == before.version + 1
+            assert list(done.applied) == list(applied or [True] * len(batch))
+            actions = [*manager.history(done.version)[0].actions]
+            if verbs is not None:
+                assert [verb for verb, _ in actions] == list(verbs)
+    result = Result(before, manager.present(), actions, manager)
+    assert manager.catalog(before.version) is before
+    for read, wanted in scenario.checks:
+        assert read(result) == wanted
+
+
+def test_every_case_of_the_specification_is_claimed() -> None:
+    claimed = {case for _, scenario in ALL for case in scenario.cases}
+    assert claimed == set(CASES)
+
+
+def test_scenarios_of_a_module_have_names_of_their_own() -> None:
+    told = [(module, scenario.name) for module, scenario in ALL]
+    assert len(told) == len(set(told))

@@ -1,0 +1,340 @@
+"""The catalog's own views: in every catalog, up to date after a start; what their rows say."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from strandline.catalog import Catalog, CatalogManager, Command
+from strandline.catalog.commands import (
+    AddColumns,
+    AlterZone,
+    ColumnDefinition,
+    CommentOn,
+    CreateCluster,
+    CreateFunction,
+    CreateIndex,
+    CreateZone,
+    DropColumns,
+    DropIndex,
+    MakeIndexAvailable,
+    SetConfiguration,
+    StartBuildingIndex,
+)
+from strandline.catalog.planning import Planning
+from strandline.catalog.system_views import (
+    SYSTEM_VIEWS,
+    SystemView,
+    fingerprint,
+    synchronize_system_views,
+)
+from strandline.durable.contents import Contents
+from strandline.model.identifiers import check_name, normalize
+from strandline.model.privileges import ObjectKind
+from strandline.model.types import BIGINT, BOOLEAN, INT, DecimalType, StringType
+from tests.catalog.scenario import SCHEMA, create_table, create_view, index_id
+from tests.catalog.scenarios.system_views import TableInSystem
+
+PYTHON = {BIGINT: int, INT: int, BOOLEAN: bool, StringType(): str}
+
+
+def rows(catalog: Catalog, view: str) -> list[dict[str, object]]:
+    declared = SYSTEM_VIEWS[view]
+    names = [name for name, _ in declared.columns]
+    return [dict(zip(names, row, strict=True)) for row in declared.rows(catalog)]
+
+
+def row(catalog: Catalog, view: str, **wanted: object) -> dict[str, object]:
+    found = [one for one in rows(catalog, view) if one.items() >= wanted.items()]
+    assert len(found) == 1, (view, wanted, found)
+    return found[0]
+
+
+def shown(catalog: Catalog) -> dict[str, str]:
+    """The system views that a catalog holds, with the fingerprints beside them."""
+    held = {}
+    for view in catalog.system_views():
+        entry = catalog.get("system_object_fingerprint", f"system.{view.name}")
+        assert entry.object_id == view.id
+        held[view.name] = entry.fingerprint
+    assert catalog.contents.count("system_object_fingerprint") == len(held)
+    return held
+
+
+def expected(views: dict[str, SystemView]) -> dict[str, str]:
+    return {name: fingerprint(view) for name, view in views.items()}
+
+
+def do(manager: CatalogManager, *commands: Command) -> None:
+    for command in commands:
+        manager.execute(command, author="ann")
+
+
+@pytest.fixture
+def world(manager: CatalogManager) -> CatalogManager:
+    """A catalog with something of most kinds in it."""
+    do(
+        manager,
+        SCHEMA,
+        CreateZone(name="z", replicas=3, storage_profiles=("fast", "cold")),
+        create_table(
+            "s.t",
+            "id int not null",
+            "amount decimal(10,2)",
+            "code varchar(7)",
+            primary_key=("id",),
+            zone="z",
+        ),
+        create_view("s.v"),
+        CreateIndex(schema="s", index="i", table="t", columns=("amount", "code")),
+        CreateFunction(schema="s", name="f", class_name="a.B", resources=(("JAR", "file:/a"),)),
+        CreateCluster(name="c", size="small"),
+        CommentOn(kind=ObjectKind.ZONE, name="z", text="x"),
+        SetConfiguration(name="max_tables", value="7"),
+    )
+    return manager
+
+
+# -- what is declared ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", SYSTEM_VIEWS.values(), ids=list(SYSTEM_VIEWS))
+def test_names_are_lower_case_and_told_once(view: SystemView) -> None:
+    names = [view.name, *(name for name, _ in view.columns)]
+    for name in names:
+        check_name(name, "column")
+        assert name == normalize(name)
+    assert len(set(names[1:])) == len(names[1:])
+    assert view.doc.endswith(".")
+
+
+@pytest.mark.parametrize("view", SYSTEM_VIEWS.values(), ids=list(SYSTEM_VIEWS))
+def test_rows_are_of_the_declared_types(world: CatalogManager, view: SystemView) -> None:
+    for one in view.rows(world.latest_catalog()):
+        for value, (name, data_type) in zip(one, view.columns, strict=True):
+            assert value is None or type(value) is PYTHON[data_type], (name, value)
+
+
+@pytest.mark.parametrize("view", SYSTEM_VIEWS.values(), ids=list(SYSTEM_VIEWS))
+def test_the_empty_catalog_has_rows_that_can_be_read(
+    manager: CatalogManager, view: SystemView
+) -> None:
+    assert len(list(view.rows(manager.catalog(0)))) in (0, 5)
+
+
+def test_a_fingerprint_is_of_the_definition_alone() -> None:
+    view = SYSTEM_VIEWS["tables"]
+    assert fingerprint(replace(view, doc="other", rows=lambda _: iter(()))) == fingerprint(view)
+    others = [
+        replace(view, name="other"),
+        replace(view, columns=view.columns[::-1]),
+        replace(view, columns=((view.columns[0][0], DecimalType()), *view.columns[1:])),
+    ]
+    assert fingerprint(view) not in {fingerprint(other) for other in others}
+
+
+# -- synchronizing ---------------------------------------------------------------------------------
+
+
+def test_a_new_catalog_has_every_view_in_its_first_version(manager: CatalogManager) -> None:
+    assert shown(manager.latest_catalog()) == expected(SYSTEM_VIEWS)
+    assert manager.latest_catalog().version == 2
+
+
+def test_a_start_with_the_same_views_makes_no_version(manager: CatalogManager) -> None:
+    before = manager.latest_catalog()
+    assert not synchronize_system_views(manager)
+    assert manager.latest_catalog() is before
+
+
+def test_what_differs_is_brought_up_to_date_in_one_version(manager: CatalogManager) -> None:
+    new = SystemView("brand_new", (("a", INT),), lambda _: iter(()), "")
+    changed = replace(SYSTEM_VIEWS["zones"], columns=(("zone_id", BIGINT),))
+    views = {**SYSTEM_VIEWS, "zones": changed, "brand_new": new}
+    del views["tables"]
+    before = manager.latest_catalog()
+    assert synchronize_system_views(manager, views=views)
+    after = manager.latest_catalog()
+    assert after.version == before.version + 1
+    assert shown(after) == expected(views)
+    told = {verb: said["system_view"] for verb, said in manager.history(3)[0].actions}
+    assert told == {
+        "replace_system_view": "system.zones",
+        "create_system_view": "system.brand_new",
+        "drop_system_view": "system.tables",
+    }
+    for name, kept in (("zones", False), ("schemas", True)):
+        old, now = before.system_view("system", name), after.system_view("system", name)
+        assert old is not None
+        assert now is not None
+        assert (old.id == now.id) is kept
+    assert not synchronize_system_views(manager, views=views)
+
+
+class WithoutViews:
+    """The catalog as release 0.1.0 made it: nothing in the schema system, nor that schema."""
+
+    def plan(self, planning: Planning) -> None:
+        with planning.entry("alter_schema") as transaction:
+            contents: Contents = transaction.contents
+            for kind in ("system_view", "system_object_fingerprint"):
+                for stored in list(contents.objects(kind)):
+                    transaction.delete(kind, stored.id or stored.name)
+            schema = planning.catalog.schema("system")
+            assert schema is not None
+            transaction.delete("schema", schema.id)
+
+
+def test_a_catalog_of_0_1_0_gets_the_views_in_one_version(manager: CatalogManager) -> None:
+    do(manager, WithoutViews())
+    assert manager.latest_catalog().schema_names() == ["default"]
+    assert synchronize_system_views(manager)
+    assert manager.latest_catalog().version == 4
+    assert manager.latest_catalog().schema_names() == ["default", "system"]
+    assert shown(manager.latest_catalog()) == expected(SYSTEM_VIEWS)
+
+
+def test_a_view_whose_name_a_table_holds_is_left_out(manager: CatalogManager) -> None:
+    do(manager, TableInSystem())
+    mine = SystemView("mine", (("a", INT),), lambda _: iter(()), "")
+    other = replace(mine, name="other")
+    assert synchronize_system_views(manager, views={**SYSTEM_VIEWS, "mine": mine, "other": other})
+    assert shown(manager.latest_catalog()) == expected({**SYSTEM_VIEWS, "other": other})
+    assert not synchronize_system_views(
+        manager, views={**SYSTEM_VIEWS, "mine": mine, "other": other}
+    )
+
+
+def test_of_several_nodes_that_start_at_once_one_makes_the_version(
+    new_manager: Callable[..., CatalogManager],
+) -> None:
+    managers = [new_manager() for _ in range(3)]
+    views = {**SYSTEM_VIEWS, "n": SystemView("n", (("a", INT),), lambda _: iter(()), "")}
+    threads = [
+        threading.Thread(target=synchronize_system_views, args=(one,), kwargs={"views": views})
+        for one in managers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one in managers:
+        assert one.present().version == 3
+        assert shown(one.present()) == expected(views)
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def test_tables_and_their_columns(world: CatalogManager) -> None:
+    catalog = world.latest_catalog()
+    table = catalog.table("s", "t")
+    assert table is not None
+    assert (
+        row(catalog, "tables", table_name="t").items()
+        >= {
+            "schema_name": "s",
+            "table_id": table.id,
+            "table_pk_index_id": table.primary_key_index,
+            "zone_name": "z",
+            "storage_profile": "fast",
+            "table_colocation_columns": "id",
+        }.items()
+    )
+    assert (
+        row(catalog, "table_columns", column_name="id").items()
+        >= {
+            "column_type": "int",
+            "is_nullable_column": False,
+            "column_ordinal": 0,
+            "pk_column_ordinal": 0,
+            "colocation_column_ordinal": 0,
+        }.items()
+    )
+    assert (
+        row(catalog, "table_columns", column_name="amount").items()
+        >= {
+            "column_precision": 10,
+            "column_scale": 2,
+            "column_length": None,
+            "pk_column_ordinal": None,
+        }.items()
+    )
+    assert row(catalog, "table_columns", column_name="code")["column_length"] == 7
+
+
+def test_indexes_and_their_columns(world: CatalogManager) -> None:
+    catalog = world.latest_catalog()
+    assert (
+        row(catalog, "indexes", index_name="i").items()
+        >= {
+            "table_name": "t",
+            "schema_name": "s",
+            "is_unique_index": False,
+            "index_columns": "amount, code",
+            "index_state": "REGISTERED",
+        }.items()
+    )
+    assert row(catalog, "indexes", index_name="t_pk")["index_state"] == "AVAILABLE"
+    assert row(catalog, "index_columns", index_name="i", column_ordinal=1)["column_name"] == "code"
+
+
+def test_a_dropped_column_of_a_stopping_index_has_no_name(world: CatalogManager) -> None:
+    number = index_id(world.latest_catalog(), "s.i")
+    do(
+        world,
+        StartBuildingIndex(index_id=number),
+        MakeIndexAvailable(index_id=number),
+        DropIndex(schema="s", index="i"),
+        DropColumns(schema="s", table="t", names=("code",)),
+        AddColumns(schema="s", table="t", columns=(ColumnDefinition("code", INT),)),
+    )
+    catalog = world.latest_catalog()
+    assert [one["index_name"] for one in rows(catalog, "indexes")] == ["t_pk"]
+    columns = [one for one in rows(catalog, "index_columns") if one["index_id"] == number]
+    assert [one["column_name"] for one in columns] == ["amount", None]
+
+
+def test_system_views_show_themselves(manager: CatalogManager) -> None:
+    catalog = manager.latest_catalog()
+    assert {one["view_name"] for one in rows(catalog, "system_views")} == set(SYSTEM_VIEWS)
+    column = row(catalog, "system_view_columns", view_name="zones", column_name="is_default_zone")
+    view = catalog.system_view("system", "zones")
+    assert view is not None
+    assert column.items() >= {"view_id": view.id, "column_type": "boolean"}.items()
+
+
+def test_zones_and_their_profiles(world: CatalogManager) -> None:
+    catalog = world.latest_catalog()
+    assert row(catalog, "zones", is_default_zone=True)["zone_name"] == "default"
+    assert row(catalog, "zones", zone_name="z")["zone_replicas"] == 3
+    profiles = [one for one in rows(catalog, "zone_storage_profiles") if one["zone_name"] == "z"]
+    assert [(one["storage_profile"], one["is_default_profile"]) for one in profiles] == [
+        ("fast", True),
+        ("cold", False),
+    ]
+    do(world, AlterZone(name="z", storage_profiles=("cold", "fast")))
+    assert row(world.latest_catalog(), "tables", table_name="t")["storage_profile"] == "cold"
+
+
+def test_the_rest_of_the_world(world: CatalogManager) -> None:
+    catalog = world.latest_catalog()
+    assert row(catalog, "views", view_name="v")["view_text"] == "SELECT 1"
+    assert row(catalog, "functions", function_name="f")["resources"] == '[["JAR", "file:/a"]]'
+    assert row(catalog, "clusters", cluster_name="c")["is_managed"] is True
+    assert row(catalog, "cluster_replicas", replica_name="r1")["cluster_name"] == "c"
+    assert row(catalog, "comments", object_kind="zone")["comment"] == "x"
+    assert row(catalog, "databases")["database_name"] == "hive"
+    assert row(catalog, "schemas", schema_name="system")["owner"] == "system"
+    assert (
+        row(catalog, "configuration", name="max_tables").items()
+        >= {
+            "value": "7",
+            "is_default": False,
+            "default_value": "1000000",
+        }.items()
+    )
+    assert row(catalog, "configuration", name="history_retention")["value"] is None

@@ -1,0 +1,607 @@
+"""Undoing versions: what comes back as it was, and what stands in the way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from strandline.catalog import Applied, CatalogManager, Command, initial_catalog
+from strandline.catalog.commands import (
+    AddColumns,
+    AlterColumn,
+    CommentOn,
+    CreateIndex,
+    CreateRole,
+    CreateSchema,
+    CreateZone,
+    DropColumns,
+    DropIndex,
+    DropRole,
+    DropSchema,
+    DropTable,
+    DropView,
+    DropZone,
+    GrantPrivileges,
+    GrantRole,
+    MakeIndexAvailable,
+    RenameColumn,
+    RenameIndex,
+    RenameSchema,
+    RenameTable,
+    RevokeRole,
+    SetConfiguration,
+    SetDefaultZone,
+    SetTableProperties,
+    StartBuildingIndex,
+)
+from strandline.catalog.differences import differences
+from strandline.catalog.undo import HistoryMoved
+from strandline.catalog.undo_reading import read_undo, read_undrop
+from strandline.clock import HybridClock
+from strandline.durable import MetastorageLog, durable_state
+from strandline.errors import (
+    AlreadyExists,
+    Conflict,
+    IllegalChange,
+    InvalidInput,
+    ObjectNotFound,
+    StrandlineError,
+    VersionNotFound,
+)
+from strandline.metastorage import SqliteMetastorage
+from strandline.model.indexes import IndexStatus
+from strandline.model.privileges import ObjectKind, Privilege
+from strandline.model.types import BIGINT
+from strandline.sql import open_sqlite
+from tests.catalog.scenario import (
+    SCHEMA,
+    Made,
+    Scenario,
+    column,
+    create_table,
+    create_view,
+    table_of,
+)
+from tests.catalog.taking_back import undo, undrop, visible
+from tests.catalog.test_scenarios import ALL, commands_of
+
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder in memory where there is one: nothing here is about the disk."""
+    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def manager(manager: CatalogManager) -> CatalogManager:
+    run(manager, SCHEMA)
+    return manager
+
+
+def run(manager: CatalogManager, *commands: Command, author: str = "ann") -> int:
+    """Execute a batch; its version."""
+    return manager.execute(list(commands), author=author).version
+
+
+def refused(manager: CatalogManager, version: int, error: type[StrandlineError]) -> str:
+    """The message with which undoing ``version`` is refused; nothing is changed by it."""
+    before = manager.present()
+    with pytest.raises(error) as caught:
+        undo(manager, version)
+    assert type(caught.value) is error
+    assert manager.present() is before
+    assert caught.value.message.startswith(f"version {version} cannot be undone: ")
+    return caught.value.message
+
+
+# -- every command that there is -------------------------------------------------------------------
+
+NOT_AS_IT_WAS = {
+    "a dropped index that was available stops; it has lost its name, and is still there",
+    "a dropped index that was BUILDING is gone",
+}
+"""An index that was not kept up to date for a while begins anew."""
+
+REASONS = re.compile(
+    r"cannot become NOT NULL|cannot change the type|a step that only goes on"
+    r"|was dropped before, and then removed|the catalog its own views"
+)
+"""Why the version of a scenario may not be undone, though nobody changed anything since."""
+
+
+def made(modules: set[str] | None = None) -> list[Any]:
+    return [
+        pytest.param(
+            scenario,
+            id=f"{module}: {scenario.name}",
+            marks=() if number % 8 == 0 else pytest.mark.soak,
+        )
+        for number, (module, scenario) in enumerate(ALL)
+        if isinstance(scenario.expect, Made)
+    ]
+
+
+@pytest.mark.parametrize("scenario", made())
+def test_undo_gives_the_version_before_and_redo_the_one_after(
+    new_manager: Any, scenario: Scenario
+) -> None:
+    manager: CatalogManager = new_manager()
+    for step in scenario.setup:
+        run(manager, *commands_of(step, manager.present()))
+    before = manager.present()
+    version = run(manager, *commands_of(scenario.run, before))
+    after = manager.present()
+    undone = undo_unless_final(manager, version)
+    if undone is None or scenario.name in NOT_AS_IT_WAS:
+        return
+    assert undone.version == version + 1
+    assert visible(undone.catalog) == visible(before)
+    redone = undo(manager, undone.version)
+    assert visible(redone.catalog) == visible(after)
+
+
+def undo_unless_final(manager: CatalogManager, version: int) -> Applied | None:
+    """What undoing did; None if it was refused for one of `REASONS`, and changed nothing."""
+    before = manager.present()
+    try:
+        return undo(manager, version)
+    except IllegalChange as error:
+        if REASONS.search(error.message) is None:
+            raise
+    assert manager.present() is before
+    return None
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def test_a_restored_table_keeps_its_id_its_columns_and_its_indexes(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t", "k int not null", "v string", primary_key=("k",)))
+    index = CreateIndex(schema="s", index="i", table="t", columns=("v",))
+    run(manager, index)
+    run(manager, CommentOn(kind=ObjectKind.INDEX, name="s.i", text="by value"))
+    before = manager.present()
+    version = run(manager, DropTable(schema="s", table="t"))
+    restored = undo(manager, version).catalog
+    assert table_of(restored, "s.t") == table_of(before, "s.t")
+    assert restored.indexes(table_of(before, "s.t").id) == before.indexes(
+        table_of(before, "s.t").id
+    )
+    assert visible(restored) == visible(before)
+
+
+def test_columns_keep_their_ids_and_no_id_is_given_twice(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t", "a int", "b string"))
+    added = run(manager, AddColumns(schema="s", table="t", columns=(column("c int"),)))
+    after = table_of(undo(manager, added).catalog, "s.t")
+    assert [(c.id, c.name) for c in after.columns] == [(1, "a"), (2, "b")]
+    assert after.next_column_id == 4
+    assert [one.number for one in after.schema_versions] == [1, 2, 3]
+    run(manager, AddColumns(schema="s", table="t", columns=(column("d int"),)))
+    assert table_of(manager.present(), "s.t").column("d").id == 4
+
+
+def test_a_table_that_is_restored_does_not_forget_the_ids_of_columns(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t", "a int"))
+    added = run(manager, AddColumns(schema="s", table="t", columns=(column("b int"),)))
+    undo(manager, added)
+    dropped = run(manager, DropTable(schema="s", table="t"))
+    undo(manager, dropped)
+    run(manager, AddColumns(schema="s", table="t", columns=(column("c int"),)))
+    assert table_of(manager.present(), "s.t").column("c").id == 3
+
+
+def test_a_dropped_column_comes_back_under_its_id_and_nullable(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t", "a int", "b string not null"))
+    dropped = run(manager, DropColumns(schema="s", table="t", names=("b",)))
+    back = table_of(undo(manager, dropped).catalog, "s.t").column("b")
+    assert (back.id, back.nullable) == (2, True)
+
+
+def test_changes_of_columns_are_undone_one_after_the_other(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t", "a int"))
+    before = manager.present()
+    versions = [
+        run(manager, AddColumns(schema="s", table="t", columns=(column(f"{name} int"),)))
+        for name in "bcd"
+    ]
+    for version in reversed(versions):
+        undo(manager, version)
+    assert visible(manager.present()) == visible(before)
+    assert table_of(manager.present(), "s.t").schema_version == 7
+
+
+def test_a_batch_is_undone_as_a_whole_in_one_version(manager: CatalogManager) -> None:
+    run(manager, create_table("s.a"), create_table("s.b"))
+    before = manager.present()
+    swap = [("a", "tmp"), ("b", "a"), ("tmp", "b")]
+    version = run(
+        manager,
+        *(RenameTable(schema="s", table=old, new_name=new) for old, new in swap),
+        create_view("s.v"),
+        DropTable(schema="s", table="a"),
+    )
+    done = undo(manager, version)
+    assert done.version == version + 1
+    assert visible(done.catalog) == visible(before)
+    actions = manager.history(done.version)[0].actions
+    assert [verb for verb, _ in actions] == [
+        "restore_table",
+        "drop_view",
+        "rename_table",
+        "rename_table",
+        "rename_table",
+    ]
+    assert all(arguments["undoes"] == version for _, arguments in actions)
+    assert [(a["table"], a["to"]) for _, a in actions[2:]] == [
+        ("s.b", "s.tmp"),
+        ("s.a", "s.b"),
+        ("s.tmp", "s.a"),
+    ]
+
+
+def test_a_schema_comes_back_with_all_that_was_in_it(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t", "k int not null", primary_key=("k",)), create_view("s.v"))
+    before = manager.present()
+    version = run(manager, DropSchema(name="s", cascade=True))
+    assert visible(undo(manager, version).catalog) == visible(before)
+
+
+def test_what_was_made_and_dropped_in_one_version_leaves_nothing_to_undo(
+    manager: CatalogManager,
+) -> None:
+    version = run(manager, create_table("s.t"), DropTable(schema="s", table="t"))
+    done = undo(manager, version)
+    assert (done.version, done.applied) == (version, (False,))
+
+
+# -- what stands in the way ------------------------------------------------------------------------
+
+
+def test_a_later_change_is_named_with_its_version_and_author(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t"))
+    version = run(manager, SetTableProperties(schema="s", table="t", set=(("a", "1"),)))
+    run(manager, create_table("s.other"))
+    later = run(manager, SetTableProperties(schema="s", table="t", set=(("b", "1"),)), author="bob")
+    message = refused(manager, version, Conflict)
+    assert f"table s.t was altered again in version {later} by bob" in message
+    assert "other" not in message
+    undo(manager, later)
+    undo(manager, version)
+    assert table_of(manager.present(), "s.t").properties == ()
+
+
+def test_what_was_dropped_since_is_named(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t"))
+    version = run(manager, SetTableProperties(schema="s", table="t", set=(("a", "1"),)))
+    dropped = run(manager, DropTable(schema="s", table="t"))
+    message = refused(manager, version, Conflict)
+    assert f"table s.t was dropped in version {dropped} by ann (drop table)" in message
+
+
+def test_a_drop_is_undone_once(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t"))
+    version = run(manager, DropTable(schema="s", table="t"))
+    back = undo(manager, version)
+    assert f"came back in version {back.version}" in refused(manager, version, Conflict)
+    again = run(manager, DropTable(schema="s", table="t"))
+    message = refused(manager, version, Conflict)
+    assert f"came back and was dropped again in version {again}" in message
+
+
+def test_a_name_that_was_taken_meanwhile_is_named(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t"))
+    renamed = run(manager, RenameTable(schema="s", table="t", new_name="u"))
+    run(manager, create_view("s.T"))
+    assert "name of table s.t was taken by view T" in refused(manager, renamed, AlreadyExists)
+    dropped = run(manager, DropTable(schema="s", table="u"))
+    run(manager, create_table("s.u"))
+    assert "name of table s.u was taken by table u" in refused(manager, dropped, AlreadyExists)
+
+
+def test_a_schema_that_is_gone_must_come_back_first(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t"))
+    before = manager.present()
+    table = run(manager, DropTable(schema="s", table="t"))
+    schema = run(manager, DropSchema(name="s"), author="bob")
+    message = refused(manager, table, ObjectNotFound)
+    assert f"schema s, which table t belongs to, was dropped in version {schema} by bob" in message
+    undo(manager, schema)
+    undo(manager, table)
+    assert visible(manager.present()) == visible(before)
+
+
+def test_a_zone_that_is_gone_must_come_back_first(manager: CatalogManager) -> None:
+    run(manager, CreateZone(name="fast"))
+    run(manager, create_table("s.t", zone="fast"))
+    table = run(manager, DropTable(schema="s", table="t"))
+    run(manager, DropZone(name="fast"))
+    assert "zone fast, which table t belongs to" in refused(manager, table, ObjectNotFound)
+
+
+def test_what_was_created_is_dropped_by_the_ordinary_rules(manager: CatalogManager) -> None:
+    schema = run(manager, CreateSchema(name="n"))
+    run(manager, create_table("n.t"))
+    assert "not empty" in refused(manager, schema, IllegalChange)
+    zone = run(manager, CreateZone(name="fast"))
+    run(manager, create_table("s.t", zone="fast"))
+    assert "table s.t is in it" in refused(manager, zone, IllegalChange)
+    role = run(manager, CreateRole(name="bob"))
+    run(manager, create_table("s.u", owner="bob"))
+    assert "role bob owns table u" in refused(manager, role, IllegalChange)
+
+
+def test_an_added_column_that_an_index_is_on_stays(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t"))
+    version = run(manager, AddColumns(schema="s", table="t", columns=(column("c int"),)))
+    run(manager, CreateIndex(schema="s", index="i", table="t", columns=("c",)))
+    assert "index(es) i" in refused(manager, version, IllegalChange)
+
+
+def test_an_index_on_a_column_that_is_gone_does_not_come_back(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t"))
+    run(manager, CreateIndex(schema="s", index="i", table="t", columns=("b",)))
+    version = run(manager, DropIndex(schema="s", index="i"))
+    run(manager, DropColumns(schema="s", table="t", names=("b",)))
+    assert "a column of t that was dropped" in refused(manager, version, IllegalChange)
+
+
+def test_a_wider_type_stays(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t"))
+    version = run(manager, AlterColumn(schema="s", table="t", column="a", type=BIGINT))
+    assert "column 'a' of t cannot go back" in refused(manager, version, IllegalChange)
+
+
+def test_steps_of_an_index_only_go_on_and_a_stopped_one_begins_anew(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t"))
+    run(manager, CreateIndex(schema="s", index="i", table="t", columns=("b",)))
+    (index,) = manager.present().indexes(table_of(manager.present(), "s.t").id)
+    started = run(manager, StartBuildingIndex(index_id=index.id))
+    assert "a step that only goes on" in refused(manager, started, IllegalChange)
+    run(manager, MakeIndexAvailable(index_id=index.id))
+    stopped = run(manager, DropIndex(schema="s", index="i"))
+    back = undo(manager, stopped).catalog.alive_index("s", "i")
+    assert back is not None
+    assert (back.id, back.status) == (index.id, IndexStatus.REGISTERED)
+
+
+def test_a_configuration_parameter_goes_back_by_its_own_rules(manager: CatalogManager) -> None:
+    first = run(manager, SetConfiguration(name="max_tables", value="5"))
+    second = run(manager, SetConfiguration(name="max_tables", value="7"))
+    assert undo(manager, second).catalog.configuration("max_tables") == "5"
+    assert undo(manager, first).catalog.configuration("max_tables") is None
+
+
+def test_the_default_zone_goes_back_unless_it_is_gone(manager: CatalogManager) -> None:
+    run(manager, CreateZone(name="a"))
+    run(manager, CreateZone(name="b"))
+    run(manager, SetDefaultZone(name="a"))
+    version = run(manager, SetDefaultZone(name="b"))
+    dropped = run(manager, DropZone(name="a"))
+    assert "that was the default one" in refused(manager, version, ObjectNotFound)
+    undo(manager, dropped)
+    zone = undo(manager, version).catalog.default_zone()
+    assert zone is not None
+    assert zone.name == "a"
+
+
+def test_a_membership_does_not_close_a_circle(manager: CatalogManager) -> None:
+    run(manager, CreateRole(name="a"), CreateRole(name="b"))
+    run(manager, GrantRole(role="a", member="b"))
+    version = run(manager, RevokeRole(role="a", member="b"))
+    run(manager, GrantRole(role="b", member="a"))
+    assert "a member of itself" in refused(manager, version, IllegalChange)
+
+
+def test_a_dropped_role_has_its_grants_again(manager: CatalogManager) -> None:
+    run(manager, CreateRole(name="bob"), create_table("s.t"))
+    grant = GrantPrivileges(
+        kind=ObjectKind.TABLE, name="s.t", privileges=Privilege.SELECT, grantee="bob"
+    )
+    run(manager, grant)
+    system = GrantPrivileges(
+        kind=ObjectKind.SYSTEM, privileges=Privilege.CREATE_ROLE, grantee="bob"
+    )
+    run(manager, system)
+    before = manager.present()
+    version = run(manager, DropRole(name="bob"))
+    assert visible(undo(manager, version).catalog) == visible(before)
+
+
+def test_the_first_versions_cannot_be_undone(manager: CatalogManager) -> None:
+    assert "only kept the catalog's own books" in refused(manager, 1, IllegalChange)
+    assert "the one that made the catalog" in refused(manager, 2, IllegalChange)
+
+
+def test_a_trimmed_version_says_so(manager: CatalogManager) -> None:
+    version = run(manager, create_table("s.t"))
+    dropped = run(manager, DropTable(schema="s", table="t"))
+    last = run(manager, create_table("s.u"))
+    manager.compact(last)
+    for one in (version, dropped, last):
+        message = refused(manager, one, VersionNotFound)
+        assert f"it was trimmed; the earliest version is {last}" in message
+    message = refused(manager, last + 1, VersionNotFound)
+    assert f"does not exist; the latest is {last}" in message
+    with pytest.raises(VersionNotFound, match=f"version {dropped}, in which ann dropped it, was"):
+        undrop(manager, "s.t")
+
+
+def test_a_table_that_came_back_while_the_history_was_read_is_noticed(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t"))
+    version = run(manager, DropTable(schema="s", table="t"))
+    read = read_undo(manager, version)
+    undo(manager, version)
+    run(manager, AddColumns(schema="s", table="t", columns=(column("c int"),)))
+    run(manager, DropTable(schema="s", table="t"))
+    with pytest.raises(HistoryMoved):
+        manager.execute(read, author="ann")
+
+
+def test_a_change_that_came_while_the_history_was_read_is_noticed(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t"))
+    version = run(manager, SetTableProperties(schema="s", table="t", set=(("a", "1"),)))
+    read = read_undo(manager, version)
+    run(manager, SetTableProperties(schema="s", table="t", set=(("a", "2"),)))
+    with pytest.raises(Conflict, match=r"table s\.t was changed since"):
+        manager.execute(read, author="ann")
+
+
+# -- undrop ----------------------------------------------------------------------------------------
+
+
+def test_undrop_finds_the_last_table_of_that_name(manager: CatalogManager) -> None:
+    ids = []
+    for text in ("a int", "b int"):
+        run(manager, create_table("s.t", text))
+        ids.append(table_of(manager.present(), "s.t").id)
+        run(manager, DropTable(schema="s", table="t"), create_view("s.v"))
+        run(manager, DropView(schema="s", view="v"))
+    assert table_of(undrop(manager, "S.T").catalog, "s.t").id == ids[1]
+    with pytest.raises(AlreadyExists, match="that name is taken"):
+        undrop(manager, "s.t")
+    run(manager, RenameTable(schema="s", table="t", new_name="second"))
+    assert table_of(undrop(manager, "s.t").catalog, "s.t").id == ids[0]
+    with pytest.raises(AlreadyExists):
+        undrop(manager, "s.t")
+    assert undrop(manager, "s.v", kind="view").catalog.view("s", "v") is not None
+
+
+def test_undrop_restores_its_object_and_leaves_the_rest_of_the_version(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t", "k int not null", primary_key=("k",)), create_table("s.u"))
+    before = manager.present()
+    run(
+        manager,
+        DropTable(schema="s", table="t"),
+        DropTable(schema="s", table="u"),
+        create_view("s.v"),
+    )
+    after = undrop(manager, "s.t").catalog
+    assert table_of(after, "s.t") == table_of(before, "s.t")
+    assert [one.name for one in after.indexes(table_of(after, "s.t").id)] == ["t_pk"]
+    assert after.relation_names("s") == ["t", "v"]
+
+
+def test_undrop_knows_a_schema_by_the_name_that_it_had_and_that_it_has(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t"), create_table("s.u"))
+    run(manager, DropTable(schema="s", table="t"), DropTable(schema="s", table="u"))
+    run(manager, RenameSchema(name="s", new_name="now"))
+    assert undrop(manager, "s.t").catalog.table("now", "t") is not None
+    assert undrop(manager, "now.u").catalog.table("now", "u") is not None
+
+
+def test_undrop_refuses_what_was_never_dropped(manager: CatalogManager) -> None:
+    with pytest.raises(ObjectNotFound, match="no version from 1 on dropped a table of that name"):
+        undrop(manager, "s.nothing")
+    with pytest.raises(InvalidInput, match="table, view, function can"):
+        read_undrop(manager, "zone", "s.t")
+
+
+# -- any sequence ----------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["a", "b", "c"])
+COLUMNS = st.sampled_from(["x", "y", "z"])
+KEYED = {"primary_key": ("k",)}
+COMMANDS: st.SearchStrategy[Command] = st.one_of(
+    st.builds(lambda n: create_table(f"s.{n}", "k int not null", "x int", **KEYED), NAMES),
+    st.builds(lambda n: create_view(f"s.{n}"), NAMES),
+    st.builds(lambda n: DropTable(schema="s", table=n), NAMES),
+    st.builds(lambda n, m: RenameTable(schema="s", table=n, new_name=m), NAMES, NAMES),
+    st.builds(
+        lambda n, c: AddColumns(schema="s", table=n, columns=(column(f"{c} int"),)), NAMES, COLUMNS
+    ),
+    st.builds(lambda n, c: DropColumns(schema="s", table=n, names=(c,)), NAMES, COLUMNS),
+    st.builds(
+        lambda n, c, d: RenameColumn(schema="s", table=n, column=c, new_name=d),
+        NAMES,
+        COLUMNS,
+        COLUMNS,
+    ),
+    st.builds(
+        lambda n, k: SetTableProperties(schema="s", table=n, set=((k, "1"),)), NAMES, COLUMNS
+    ),
+    st.builds(
+        lambda n, c: CreateIndex(schema="s", index=f"i{c}", table=n, columns=(c,)), NAMES, COLUMNS
+    ),
+    st.builds(lambda c: DropIndex(schema="s", index=f"i{c}"), COLUMNS),
+    st.builds(
+        lambda c, d: RenameIndex(schema="s", index=f"i{c}", new_name=f"i{d}"), COLUMNS, COLUMNS
+    ),
+    st.just(DropSchema(name="s", cascade=True)),
+    st.just(SCHEMA),
+    st.just(RenameSchema(name="s", new_name="r")),
+    st.just(RenameSchema(name="r", new_name="s")),
+)
+
+
+@settings(
+    max_examples=120,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+@given(st.lists(st.lists(COMMANDS, min_size=1, max_size=3), min_size=3, max_size=14), st.data())
+def test_the_last_version_can_be_undone_whatever_it_was(
+    batches: list[list[Command]], data: st.DataObject
+) -> None:
+    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        database = open_sqlite(Path(folder) / "s.db")
+        clock = HybridClock()
+        log = MetastorageLog(SqliteMetastorage(database, clock))
+        state = durable_state(log).open(
+            member="m",
+            initialize=initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/w"),
+            raise_fence=lambda *_: None,
+        )
+        manager = CatalogManager(state, clock)
+        manager.sync()
+        run(manager, SCHEMA)
+        try:
+            for batch in batches:
+                _check_undo_of(manager, batch, keep_undone=data.draw(st.booleans()))
+        finally:
+            manager.stop()
+            database.close()
+
+
+def _check_undo_of(manager: CatalogManager, batch: list[Command], *, keep_undone: bool) -> None:
+    before = manager.present()
+    try:
+        done = manager.execute(batch, author="ann")
+    except StrandlineError:
+        assert manager.present() is before
+        return
+    if not any(done.applied):
+        return
+    undone = undo(manager, done.version).catalog
+    assert visible(undone) == visible(before)
+    for one in differences(before, undone):
+        assert {field.field for field in one.fields} <= {"schema_version", "next_column_id"}
+    for table in before.tables():
+        now = undone.table_by_id(table.id)
+        assert now is not None
+        assert now.next_column_id >= table.next_column_id
+        assert now.schema_versions[: len(table.schema_versions)] == table.schema_versions
+    if not keep_undone:
+        redone = undo(manager, undone.version).catalog
+        assert visible(redone) == visible(done.catalog)
