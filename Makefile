@@ -7,7 +7,7 @@
 
 .POSIX:
 .SILENT:
-.PHONY: help setup demo test lint bench soak clean
+.PHONY: help setup servers demo test lint bench soak clean
 
 BIN = .venv/bin
 
@@ -18,15 +18,20 @@ help:
 	echo 'make bench   runs the benchmarks; ONLY=group,group chooses among them'
 	echo 'make soak    runs the long tests'
 	echo 'make setup   sets up: .venv, and Java where it is missing'
+	echo 'make servers sets up what the tests start: PostgreSQL and etcd, where they are missing'
 	echo 'make clean   removes what the commands made, except .venv'
 
 setup:
 	PYTHON='$(PYTHON)' scripts/setup
 
+servers:
+	scripts/setup postgresql etcd-server
+
 demo: setup
 	$(BIN)/strandline demo $(ARGS)
 
-test: lint
+test: lint servers
+	$(BIN)/python -m tests.spark_classes
 	echo 'pytest: the tests'
 	$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not soak' tests $(ARGS)
 
@@ -40,10 +45,10 @@ lint: setup
 	echo 'import-linter: layers'
 	$(BIN)/lint-imports --no-logo
 
-bench: setup
+bench: setup servers
 	$(BIN)/python -m bench --only '$(ONLY)'
 
-soak: setup
+soak: setup servers
 	echo 'pytest: the long tests'
 	$(BIN)/python -m pytest -q -m soak tests $(ARGS)
 

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from strandline.catalog import CatalogManager, initial_catalog
 from strandline.clock import HybridClock
 from strandline.durable import DurableCatalogState, MetastorageLog, OpenableState, durable_state
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqliteMetastorage
-from strandline.sql import Database, open_engine, sqlite_url
+from strandline.sql import SqliteDatabase, open_sqlite
+from tests import spark_classes
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Every Spark that a test starts shares the archived classes; workers inherit that."""
+    if not hasattr(config, "workerinput"):
+        spark_classes.use(os.environ)
+
+
+class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """The tests of a file run in one process, and files that can share a Spark are in one too."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(nodeid.partition("::")[0])
+        if file.parent == Path("tests/spark") or file.match("hive/test_spark_*.py"):
+            return str(file.parent)
+        return str(file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesTogether:
+    return FilesTogether(config, log)
 
 
 class ManualWall:
@@ -30,7 +55,7 @@ class ManualWall:
 class Member:
     """One process's view of a store: everything up to the log, opened on the shared file."""
 
-    database: Database
+    database: SqliteDatabase
     store: SqliteMetastorage
     clock: HybridClock
     log: MetastorageLog
@@ -66,7 +91,7 @@ def new_member(tmp_path: Path, wall: ManualWall) -> Iterator[Callable[[], Member
     opened: list[Member] = []
 
     def make() -> Member:
-        database = open_engine(sqlite_url(tmp_path / "strandline.db"))
+        database = open_sqlite(tmp_path / "strandline.db")
         clock = HybridClock(wall)
         store = SqliteMetastorage(database, clock)
         log = MetastorageLog(store, get_on=store.get_on)
@@ -85,7 +110,9 @@ def member(new_member: Callable[[], Member]) -> Member:
 
 
 @pytest.fixture
-def new_manager(new_member: Callable[[], Member]) -> Iterator[Callable[..., CatalogManager]]:
+def new_manager(
+    new_member: Callable[[], Member], wall: ManualWall
+) -> Iterator[Callable[..., CatalogManager]]:
     """Makes catalog managers on one store: the first opens it, the others join."""
     running: list[CatalogManager] = []
 
@@ -96,7 +123,7 @@ def new_manager(new_member: Callable[[], Member]) -> Iterator[Callable[..., Cata
             if one.openable().is_initialized()
             else one.open(delay_ms=delay_ms, skew_ms=skew_ms)
         )
-        running.append(CatalogManager(state, one.clock))
+        running.append(CatalogManager(state, one.clock, elapsed=wall))
         return running[-1]
 
     yield make

@@ -12,7 +12,10 @@ the exit status of a process.
     │   ├── InvalidName
     │   ├── InvalidType            a data type that does not parse
     │   ├── IllegalChange          a change of schema or object that would lose data or break a rule
+    │   │   └── IndexStatusConflict    an index is not in the status that the change starts from
+    │   ├── LimitExceeded          more than a configured limit allows
     │   └── UnsupportedOperation   right in itself, but not for this object or this client
+    ├── PermissionDenied           who asks lacks a privilege; the message names it
     ├── NotFound
     │   ├── ObjectNotFound         a schema, table, view, column, partition, …
     │   ├── VersionNotFound        a catalog version or a time outside the readable history
@@ -68,8 +71,20 @@ class IllegalChange(InvalidInput):
     code = "illegal_change"
 
 
+class IndexStatusConflict(IllegalChange):
+    code = "index_status"
+
+
+class LimitExceeded(InvalidInput):
+    code = "limit_exceeded"
+
+
 class UnsupportedOperation(InvalidInput):
     code = "unsupported_operation"
+
+
+class PermissionDenied(StrandlineError):
+    code = "permission_denied"
 
 
 class NotFound(StrandlineError):
@@ -174,6 +189,7 @@ SURFACES: dict[type[StrandlineError], Surface] = {
     InvalidInput: Surface("InvalidObjectException", 400, 64),
     IllegalChange: Surface("InvalidOperationException", 400, 64),
     UnsupportedOperation: Surface("InvalidOperationException", 400, 64),
+    PermissionDenied: Surface("MetaException", 403, 77),
     NotFound: Surface("NoSuchObjectException", 404, 66),
     TransactionNotFound: Surface("NoSuchTxnException", 404, 66),
     AlreadyExists: Surface("AlreadyExistsException", 409, 73),

@@ -229,3 +229,13 @@ def test_an_unknown_group_imports_nothing(bench: Bench) -> None:
     bench.group("wire", "raise ImportError('planted')")
     with pytest.raises(UnknownGroup):
         bench.registry.load(bench.package, only={"wier"})
+
+
+def test_every_group_of_the_project_declares_benchmarks_of_its_own() -> None:
+    code = "import bench, bench.registry as r; print(len(r.DECLARED.load(bench)))"
+    root = Path(__file__).parents[2]
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) >= 3

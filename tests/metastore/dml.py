@@ -14,7 +14,7 @@ from strandline.metastore.store.notifications import Notification, NotificationL
 from strandline.metastore.store.object_store import ObjectStore, ProjectsDdl, SqlObjectStore
 from strandline.metastore.store.rows import DataFileRow, NewRow, Row, RowKind, new_file
 from strandline.metastore.store.transaction_events import TransactionEvents
-from strandline.sql import open_engine, sqlite_url
+from strandline.sql import open_sqlite
 from strandline.transactions import Transactions
 from tests.transactions.catalogs import Catalogs, Table
 
@@ -30,7 +30,7 @@ class Dml:
         self.wall_ms = START_MS
         self.fenced = False
         self.path = path
-        self.database = open_engine(sqlite_url(path))
+        self.database = open_sqlite(path)
         self.clock = HybridClock(lambda: self.wall_ms)
         self.catalogs = Catalogs()
         names = ("flights", "cancellations", "weather")

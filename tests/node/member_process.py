@@ -24,7 +24,9 @@ def main(folder: str, stale: str = "") -> None:
             node.catalogs.stop()
             node.catalogs.present = node.catalogs.latest_catalog  # type: ignore[method-assign]
         words: dict[str, Callable[..., Any]] = {
-            "schemas": lambda: node.catalogs.present().schema_names(),
+            "schemas": lambda: [
+                one for one in node.catalogs.present().schema_names() if one != "system"
+            ],
             "create": lambda name: session.execute(CreateSchema(name=name)).version,
             "version": lambda: node.catalogs.present().version,
         }

@@ -283,7 +283,7 @@ def test_nodes_that_create_one_store_at_the_same_moment_all_work(folder: Path) -
         for number, node in enumerate(nodes):
             node.session(user="ann").execute(CreateSchema(name=f"s{number}"))
             assert node.session(user="ann").begin().txn_id > 0
-        assert {len(node.catalogs.present().schema_names()) for node in nodes} == {5}
+        assert {len(node.catalogs.present().schema_names()) for node in nodes} == {6}
     finally:
         for node in nodes:
             node.close()

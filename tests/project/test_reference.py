@@ -19,11 +19,11 @@ from strandline.cli.log import command as log
 from strandline.cli.serve import command as serve
 from strandline.config import Settings
 from strandline.errors import StrandlineError
-from strandline.metastorage import sqlite_tables
+from strandline.metastorage import sql_tables
 from strandline.metastorage.store import MAX_VALUE_BYTES
 from strandline.metastore.hive import java_regex, notification_methods
 from strandline.metastore.hive.registry import METHODS
-from strandline.metastore.session import http_app
+from strandline.metastore.session import credentials, http_app
 from strandline.metastore.session.calls import CALLS
 from strandline.metastore.session.json_forms import snake_case
 from strandline.metastore.store import tables as metastore_tables
@@ -128,7 +128,7 @@ def test_every_table_of_the_database_is_listed() -> None:
     }
     parts = [
         (ground.GROUND_PART, ground.GROUND),
-        (sqlite_tables.PART, sqlite_tables.METADATA),
+        (sql_tables.PART, sql_tables.METADATA),
         (transaction_tables.PART, transaction_tables.METADATA),
         (metastore_tables.PART, metastore_tables.METADATA),
     ]
@@ -166,7 +166,7 @@ LIMITS = {
     "bytes of a value in the catalog's store, so of one update or snapshot": MAX_VALUE_BYTES,
     "bytes of an HTTP request": http_app.MAX_BODY_BYTES,
     "HTTP requests that a node answers at once, waiting ones included": http_app.MAX_REQUESTS,
-    "characters of a user's name over HTTP": http_app.MAX_USER_LENGTH,
+    "characters of a user's name over HTTP": credentials.MAX_USER_LENGTH,
     "bytes of a Thrift message": MAX_MESSAGE_BYTES,
     "values in the containers of one Thrift message": scanner.MAX_ELEMENTS,
     "Thrift connections of a node": ServerSettings().max_connections,

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from strandline.clock import HybridClock
 from strandline.errors import Fenced
-from strandline.sql import open_engine, sqlite_url
+from strandline.sql import open_sqlite
 from strandline.transactions import TransactionListener, Transactions
 from tests.transactions.catalogs import Catalogs, Table
 
@@ -24,7 +24,7 @@ class Store:
         self.wall_ms = START_MS
         self.fenced = False
         self.path = path
-        self.database = open_engine(sqlite_url(path))
+        self.database = open_sqlite(path)
         self.clock = HybridClock(lambda: self.wall_ms)
         self.catalogs = Catalogs()
         self.catalogs.publish(Table(FLIGHTS, "flights"), Table(CANCELLATIONS, "cancellations"))

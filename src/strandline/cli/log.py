@@ -8,44 +8,46 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from strandline.catalog import VersionInfo, read_history
+from strandline.catalog import VersionInfo
 from strandline.cli.console import new_console
-from strandline.clock import HybridClock, format_timestamp
-from strandline.durable import Arguments, MetastorageLog, durable_state
-from strandline.errors import NotFound
-from strandline.metastorage import SqliteMetastorage
-from strandline.node import DATABASE_FILE
-from strandline.sql import open_engine, sqlite_url
+from strandline.cli.stores import FOLDER, OUTPUT, history_of_folder
+from strandline.clock import format_timestamp
+from strandline.durable import Arguments
+
+_SUBJECTS = (
+    "table",
+    "view",
+    "index",
+    "function",
+    "schema",
+    "database",
+    "zone",
+    "role",
+    "cluster",
+    "replica",
+    "system_view",
+    "name",
+)
+"""Arguments that name what an action was done to, the likeliest first."""
+
+_NOT_SHOWN = ("id", "location")
 
 
 def describe(verb: str, arguments: Arguments) -> str:
     """One action in words: the verb, what it was done to, and the rest of its arguments."""
-    subjects = ("schema", "table", "view", "database")
-    subject = next((str(arguments[name]) for name in subjects if name in arguments), "")
+    named = [key for key in _SUBJECTS if key in arguments]
+    subject = next((key for key in named if key in verb), named[0] if named else "")
     rest = {
         name: value
         for name, value in arguments.items()
-        if name not in (*subjects, "id", "location") and value not in ([], None)
+        if name not in (subject, *_NOT_SHOWN) and value not in ([], None)
     }
     shown = ", ".join(
-        f"{name}: {', '.join(value) if isinstance(value, list) else value}"
+        f"{name.replace('_', ' ')}: {', '.join(value) if isinstance(value, list) else value}"
         for name, value in sorted(rest.items())
     )
-    return f"{verb.replace('_', ' ')} {subject}".strip() + (f" ({shown})" if shown else "")
-
-
-def history_of_folder(folder: Path) -> list[VersionInfo]:
-    """The history of the store in ``folder``, without joining it. `NotFound` if there is none."""
-    file = folder / DATABASE_FILE
-    if not file.exists():
-        raise NotFound(f"there is no store in {folder}; `strandline serve {folder}` creates one")
-    database = open_engine(sqlite_url(file.absolute()))
-    try:
-        log = MetastorageLog(SqliteMetastorage(database, HybridClock()))
-        durable_state(log).open_read_only()
-        return read_history(log)
-    finally:
-        database.close()
+    said = f"{verb.replace('_', ' ')} {arguments.get(subject, '')}".strip()
+    return f"{said} ({shown})" if shown else said
 
 
 def as_json(info: VersionInfo) -> dict[str, object]:
@@ -71,14 +73,8 @@ def table_of(infos: list[VersionInfo]) -> Table:
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option(
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="json: one object a line.",
-)
+@FOLDER
+@OUTPUT
 @click.option("-n", "--last", type=click.IntRange(min=1), help="Only the last N versions.")
 def command(folder: Path, *, output: str, last: int | None) -> None:
     """Show who changed what and when in the store in FOLDER, version by version.

@@ -18,6 +18,9 @@ from strandline.errors import StrandlineError, surface_of
 COMMANDS = {
     "serve": "strandline.cli.serve",
     "log": "strandline.cli.log",
+    "diff": "strandline.cli.diff",
+    "undo": "strandline.cli.undo",
+    "undrop": "strandline.cli.undrop",
     "demo": "strandline.cli.demo",
 }
 """Every command, and the module whose ``command`` it is."""

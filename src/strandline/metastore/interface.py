@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.catalog import Command, VersionInfo
+from strandline.catalog.differences import Difference
 from strandline.clock import Timestamp
 from strandline.errors import InvalidInput
 from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
@@ -124,6 +125,25 @@ class Session(ABC):
     @abstractmethod
     def compact(self, version: int) -> bool:
         """Trim the catalog's history below ``version``; False if it was trimmed there already."""
+
+    @abstractmethod
+    def differences(self, old: AsOf, new: AsOf = PRESENT) -> tuple[Difference, ...]:
+        """What differs between two points in history, by object and field. `VersionNotFound`."""
+
+    @abstractmethod
+    def undo(self, version: int, *, timeout: float = 30.0) -> Executed:
+        """Take back what ``version`` did, in a new version, if nothing that it did was changed.
+
+        Raises `Conflict` naming what stands in the way, `AlreadyExists` for a name that was taken,
+        `ObjectNotFound`, `IllegalChange`, `VersionNotFound`; then nothing was changed.
+        """
+
+    @abstractmethod
+    def undrop(self, name: str, *, kind: str = "table", timeout: float = 30.0) -> Executed:
+        """Bring back the table (or view, or function) ``schema.name`` that was dropped last.
+
+        With its id, its rows and the indexes that went with it. Raises what `undo` raises.
+        """
 
     # -- snapshots -----------------------------------------------------------------------------
 

@@ -14,17 +14,24 @@ the two clocks (catalog versions and write ids) always stand at the same place:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, count
 from urllib.parse import quote
 
-from strandline.catalog import Applied, Catalog, CatalogManager, Command
+from strandline.catalog import DEFAULT_DATABASE, Applied, Catalog, CatalogManager, Command
 from strandline.catalog.commands import DEFAULT_SCHEMA
+from strandline.catalog.differences import Difference, differences
+from strandline.catalog.privileges import Access
+from strandline.catalog.undo import HistoryMoved, Undo
+from strandline.catalog.undo_reading import read_undo, read_undrop
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import Conflict, ObjectNotFound, VersionNotFound
 from strandline.metastore.interface import PRESENT, AsOf, ResolvedTable, Snapshot
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.projection import Projector
+from strandline.metastore.undo_places import places_of_undo
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
 from strandline.model.identifiers import QualifiedName
 from strandline.transactions import Transactions
@@ -57,12 +64,78 @@ class Metastore:
         self.warehouse = warehouse.rstrip("/")
 
     def execute(
-        self, commands: Command | Sequence[Command], *, author: str, timeout: float = 30.0
+        self,
+        commands: Command | Sequence[Command],
+        *,
+        author: str,
+        identity: str | None = None,
+        timeout: float = 30.0,
     ) -> Applied:
-        """Carry out DDL; when it returns, its folders and notification events are there too."""
-        applied = self.catalogs.execute(commands, author=author, timeout=timeout)
+        """Carry out DDL; when it returns, its folders and notification events are there too.
+
+        ``identity`` is whose privileges it is judged by; None is the program itself.
+        """
+        applied = self.catalogs.execute(commands, author=author, identity=identity, timeout=timeout)
         self.projector.project_up_to(applied.version)
         return applied
+
+    def undo(
+        self, version: int, *, author: str, identity: str | None = None, timeout: float = 30.0
+    ) -> Applied:
+        """Take back what ``version`` did, in a new version (`strandline.catalog.undo`).
+
+        Raises `VersionNotFound` where it does not exist or was trimmed, `ObjectNotFound` where the
+        files of a table that it dropped are gone, and what `Undo` raises.
+        """
+        return self._take_back(
+            lambda: read_undo(self.catalogs, version),
+            author=author,
+            identity=identity,
+            timeout=timeout,
+        )
+
+    def undrop(
+        self,
+        name: str,
+        *,
+        kind: str = "table",
+        author: str,
+        identity: str | None = None,
+        timeout: float = 30.0,
+    ) -> Applied:
+        """Bring the table (or view, or function) ``schema.name`` back that was dropped last.
+
+        With its id, its rows or files, and the indexes that were dropped with it. Raises
+        `AlreadyExists`, `ObjectNotFound` where none was dropped, and what `undo` raises.
+        """
+        return self._take_back(
+            lambda: read_undrop(self.catalogs, kind, name),
+            author=author,
+            identity=identity,
+            timeout=timeout,
+        )
+
+    def _take_back(
+        self, read: Callable[[], Undo], *, author: str, identity: str | None, timeout: float
+    ) -> Applied:
+        deadline = time.monotonic() + timeout
+        while True:
+            undo = read()
+            undo = replace(undo, places=places_of_undo(self, undo))
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                return self.execute(undo, author=author, identity=identity, timeout=left)
+            except HistoryMoved:
+                if time.monotonic() >= deadline:
+                    raise
+
+    def differences(self, old: AsOf, new: AsOf = PRESENT) -> tuple[Difference, ...]:
+        """What differs between two points in history. `VersionNotFound`."""
+        return differences(self.point(old).catalog, self.point(new).catalog)
+
+    def access(self, identity: str | None) -> Access:
+        """What ``identity`` may do by the catalog of the present."""
+        return Access(self.catalogs.present(), identity)
 
     def point(self, at: AsOf = PRESENT) -> Point:
         """The catalog and the moment that ``at`` stands for. `VersionNotFound`."""
@@ -150,6 +223,25 @@ class Metastore:
             )
         return found
 
+    def free_schema_location(
+        self, name: str, *, database: str = DEFAULT_DATABASE, moved: bool = False
+    ) -> str:
+        """The URI of the folder that a new schema gets: one that no other schema has.
+
+        A schema that was renamed keeps its folder, which is called as the schema was. ``moved``
+        says that the schema of that name has just been renamed itself.
+        """
+        catalog = self.catalogs.present()
+        present = None if moved else catalog.schema(name, database=database)
+        taken = {
+            _place(one.location or self.schema_location(one.name))
+            for one in catalog.all_schemas()
+            if present is None or one.id != present.id
+        }
+        first = self.schema_location(name)
+        numbered = (f"{first.removesuffix('.db')}~{number}.db" for number in count(2))
+        return next(one for one in chain([first], numbered) if _place(one) not in taken)
+
     def schema_location(self, name: str) -> str:
         """The URI of the folder that a new schema gets unless its creator names one."""
         return f"{self.warehouse}/{_folder_name(name)}.db"
@@ -158,6 +250,11 @@ class Metastore:
         """The URI of the folder that a new managed table gets unless its creator names one."""
         parent = schema.location or self.schema_location(schema.name)
         return f"{parent.rstrip('/')}/{_folder_name(name)}"
+
+
+def _place(location: str) -> str:
+    """A location in one of the two ways in which the URI of a local file is written."""
+    return location.rstrip("/").replace("file:///", "file:/", 1)
 
 
 def _folder_name(name: str) -> str:

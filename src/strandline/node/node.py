@@ -13,6 +13,7 @@ from pathlib import Path
 
 from strandline.catalog import CatalogManager
 from strandline.catalog.manager import CatalogStatistics
+from strandline.catalog.system_views import synchronize_system_views
 from strandline.clock import HybridClock, WallClock, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import MetastorageLog
@@ -26,8 +27,9 @@ from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.projection import ProjectedCatalogs, Projector
 from strandline.metastore.store.transaction_events import TransactionEvents
 from strandline.metastore.store.warehouse import Warehouse
+from strandline.node.configuration import EffectiveConfiguration
 from strandline.node.membership import Guard, join_or_create, new_member_id
-from strandline.sql import Database, open_engine, sqlite_url, stored_time
+from strandline.sql import SqliteDatabase, open_sqlite, stored_time
 from strandline.transactions import Transactions, TransactionStatistics
 
 logger = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ class Node:
     def __init__(
         self,
         folder: Path,
-        database: Database,
+        database: SqliteDatabase,
         clock: HybridClock,
         settings: Settings,
         member: str,
@@ -69,6 +71,7 @@ class Node:
         )
         guard = Guard(state)
         self.catalogs = CatalogManager(state, clock)
+        self.configuration = EffectiveConfiguration(self.catalogs.latest_catalog, settings)
         self.notifications = NotificationLog(database, clock)
         self.projector = Projector(
             database,
@@ -84,7 +87,7 @@ class Node:
             guard=guard,
             listeners=[TransactionEvents(self.notifications, projector=self.projector)],
             timeout_ms=settings.transaction_timeout_ms,
-            history_retention_ms=settings.history_retention_ms,
+            history_retention_ms=self.configuration.history_retention_ms,
         )
         rows = SqlObjectStore(
             database,
@@ -98,7 +101,7 @@ class Node:
             self.notifications,
             self.transactions,
             memory_bytes=settings.cache_bytes,
-            staleness=settings.metadata_staleness_ms / 1000,
+            staleness=self.configuration.metadata_staleness,
         )
         self.metastore = Metastore(
             catalogs=self.catalogs,
@@ -130,7 +133,7 @@ class Node:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidInput(f"{path} cannot be made: {error.strerror}") from error
-        database = open_engine(sqlite_url(path / DATABASE_FILE))
+        database = open_sqlite(path / DATABASE_FILE)
         try:
             clock = HybridClock(wall)
             with database.read() as connection:
@@ -152,6 +155,8 @@ class Node:
             lambda applied: self.projector.project_up_to(applied.update.version)
         )
         self.catalogs.start()
+        # The version that this may make is projected by the subscription.
+        synchronize_system_views(self.catalogs)
         self.store.start()
         self._reaper.start()
 

@@ -18,6 +18,7 @@ import uvicorn
 from strandline.config import Settings
 from strandline.errors import AddressInUse, InvalidInput
 from strandline.metastore.hive import HiveMetastoreService
+from strandline.metastore.session.credentials import Authenticate
 from strandline.metastore.session.http_app import application
 from strandline.metastore.thrift import ThriftServer
 from strandline.node.node import Node
@@ -59,7 +60,12 @@ def _shown(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def _serve(node: Node, settings: Settings, ready: Callable[[str], None]) -> None:
+async def _serve(
+    node: Node,
+    settings: Settings,
+    ready: Callable[[str], None],
+    authenticate: Authenticate | None,
+) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
@@ -70,7 +76,7 @@ async def _serve(node: Node, settings: Settings, ready: Callable[[str], None]) -
         thrift = ThriftServer(service.dispatcher, host=settings.host, port=settings.thrift_port)
         await thrift.start()
         config = uvicorn.Config(
-            application(node.metastore),
+            application(node.metastore, authenticate=authenticate),
             log_level="warning",
             lifespan="off",
             timeout_graceful_shutdown=5,
@@ -89,10 +95,19 @@ async def _serve(node: Node, settings: Settings, ready: Callable[[str], None]) -
         await serving
 
 
-def serve(folder: str | Path, *, settings: Settings, ready: Callable[[str], None]) -> None:
+def serve(
+    folder: str | Path,
+    *,
+    settings: Settings,
+    ready: Callable[[str], None],
+    authenticate: Authenticate | None = None,
+) -> None:
     """Run a node on ``folder`` until SIGTERM or SIGINT; ``ready`` gets the one line.
+
+    ``authenticate`` proves the users of HTTP; without it they are believed, as those of the Hive
+    protocol always are.
 
     Raises what `Node.open` raises, and `AddressInUse`.
     """
     with Node.open(folder, settings=settings) as node:
-        asyncio.run(_serve(node, settings, ready))
+        asyncio.run(_serve(node, settings, ready, authenticate))

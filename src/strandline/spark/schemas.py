@@ -37,6 +37,8 @@ from strandline.model.types import (
     ArrayType,
     CharType,
     DataType,
+    GeographyType,
+    GeometryType,
     MapType,
     StructField,
     StructType,
@@ -44,6 +46,8 @@ from strandline.model.types import (
     VarcharType,
     walk,
 )
+
+_NOT_IN_PARQUET = (TimeType, GeometryType, GeographyType)
 
 FILE_COLUMN = "_file"
 """The file id, which Spark reads from the name of the folder around each file."""
@@ -138,7 +142,7 @@ def column_definitions(schema: spark_types.StructType | str) -> tuple[ColumnDefi
         fields = parse_schema_json(schema.json(), field_ids=True).fields
     for field in fields:
         for inner in walk(field.type):
-            if inner in (CALENDAR_INTERVAL, VOID) or isinstance(inner, TimeType):
+            if inner in (CALENDAR_INTERVAL, VOID) or isinstance(inner, _NOT_IN_PARQUET):
                 raise UnsupportedOperation(
                     f"column {field.name!r} has the type {simple_string(inner)}, which Spark cannot"
                     " write to Parquet files; choose another one"

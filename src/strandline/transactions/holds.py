@@ -64,13 +64,14 @@ class Holds:
         clock: HybridClock,
         *,
         guard: Callable[[Connection], None],
-        history_retention_ms: int,
+        history_retention_ms: int | Callable[[], int],
     ) -> None:
         database.ensure_schema(PART, VERSION, METADATA)
         self._database = database
         self._clock = clock
         self._guard = guard
-        self._retention_ms = history_retention_ms
+        fixed = history_retention_ms
+        self._retention_ms = fixed if callable(fixed) else lambda: fixed
 
     def acquire(self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int) -> Hold:
         """Hold history from ``at`` on for ``ttl_ms`` milliseconds.
@@ -146,8 +147,9 @@ class Holds:
 
     def _raise_watermark(self, connection: Connection, now: Timestamp) -> Timestamp:
         given = _given_watermark(connection)
-        kept_ms = milliseconds(now) - self._retention_ms
-        lowest = add_milliseconds(now, -self._retention_ms) if kept_ms > 0 else MIN_TIMESTAMP
+        retention_ms = self._retention_ms()
+        kept_ms = milliseconds(now) - retention_ms
+        lowest = add_milliseconds(now, -retention_ms) if kept_ms > 0 else MIN_TIMESTAMP
         oldest = connection.execute(
             select(func.min(HOLD.c.time)).where(HOLD.c.expires > now)
         ).scalar_one()

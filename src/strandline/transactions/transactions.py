@@ -106,7 +106,7 @@ class Transactions:
         guard: Callable[[Connection], None],
         listeners: Iterable[TransactionListener] = (),
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
-        history_retention_ms: int = DEFAULT_HISTORY_RETENTION_MS,
+        history_retention_ms: int | Callable[[], int] = DEFAULT_HISTORY_RETENTION_MS,
     ) -> None:
         database.ensure_schema(PART, VERSION, METADATA)
         self._database = database

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from strandline.catalog.commands import AddColumns, AlterColumn, ColumnDefinition
+from strandline.model.types import INT
 from tests.metastore.hive.hive_node import HiveNode
 from tests.metastore.hive.spark_process import SparkError, SparkProcess
 
@@ -40,6 +42,30 @@ def test_a_parquet_table_is_created_written_altered_renamed_and_dropped(
     assert spark.column("SHOW TABLES LIKE 'carriers'") == []
     spark.sql("CREATE TABLE carriers (a INT) USING parquet")
     assert spark.column("SELECT count(*) FROM carriers") == [0]
+
+
+def test_defaults_are_one_and_the_same_to_spark_and_to_the_catalog(
+    spark: SparkProcess, served: HiveNode
+) -> None:
+    session = served.node.session(user="ann")
+
+    def defaults() -> list[str | None]:
+        return [c.default for c in session.table("nyc.stock").descriptor.columns]
+
+    spark.sql("CREATE TABLE stock (a INT, b INT DEFAULT 1 + 1) USING parquet")
+    assert defaults() == [None, "1 + 1"]
+    spark.sql("INSERT INTO stock (a) VALUES (1)")
+    spark.sql("ALTER TABLE stock ALTER COLUMN b SET DEFAULT 2 + 3")
+    assert defaults() == [None, "2 + 3"]
+    session.execute(AlterColumn(schema="nyc", table="stock", column="a", default="10"))
+    added = (ColumnDefinition("c", INT, nullable=False, default="7"),)
+    session.execute(AddColumns(schema="nyc", table="stock", columns=added))
+    spark.sql("REFRESH TABLE stock")
+    spark.sql("INSERT INTO stock (c) VALUES (0)")
+    assert spark.sql("SELECT * FROM stock ORDER BY c") == [[10, 5, 0], [1, 2, 7]]
+    spark.sql("ALTER TABLE stock ALTER COLUMN b DROP DEFAULT")
+    assert defaults() == ["10", None, "7"]
+    spark.sql("DROP TABLE stock")
 
 
 def test_a_partitioned_table_is_pruned_listed_and_changed(spark: SparkProcess) -> None:
@@ -109,8 +135,19 @@ def test_what_is_not_there_is_said_so(spark: SparkProcess) -> None:
         spark.sql("SELECT * FROM nope")
     with pytest.raises(SparkError, match="UNRESOLVED_ROUTINE"):
         spark.sql("SELECT nosuch(1)")
-    with pytest.raises(SparkError, match="keeps no functions"):
-        spark.sql("CREATE FUNCTION f AS 'a.b.C'")
+
+
+def test_a_permanent_function_is_kept_used_and_dropped(spark: SparkProcess) -> None:
+    spark.sql("CREATE DATABASE fns")
+    spark.sql("CREATE FUNCTION fns.up AS 'org.apache.hadoop.hive.ql.udf.generic.GenericUDFUpper'")
+    assert spark.sql("SELECT fns.up('a')") == [["A"]]
+    assert "spark_catalog.fns.up" in spark.column("SHOW USER FUNCTIONS IN fns")
+    with pytest.raises(SparkError, match="ROUTINE_ALREADY_EXISTS"):
+        spark.sql("CREATE FUNCTION fns.up AS 'a.b.C'")
+    spark.sql("DROP FUNCTION fns.up")
+    with pytest.raises(SparkError, match="UNRESOLVED_ROUTINE"):
+        spark.sql("SELECT fns.up('a')")
+    spark.sql("DROP DATABASE fns")
 
 
 def test_a_schema_is_altered_and_dropped_with_its_tables(spark: SparkProcess) -> None:

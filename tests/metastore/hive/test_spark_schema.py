@@ -83,3 +83,16 @@ def test_without_spark_s_parameters_there_is_no_schema() -> None:
 def test_a_schema_that_cannot_be_read_is_refused(parameters: dict[str, str]) -> None:
     with pytest.raises(InvalidInput):
         take_schema(parameters)
+
+
+def test_a_default_is_metadata_to_spark_and_a_field_of_the_column_here() -> None:
+    column = ColumnDescriptor(1, "a", INT, default="7", metadata='{"unit":"m"}')
+    written = schema_parameters([column], [])
+    (field,) = json.loads(written[SCHEMA])["fields"]
+    assert field["metadata"] == {"CURRENT_DEFAULT": "7", "unit": "m"}
+    schema, _ = take_schema(written)
+    assert schema is not None
+    (read,) = schema.columns
+    assert (read.default, read.metadata) == ("7", '{"unit":"m"}')
+    (hidden,) = json.loads(schema_parameters([column], [], defaults=False)[SCHEMA])["fields"]
+    assert hidden["metadata"] == {"unit": "m"}

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -50,9 +50,10 @@ def there_and_back(value: object, hint: Any) -> object:
 @pytest.mark.parametrize("of", COMMANDS, ids=lambda one: one.__name__)
 def test_every_command_crosses(of: type) -> None:
     assert is_dataclass(of)
-    values = {
+    values: dict[str, Any] = {
         "schema": "s",
         "table": "t",
+        "index_id": 7,
         "definition": TableDefinition(name="t", columns=(ColumnDefinition("k", BIGINT),)),
         "columns": (ColumnDefinition("k", DecimalType(5, 2), comment="é", metadata='{"a":1}'),),
         "names": ("a", "b"),
@@ -66,6 +67,11 @@ def test_every_command_crosses(of: type) -> None:
         values["definition"] = commands.ViewDefinition(
             name="v", columns=(), original_text="SELECT 1", expanded_text="SELECT 1"
         )
+    if of is commands.CreateIndex:
+        values["columns"] = ("a", "b")
+    for name, hint in get_type_hints(of).items():
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            values[name] = list(hint)[-1]
     given_fields: dict[str, Any] = {
         one.name: values.get(one.name, "x")
         for one in fields(of)

@@ -9,11 +9,14 @@ import pytest
 from strandline.catalog import Command
 from strandline.catalog.commands import (
     ColumnDefinition,
+    CreateDatabase,
     CreateSchema,
     CreateTable,
     CreateView,
+    DropDatabase,
     DropSchema,
     DropTable,
+    RenameSchema,
     RenameTable,
     TableDefinition,
     ViewDefinition,
@@ -173,3 +176,29 @@ def test_what_has_an_owner_keeps_it(node: Node) -> None:
     assert isinstance(done[0], CreateSchema)
     assert done[0].owner == "bob"
     assert done[1] is commands[1]
+
+
+def test_a_schema_named_as_one_that_was_renamed_gets_a_folder_of_its_own(
+    session: LocalSession, warehouse: str
+) -> None:
+    session.execute(create())
+    session.execute([RenameSchema(name="s", new_name="was_s"), CreateSchema(name="s"), create()])
+    try:
+        assert folder(session, "was_s.t") == f"{warehouse}/s.db/t"
+        assert folder(session, "s.t") == f"{warehouse}/s~2.db/t"
+        session.execute(create("u", schema="was_s"))
+        assert folder(session, "was_s.u") == f"{warehouse}/s.db/u"
+        session.execute([DropSchema(name="s", cascade=True), CreateSchema(name="s"), create("u")])
+        assert folder(session, "s.u") != folder(session, "was_s.u")
+    finally:
+        session.execute(DropSchema(name="was_s", cascade=True))
+
+
+def test_schemas_of_two_databases_have_folders_of_their_own(
+    node: Node, session: LocalSession, warehouse: str
+) -> None:
+    session.execute([CreateDatabase(name="lake"), CreateSchema(name="s", database="lake")])
+    other = node.catalogs.present().schema("s", database="lake")
+    assert other is not None
+    assert other.location == f"{warehouse}/s~2.db"
+    session.execute([DropSchema(name="s", database="lake"), DropDatabase(name="lake")])

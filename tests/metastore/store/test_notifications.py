@@ -15,7 +15,7 @@ from strandline.metastore.store.notifications import (
     NewEvent,
     NotificationLog,
 )
-from strandline.sql import open_engine, sqlite_url
+from strandline.sql import open_sqlite
 from tests.metastore.dml import CANCELLATIONS, FLIGHTS, Dml, data_file
 
 
@@ -47,7 +47,7 @@ def test_a_number_of_an_undone_transaction_is_given_again(dml: Dml) -> None:
 
 
 def test_writers_in_parallel_leave_no_gap(dml: Dml) -> None:
-    other = open_engine(sqlite_url(dml.path))
+    other = open_sqlite(dml.path)
     logs = [(dml.database, dml.log), (other, NotificationLog(other, dml.clock))]
 
     def write(which: int) -> None:

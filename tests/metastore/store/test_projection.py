@@ -32,7 +32,7 @@ from strandline.metastore.store.transaction_events import TransactionEvents
 from strandline.metastore.store.warehouse import Warehouse
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.type_parser import parse_type
-from strandline.sql import FenceRow, open_engine, sqlite_url
+from strandline.sql import FenceRow, open_sqlite
 from strandline.transactions import Behind, Transactions
 from strandline.wire import decode
 
@@ -46,7 +46,7 @@ class Node:
         self.fenced = False
         self.crash = False
         self.clock = HybridClock()
-        self.database = open_engine(sqlite_url(folder / "strandline.db"))
+        self.database = open_sqlite(folder / "strandline.db")
         metastorage = SqliteMetastorage(self.database, self.clock)
         log = MetastorageLog(metastorage, get_on=metastorage.get_on)
         openable = durable_state(log)

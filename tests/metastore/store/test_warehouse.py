@@ -144,3 +144,28 @@ def test_what_lies_below_a_table_moves_with_it(base: str, location: str, relativ
     assert relative_location(base, location) == relative
     there = resolve_location(base, relative)
     assert there.removeprefix("file:").lstrip("/") == location.removeprefix("file:").lstrip("/")
+
+
+def test_a_move_is_on_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rename first, then the folders that it changed: a power cut can not undo it."""
+    done: list[tuple[str, str]] = []
+    rename, fsync = os.rename, os.fsync
+
+    def renaming(old: Path, new: Path) -> None:
+        rename(old, new)
+        done.append(("rename", str(new)))
+
+    def syncing(descriptor: int) -> None:
+        fsync(descriptor)
+        done.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    (tmp_path / "a" / "t").mkdir(parents=True)
+    monkeypatch.setattr(os, "rename", renaming)
+    monkeypatch.setattr(os, "fsync", syncing)
+    assert FOLDERS.move(f"{tmp_path}/a/t", f"{tmp_path}/b/c/t") is Moved.MOVED
+    assert done[0] == ("rename", f"{tmp_path}/b/c/t")
+    assert {what for verb, what in done[1:] if verb == "sync"} == {
+        f"{tmp_path}/b/c",
+        f"{tmp_path}/b",
+        f"{tmp_path}/a",
+    }

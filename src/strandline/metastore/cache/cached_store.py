@@ -138,7 +138,7 @@ class CachedStore(ObjectStore):
         *,
         zones: Callable[[int], ZoneAssignment] = lambda table_id: WHOLE,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
-        staleness: float = DEFAULT_STALENESS,
+        staleness: float | Callable[[], float] = DEFAULT_STALENESS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store

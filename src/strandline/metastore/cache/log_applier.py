@@ -36,7 +36,9 @@ ROUND_SECONDS = 0.25
 SHORTEST_PATIENCE = 0.05
 """Seconds that a reader of the present waits for another one's look at the head, at least."""
 
-_MOVING_VERBS = frozenset({"create_table", "rename_table", "drop_table", SET_LOCATION})
+_MOVING_VERBS = frozenset(
+    {"create_table", "rename_table", "drop_table", "restore_table", SET_LOCATION}
+)
 
 
 class _Level(NamedTuple):
@@ -57,7 +59,7 @@ class LogApplier:
         replicas: ReplicaSet,
         *,
         on_move: Callable[[int | None], None],
-        staleness: float,
+        staleness: float | Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
         self._store = store
@@ -65,7 +67,7 @@ class LogApplier:
         self._transactions = transactions
         self._replicas = replicas
         self._on_move = on_move
-        self._staleness = staleness
+        self._staleness = staleness if callable(staleness) else lambda: staleness
         self._monotonic = monotonic
         self._applying = threading.Lock()
         self._checking = threading.Lock()
@@ -142,7 +144,8 @@ class LogApplier:
         level = self._level
         if level is None:
             return False
-        if self._staleness > 0 and self._monotonic() - level.at <= self._staleness:
+        staleness = self._staleness()
+        if staleness > 0 and self._monotonic() - level.at <= staleness:
             return True
         return self.is_at_head()
 
@@ -153,7 +156,7 @@ class LogApplier:
         """
         if self.is_known_level():
             return True
-        if not self._checking.acquire(timeout=max(self._staleness, SHORTEST_PATIENCE)):
+        if not self._checking.acquire(timeout=max(self._staleness(), SHORTEST_PATIENCE)):
             return False
         try:
             return self._look(batches=1)

@@ -27,6 +27,7 @@ from strandline.errors import IllegalChange, WriteConflict
 from strandline.metastore.hive.conversion import ClientTable, read_table, table_struct, view_struct
 from strandline.metastore.hive.locations import hadoop_location, same_location
 from strandline.metastore.hive.names import present_schema
+from strandline.metastore.hive.parameters import DERIVED, SCHEMA
 from strandline.metastore.hive.transactional import redefined, transactional_struct
 from strandline.model.descriptors import (
     Properties,
@@ -173,15 +174,24 @@ class AlterRelation:
             _refuse_incompatible(old, definition.columns)
         else:
             raise IllegalChange(f"{self.schema}.{old.name} is a table and cannot become a view")
-        columns = tuple(_with_default(old, column) for column in definition.columns)
-        definition = replace(definition, columns=columns)
+        if not _knew_defaults(old, definition):
+            columns = tuple(_with_default(old, column) for column in definition.columns)
+            definition = replace(definition, columns=columns)
         AlterTable(schema=self.schema, table=old.name, definition=definition).plan(planning)
 
 
+def _knew_defaults(old: TableDescriptor, new: TableDefinition) -> bool:
+    """Whether the client was shown the defaults and sends them: Spark, in its schema's text."""
+    both = (dict(old.properties).get(SCHEMA), dict(new.properties).get(SCHEMA))
+    return not old.transactional and both == (DERIVED, DERIVED)
+
+
 def _with_default(old: TableDescriptor, column: ColumnDefinition) -> ColumnDefinition:
-    """Defaults are not shown to Hive's clients, so an alter of theirs keeps them."""
+    """An alter by a client that was not shown the defaults keeps them."""
     known = old.column(column.name)
-    return column if known is None else replace(column, default=known.default)
+    if known is None or column.default is not None:
+        return column
+    return replace(column, default=known.default)
 
 
 def _refuse_incompatible(old: TableDescriptor, columns: tuple[ColumnDefinition, ...]) -> None:

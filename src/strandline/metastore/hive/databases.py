@@ -18,7 +18,12 @@ from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound
 from strandline.metastore.hive.exceptions import meta_exception
 from strandline.metastore.hive.locations import hadoop_location
 from strandline.metastore.hive.name_patterns import name_pattern
-from strandline.metastore.hive.names import is_hive_name, present_schema, without_catalog
+from strandline.metastore.hive.names import (
+    is_hive_name,
+    is_shown,
+    present_schema,
+    without_catalog,
+)
 from strandline.metastore.hive.past_tables import NO_PLACE
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage import Struct
@@ -64,13 +69,19 @@ def get_database_req(call: Call) -> Struct:
 def get_databases(call: Call) -> list[str]:
     pattern = call.args.get("pattern")
     matches = name_pattern(None if pattern is None else without_catalog(pattern))
-    names = (name.lower() for name in call.reading.catalog.schema_names())
-    return sorted(name for name in names if matches(name))
+    return [name for name in _reached(call) if matches(name)]
 
 
 @reads("get_all_databases")
 def get_all_databases(call: Call) -> list[str]:
-    return sorted(name.lower() for name in call.reading.catalog.schema_names())
+    return _reached(call)
+
+
+def _reached(call: Call) -> list[str]:
+    """The names of the schemas that the user reaches, in order."""
+    catalog, access = call.reading.catalog, call.reading.access
+    shown = (one for one in catalog.schemas() if is_shown(one) and access.reaches(one))
+    return sorted(one.name.lower() for one in shown)
 
 
 @changes("create_database")
@@ -79,11 +90,11 @@ def create_database(call: Call) -> None:
     name = (without_catalog(database.get("name", "")) or "").lower()
     if not is_hive_name(name):
         raise InvalidInput(f"{name} is not a valid database name")
-    location = database.get("locationUri") or call.metastore.schema_location(name)
+    location = database.get("locationUri") or call.metastore.free_schema_location(name)
     call.execute(
         CreateSchema(
             name=name,
-            owner=database.get("ownerName", ""),
+            owner=call.owner(database.get("ownerName")),
             owner_type=_owner_type(database) or PrincipalType.USER,
             comment=database.get("description"),
             location=hadoop_location(location),
@@ -137,6 +148,8 @@ def _drop(call: Call, sent: str, *, delete_data: bool, cascade: bool) -> None:
         raise ObjectNotFound(sent)
     if not cascade and call.reading.catalog.relation_names(name):
         raise IllegalChange(f"Database {name} is not empty. One or more tables exist.")
+    if not cascade and call.reading.catalog.functions(name):
+        raise IllegalChange(f"Database {name} is not empty. One or more functions exist.")
     command = DropSchema(name=name, cascade=cascade)
     call.execute(command if delete_data else _DropKeepingData(command))
 

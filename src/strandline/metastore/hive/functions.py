@@ -1,40 +1,184 @@
-"""Methods on functions. There are none: what Spark calls a permanent function is a class in a jar.
+"""Methods on functions: classes that Spark loads when a query names them.
 
-They are answered, and not unknown, because clients ask for functions whenever a name in a query is
-none that they know themselves.
+Hive keeps the names of functions in lower case, and so do answers here. A function can be read as
+of a version, like everything in a schema.
 """
 
 from __future__ import annotations
 
-from strandline.errors import ObjectNotFound, UnsupportedOperation
-from strandline.metastore.hive.registry import Call, answers
+from collections.abc import Iterator
+
+from strandline.catalog.commands import (
+    AlterFunction,
+    CreateFunction,
+    DropFunction,
+    RenameFunction,
+)
+from strandline.catalog.planning import Command
+from strandline.errors import InvalidInput, ObjectNotFound
+from strandline.metastore.hive.name_patterns import name_pattern
+from strandline.metastore.hive.names import (
+    is_hive_name,
+    is_shown,
+    present_schema,
+    without_catalog,
+)
+from strandline.metastore.hive.reading import Scope
+from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage import Struct
+from strandline.model.descriptors import FunctionDescriptor, PrincipalType
+from strandline.model.privileges import Privilege
+
+_JAVA = 1
+_RESOURCE_NUMBERS = {"JAR": 1, "FILE": 2, "ARCHIVE": 3}
+_RESOURCE_NAMES = {number: name for name, number in _RESOURCE_NUMBERS.items()}
 
 
-@answers("get_functions")
-def get_functions(call: Call) -> list[str]:
-    return []
+def function_struct(function: FunctionDescriptor, *, schema: str) -> Struct:
+    """The ``Function`` that a client sees, in the schema under that name."""
+    struct: Struct = {
+        "functionName": function.name.lower(),
+        "dbName": schema,
+        "className": function.class_name,
+        "ownerType": function.owner_type.value,
+        "createTime": function.created,
+        "functionType": _JAVA,
+        "resourceUris": [
+            {"resourceType": _RESOURCE_NUMBERS[kind], "uri": uri}
+            for kind, uri in function.resources
+        ],
+    }
+    if function.owner:
+        struct["ownerName"] = function.owner
+    return struct
 
 
-@answers("get_all_functions")
-def get_all_functions(call: Call) -> Struct:
-    return {"functions": []}
-
-
-@answers("get_function")
+@reads("get_function")
 def get_function(call: Call) -> Struct:
-    raise ObjectNotFound(f"Function {call.text('dbName')}.{call.text('funcName')} does not exist")
+    schema, name = call.text("dbName"), call.text("funcName")
+    scope = call.reading.find_scope(schema)
+    found = None if scope is None else scope.catalog.function(scope.schema.name, name)
+    if scope is None or found is None:
+        raise ObjectNotFound(f"Function {schema}.{name} does not exist")
+    call.reading.access.at(scope.catalog).require(Privilege.EXECUTE, found)
+    return function_struct(found, schema=scope.name)
 
 
-@answers("drop_function", "alter_function")
-def drop_function(call: Call) -> None:
-    raise ObjectNotFound(f"Function {call.text('funcName')} does not exist")
+@reads("get_functions")
+def get_functions(call: Call) -> list[str]:
+    """The names that fit a pattern; none where the schema is missing."""
+    scope = call.reading.find_scope(call.text("dbName"))
+    matches = name_pattern(call.args.get("pattern"))
+    names = [] if scope is None else [one.name.lower() for one in _functions(call, scope)]
+    return sorted(name for name in names if matches(name))
 
 
-@answers("create_function")
+@reads("get_all_functions")
+def get_all_functions(call: Call) -> Struct:
+    catalog, access = call.reading.catalog, call.reading.access
+    call.reading.need_patience(things=catalog.contents.count("function"))
+    return {
+        "functions": [
+            function_struct(function, schema=schema.name.lower())
+            for schema in catalog.schemas()
+            if is_shown(schema) and access.reaches(schema)
+            for function in catalog.functions(schema.name)
+            if access.allows(Privilege.EXECUTE, function)
+        ]
+    }
+
+
+def _functions(call: Call, scope: Scope) -> list[FunctionDescriptor]:
+    call.reading.need_patience(things=scope.catalog.contents.count("function"))
+    return scope.catalog.functions(scope.schema.name)
+
+
+@changes("create_function")
 def create_function(call: Call) -> None:
-    name = call.struct("func").get("functionName")
-    raise UnsupportedOperation(
-        f"function {name} cannot be created: this metastore keeps no functions; register it in the "
-        "session, with CREATE TEMPORARY FUNCTION or spark.udf.register"
+    function = call.struct("func")
+    schema = _schema(function.get("dbName", ""))
+    name = _name(function)
+    if call.reading.catalog.schema(schema) is None:
+        raise ObjectNotFound(f"The function's database {function.get('dbName')} does not exist")
+    call.execute(
+        CreateFunction(
+            schema=schema,
+            name=name,
+            class_name=_class(function),
+            owner=function.get("ownerName") or call.user,
+            owner_type=_owner_type(function) or PrincipalType.USER,
+            resources=_resources(function),
+        )
     )
+
+
+@changes("alter_function")
+def alter_function(call: Call) -> None:
+    """The function as the client wants it, under another name if it says so."""
+    function = call.struct("newFunc")
+    schema, name = _schema(call.text("dbName")), call.text("funcName").lower()
+    found = call.reading.catalog.function(schema, name)
+    if found is None:
+        raise ObjectNotFound(f"Function {call.text('dbName')}.{name} does not exist")
+    altered = AlterFunction(
+        schema=schema,
+        function=name,
+        class_name=_class(function),
+        owner=function.get("ownerName"),
+        owner_type=_owner_type(function),
+        resources=_resources(function),
+    )
+    commands: list[Command] = [altered]
+    target, new_name = _schema(function.get("dbName") or schema), _name(function)
+    if (target, new_name) != (schema, name):
+        renamed = RenameFunction(schema=schema, function=name, new_name=new_name, new_schema=target)
+        commands.append(renamed)
+    call.execute(*commands)
+
+
+@changes("drop_function")
+def drop_function(call: Call) -> None:
+    schema, name = call.text("dbName"), call.text("funcName")
+    if call.reading.catalog.function(_schema(schema), name) is None:
+        raise ObjectNotFound(f"Function {schema}.{name} does not exist")
+    call.execute(DropFunction(schema=_schema(schema), function=name))
+
+
+def _schema(sent: str) -> str:
+    return present_schema(without_catalog(sent) or "")
+
+
+def _name(function: Struct) -> str:
+    name: str = (function.get("functionName") or "").lower()
+    if not is_hive_name(name):
+        raise InvalidInput(f"{name} is not a valid function name")
+    return name
+
+
+def _class(function: Struct) -> str:
+    name: str = function.get("className") or ""
+    if not name.strip():
+        raise InvalidInput(f"function {function.get('functionName')} needs the name of a class")
+    return name
+
+
+def _resources(function: Struct) -> tuple[tuple[str, str], ...]:
+    return tuple(_pairs(function))
+
+
+def _pairs(function: Struct) -> Iterator[tuple[str, str]]:
+    for one in function.get("resourceUris") or ():
+        kind = _RESOURCE_NAMES.get(one.get("resourceType"))
+        if kind is None:
+            raise InvalidInput(f"{one.get('resourceType')} is not a type of resource")
+        yield kind, one.get("uri") or ""
+
+
+def _owner_type(function: Struct) -> PrincipalType | None:
+    number = function.get("ownerType")
+    if number is None:
+        return None
+    try:
+        return PrincipalType(number)
+    except ValueError:
+        raise InvalidInput(f"{number} is not a type of owner") from None

@@ -12,6 +12,7 @@ with the same number: a client takes a gap in the numbers for lost events.
 | partitions staged: added, removed, replaced | ADD_, DROP_, ALTER_PARTITION |
 | files staged | ACID_WRITE |
 | a transaction ends | COMMIT_TXN, ABORT_TXN |
+| create, drop of a function | CREATE_FUNCTION, DROP_FUNCTION |
 | anything else | its own verb, with nothing but its time |
 
 Two traps are Hive's: the row of an ALTER_TABLE is filed under the *new* name while its message
@@ -30,7 +31,9 @@ from strandline.clock import Timestamp, milliseconds
 from strandline.errors import NotFound
 from strandline.metastore.hive.conversion import table_struct, view_struct
 from strandline.metastore.hive.databases import database_struct
+from strandline.metastore.hive.functions import function_struct
 from strandline.metastore.hive.locations import hadoop_location
+from strandline.metastore.hive.names import is_shown
 from strandline.metastore.hive.partition_rows import Partitioned
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.transactional import transactional_struct
@@ -45,19 +48,18 @@ from strandline.metastore.store.notifications import (
 )
 from strandline.metastore.store.rows import DataFileRow, PartitionRow, Row, RowKind
 from strandline.metastore.thrift.codec import HIVE_CODEC
-from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, ViewDescriptor
+from strandline.model.descriptors import (
+    FunctionDescriptor,
+    SchemaDescriptor,
+    TableDescriptor,
+    ViewDescriptor,
+)
 from strandline.wire import decode
 
 FORMAT = "json-0.2"
 
-_ON_RELATIONS = {
-    "create_table": "CREATE_TABLE",
-    "create_view": "CREATE_TABLE",
-    "drop_table": "DROP_TABLE",
-    "drop_view": "DROP_TABLE",
-}
-_ON_SCHEMAS = {"alter_schema": "ALTER_DATABASE", "drop_schema": "DROP_DATABASE"}
 _CLASSES: dict[str, type[Any]] = {  # Any: descriptors of different kinds
+    "function": FunctionDescriptor,
     "schema": SchemaDescriptor,
     "table": TableDescriptor,
     "view": ViewDescriptor,
@@ -90,13 +92,28 @@ class HiveEvents:
         body = event.ddl()
         before, after = _changed(body, ("schema",))
         if before is not None or after is not None:
-            kind = _ON_SCHEMAS.get(event.verb, "CREATE_DATABASE")
-            return self._schema(event, kind, before, after)
+            if not is_shown(after or before):
+                return _event(event, event.verb.upper(), {})
+            return self._schema(event, _kind("DATABASE", before, after), before, after)
         before, after = _changed(body, ("table", "view"))
-        if before is None and after is None:
-            return _event(event, event.verb.upper(), {})
-        kind = _ON_RELATIONS.get(event.verb, "ALTER_TABLE")
-        return self._relation(event, kind, body, before, after)
+        if before is not None or after is not None:
+            return self._relation(event, _kind("TABLE", before, after), body, before, after)
+        before, after = _changed(body, ("function",))
+        if before is not None or after is not None:
+            return self._function(event, _kind("FUNCTION", before, after), body, after or before)
+        return _event(event, event.verb.upper(), {})
+
+    def _function(
+        self, event: Notification, kind: str, body: DdlEvent, function: FunctionDescriptor
+    ) -> Struct:
+        schema = str(body.arguments.get("function") or "").lower().partition(".")[0]
+        message: dict[str, object] = {"db": schema}
+        if kind == "DROP_FUNCTION":
+            message["functionName"] = function.name.lower()
+        else:
+            struct = function_struct(function, schema=schema)
+            message["functionObjJson"] = HIVE_CODEC.to_json_text("Function", struct)
+        return _event(event, kind, message, schema=schema)
 
     def _schema(
         self,
@@ -292,6 +309,13 @@ def _changed(body: DdlEvent, kinds: Sequence[str]) -> tuple[Any, Any]:
             new = None if change.new is None else decode(change.new, of)
             return old, new
     return None, None
+
+
+def _kind(what: str, before: object, after: object) -> str:
+    """Hive's name for an object that came, went or changed."""
+    if before is None:
+        return f"CREATE_{what}"
+    return f"DROP_{what}" if after is None else f"ALTER_{what}"
 
 
 def _keys(of: Partitioned, row: PartitionRow) -> dict[str, str]:

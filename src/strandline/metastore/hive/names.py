@@ -11,10 +11,13 @@ from __future__ import annotations
 import re
 
 from strandline.catalog import DEFAULT_DATABASE
+from strandline.catalog.commands.schemas import is_reserved
 from strandline.clock import parse_timestamp
 from strandline.errors import InvalidName, ObjectNotFound, UnsupportedOperation
 from strandline.metastore.interface import PRESENT, AsOf
+from strandline.model.descriptors import SchemaDescriptor
 from strandline.model.identifiers import split_version
+from strandline.model.privileges import SYSTEM_NAME
 
 _WITH_CATALOG = re.compile(r"@([^#@]*)#(.*)", re.DOTALL)
 _NO_SCHEMA = "!"
@@ -68,6 +71,15 @@ def present_schema(name: str) -> str:
             f"changed; to change what is there now, name it {schema}"
         )
     return schema
+
+
+def is_shown(schema: SchemaDescriptor) -> bool:
+    """Whether clients of this protocol see the schema.
+
+    They do not see the one that holds the catalog's own views, which they could not read; one that
+    somebody called so before there were such views stays theirs.
+    """
+    return schema.owner != SYSTEM_NAME or not is_reserved(schema.name)
 
 
 def is_hive_name(name: str) -> bool:

@@ -20,6 +20,8 @@ def get_current_notification_event_id(call: Call) -> Struct:
 def get_next_notification(call: Call) -> Struct:
     """The events behind one, in Hive's form. ``eventTypeSkipList`` leaves out types."""
     call.reading.need_patience()
+    # An event holds the definition of its table, whoever may read that.
+    call.reading.access.require_superuser("read the notification log")
     request = call.struct("rqst")
     limit = request.get("maxEvents") or 0
     limit = min(limit, MAX_EVENTS) if limit > 0 else MAX_EVENTS

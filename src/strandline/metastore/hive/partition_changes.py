@@ -33,6 +33,7 @@ from strandline.metastore.hive.transactional import refuse_content_change
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind, new_partition
 from strandline.metastore.store.warehouse import Moved
 from strandline.model.descriptors import TableDescriptor, TableKind
+from strandline.model.privileges import Privilege
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +47,20 @@ def _now() -> int:
 
 
 def _target(
-    call: Call, schema: str, table: str, *, missing: Callable[[str], Exception]
+    call: Call,
+    schema: str,
+    table: str,
+    *,
+    need: Privilege,
+    missing: Callable[[str], Exception],
 ) -> Partitioned:
-    """The table whose partitions are to be changed; ``missing`` makes the error without one."""
+    """The table whose partitions are to be changed, by a user with the privilege ``need``.
+
+    ``missing`` makes the error without a table.
+    """
     present_schema(schema)
     try:
-        scope, relation = call.reading.relation(schema, table)
+        scope, relation = call.reading.relation(schema, table, need=need)
     except ObjectNotFound as error:
         raise missing(error.message) from None
     if not isinstance(relation, TableDescriptor):
@@ -115,19 +124,19 @@ def _make_folder(call: Call, location: str) -> None:
 def add_partition(call: Call) -> Struct:
     partition = call.struct("new_part")
     schema, table = partition.get("dbName", ""), partition.get("tableName", "")
-    of = _target(call, schema, table, missing=_no_table_to_add_to)
+    of = _target(call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to)
     return of.struct(_add(call, of, [partition])[0])
 
 
 @changes("append_partition", "append_partition_with_environment_context")
 def append_partition(call: Call) -> Struct:
-    of = _named(call, missing=_no_table_to_add_to)
+    of = _named(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
     return _append(call, of, call.texts("part_vals"))
 
 
 @changes("append_partition_by_name", "append_partition_by_name_with_environment_context")
 def append_partition_by_name(call: Call) -> Struct:
-    of = _named(call, missing=_no_table_to_add_to)
+    of = _named(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
     return _append(call, of, partition_values(call.text("part_name"), of.key_names))
 
 
@@ -142,7 +151,7 @@ def add_partitions(call: Call) -> int:
     if not partitions:
         return 0
     schema, table = partitions[0].get("dbName", ""), partitions[0].get("tableName", "")
-    of = _target(call, schema, table, missing=_no_table_to_add_to)
+    of = _target(call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to)
     return len(_add(call, of, partitions))
 
 
@@ -156,7 +165,7 @@ def add_partitions_req(call: Call) -> Struct:
             f"Unable to add partitions because database or table {schema}.{table} does not exist"
         )
 
-    of = _target(request, schema, table, missing=missing)
+    of = _target(request, schema, table, need=Privilege.INSERT, missing=missing)
     partitions = request.args.get("parts") or []
     if not partitions:
         return {}
@@ -172,8 +181,10 @@ def _wants_result(request: Call) -> bool:
 # -- drop
 
 
-def _named(call: Call, *, missing: Callable[[str], Exception] = ObjectNotFound) -> Partitioned:
-    return _target(call, call.text("db_name"), call.text("tbl_name"), missing=missing)
+def _named(
+    call: Call, *, need: Privilege, missing: Callable[[str], Exception] = ObjectNotFound
+) -> Partitioned:
+    return _target(call, call.text("db_name"), call.text("tbl_name"), need=need, missing=missing)
 
 
 def _drop(
@@ -221,7 +232,7 @@ def drop_partition(call: Call) -> bool:
 
 @changes("drop_partition_by_name", "drop_partition_by_name_with_environment_context")
 def drop_partition_by_name(call: Call) -> bool:
-    of = _named(call)
+    of = _named(call, need=Privilege.DELETE)
     try:
         values = partition_values(call.text("part_name"), of.key_names)
     except InvalidInput as error:
@@ -230,7 +241,7 @@ def drop_partition_by_name(call: Call) -> bool:
 
 
 def _drop_one(call: Call, values: Sequence[str]) -> bool:
-    of = _named(call)
+    of = _named(call, need=Privilege.DELETE)
     missing = ObjectNotFound(f"partition values=[{', '.join(values)}]")
     delete_data = call.args.get("deleteData", False)
     _drop(call, of, [of.name_of(values)], delete_data=delete_data, missing=missing)
@@ -245,7 +256,13 @@ def drop_partitions_req(call: Call) -> Struct:
         raise UnsupportedOperation(
             "partitions can be dropped by name only, not by an expression of Hive's"
         )
-    of = _target(request, request.text("dbName"), request.text("tblName"), missing=ObjectNotFound)
+    of = _target(
+        request,
+        request.text("dbName"),
+        request.text("tblName"),
+        need=Privilege.DELETE,
+        missing=ObjectNotFound,
+    )
     missing = ObjectNotFound("Some partitions to drop are missing")
     dropped = _drop(
         request,
@@ -280,13 +297,17 @@ def _alter(call: Call, of: Partitioned, partitions: Sequence[Struct]) -> None:
 
 @changes("alter_partition", "alter_partition_with_environment_context")
 def alter_partition(call: Call) -> None:
-    _alter(call, _named(call, missing=_no_table_to_alter), [call.struct("new_part")])
+    _alter(
+        call,
+        _named(call, need=Privilege.UPDATE, missing=_no_table_to_alter),
+        [call.struct("new_part")],
+    )
 
 
 @changes("alter_partitions", "alter_partitions_with_environment_context")
 def alter_partitions(call: Call) -> None:
     partitions = call.args.get("new_parts") or []
-    of = _named(call, missing=_no_table_to_alter)
+    of = _named(call, need=Privilege.UPDATE, missing=_no_table_to_alter)
     if partitions:
         _alter(call, of, partitions)
 
@@ -295,7 +316,7 @@ def alter_partitions(call: Call) -> None:
 def alter_partitions_req(call: Call) -> Struct:
     request = call.of("req")
     schema, table = request.text("dbName"), request.text("tableName")
-    of = _target(request, schema, table, missing=_no_table_to_alter)
+    of = _target(request, schema, table, need=Privilege.UPDATE, missing=_no_table_to_alter)
     if request.args.get("partitions"):
         _alter(request, of, request.args["partitions"])
     return {}
@@ -303,7 +324,7 @@ def alter_partitions_req(call: Call) -> Struct:
 
 @changes("rename_partition")
 def rename_partition(call: Call) -> None:
-    of = _named(call, missing=_no_table_to_alter)
+    of = _named(call, need=Privilege.UPDATE, missing=_no_table_to_alter)
     _rename(call, of, call.texts("part_vals"), call.struct("new_part"))
 
 
@@ -311,7 +332,7 @@ def rename_partition(call: Call) -> None:
 def rename_partition_req(call: Call) -> Struct:
     request = call.of("req")
     schema, table = request.text("dbName"), request.text("tableName")
-    of = _target(request, schema, table, missing=_no_table_to_alter)
+    of = _target(request, schema, table, need=Privilege.UPDATE, missing=_no_table_to_alter)
     _rename(request, of, request.texts("partVals"), request.struct("newPart"))
     return {}
 

@@ -1,6 +1,7 @@
 """Methods on roles and privileges: what clients ask before they show anything.
 
-Nobody is granted anything here, and nothing is refused for it.
+The answers are those of a metastore that knows no privileges. What is enforced is not told in
+Hive's terms: a refusal names what is missing.
 """
 
 from __future__ import annotations

@@ -14,15 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from strandline.catalog import Catalog, Relation
+from strandline.catalog.privileges import Access, enforced
 from strandline.clock import Timestamp, format_timestamp
 from strandline.durable.contents import Namespace
 from strandline.errors import ObjectNotFound
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.hive.conversion import table_struct, view_struct
 from strandline.metastore.hive.locations import hadoop_location
-from strandline.metastore.hive.names import shown_schema, split_schema
+from strandline.metastore.hive.names import is_shown, shown_schema, split_schema
 from strandline.metastore.hive.past_tables import (
     find_hidden,
     hidden_name,
@@ -42,6 +44,7 @@ from strandline.model.descriptors import (
     ViewDescriptor,
     properties,
 )
+from strandline.model.privileges import Privilege
 
 _VIEW_NAMESPACE = "view.catalogAndNamespace.part.1"
 """Where Spark looks for the tables that a view's text names without a schema."""
@@ -80,8 +83,9 @@ class Scope:
 class Reading:
     """The reads of one request. Not for several threads.
 
-    ``address`` is this service's own URI, None as long as it is not known; ``identities`` says
-    whether answers carry the identity of transactional tables.
+    ``user`` is who asks and is judged where privileges are enforced; None is nobody in particular
+    and is not. ``address`` is this service's own URI, None as long as it is not known;
+    ``identities`` says whether answers carry the identity of transactional tables.
     """
 
     def __init__(
@@ -89,11 +93,13 @@ class Reading:
         metastore: Metastore,
         *,
         at_once: bool,
+        user: str | None = None,
         address: str | None = None,
         identities: bool = True,
     ) -> None:
         self._metastore = metastore
         self._at_once = at_once
+        self._user = user
         self._address = address
         self._identities = identities
         self._catalog: Catalog | None = None
@@ -120,10 +126,21 @@ class Reading:
             self._catalog = found
         return self._catalog
 
+    @cached_property
+    def access(self) -> Access:
+        """What the user may do, by the catalog of the present."""
+        return Access(self.catalog, self._user)
+
+    @property
+    def for_all(self) -> bool:
+        """Whether every user would get the same answer."""
+        return not enforced(self.catalog)
+
     def find_scope(self, name: str) -> Scope | None:
         """The schema of that name, with or without a version; None if there is none.
 
-        Raises `VersionNotFound`, and `ObjectNotFound` where the name cannot be one.
+        Raises `VersionNotFound`, `ObjectNotFound` where the name cannot be one, and
+        `PermissionDenied` for a user who does not reach it.
         """
         own_name, at = split_schema(name)
         if at == PRESENT:
@@ -134,6 +151,10 @@ class Reading:
             point = self._metastore.point(at)
             catalog, moment = point.catalog, point.moment
         schema = catalog.schema(own_name)
+        if schema is not None and not is_shown(schema):
+            schema = None
+        if schema is not None:
+            self.access.at(catalog).require(Privilege.USAGE, schema)
         return None if schema is None else Scope(shown_schema(name), schema, catalog, at, moment)
 
     def relation_names(self, catalog: Catalog, schema: SchemaDescriptor) -> list[str]:
@@ -148,13 +169,23 @@ class Reading:
             raise ObjectNotFound(name)
         return found
 
-    def relation(self, schema: str, name: str) -> tuple[Scope, Relation]:
-        """The table or view of that name. Raises `ObjectNotFound`."""
+    def relation(
+        self, schema: str, name: str, *, need: Privilege = Privilege.SELECT
+    ) -> tuple[Scope, Relation]:
+        """The table or view of that name. Raises `ObjectNotFound`.
+
+        Raises `PermissionDenied` for a user without ``need``, any of it.
+        """
         scope = self.find_scope(schema)
         found = None if scope is None else self.find_relation(scope, name)
         if found is None:
             raise ObjectNotFound(f"{schema}.{name} table not found")
+        self.access.at(found[0].catalog).require_any(need, found[1])
         return found
+
+    def may_read(self, scope: Scope, relation: Relation) -> bool:
+        """Whether the user may see the table or view."""
+        return self.access.at(scope.catalog).allows(Privilege.SELECT, relation)
 
     def find_relation(self, scope: Scope, name: str) -> tuple[Scope, Relation] | None:
         """The table or view of that name, which may be a hidden one, and how it is seen."""

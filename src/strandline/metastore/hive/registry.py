@@ -69,9 +69,13 @@ class Call:
             fields, self.user, self.metastore, self.notifications, self.folders, self.reading
         )
 
+    def owner(self, sent: str | None) -> str:
+        """Who owns what the request makes: whom it names; where that counts, else the user."""
+        return sent or ("" if self.reading.for_all else self.user)
+
     def execute(self, *commands: Command) -> Applied:
         """Carry out DDL as the user who asks."""
-        return self.metastore.execute(list(commands), author=self.user)
+        return self.metastore.execute(list(commands), author=self.user, identity=self.user)
 
 
 # A handler gives a value of the type that its method returns; they are many: hence Any.

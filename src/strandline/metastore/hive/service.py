@@ -16,7 +16,8 @@ What must stay true: the loop waits for nothing. No answer is older than any com
 may know of: the mark of a kept answer is taken before it is made. Handlers know nothing of threads,
 connections and encodings. Errors are ours; which exception of the protocol each becomes is said by
 one table and by what the method declares, except where a handler names the exception itself because
-Hive's clients look at it.
+Hive's clients look at it. While privileges are enforced no answer is kept: a kept one is found by
+the bytes of its request alone, which do not say who asks.
 
 A method that is not here is answered as unknown, cleanly: clients probe for what a server can do.
 """
@@ -113,34 +114,41 @@ class HiveMetastoreService:
             return method.handler(self._call(args, user, at_once=True))
         request = connection.request
         mark = self._notifications.mark()
+        call = self._call(args, user, at_once=True)
         try:
-            answer = method.handler(self._call(args, user, at_once=True))
+            answer = method.handler(call)
+            for_all = call.reading.for_all
         except MustWait:
             return self._wait(method, self._call(args, user, at_once=False), request)
         self._at_once += 1
-        return self._keep(request, mark, HIVE_CODEC.encode_result(name, answer))
+        return self._keep(request, mark, HIVE_CODEC.encode_result(name, answer), for_all=for_all)
 
     def _wait(self, method: Method, call: Call, request: bytes) -> Coroutine[Any, Any, Encoded]:
-        def read() -> tuple[int, bytes]:
+        def read() -> tuple[int, bytes, bool]:
             mark = self._notifications.mark()
-            return mark, HIVE_CODEC.encode_result(method.name, method.handler(call))
+            encoded = HIVE_CODEC.encode_result(method.name, method.handler(call))
+            return mark, encoded, call.reading.for_all
 
         async def answer() -> Encoded:
             self._waited += 1
-            mark, encoded = await asyncio.to_thread(read)
-            return self._keep(request, mark, encoded)
+            mark, encoded, for_all = await asyncio.to_thread(read)
+            return self._keep(request, mark, encoded, for_all=for_all)
 
         return answer()
 
-    def _keep(self, request: bytes, mark: int, answer: bytes) -> Encoded:
+    def _keep(self, request: bytes, mark: int, answer: bytes, *, for_all: bool) -> Encoded:
         # With a delay, the present moves on by time alone and a mark proves nothing.
-        if self._keeps:
+        if self._keeps and for_all:
             self._kept.keep(request, mark, answer)
         return Encoded(answer)
 
     def _call(self, args: dict[str, Any], user: str, *, at_once: bool) -> Call:
         reading = Reading(
-            self._metastore, at_once=at_once, address=self._address, identities=self._identities
+            self._metastore,
+            at_once=at_once,
+            user=user,
+            address=self._address,
+            identities=self._identities,
         )
         return Call(args, user, self._metastore, self._notifications, self._folders, reading)
 

@@ -5,6 +5,9 @@ as JSON in ``spark.sql.sources.schema``. A text of more than `MAX_PARAMETER` cha
 ``….part.0``, ``….part.1`` and so on, with their number in ``….numParts``; older releases of Spark
 always cut it. Partition columns are named in ``….partCol.N``, with ``….numPartCols``.
 
+Spark keeps the default of a column in the field's metadata (`DEFAULT`). The catalog has a place of
+its own for it, so it is taken out of the metadata that comes in, and put into that which goes out.
+
 A field may carry the metadata `IDENTITY`, which this service puts there for its own data source. It
 says where an answer came from, so it is dropped from whatever a client sends back.
 """
@@ -24,6 +27,9 @@ from strandline.model.types import StructField, StructType
 
 IDENTITY = "strandline"
 """The metadata key that tells the data source which table, as of when, and where to ask."""
+
+DEFAULT = "CURRENT_DEFAULT"
+"""The metadata key of a column's default, a SQL expression."""
 
 MAX_PARAMETER = 4000
 """Characters of one parameter."""
@@ -68,9 +74,13 @@ def schema_parameters(
     partition_columns: Iterable[str],
     *,
     identity: str | None = None,
+    defaults: bool = True,
 ) -> dict[str, str]:
-    """The parameters that give Spark these columns; with ``identity`` on the first field."""
-    fields = [_field(column) for column in columns]
+    """The parameters that give Spark these columns; with ``identity`` on the first field.
+
+    Without ``defaults``, Spark is not told of those: it must not fill them in.
+    """
+    fields = [_field(column, default=column.default if defaults else None) for column in columns]
     if identity is not None and fields:
         fields[0] = _identified(fields[0], identity)
     text = schema_json(StructType(tuple(fields)))
@@ -123,23 +133,34 @@ def _numbered(parameters: Mapping[str, str], count: str, prefix: str) -> list[st
 
 
 def _column(field: StructField) -> ColumnDefinition:
-    metadata = field.metadata
-    if IDENTITY in metadata:
+    metadata, default = field.metadata, None
+    if IDENTITY in metadata or DEFAULT in metadata:
         entries = json.loads(metadata)
         entries.pop(IDENTITY, None)
+        if isinstance(entries.get(DEFAULT), str):
+            default = entries.pop(DEFAULT)
         metadata = _compact(entries)
     return ColumnDefinition(
-        field.name, field.type, field.nullable, comment=field.comment, metadata=metadata
+        field.name,
+        field.type,
+        field.nullable,
+        comment=field.comment,
+        default=default,
+        metadata=metadata,
     )
 
 
-def _field(column: ColumnDescriptor) -> StructField:
+def _field(column: ColumnDescriptor, *, default: str | None) -> StructField:
+    metadata = column.metadata
+    if default is not None:
+        entries = json.loads(metadata) if metadata else {}
+        metadata = _compact({DEFAULT: default, **entries})
     return StructField(
         column.name,
         column.type,
         nullable=column.nullable,
         comment=column.comment,
-        metadata=column.metadata,
+        metadata=metadata,
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 from strandline.catalog.commands import CreateTable, CreateView, DropTable, TableDefinition
+from strandline.catalog.judgement import WRITING
 from strandline.clock import system_wall_clock
 from strandline.errors import (
     AlreadyExists,
@@ -25,6 +27,7 @@ from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.transactional import refuse_transactional
 from strandline.model.descriptors import Properties, TableDescriptor, TableKind, properties
+from strandline.model.privileges import Privilege
 
 _CONSTRAINTS = (
     "primaryKeys",
@@ -57,6 +60,7 @@ def _create(call: Call, table: Struct) -> None:
     schema = call.reading.catalog.schema(schema_name)
     if schema is None:
         raise invalid_object(table.get("dbName", ""))
+    call.reading.access.require(Privilege.USAGE | Privilege.CREATE, schema)
     if (table.get("sd") or {}).get("serdeInfo") is None:
         raise meta_exception("Invalid SerDeInfo object")
     default = call.metastore.table_location(schema, sent)
@@ -73,7 +77,7 @@ def _create(call: Call, table: Struct) -> None:
 def _creation(
     call: Call, schema: str, client: ClientTable, *, default: str
 ) -> CreateTable | CreateView:
-    definition = client.definition
+    definition = replace(client.definition, owner=call.owner(client.definition.owner))
     if not isinstance(definition, TableDefinition):
         return CreateView(schema=schema, definition=definition)
     if definition.kind is TableKind.EXTERNAL:
@@ -128,7 +132,7 @@ def _alter(call: Call, sent: str, name: str, table: Struct, context: Struct) -> 
     if not is_hive_name(table.get("tableName", "")):
         raise IllegalChange(f"{table.get('tableName')} is not a valid object name")
     try:
-        scope, old = call.reading.relation(sent, name)
+        scope, old = call.reading.relation(sent, name, need=WRITING)
     except ObjectNotFound as error:
         raise IllegalChange(error.message) from None
     refuse_transactional(table, altered=old)
@@ -152,6 +156,8 @@ def _alter(call: Call, sent: str, name: str, table: Struct, context: Struct) -> 
         raise meta_exception(f"New value for expected key {expected} is not set")
     try:
         wanted = command.wanted()
+        if location is not None and not same_location(wanted.location or location, location):
+            call.reading.access.require_ownership(old)
         if isinstance(old, TableDescriptor) and location is not None:
             _take_over(call, old, wanted, location)
         applied = call.execute(command)

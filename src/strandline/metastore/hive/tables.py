@@ -14,7 +14,7 @@ from strandline.metastore.hive.conversion import (
 )
 from strandline.metastore.hive.exceptions import meta_exception
 from strandline.metastore.hive.name_patterns import name_pattern
-from strandline.metastore.hive.names import without_catalog
+from strandline.metastore.hive.names import is_shown, without_catalog
 from strandline.metastore.hive.reading import Scope
 from strandline.metastore.hive.registry import Call, reads
 from strandline.metastore.hive.storage import Struct
@@ -89,7 +89,9 @@ def get_table_meta(call: Call) -> list[Struct]:
     types = call.args.get("tbl_types") or TABLE_TYPES
     rows: list[Struct] = []
     for schema in catalog.schemas():
-        if not fits(schema.name.lower()):
+        if not is_shown(schema) or not fits(schema.name.lower()):
+            continue
+        if not call.reading.access.reaches(schema):
             continue
         scope = Scope(schema.name.lower(), schema, catalog)
         for relation in _relations(scope, _names(call, scope, call.args.get("tbl_patterns"))):
@@ -107,7 +109,7 @@ def get_table_meta(call: Call) -> list[Struct]:
 
 @reads("get_table_objects_by_name")
 def get_table_objects_by_name(call: Call) -> list[Struct]:
-    """The tables that there are of those named, each once."""
+    """The tables that there are, and that the user may read, of those named, each once."""
     name = call.text("dbname")
     scope = call.reading.find_scope(name)
     if scope is None:
@@ -131,4 +133,8 @@ def get_table_objects_by_name_req(call: Call) -> Struct:
 def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struct]:
     once = dict.fromkeys(name.lower() for name in names)
     found = (call.reading.find_relation(scope, name) for name in once)
-    return [call.reading.struct(*relation) for relation in found if relation is not None]
+    return [
+        call.reading.struct(*relation)
+        for relation in found
+        if relation is not None and call.reading.may_read(*relation)
+    ]

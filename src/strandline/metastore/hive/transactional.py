@@ -72,7 +72,7 @@ def transactional_struct(
         ),
     )
     struct = table_struct(shown, schema=schema, location=location, counted=counted)
-    struct["parameters"] |= schema_parameters(table.columns, (), identity=identity)
+    struct["parameters"] |= schema_parameters(table.columns, (), identity=identity, defaults=False)
     return struct
 
 

@@ -10,6 +10,9 @@ and one more is turned away at once. No body is kept beyond the limit.
 
 A request has to say that it is JSON. Browsers send such a request to a foreign address only after
 asking it, which is not answered here, so no web page can reach a node on its reader's loopback.
+
+Who asks is said by HTTP Basic credentials, or by a header without a secret. Unless the node was
+given something to prove a secret with, the name is an assertion and believed, as on the Hive port.
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
-from urllib.parse import unquote
 
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
@@ -37,14 +39,8 @@ from strandline.errors import (
     UnsupportedOperation,
 )
 from strandline.metastore.metastore import Metastore
-from strandline.metastore.session.calls import (
-    ANONYMOUS,
-    CALLS,
-    JSON_TYPE,
-    PREFIX,
-    USER_HEADER,
-    Call,
-)
+from strandline.metastore.session.calls import CALLS, JSON_TYPE, PREFIX, Call
+from strandline.metastore.session.credentials import Authenticate, Unproved, caller_of, prove
 from strandline.metastore.session.local_session import LocalSession
 from strandline.metastore.session.wire_json import read_form, write_error, write_json
 
@@ -54,7 +50,6 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 THREADS = 32
 MAX_REQUESTS = 512
 """Requests that run or wait; a client keeps one connection for each of its threads."""
-MAX_USER_LENGTH = 255
 _DRAINED = 4
 """A body of up to this many times the limit is read and dropped, so that its sender gets to read
 the answer; the connection of a larger one is simply closed."""
@@ -66,9 +61,14 @@ def application(
     max_body_bytes: int = MAX_BODY_BYTES,
     threads: int = THREADS,
     max_requests: int = MAX_REQUESTS,
+    authenticate: Authenticate | None = None,
 ) -> Starlette:
-    """The application for ``metastore``; any ASGI server can run it."""
-    served = _Application(metastore, max_body_bytes, threads, max_requests)
+    """The application for ``metastore``; any ASGI server can run it.
+
+    With ``authenticate``, every call must bring Basic credentials that it accepts; it is asked in a
+    worker thread, at each call. Without it, users are believed.
+    """
+    served = _Application(metastore, max_body_bytes, threads, max_requests, authenticate)
     routes = [
         Route(f"{PREFIX}/health", served.health, methods=["GET"]),
         Route(f"{PREFIX}/statistics", served.statistics, methods=["GET"]),
@@ -106,9 +106,15 @@ class _Counts(Protocol):
 
 class _Application:
     def __init__(
-        self, metastore: Metastore, max_body_bytes: int, threads: int, max_requests: int
+        self,
+        metastore: Metastore,
+        max_body_bytes: int,
+        threads: int,
+        max_requests: int,
+        authenticate: Authenticate | None,
     ) -> None:
         self._metastore = metastore
+        self._authenticate = authenticate
         self._max_body_bytes = max_body_bytes
         self._threads = threads
         self._max_requests = max_requests
@@ -140,11 +146,15 @@ class _Application:
             try:
                 with self._admitted():
                     body = await self._body(request)
-                    user, host = _user_of(request), request.client.host if request.client else ""
-                    session = LocalSession(self._metastore, user=user, host=host)
-                    return await self._answer(
-                        lambda: _carry_out(session, call, body), call.content_type
-                    )
+                    asking = caller_of(request.headers)
+                    host = request.client.host if request.client else ""
+                    session = LocalSession(self._metastore, user=asking.user, host=host)
+
+                    def work() -> bytes:
+                        prove(asking, self._authenticate)
+                        return _carry_out(session, call, body)
+
+                    return await self._answer(work, call.content_type)
             except StrandlineError as error:
                 return self._refused(error)
             except ClientDisconnect:
@@ -205,7 +215,11 @@ class _Application:
         self._counts = replace(self._counts, errors=self._counts.errors + 1)
         if not isinstance(error, StrandlineError):
             logger.error("a request failed inside", exc_info=error)
-        return _error_response(error)
+        answer = _error_response(error)
+        if isinstance(error, Unproved):
+            answer.status_code = 401
+            answer.headers["WWW-Authenticate"] = 'Basic realm="strandline", charset="UTF-8"'
+        return answer
 
     def _gather(self, http: HttpStatistics) -> bytes:
         parts: dict[str, object] = {
@@ -227,19 +241,6 @@ class _Application:
 def _carry_out(session: LocalSession, call: Call, body: bytes) -> bytes:
     arguments = read_form(body, call.arguments)
     return call.write_result(getattr(session, call.name)(**arguments))
-
-
-def _user_of(request: Request) -> str:
-    try:
-        user = unquote(request.headers.get(USER_HEADER, ANONYMOUS), errors="strict")
-    except UnicodeDecodeError:
-        user = ""
-    if not user or not user.isprintable() or len(user) > MAX_USER_LENGTH:
-        raise InvalidInput(
-            f"the header {USER_HEADER} does not name a user: give 1 to {MAX_USER_LENGTH} printable "
-            "characters, percent-encoded as UTF-8"
-        )
-    return user
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

@@ -33,6 +33,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from strandline.catalog import Command, VersionInfo
+from strandline.catalog.differences import Difference
 from strandline.clock import Timestamp
 from strandline.errors import (
     AlreadyExists,
@@ -69,13 +70,16 @@ _ANSWER_MARGIN = 5.0
 class HttpSession(Session):
     """A user's session with the node at ``url`` (``http://host:port``).
 
-    ``timeout`` is how many seconds a call may take, with everything that is done to settle it.
-    Errors are those of `Session`, and besides `Unavailable` when the node does not answer in time,
-    `ProtocolError` when something else than a node answers. Also a context manager that closes it.
+    ``secret`` proves the user to a node that asks for proof. ``timeout`` is how many seconds a
+    call may take, with everything that is done to settle it. Errors are those of `Session`, and
+    besides `Unavailable` when the node does not answer in time, `ProtocolError` when something else
+    than a node answers. Also a context manager that closes it.
     """
 
-    def __init__(self, url: str, *, user: str, timeout: float = DEFAULT_TIMEOUT) -> None:
-        self._transport = HttpTransport(url, user=user)
+    def __init__(
+        self, url: str, *, user: str, secret: str | None = None, timeout: float = DEFAULT_TIMEOUT
+    ) -> None:
+        self._transport = HttpTransport(url, user=user, secret=secret)
         self._timeout = timeout
         self._closed = threading.Event()
 
@@ -87,13 +91,7 @@ class HttpSession(Session):
     # -- catalog -------------------------------------------------------------------------------
 
     def execute(self, commands: Command | Sequence[Command], *, timeout: float = 30.0) -> Executed:
-        done: Executed = self._once(
-            "execute",
-            {"commands": commands, "timeout": timeout},
-            patience=timeout + _ANSWER_MARGIN,
-            look="look at `history()`: it lists the newest versions, with their authors",
-        )
-        return done
+        return self._change("execute", timeout, commands=commands)
 
     def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
         found: ResolvedTable = self._repeat("table", name=name, at=at)
@@ -110,6 +108,16 @@ class HttpSession(Session):
     def compact(self, version: int) -> bool:
         done: bool = self._repeat("compact", version=version)
         return done
+
+    def differences(self, old: AsOf, new: AsOf = PRESENT) -> tuple[Difference, ...]:
+        found: tuple[Difference, ...] = self._repeat("differences", old=old, new=new)
+        return found
+
+    def undo(self, version: int, *, timeout: float = 30.0) -> Executed:
+        return self._change("undo", timeout, version=version)
+
+    def undrop(self, name: str, *, kind: str = "table", timeout: float = 30.0) -> Executed:
+        return self._change("undrop", timeout, name=name, kind=kind)
 
     # -- snapshots -----------------------------------------------------------------------------
 
@@ -220,6 +228,16 @@ class HttpSession(Session):
                 return self._transport.send(name, arguments, attempts.share())
             except Lost as loss:
                 attempts.pause(loss)
+
+    def _change(self, call: str, timeout: float, /, **arguments: Any) -> Executed:
+        """A call that makes a version of the catalog."""
+        done: Executed = self._once(
+            call,
+            {**arguments, "timeout": timeout},
+            patience=timeout + _ANSWER_MARGIN,
+            look="look at `history()`: it lists the newest versions, with their authors",
+        )
+        return done
 
     def _once(
         self, name: str, arguments: Mapping[str, Any], *, look: str, patience: float | None = None

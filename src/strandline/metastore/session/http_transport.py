@@ -15,6 +15,7 @@ import httpx
 
 from strandline.errors import InvalidInput, ProtocolError, Stopping, StrandlineError
 from strandline.metastore.session.calls import CALLS, JSON_TYPE, USER_HEADER
+from strandline.metastore.session.credentials import AUTHORIZATION, basic
 from strandline.metastore.session.wire_json import dump_json, read_error
 
 CONNECT_TIMEOUT = 5.0
@@ -41,12 +42,15 @@ class Lost(Exception):
 class HttpTransport:
     """The connections of one user to the node at ``url``. Safe to use from several threads."""
 
-    def __init__(self, url: str, *, user: str) -> None:
+    def __init__(self, url: str, *, user: str, secret: str | None = None) -> None:
         self.url = url.rstrip("/")
+        headers = {USER_HEADER: quote(user, safe=" @"), "Content-Type": JSON_TYPE}
+        if secret is not None:
+            headers[AUTHORIZATION] = basic(user, secret)
         try:
             self._client = httpx.Client(
                 base_url=self.url,
-                headers={USER_HEADER: quote(user, safe=" @"), "Content-Type": JSON_TYPE},
+                headers=headers,
                 limits=httpx.Limits(
                     max_connections=None,
                     max_keepalive_connections=32,

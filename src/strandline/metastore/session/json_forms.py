@@ -9,6 +9,7 @@ dataclass             an object with a member for each field
 union of classes      an object with one member, named after the class: ``{"drop_table": {…}}``
 time, integer         a number, within 64 bits
 enumeration           the name of the member
+flags                 a list of the names of the members
 data type             Spark's JSON, with the ids of nested fields under ``parquet.field.id``
 valid write ids       Hive's text, ``hwm:minOpen:open:aborted`` behind the table's name
 text map              an object
@@ -36,8 +37,9 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from enum import Enum
-from functools import cache
+from enum import Enum, Flag
+from functools import cache, reduce
+from operator import or_
 from typing import Any, NewType
 
 from strandline.catalog import Command, commands
@@ -133,6 +135,8 @@ def form_of(hint: Any) -> Form:
         return _tagged(_UNIONS[_key(hint)])
     if hint in _SCALARS:
         return _SCALARS[hint]
+    if isinstance(hint, type) and issubclass(hint, Flag):
+        return _flags(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _enumeration(hint)
     if is_dataclass(hint) and isinstance(hint, type):
@@ -333,6 +337,11 @@ def _enumeration(of: type[Enum]) -> Form:
         return of[value]
 
     return Form(lambda value: value.name, read)
+
+
+def _flags(of: type[Flag]) -> Form:
+    listed = _list(_enumeration(of), lambda flags: reduce(or_, flags, of(0)))
+    return Form(lambda value: listed.write(list(value)), listed.read)
 
 
 def _text_form(parse: Callable[[str], Any], what: str) -> Callable[[Json], Any]:

@@ -1,4 +1,11 @@
-"""`LocalSession`: a session in the process of the store."""
+"""`LocalSession`: a session in the process of the store.
+
+Where privileges are enforced, its user is judged by the catalog of the present, at each call: for
+DDL as `strandline.catalog.judgement` tells; SELECT to see a table or its files, at any version;
+INSERT to add data files, DELETE to take rows or files away, UPDATE (or both) for a step that does
+both. A transaction is its user's own. Others than superusers see the versions in the history that
+they made themselves, compare no versions and trim none.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +13,14 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from strandline.catalog import Command, VersionInfo
+from strandline.catalog.differences import Difference
+from strandline.catalog.judgement import WRITING
+from strandline.catalog.privileges import Access
 from strandline.clock import Timestamp
 from strandline.errors import (
     InvalidInput,
     ObjectNotFound,
+    PermissionDenied,
     StrandlineError,
     TransactionFinished,
     TransactionNotFound,
@@ -30,6 +41,9 @@ from strandline.metastore.interface import (
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.session.placement import completed
 from strandline.metastore.store.rows import DataFileRow, DeleteFileRow, RowKind, new_file
+from strandline.model.descriptors import TableDescriptor
+from strandline.model.identifiers import normalize
+from strandline.model.privileges import Privilege
 from strandline.transactions import Hold, Transaction, ValidWriteIdList
 
 logger = logging.getLogger(__name__)
@@ -48,26 +62,57 @@ class LocalSession(Session):
     def execute(self, commands: Command | Sequence[Command], *, timeout: float = 30.0) -> Executed:
         batch = list(commands) if isinstance(commands, Sequence) else [commands]
         applied = self._metastore.execute(
-            completed(self._metastore, batch, user=self._user), author=self._user, timeout=timeout
+            completed(self._metastore, batch, user=self._user),
+            author=self._user,
+            identity=self._user,
+            timeout=timeout,
         )
         return Executed(applied.version, applied.time, applied.applied)
 
     def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
+        access = self._access()
+        if access.free:
+            return self._metastore.resolve(name, at=at)
+        catalog = self._metastore.point(at).catalog
+        _, table = self._metastore.find_table(catalog, name)
+        access.at(catalog).require(Privilege.SELECT, table)
         return self._metastore.resolve(name, at=at)
 
     def tables(self, schema: str, *, at: AsOf = PRESENT) -> list[str]:
         catalog = self._metastore.point(at).catalog
-        if catalog.schema(schema) is None:
+        found = catalog.schema(schema)
+        if found is None:
             raise ObjectNotFound(
                 f"schema {schema!r} does not exist in version {catalog.version} of the catalog"
             )
+        self._access().at(catalog).require(Privilege.USAGE, found)
         return catalog.relation_names(schema)
 
     def history(self, *, start: int = 1, end: int | None = None) -> list[VersionInfo]:
-        return self._metastore.catalogs.history(start, end)
+        versions = self._metastore.catalogs.history(start, end)
+        if self._access().free:
+            return versions
+        return [one for one in versions if normalize(one.author) == normalize(self._user)]
 
     def compact(self, version: int) -> bool:
+        self._access().require_superuser("trim the history")
         return self._metastore.compact(version)
+
+    def differences(self, old: AsOf, new: AsOf = PRESENT) -> tuple[Difference, ...]:
+        self._access().require_superuser("compare whole versions")
+        return self._metastore.differences(old, new)
+
+    def undo(self, version: int, *, timeout: float = 30.0) -> Executed:
+        applied = self._metastore.undo(
+            version, author=self._user, identity=self._user, timeout=timeout
+        )
+        return Executed(applied.version, applied.time, applied.applied)
+
+    def undrop(self, name: str, *, kind: str = "table", timeout: float = 30.0) -> Executed:
+        applied = self._metastore.undrop(
+            name, kind=kind, author=self._user, identity=self._user, timeout=timeout
+        )
+        return Executed(applied.version, applied.time, applied.applied)
 
     # -- snapshots -----------------------------------------------------------------------------
 
@@ -76,9 +121,15 @@ class LocalSession(Session):
     ) -> Snapshot:
         if txn_id is not None and at != PRESENT:
             raise InvalidInput("name a point in history or a transaction to read by, not both")
-        return self._metastore.snapshot(table_ids, at=at, txn_id=txn_id)
+        wanted = tuple(table_ids)
+        if txn_id is not None:
+            self._own(txn_id)
+        for table_id in wanted:
+            self._require(table_id, Privilege.SELECT, at=at)
+        return self._metastore.snapshot(wanted, at=at, txn_id=txn_id)
 
     def files(self, table_id: int, write_ids: ValidWriteIdList) -> TableFiles:
+        self._require(table_id, Privilege.SELECT)
         store = self._metastore.store
         data = store.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids)
         deletes = store.rows(table_id, RowKind.DELETE_FILE, write_ids=write_ids)
@@ -104,9 +155,10 @@ class LocalSession(Session):
         )
 
     def transaction(self, txn_id: int) -> Transaction:
-        return self._metastore.transactions.get(txn_id)
+        return self._own(txn_id) or self._metastore.transactions.get(txn_id)
 
     def heartbeat(self, txn_id: int) -> None:
+        self._own(txn_id)
         beaten = self._metastore.transactions.heartbeat([txn_id])
         if txn_id in beaten.missing:
             raise TransactionNotFound(f"transaction {txn_id} does not exist")
@@ -117,6 +169,8 @@ class LocalSession(Session):
             )
 
     def allocate_write_id(self, txn_id: int, table_id: int) -> int:
+        self._own(txn_id)
+        self._require_any(table_id, WRITING)
         return self._metastore.transactions.allocate_write_id(txn_id, table_id)
 
     def stage(
@@ -130,23 +184,84 @@ class LocalSession(Session):
     ) -> Staged:
         for file in add:
             _check_numbers(file)
+        self._own(txn_id)
+        self._may_stage(table_id, add, replaces=bool(remove or touch))
         staged = self._metastore.store.stage(
             txn_id, table_id, add=[new_file(file) for file in add], remove=remove, touch=touch
         )
         return Staged(staged.write_id, staged.row_ids)
 
     def commit(self, txn_id: int) -> Transaction:
+        self._own(txn_id)
         ended = self._metastore.transactions.commit(txn_id)
         self._follow()
         return ended
 
     def abort(self, txn_id: int) -> Transaction:
+        self._own(txn_id)
         ended = self._metastore.transactions.abort(txn_id)
         self._follow()
         return ended
 
     def close(self) -> None:
         """Nothing is open."""
+
+    # -- what the user may do --------------------------------------------------------------------
+
+    def _access(self) -> Access:
+        return self._metastore.access(self._user)
+
+    def _own(self, txn_id: int) -> Transaction | None:
+        """The transaction, if the user is judged at all. Raises `PermissionDenied` for others'."""
+        if self._access().free:
+            return None
+        found = self._metastore.transactions.get(txn_id)
+        if normalize(found.user) != normalize(self._user):
+            raise PermissionDenied(
+                f"transaction {txn_id} is of user {found.user}, and user {self._user} is no "
+                "superuser: begin one of your own"
+            )
+        return found
+
+    def _require(self, table_id: int, need: Privilege, *, at: AsOf = PRESENT) -> None:
+        access = self._access()
+        if not access.free:
+            table, access = self._table(access, table_id, at)
+            access.require(need, table)
+
+    def _require_any(self, table_id: int, needs: Privilege) -> None:
+        access = self._access()
+        if not access.free:
+            table, access = self._table(access, table_id, PRESENT)
+            access.require_any(needs, table)
+
+    def _table(self, access: Access, table_id: int, at: AsOf) -> tuple[TableDescriptor, Access]:
+        """The table in the present, else as of ``at``; what is in neither, nobody is shown."""
+        for catalog in (access.catalog, self._metastore.point(at).catalog):
+            found = catalog.table_by_id(table_id)
+            if found is not None:
+                return found, access.at(catalog)
+        raise PermissionDenied(
+            f"table {table_id} is in no version that user {self._user} can be judged by; a "
+            "superuser can read it"
+        )
+
+    def _may_stage(
+        self, table_id: int, add: Sequence[DataFileRow | DeleteFileRow], *, replaces: bool
+    ) -> None:
+        access = self._access()
+        if access.free:
+            return
+        table, access = self._table(access, table_id, PRESENT)
+        adds = any(isinstance(file, DataFileRow) for file in add)
+        takes = replaces or any(isinstance(file, DeleteFileRow) for file in add)
+        if adds and takes:
+            if not access.allows(Privilege.INSERT | Privilege.DELETE, table):
+                access.require(Privilege.UPDATE, table)
+        elif takes:
+            access.require(Privilege.DELETE, table)
+        else:
+            access.require(Privilege.INSERT, table)
 
     def _follow(self) -> None:
         """Bring what just ended into this node's memory. It has ended, whatever happens here."""

@@ -16,10 +16,16 @@ from dataclasses import replace
 
 from strandline.catalog import Catalog, Command
 from strandline.catalog.commands import (
+    CreateCluster,
+    CreateClusterReplica,
+    CreateDatabase,
+    CreateFunction,
     CreateSchema,
     CreateTable,
     CreateView,
+    CreateZone,
     DropTable,
+    RenameSchema,
     RenameTable,
 )
 from strandline.metastore.metastore import Metastore
@@ -40,6 +46,7 @@ class _Batch:
         self._user = user
         self._known: Catalog | None = None
         self._schemas: dict[str, str] = {}
+        self._renamed_schemas: set[str] = set()
         self._tables: dict[tuple[str, str], str | None] = {}
 
     def complete(self, commands: Sequence[Command]) -> list[Command]:
@@ -53,16 +60,38 @@ class _Batch:
                 return self._create_table(command)
             case RenameTable(new_location=None):
                 return self._rename_table(command)
+            case RenameSchema():
+                self._rename_schema(command)
             case DropTable():
                 self._tables[_key(command.schema, command.table)] = None
             case CreateView(definition=definition) if not definition.owner:
                 return replace(command, definition=replace(definition, owner=self._user))
+            case (
+                CreateCluster(owner="")
+                | CreateClusterReplica(owner="")
+                | CreateDatabase(owner="")
+                | CreateFunction(owner="")
+                | CreateZone(owner="")
+            ):
+                return replace(command, owner=self._user)
         return command
 
     def _create_schema(self, command: CreateSchema) -> CreateSchema:
-        location = command.location or self._metastore.schema_location(command.name)
+        location = command.location or self._metastore.free_schema_location(
+            command.name,
+            database=command.database,
+            moved=normalize(command.name) in self._renamed_schemas,
+        )
         self._schemas.setdefault(normalize(command.name), location)
         return replace(command, location=location, owner=command.owner or self._user)
+
+    def _rename_schema(self, command: RenameSchema) -> None:
+        old, new = normalize(command.name), normalize(command.new_name)
+        self._renamed_schemas.add(old)
+        found = self._catalog.schema(command.name, database=command.database)
+        location = self._schemas.pop(old, found.location if found else "")
+        if location:
+            self._schemas[new] = location
 
     def _create_table(self, command: CreateTable) -> CreateTable:
         definition = replace(command.definition, owner=command.definition.owner or self._user)

@@ -56,7 +56,7 @@ PATIENCE = 30.0
 BATCH = 64
 """Versions that are read from the update log at once."""
 
-_KINDS_IN_EVENTS = frozenset({"database", "schema", "table", "view"})
+_KINDS_IN_EVENTS = frozenset({"database", "schema", "table", "view", "function"})
 
 Effect = Callable[["Projector", Connection, Entry], None]
 
@@ -213,7 +213,8 @@ class Projector:
             self._folders.make(location)
         queries.put_location(connection, table.id, location)
 
-    def _rename_table(self, connection: Connection, entry: Entry) -> None:
+    def _place_table(self, connection: Connection, entry: Entry) -> None:
+        """Move the folder of a renamed or restored table to where the entry says."""
         table, target = _table(entry), _text(entry, "location")
         if table.kind is TableKind.MANAGED and target is not None:
             self._move(connection, table.id, target)
@@ -251,8 +252,10 @@ _EFFECTS: dict[str, Effect] = {
     "create_schema": Projector._create_schema,
     "drop_schema": Projector._drop_schema,
     "create_table": Projector._create_table,
-    "rename_table": Projector._rename_table,
+    "rename_table": Projector._place_table,
     "drop_table": Projector._drop_table,
+    "restore_schema": Projector._create_schema,
+    "restore_table": Projector._place_table,
 }
 """The verbs that change folders."""
 

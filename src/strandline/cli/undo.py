@@ -1,0 +1,46 @@
+"""``strandline undo``: take back what one version of a catalog did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from strandline.cli.log import as_json, describe
+from strandline.cli.stores import FOLDER, OUTPUT, USER, joining
+from strandline.metastore.interface import Executed, Session
+
+
+def report(session: Session, done: Executed, *, output: str) -> None:
+    """Print the version that was made: as ``log`` does, or in words; nothing where there is none.
+
+    In JSON there is one line, or none where nothing was to be done.
+    """
+    infos = session.history(start=done.version, end=done.version + 1) if any(done.applied) else []
+    if output == "json":
+        for info in infos:
+            click.echo(json.dumps(as_json(info), ensure_ascii=False))
+    elif not infos:
+        click.echo("nothing to undo: everything is as it was before")
+    for info in infos if output == "text" else ():
+        click.echo(f"version {info.version}")
+        for verb, arguments in info.actions:
+            click.echo(f"  {describe(verb, arguments)}")
+
+
+@click.command()
+@FOLDER
+@click.argument("version", type=click.IntRange(min=1))
+@USER
+@OUTPUT
+def command(folder: Path, *, version: int, user: str, output: str) -> None:
+    """Take back what VERSION did in the store in FOLDER, in a new version.
+
+    What was altered is as before, what was dropped is there again, what was created is dropped. It
+    is refused, with the reason, where somebody changed the same objects since. A node may be
+    running.
+    """
+    with joining(folder) as node:
+        session = node.session(user=user)
+        report(session, session.undo(version), output=output)

@@ -1,0 +1,349 @@
+"""Sessions while privileges are enforced, in process and over HTTP, and who HTTP takes one for."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from strandline.catalog import Command
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateCluster,
+    CreateDatabase,
+    CreateFunction,
+    CreateRole,
+    CreateSchema,
+    CreateTable,
+    CreateZone,
+    DropTable,
+    GrantPrivileges,
+    RevokePrivileges,
+    SetConfiguration,
+    TableDefinition,
+)
+from strandline.errors import InvalidInput, PermissionDenied
+from strandline.metastore.interface import AsOf, Session
+from strandline.metastore.session import HttpSession
+from strandline.metastore.session.credentials import Caller, basic, caller_of
+from strandline.metastore.session.http_app import application
+from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
+from strandline.model.privileges import ObjectKind, Privilege
+from strandline.model.types import INT
+from strandline.node import Node
+from tests.metastore.session.served import serving
+
+SECRETS = {"alice": "a:b", "root": "é"}
+
+
+def table(name: str) -> CreateTable:
+    definition = TableDefinition(
+        name=name, columns=(ColumnDefinition("k", INT),), transactional=True, provider="strandline"
+    )
+    return CreateTable(schema="s", definition=definition)
+
+
+@dataclass
+class Guarded:
+    node: Node
+    url: str
+
+    def open(self, kind: str, user: str) -> Session:
+        return self.node.session(user=user) if kind == "local" else HttpSession(self.url, user=user)
+
+    @contextmanager
+    def granted(self, *several: tuple[ObjectKind, str, Privilege]) -> Iterator[None]:
+        """What bob may do while the block runs."""
+        root = self.node.session(user="root")
+        for kind, name, privileges in several:
+            root.execute(
+                GrantPrivileges(kind=kind, name=name, privileges=privileges, grantee="bob")
+            )
+        try:
+            yield
+        finally:
+            for kind, name, privileges in several:
+                root.execute(
+                    RevokePrivileges(kind=kind, name=name, privileges=privileges, grantee="bob")
+                )
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with (
+        Node.open(tmp_path_factory.mktemp("store")) as node,
+        serving(application(node.metastore)) as url,
+    ):
+        setup: Sequence[Command] = [
+            CreateRole(name="root", superuser=True),
+            *(CreateRole(name=name) for name in ("alice", "bob")),
+            CreateSchema(name="s", owner="alice"),
+        ]
+        root = node.session(user="root")
+        root.execute(setup)
+        node.session(user="alice").execute(table("t"))
+        root.execute(SetConfiguration(name="enforce_privileges", value="on"))
+        yield Guarded(node, url)
+
+
+@pytest.fixture(params=["local", "http"])
+def bob(guarded: Guarded, request: pytest.FixtureRequest) -> Iterator[Session]:
+    session = guarded.open(request.param, "bob")
+    yield session
+    session.close()
+
+
+USAGE = (ObjectKind.SCHEMA, "s", Privilege.USAGE)
+
+
+def on_table(privileges: Privilege) -> tuple[ObjectKind, str, Privilege]:
+    return ObjectKind.TABLE, "s.t", privileges
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(PermissionDenied) as caught:
+        call()
+    return caught.value.message
+
+
+def test_reading_needs_usage_and_select(guarded: Guarded, bob: Session) -> None:
+    alice = guarded.node.session(user="alice")
+    found = alice.table("s.t")
+    snapshot = alice.snapshot([found.descriptor.id])
+    write_ids = snapshot.write_ids[found.descriptor.id]
+    then = AsOf(version=found.catalog_version)
+    reads: list[Callable[[], object]] = [
+        lambda: bob.table("s.t"),
+        lambda: bob.table("s.t", at=then),
+        lambda: bob.snapshot([found.descriptor.id]),
+        lambda: bob.snapshot([found.descriptor.id], at=then),
+        lambda: bob.files(found.descriptor.id, write_ids),
+    ]
+    for read in reads:
+        assert "user bob lacks USAGE on schema s to reach table s.t" in refusal(read)
+    assert "lacks USAGE on schema s" in refusal(lambda: bob.tables("s"))
+    with guarded.granted(USAGE):
+        assert bob.tables("s") == ["t"]
+        for read in reads:
+            assert refusal(read) == (
+                "user bob lacks SELECT on table s.t; alice or a superuser can grant it"
+            )
+        with guarded.granted(on_table(Privilege.SELECT)):
+            for read in reads:
+                read()
+
+
+DATA = DataFileRow(file_id=1, path="f", rows=1, bytes=1)
+DELETES = DeleteFileRow(path="d", file_ids=(1,), counts=(1,))
+
+
+@pytest.mark.parametrize(
+    ("add", "enough", "missing", "too_little"),
+    [
+        ([DATA], Privilege.INSERT, "INSERT", Privilege.UPDATE | Privilege.DELETE),
+        ([DELETES], Privilege.DELETE, "DELETE", Privilege.UPDATE | Privilege.INSERT),
+        ([DATA, DELETES], Privilege.UPDATE, "UPDATE", Privilege.SELECT | Privilege.INSERT),
+        ([DATA, DELETES], Privilege.INSERT | Privilege.DELETE, "UPDATE", Privilege.DELETE),
+    ],
+    ids=["insert", "delete", "update", "update by insert and delete"],
+)
+def test_staging_needs_what_it_does(
+    guarded: Guarded,
+    bob: Session,
+    add: Sequence[DataFileRow | DeleteFileRow],
+    enough: Privilege,
+    missing: str,
+    too_little: Privilege,
+) -> None:
+    table_id = guarded.node.session(user="alice").table("s.t").descriptor.id
+    txn_id = bob.begin().txn_id
+    with guarded.granted(USAGE, on_table(too_little)):
+        refused = refusal(lambda: bob.stage(txn_id, table_id, add=add))
+        assert refused.startswith(f"user bob lacks {missing} on table s.t")
+    with guarded.granted(USAGE, on_table(enough)):
+        bob.allocate_write_id(txn_id, table_id)
+        bob.stage(txn_id, table_id, add=add)
+    bob.abort(txn_id)
+
+
+def test_a_write_id_needs_a_privilege_to_write(guarded: Guarded, bob: Session) -> None:
+    table_id = guarded.node.session(user="alice").table("s.t").descriptor.id
+    txn_id = bob.begin().txn_id
+    with guarded.granted(USAGE, on_table(Privilege.SELECT)):
+        refused = refusal(lambda: bob.allocate_write_id(txn_id, table_id))
+    assert "lacks INSERT or UPDATE or DELETE on table s.t" in refused
+    bob.abort(txn_id)
+
+
+def test_a_transaction_is_its_users_own(guarded: Guarded, bob: Session) -> None:
+    alice = guarded.node.session(user="alice")
+    txn_id = alice.begin().txn_id
+    for call in (bob.transaction, bob.heartbeat, bob.commit, bob.abort):
+        assert "is of user alice" in refusal(lambda call=call: call(txn_id))  # type: ignore[misc]  # bound for this round
+    guarded.node.session(user="root").heartbeat(txn_id)
+    alice.commit(txn_id)
+
+
+def test_ddl_needs_ownership_and_the_history_shows_ones_own(guarded: Guarded, bob: Session) -> None:
+    with guarded.granted(USAGE):
+        drop = DropTable(schema="s", table="t")
+        assert "user bob does not own table s.t" in refusal(lambda: bob.execute(drop))
+        assert "lacks CREATE on schema s" in refusal(lambda: bob.execute(table("u")))
+        with guarded.granted((ObjectKind.SCHEMA, "s", Privilege.CREATE)):
+            made = bob.execute(table("u")).version
+            assert bob.table("s.u").descriptor.owner == "bob"
+            bob.execute(DropTable(schema="s", table="u"))
+    told = bob.history()
+    assert {one.author for one in told} == {"bob"}
+    assert made in [one.version for one in told]
+    assert {one.author for one in guarded.node.session(user="root").history()} > {"bob"}
+    assert "only superusers may trim" in refusal(lambda: bob.compact(made))
+
+
+def test_a_dropped_table_is_read_by_who_could_read_it(guarded: Guarded, bob: Session) -> None:
+    alice = guarded.node.session(user="alice")
+    alice.execute(table("gone"))
+    hers = alice.table("s.gone")
+    grant = GrantPrivileges(
+        kind=ObjectKind.TABLE, name="s.gone", privileges=Privilege.SELECT, grantee="bob"
+    )
+    then = alice.execute(grant).version
+    alice.execute(DropTable(schema="s", table="gone"))
+    before, after = AsOf(version=hers.catalog_version), AsOf(version=then)
+    with guarded.granted(USAGE):
+        bob.snapshot([hers.descriptor.id], at=after)
+        assert "lacks SELECT" in refusal(lambda: bob.snapshot([hers.descriptor.id], at=before))
+        assert "no version" in refusal(lambda: bob.snapshot([10**9]))
+
+
+def test_a_grant_of_several_privileges_crosses_http(guarded: Guarded) -> None:
+    both = Privilege.SELECT | Privilege.INSERT
+    with HttpSession(guarded.url, user="alice") as alice:
+        for command in (GrantPrivileges, RevokePrivileges):
+            alice.execute(
+                command(kind=ObjectKind.TABLE, name="s.t", privileges=both, grantee="bob")
+            )
+            actions = guarded.node.session(user="root").history()[-1].actions
+            assert [said["privileges"] for _, said in actions] == [["SELECT", "INSERT"]]
+    answer = httpx.post(
+        f"{guarded.url}/v1/execute",
+        json={
+            "commands": [
+                {"grant_privileges": {"kind": "TABLE", "privileges": ["READ"], "grantee": "bob"}}
+            ]
+        },
+        trust_env=False,
+    )
+    assert "privileges[0]: expected one of SELECT" in answer.json()["error"]["message"]
+
+
+# -- who calls -------------------------------------------------------------------------------------
+
+
+def test_the_user_of_basic_credentials_is_believed_without_proof(guarded: Guarded) -> None:
+    answer = httpx.post(
+        f"{guarded.url}/v1/table",
+        json={"name": "s.t"},
+        auth=("bob", "whatever"),
+        trust_env=False,
+    )
+    assert answer.status_code == 403
+    error = answer.json()["error"]
+    assert error["code"] == "permission_denied"
+    assert error["message"].startswith("user bob lacks USAGE")
+    answer = httpx.post(
+        f"{guarded.url}/v1/table", json={"name": "s.t"}, auth=("alice", ""), trust_env=False
+    )
+    assert answer.status_code == 200
+
+
+@pytest.fixture(scope="module")
+def proving(guarded: Guarded) -> Iterator[str]:
+    def authenticate(user: str, secret: str) -> bool:
+        return SECRETS.get(user) == secret
+
+    with serving(application(guarded.node.metastore, authenticate=authenticate)) as url:
+        yield url
+
+
+def test_a_node_with_a_verifier_takes_the_right_secret(proving: str) -> None:
+    for user, secret in SECRETS.items():
+        with HttpSession(proving, user=user, secret=secret) as session:
+            assert session.tables("s") == ["t"]
+
+
+@pytest.mark.parametrize("secret", [None, "", "wrong"])
+def test_a_node_with_a_verifier_refuses_the_rest(proving: str, secret: str | None) -> None:
+    with HttpSession(proving, user="alice", secret=secret) as session:
+        assert "proof" in refusal(lambda: session.tables("s")) or secret is not None
+    headers = {} if secret is None else {"Authorization": basic("alice", secret)}
+    answer = httpx.post(
+        f"{proving}/v1/tables", json={"schema": "s"}, headers=headers, trust_env=False
+    )
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"].startswith("Basic ")
+    assert answer.json()["error"]["code"] == "permission_denied"
+
+
+USER = "X-Strandline-User"
+
+
+@pytest.mark.parametrize(
+    ("headers", "caller"),
+    [
+        ({}, Caller("anonymous")),
+        ({USER: "ann%20%C3%A9"}, Caller("ann é")),
+        ({"Authorization": basic("ann é", "a:b")}, Caller("ann é", "a:b")),
+        ({"Authorization": basic("ann", ""), USER: "ann"}, Caller("ann", "")),
+    ],
+)
+def test_who_headers_name(headers: dict[str, str], caller: Caller) -> None:
+    assert caller_of(headers) == caller
+
+
+@pytest.mark.parametrize(
+    ("headers", "says"),
+    [
+        ({USER: ""}, "does not name a user"),
+        ({USER: "%ff"}, "does not name a user"),
+        ({"Authorization": "Bearer abc"}, "cannot be read"),
+        ({"Authorization": "Basic ???"}, "cannot be read"),
+        ({"Authorization": "Basic " + b64encode(b"no colon").decode()}, "cannot be read"),
+        ({"Authorization": "Basic " + b64encode(b"\xff:x").decode()}, "cannot be read"),
+        ({"Authorization": basic("", "x")}, "does not name a user"),
+        ({"Authorization": basic("a\nb", "x")}, "does not name a user"),
+        ({"Authorization": basic("ann", "x"), USER: "bob"}, "name two users"),
+    ],
+)
+def test_headers_that_name_nobody(headers: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        caller_of(headers)
+
+
+def test_a_colon_has_no_place_in_a_user(guarded: Guarded) -> None:
+    with pytest.raises(InvalidInput, match="colon"):
+        HttpSession(guarded.url, user="a:b", secret="x")
+
+
+def test_what_a_session_makes_without_an_owner_is_its_users(guarded: Guarded) -> None:
+    privileges = Privilege.CREATE_ZONE | Privilege.CREATE_CLUSTER | Privilege.CREATE_DATABASE
+    made: Sequence[Command] = [
+        CreateZone(name="z"),
+        CreateCluster(name="c"),
+        CreateDatabase(name="d"),
+        CreateFunction(schema="default", name="f", class_name="com.example.F"),
+    ]
+    with guarded.granted((ObjectKind.SYSTEM, "", privileges)):
+        guarded.node.session(user="bob").execute(made)
+    catalog = guarded.node.catalogs.present()
+    found = [
+        catalog.zone_named("z"),
+        catalog.cluster("c"),
+        catalog.database("d"),
+        catalog.function("default", "f"),
+    ]
+    assert [one.owner for one in found if one is not None] == ["bob"] * len(made)
