@@ -521,9 +521,10 @@ def test_undrop_refuses_what_was_never_dropped(manager: CatalogManager) -> None:
 
 NAMES = st.sampled_from(["a", "b", "c"])
 COLUMNS = st.sampled_from(["x", "y", "z"])
-KEYED = {"primary_key": ("k",)}
 COMMANDS: st.SearchStrategy[Command] = st.one_of(
-    st.builds(lambda n: create_table(f"s.{n}", "k int not null", "x int", **KEYED), NAMES),
+    st.builds(
+        lambda n: create_table(f"s.{n}", "k int not null", "x int", primary_key=("k",)), NAMES
+    ),
     st.builds(lambda n: create_view(f"s.{n}"), NAMES),
     st.builds(lambda n: DropTable(schema="s", table=n), NAMES),
     st.builds(lambda n, m: RenameTable(schema="s", table=n, new_name=m), NAMES, NAMES),
@@ -555,7 +556,7 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
 
 
 @settings(
-    max_examples=120,
+    max_examples=60,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
@@ -602,6 +603,9 @@ def _check_undo_of(manager: CatalogManager, batch: list[Command], *, keep_undone
         assert now is not None
         assert now.next_column_id >= table.next_column_id
         assert now.schema_versions[: len(table.schema_versions)] == table.schema_versions
+    for table in done.catalog.tables():
+        now = undone.table_by_id(table.id)
+        assert now is None or now.next_column_id >= table.next_column_id
     if not keep_undone:
         redone = undo(manager, undone.version).catalog
         assert visible(redone) == visible(done.catalog)

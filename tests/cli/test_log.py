@@ -69,4 +69,4 @@ def test_help_and_version_do_not_wait_for_spark() -> None:
         done = CliRunner().invoke(main, arguments)
         assert done.exit_code == 0
         assert "Usage" in done.output
-    assert "0.1.0" in CliRunner().invoke(main, ["--version"]).output
+    assert "0.2.0" in CliRunner().invoke(main, ["--version"]).output

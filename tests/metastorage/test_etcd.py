@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -30,9 +31,11 @@ from strandline.metastorage import (
     Exists,
     Put,
     ValueIs,
+    etcd_leases,
 )
 from strandline.metastorage.etcd import EtcdMetastorage
 from strandline.metastorage.etcd_chunks import CHUNK_BYTES, ORPHAN_AGE_MS, ChunkedValues
+from strandline.metastorage.etcd_feed import ChangeFeed
 from strandline.metastorage.etcd_gateway import (
     EtcdGateway,
     Pair,
@@ -43,6 +46,7 @@ from strandline.metastorage.etcd_layout import (
     EtcdAddress,
     EtcdKeys,
     Reference,
+    Stored,
     parse_etcd_url,
 )
 from tests.metastorage.conftest import Wall, keys, put
@@ -181,6 +185,27 @@ def test_a_writer_whose_time_was_passed_tries_again_above_it(place: Etcd) -> Non
     outcome = writer.invoke([Exists("a")], [Put("a", b"2")])
     assert (outcome.succeeded, outcome.revision) == (True, 2)
     assert outcome.time > checked.time
+
+
+def test_a_lease_is_not_granted_at_a_time_that_was_passed(
+    place: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check comes between the decision about the lease and its write."""
+    store, other = place.node(Wall(HOUR_MS)), place.node(Wall(5 * HOUR_MS))
+    checked: list[Timestamp] = []
+
+    def take_time(clock: HybridClock, stored: Timestamp) -> Timestamp:
+        now = etcd_time_above(clock, stored)
+        if not checked:
+            checked.append(other.check().time)
+        return now
+
+    etcd_time_above = etcd_leases.time_above
+    monkeypatch.setattr(etcd_leases, "time_above", take_time)
+    lease = store.acquire_lease("lead", "me", ttl_ms=1_000)
+    assert lease is not None
+    assert lease.expires > checked[0] + (1_000 << 16)
+    assert store.lease("lead") == other.lease("lead") == lease
 
 
 def test_an_idle_store_moves_on_with_the_clock(place: Etcd) -> None:
@@ -371,6 +396,26 @@ def test_large_values_are_read_whole_while_they_are_written_and_history_is_compa
         assert reading.result() > 0
 
 
+def test_a_large_value_whose_history_was_compacted_is_read_again(
+    place: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = place.node(), place.node()
+    put(store, "a", b"x" * LARGE)
+    read = ChunkedValues.value
+    newer = [b"y" * LARGE]
+
+    def read_late(self: ChunkedValues, key: str, stored: Stored, *, revision: int) -> bytes:
+        if newer:
+            put(other, "a", newer.pop())
+            place.server.compact()
+        return read(self, key, stored, revision=revision)
+
+    monkeypatch.setattr(ChunkedValues, "value", read_late)
+    found = store.get("a")
+    assert found is not None
+    assert (found.value, found.revision) == (b"y" * LARGE, 2)
+
+
 def test_a_large_value_whose_invoke_was_lost_leaves_nothing_that_stays(place: Etcd) -> None:
     plan: list[Cut] = []
 
@@ -450,18 +495,45 @@ def test_a_delete_of_more_keys_than_a_change_names_is_told_to_each_prefix_in_it(
     assert keys(store) == ["k000"]
 
 
-def test_a_waiter_that_is_far_behind_what_was_heard_looks_again(place: Etcd) -> None:
-    """More revisions pass in one breath than the feed remembers."""
-    store, other = place.node(changes_kept=2_000), place.node(changes_kept=2_000)
-    seen = put(store, "b").revision
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(store.wait_for_change, "a", seen, timeout=60)
-        put(other, "a")
-        for _ in range(300):
-            put(other, "b")
-        assert waiting.result()
-    assert store.wait_for_change("a", seen, timeout=0)
-    assert not store.wait_for_change("a", seen + 1, timeout=0)
+@pytest.mark.parametrize("lost", [0, 2])
+def test_a_change_between_the_look_and_the_watch_is_not_missed(place: Etcd, lost: int) -> None:
+    """Nor one that comes while the watch can not be made."""
+    other = place.node()
+    requests: list[bytes] = []
+
+    def at_the_watch(data: bytes) -> Cut | None:
+        if b"/v3/watch" not in data:
+            return None
+        requests.append(data)
+        if len(requests) <= lost:
+            return Cut.REQUEST
+        if len(requests) == lost + 1:
+            put(other, "a")
+        return None
+
+    with Proxy(place.server.port, at_the_watch) as proxy:
+        store = place.node(url=place.url.replace(str(place.server.port), str(proxy.port)))
+        began = time.monotonic()
+        assert store.wait_for_change("a", 0, timeout=60)
+        assert time.monotonic() - began < 30
+        store.close()
+
+
+def test_a_waiter_behind_what_was_heard_looks_again(place: Etcd) -> None:
+    store = place.node()
+    gateway = EtcdGateway(place.gateway.endpoints, timeout=30)
+    feed = ChangeFeed(gateway, place.keys, remembered=4)
+    try:
+        assert not feed.wait("a", "b", 0, generation=0, timeout=60)
+        for key in "abbbbbbc":
+            put(store, key)
+        began = time.monotonic()
+        assert feed.wait("c", "d", 7, generation=feed.generation, timeout=60)
+        assert not feed.wait("a", "b", 0, generation=feed.generation, timeout=60)
+        assert time.monotonic() - began < 30
+    finally:
+        gateway.close()
+        feed.close()
 
 
 def test_a_defect_in_what_is_heard_reaches_the_waiter(place: Etcd) -> None:

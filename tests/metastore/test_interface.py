@@ -27,9 +27,11 @@ from strandline.catalog.commands import (
     TableDefinition,
     ViewDefinition,
 )
+from strandline.catalog.differences import DifferenceKind, FieldDifference
 from strandline.clock import Timestamp
 from strandline.errors import (
     AlreadyExists,
+    Conflict,
     HoldExpired,
     IllegalChange,
     InvalidInput,
@@ -249,6 +251,48 @@ def test_a_table_can_be_read_as_of_a_version_and_a_time(
     assert session.table(name, at=AsOf(time=Timestamp(done.time - 1))) == table
     assert len(session.table(name, at=AsOf(time=done.time)).descriptor.columns) == 3
     assert session.tables(table.schema, at=AsOf(version=before)) == ["t"]
+
+
+def test_a_version_is_undone_and_redone(session: Session, schema: str) -> None:
+    session.execute(create(schema))
+    before = session.table(f"{schema}.t")
+    dropped = session.execute(DropTable(schema=schema, table="t"))
+    undone = session.undo(dropped.version)
+    assert undone.applied == (True,)
+    restored = session.table(f"{schema}.t")
+    assert (restored.descriptor, restored.location) == (before.descriptor, before.location)
+    with pytest.raises(Conflict, match=f"came back in version {undone.version} by {USER}"):
+        session.undo(dropped.version)
+    session.undo(undone.version)
+    assert session.tables(schema) == []
+    session.undrop(f"{schema}.t")
+    assert session.table(f"{schema}.t").descriptor == before.descriptor
+    with pytest.raises(ObjectNotFound, match="no version from"):
+        session.undrop(f"{schema}.never", kind="view")
+    with pytest.raises(VersionNotFound):
+        session.undo(10**9)
+
+
+def test_versions_are_compared_by_object_and_field(session: Session, table: ResolvedTable) -> None:
+    before = AsOf(version=table.catalog_version)
+    done = session.execute(
+        [
+            AddColumns(schema=table.schema, table="t", columns=(ColumnDefinition("n", INT),)),
+            SetTableProperties(schema=table.schema, table="t", set=(("a", "1"),)),
+        ]
+    )
+    after = AsOf(version=done.version)
+    (found,) = session.differences(before, after)
+    assert (found.kind, found.id, found.name) == ("table", table.descriptor.id, f"{table.schema}.t")
+    assert found.change is DifferenceKind.ALTERED
+    assert set(found.fields) == {
+        FieldDifference("columns[n]", None, "n int"),
+        FieldDifference("properties[a]", None, "1"),
+        FieldDifference("schema_version", 1, 2),
+        FieldDifference("next_column_id", 3, 4),
+    }
+    assert found in session.differences(before)
+    assert session.differences(after, after) == ()
 
 
 def test_history_says_who_did_what(session: Session, schema: str) -> None:

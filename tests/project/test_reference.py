@@ -15,8 +15,11 @@ from strandline import errors
 from strandline.catalog import manager
 from strandline.catalog.commands import definition
 from strandline.cli.demo import command as demo
+from strandline.cli.diff import command as diff
 from strandline.cli.log import command as log
 from strandline.cli.serve import command as serve
+from strandline.cli.undo import command as undo
+from strandline.cli.undrop import command as undrop
 from strandline.config import Settings
 from strandline.errors import StrandlineError
 from strandline.metastorage import sql_tables
@@ -98,6 +101,9 @@ def test_every_exit_status_is_listed() -> None:
     [
         ("## `strandline serve FOLDER`", serve),
         ("## `strandline log FOLDER`", log),
+        ("## `strandline diff FOLDER OLD [NEW]`", diff),
+        ("## `strandline undo FOLDER VERSION`", undo),
+        ("## `strandline undrop table|view|function FOLDER NAME`", undrop),
         ("## `strandline demo`", demo),
     ],
 )

@@ -32,6 +32,7 @@ class EtcdServer:
         self._folder = Path(tempfile.mkdtemp(prefix="strandline-etcd-"))
         self._log = self._folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
         self.port = free_port()
         for _ in range(5):
             self.peers_port = free_port()
@@ -101,6 +102,10 @@ class EtcdServer:
             self._process.send_signal(how)
             self._process.wait(60)
             self._process = None
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.communicate()
+            self._guard = None
 
     def _started(self) -> bool:
         client = f"http://127.0.0.1:{self.port}"
@@ -122,14 +127,21 @@ class EtcdServer:
                 cwd=self._folder,
                 start_new_session=True,
             )
+        # When this process is killed its end of the pipe closes, and the server ends, too.
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", f"read _; kill -9 {self._process.pid}; rm -rf '{self._folder}'"],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         end = time.monotonic() + _START_PATIENCE
-        while time.monotonic() < end and self._process.poll() is None:
-            try:
-                if httpx.get(f"{client}/health").json().get("health") == "true":
-                    return True
-            except (httpx.TransportError, ValueError):
-                pass
-            time.sleep(0.01)  # only asking tells whether a server is ready
+        with httpx.Client(trust_env=False) as asking:
+            while time.monotonic() < end and self._process.poll() is None:
+                try:
+                    if asking.get(f"{client}/health").json().get("health") == "true":
+                        return True
+                except (httpx.TransportError, ValueError):
+                    pass
+                time.sleep(0.01)  # only asking tells whether a server is ready
         self.crash()
         return False
 

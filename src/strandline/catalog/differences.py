@@ -192,7 +192,11 @@ def _schema_versions(names: _Names, path: str, old: Any, new: Any) -> Iterator[F
     if old[-1].number != new[-1].number:
         yield FieldDifference("schema_version", old[-1].number, new[-1].number)
     elif old[-1] == new[-1]:
-        yield FieldDifference(path, f"{len(old)} kept", f"{len(new)} kept, of which some differ")
+        yield FieldDifference(path, _all_versions(old), _all_versions(new))
+
+
+def _all_versions(versions: tuple[SchemaVersion, ...]) -> str:
+    return "; ".join(f"{one.number}: {shown(one.columns)}" for one in versions)
 
 
 _Keyed = dict[Any, tuple[str, Any]]

@@ -251,6 +251,10 @@ class CatalogFollower:
         before = self._history.latest
         catalog = self._activated(applied)
         self._history.append(catalog)
+        for change in applied.update.changes():
+            replaced = before.contents.get(change.kind, change.key)
+            if replaced is not None:  # few look at the past, and it should cost its bytes alone
+                replaced.forget()
         self._clock.update(applied.update.time)
         self._listeners.tell(AppliedVersion(applied.update, before, catalog))
 

@@ -1,7 +1,8 @@
 """What is read from the log before something is undone: the version, and what came after it.
 
 Only versions above the earliest one that can be read have their updates; at the earliest stands a
-snapshot, which says what there was and not what was done.
+snapshot, which says what there was and not what was done. Reading costs the length of the history
+since the version that is undone; so it is done by who asks, and not where commands are judged.
 """
 
 from __future__ import annotations

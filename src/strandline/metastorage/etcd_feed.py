@@ -19,7 +19,7 @@ from strandline.errors import Stopping, Unavailable
 from strandline.metastorage.etcd_gateway import EtcdGateway, Json, from_text
 from strandline.metastorage.etcd_layout import Change, EtcdKeys, decode_change
 
-_CHANGES_REMEMBERED = 256
+CHANGES_REMEMBERED = 256
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 1.0
 
@@ -27,11 +27,13 @@ _LONGEST_PAUSE_SECONDS = 1.0
 class ChangeFeed:
     """The changes that were heard lately, in order. Safe for threads."""
 
-    def __init__(self, gateway: EtcdGateway, keys: EtcdKeys) -> None:
+    def __init__(
+        self, gateway: EtcdGateway, keys: EtcdKeys, *, remembered: int = CHANGES_REMEMBERED
+    ) -> None:
         self._gateway = gateway
         self._keys = keys
         self._moved = threading.Condition()
-        self._changes: deque[Change] = deque(maxlen=_CHANGES_REMEMBERED)
+        self._changes: deque[Change] = deque(maxlen=remembered)
         self._generation = 0
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None

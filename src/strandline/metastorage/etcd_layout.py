@@ -56,7 +56,7 @@ def parse_etcd_url(url: str) -> EtcdAddress:
     match = re.fullmatch(r"etcd://([^/?#@]+)(?:/([A-Za-z0-9._-]*))?", url)
     hosts = [] if match is None else match[1].split(",")
     if match is None or not all(
-        re.fullmatch(r"([\w.-]+|\[[\da-fA-F:.]+\])(:\d+)?", h) for h in hosts
+        re.fullmatch(r"([\w.-]+|\[[\da-fA-F:.]+\])(:\d+)?", h, re.ASCII) for h in hosts
     ):
         raise InvalidInput(
             f"{url!r} is no address of an etcd store; write it as"

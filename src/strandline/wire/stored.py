@@ -65,6 +65,10 @@ class Stored(Generic[T]):
             self._value = value
         return value
 
+    def forget(self) -> None:
+        """Keep the bytes alone; the next touch decodes them again."""
+        self._value = None
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stored) and self.data == other.data
 

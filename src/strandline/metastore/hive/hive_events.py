@@ -7,7 +7,7 @@ with the same number: a client takes a gap in the numbers for lost events.
 | in the log | Hive's event |
 | --- | --- |
 | create, alter, drop of a schema | CREATE_DATABASE, ALTER_DATABASE, DROP_DATABASE |
-| create, drop of a table or view | CREATE_TABLE, DROP_TABLE |
+| create (or restore), drop of a table or view | CREATE_TABLE, DROP_TABLE |
 | anything else about one; its counted parameters, its place | ALTER_TABLE |
 | partitions staged: added, removed, replaced | ADD_, DROP_, ALTER_PARTITION |
 | files staged | ACID_WRITE |

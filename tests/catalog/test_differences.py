@@ -1,0 +1,348 @@
+"""What differs between two versions, by object and by field."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.catalog import Catalog, CatalogManager, Command
+from strandline.catalog.commands import (
+    AddColumns,
+    AlterColumn,
+    AlterTable,
+    AlterZone,
+    ColumnDefinition,
+    CommentOn,
+    CreateIndex,
+    CreateRole,
+    CreateZone,
+    DropColumns,
+    DropTable,
+    GrantPrivileges,
+    RenameColumn,
+    RenameSchema,
+    RenameTable,
+    SetConfiguration,
+    SetDefaultZone,
+    SetTableProperties,
+    TableDefinition,
+)
+from strandline.catalog.differences import (
+    Difference,
+    DifferenceKind,
+    FieldDifference,
+    differences,
+)
+from strandline.clock import Timestamp
+from strandline.durable.collections import COLLECTIONS
+from strandline.durable.contents import EMPTY, Contents
+from strandline.durable.transaction import Transaction
+from strandline.durable.update import Change
+from strandline.model.bookkeeping import IdAllocator, SystemConfiguration
+from strandline.model.descriptors import (
+    ColumnDescriptor,
+    SchemaDescriptor,
+    SchemaVersion,
+    TableDescriptor,
+    TableKind,
+)
+from strandline.model.privileges import ObjectKind, Privilege
+from strandline.model.types import BIGINT, INT, STRING
+from strandline.wire.registry import encode
+from strandline.wire.stored import Stored
+from tests.catalog.scenario import SCHEMA, column, create_table
+
+
+@pytest.fixture
+def manager(manager: CatalogManager) -> CatalogManager:
+    manager.execute([SCHEMA, create_table("s.t", "a int", "b string")], author="ann")
+    return manager
+
+
+def after(manager: CatalogManager, *commands: Command) -> tuple[Difference, ...]:
+    """What a batch changes."""
+    before = manager.present()
+    return differences(before, manager.execute(list(commands), author="ann").catalog)
+
+
+def fields(found: tuple[Difference, ...]) -> dict[str, tuple[object, object]]:
+    """The fields of the one object that differs, but for what counts."""
+    (one,) = found
+    counted = {"schema_version", "next_column_id"}
+    return {f.field: (f.old, f.new) for f in one.fields if f.field not in counted}
+
+
+def test_a_version_does_not_differ_from_itself(manager: CatalogManager) -> None:
+    assert differences(manager.present(), manager.present()) == ()
+
+
+def test_objects_come_go_and_are_renamed(manager: CatalogManager) -> None:
+    table = manager.present().table("s", "t")
+    assert table is not None
+    found = after(
+        manager,
+        RenameTable(schema="s", table="t", new_name="u"),
+        create_table("s.new"),
+        CreateZone(name="fast"),
+    )
+    told = [(one.kind, one.name, one.change, one.old_name) for one in found]
+    assert told == [
+        ("table", "s.new", DifferenceKind.CREATED, None),
+        ("table", "s.u", DifferenceKind.RENAMED, "s.t"),
+        ("zone", "fast", DifferenceKind.CREATED, None),
+    ]
+    assert found[1] == Difference(
+        "table",
+        table.id,
+        "s.u",
+        DifferenceKind.RENAMED,
+        "s.t",
+        (FieldDifference("name", "t", "u"),),
+    )
+    (gone,) = after(manager, DropTable(schema="s", table="new"))
+    assert (gone.change, gone.name, gone.fields) == (DifferenceKind.DROPPED, "s.new", ())
+
+
+def test_a_table_that_was_dropped_and_made_again_is_two(manager: CatalogManager) -> None:
+    found = after(manager, DropTable(schema="s", table="t"), create_table("s.t"))
+    assert {one.change for one in found} == {DifferenceKind.DROPPED, DifferenceKind.CREATED}
+
+
+def test_a_renamed_schema_is_one_difference(manager: CatalogManager) -> None:
+    (one,) = after(manager, RenameSchema(name="s", new_name="r"))
+    assert (one.kind, one.old_name, one.name) == ("schema", "s", "r")
+
+
+def test_columns_are_matched_by_their_ids(manager: CatalogManager) -> None:
+    found = after(
+        manager,
+        RenameColumn(schema="s", table="t", column="a", new_name="n"),
+        AlterColumn(schema="s", table="t", column="n", type=BIGINT, comment="how many"),
+        DropColumns(schema="s", table="t", names=("b",)),
+        AddColumns(schema="s", table="t", columns=(column("b int default 7"),)),
+    )
+    assert fields(found) == {
+        "columns[a].name": ("a", "n"),
+        "columns[a].type": ("int", "bigint"),
+        "columns[a].comment": (None, "how many"),
+        "columns[b]": (None, "b int DEFAULT 7"),
+    }
+    assert FieldDifference("columns[b]", "b string", None) in found[0].fields
+    assert FieldDifference("schema_version", 1, 5) in found[0].fields
+    assert FieldDifference("next_column_id", 3, 4) in found[0].fields
+
+
+def test_another_order_of_columns_is_told(manager: CatalogManager) -> None:
+    definition = TableDefinition(
+        name="p", columns=(ColumnDefinition("a", INT), ColumnDefinition("b", INT))
+    )
+    manager.execute(create_table("s.p", "b int", "a int", transactional=False), author="ann")
+    found = after(manager, AlterTable(schema="s", table="p", definition=definition))
+    assert fields(found)["columns.order"] == ("b, a", "a, b")
+
+
+def test_properties_are_matched_by_their_keys(manager: CatalogManager) -> None:
+    after(
+        manager, SetTableProperties(schema="s", table="t", set=(("a", "1"), ("b", "2"), ("c", "3")))
+    )
+    found = after(
+        manager,
+        SetTableProperties(schema="s", table="t", set=(("b", "5"), ("d", "4")), unset=("a",)),
+    )
+    assert fields(found) == {
+        "properties[a]": ("1", None),
+        "properties[b]": ("2", "5"),
+        "properties[d]": (None, "4"),
+    }
+
+
+def test_grants_are_told_by_who_has_them(manager: CatalogManager) -> None:
+    manager.execute([CreateRole(name="bob"), CreateRole(name="ann")], author="ann")
+    grant = GrantPrivileges(
+        kind=ObjectKind.TABLE, name="s.t", privileges=Privilege.SELECT, grantee="bob"
+    )
+    everybody = GrantPrivileges(
+        kind=ObjectKind.TABLE,
+        name="s.t",
+        privileges=Privilege.SELECT | Privilege.INSERT,
+        grantee="public",
+    )
+    assert fields(after(manager, grant, everybody)) == {
+        "privileges[bob by ann]": (None, "SELECT"),
+        "privileges[public by ann]": (None, "SELECT, INSERT"),
+    }
+
+
+def test_references_are_told_by_name(manager: CatalogManager) -> None:
+    manager.execute(CreateZone(name="fast"), author="ann")
+    found = after(manager, SetDefaultZone(name="fast"))
+    assert [(one.kind, one.name) for one in found] == [("config", "default_zone")]
+    other = RenameTable(schema="s", table="t", new_name="t", new_schema="default")
+    (moved,) = after(manager, other)
+    assert (moved.old_name, moved.name) == ("s.t", "default.t")
+    assert [one.field for one in moved.fields] == ["schema"]
+    assert str(moved.fields[0].new).startswith("default (id ")
+
+
+def test_other_values_are_told_as_a_whole(manager: CatalogManager) -> None:
+    manager.execute(CreateZone(name="fast"), author="ann")
+    zone = AlterZone(name="fast", storage_profiles=("default", "ssd"), replicas=3)
+    assert fields(after(manager, zone)) == {
+        "replicas": (None, 3),
+        "quorum_size": (3, 2),
+        "storage_profiles": ("default", "default, ssd"),
+    }
+
+
+def test_objects_without_an_id_have_a_name(manager: CatalogManager) -> None:
+    manager.execute(CreateIndex(schema="s", index="i", table="t", columns=("a",)), author="ann")
+    found = after(
+        manager,
+        SetConfiguration(name="max_tables", value="9"),
+        CommentOn(kind=ObjectKind.INDEX, name="s.i", text="by a"),
+    )
+    assert [(one.kind, one.id, one.name) for one in found] == [
+        ("comment", 0, "index s.i"),
+        ("system_configuration", 0, "max_tables"),
+    ]
+
+
+def test_what_the_program_keeps_for_itself_is_left_out_unless_asked_for(
+    manager: CatalogManager,
+) -> None:
+    before = manager.present()
+    made = manager.execute(create_table("s.new"), author="ann").catalog
+    assert [one.kind for one in differences(before, made)] == ["table"]
+    assert [one.kind for one in differences(before, made, bookkeeping=True)] == [
+        "table",
+        "id_allocator",
+    ]
+
+
+# -- any contents ----------------------------------------------------------------------------------
+
+
+def catalog_of(values: list[object], version: int = 1) -> Catalog:
+    transaction = Transaction(0, EMPTY)
+    with transaction.entry("x", {}):
+        for value in values:
+            transaction.put(value)
+    return Catalog(version, Timestamp(version), transaction.contents)
+
+
+def table(number: int, versions: tuple[SchemaVersion, ...], **more: object) -> TableDescriptor:
+    return TableDescriptor(
+        id=number,
+        schema_id=1,
+        name=f"t{number}",
+        owner="ann",
+        kind=TableKind.MANAGED,
+        transactional=True,
+        provider="parquet",
+        schema_versions=versions,
+        next_column_id=9,
+        zone_id=1,
+        **more,  # type: ignore[arg-type]  # fields of the table
+    )
+
+
+COLUMN_LISTS = st.permutations(
+    [ColumnDescriptor(1, "a", INT), ColumnDescriptor(2, "b", STRING), ColumnDescriptor(3, "c", INT)]
+).flatmap(lambda all_of: st.integers(1, 3).map(lambda many: tuple(all_of[:many])))
+VERSIONS = st.lists(COLUMN_LISTS, min_size=1, max_size=3).map(
+    lambda lists: tuple(SchemaVersion(n, columns) for n, columns in enumerate(lists, start=1))
+)
+PAIRS = st.dictionaries(st.sampled_from("ab"), st.sampled_from("12")).map(
+    lambda found: tuple(sorted(found.items()))
+)
+VALUES = st.lists(
+    st.one_of(
+        st.builds(
+            lambda n, versions, pairs, key: table(n, versions, properties=pairs, primary_key=key),
+            st.integers(1, 2),
+            VERSIONS,
+            PAIRS,
+            st.sampled_from([(), (1,), (1, 2), (2, 1)]),
+        ),
+        st.builds(
+            lambda owner: SchemaDescriptor(1, 1, "s", owner), st.sampled_from(["ann", "bob"])
+        ),
+        st.builds(lambda value: SystemConfiguration("max_tables", value), st.sampled_from("12")),
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(VALUES, VALUES)
+def test_there_is_no_difference_exactly_where_contents_are_equal(
+    one: list[object], other: list[object]
+) -> None:
+    old, new = catalog_of(one), catalog_of(other)
+    found = differences(old, new)
+    assert (found == ()) == (old.contents == new.contents)
+    for difference in found:
+        came_or_went = difference.change in (DifferenceKind.CREATED, DifferenceKind.DROPPED)
+        assert came_or_went != bool(difference.fields)
+    back = {(d.kind, d.id): d for d in differences(new, old)}
+    for difference in found:
+        mirrored = back[difference.kind, difference.id]
+        assert {(f.field, f.new, f.old) for f in mirrored.fields} == {
+            (f.field, f.old, f.new) for f in difference.fields
+        }
+
+
+def test_another_format_of_the_same_object_is_no_difference() -> None:
+    new = catalog_of([SchemaDescriptor(1, 1, "s", "ann")])
+    stored = new.contents.get("schema", (1).to_bytes(8, "big"))
+    assert stored is not None
+
+    class OldForm(Stored[SchemaDescriptor]):
+        """The same value in other bytes, as an older release would have written it."""
+
+    old_form = OldForm(stored.data, SchemaDescriptor, has_id=True)
+    old_form.data = stored.data + b"\x00"
+    old_form._value = stored.value
+    contents = Contents.replaced(
+        new.contents, COLLECTIONS["schema"], (1).to_bytes(8, "big"), stored, old_form
+    )
+    assert list(new.contents.differing(contents))
+    assert differences(new, Catalog(2, Timestamp(2), contents)) == ()
+
+
+def test_equal_tables_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = 5_000
+    columns = (SchemaVersion(1, (ColumnDescriptor(1, "a", INT),)),)
+    changes = [
+        Change(
+            "table",
+            n.to_bytes(8, "big"),
+            None,
+            encode(table(n, columns)),
+        )
+        for n in range(1, many + 1)
+    ]
+    one, other = EMPTY.apply(changes), EMPTY.apply(changes)  # equal bytes, no object shared
+    transaction = Transaction(1, other)
+    with transaction.entry("x", {}):
+        transaction.put(table(7, columns, comment="other"))
+        transaction.put(IdAllocator("object", 5))
+    decoded: list[int] = []
+    value = Stored.value.fget  # type: ignore[attr-defined]  # the getter of a property
+
+    def counting(self: Stored[object]) -> object:
+        decoded.append(self.id)
+        return value(self)
+
+    monkeypatch.setattr(Stored, "value", property(counting))
+    started = time.perf_counter()
+    found = differences(
+        Catalog(1, Timestamp(1), one), Catalog(2, Timestamp(2), transaction.contents)
+    )
+    took = time.perf_counter() - started
+    assert [(d.id, [f.field for f in d.fields]) for d in found] == [(7, ["comment"])]
+    assert set(decoded) == {7}
+    assert took < 1.0

@@ -1,0 +1,111 @@
+"""``strandline diff``: what differs between versions, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from strandline.catalog.commands import (
+    AddColumns,
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    DropTable,
+    RenameTable,
+    SetTableProperties,
+    TableDefinition,
+)
+from strandline.cli import main
+from strandline.clock import format_timestamp
+from strandline.model.types import INT
+from strandline.node import Node
+
+
+def create(name: str) -> CreateTable:
+    definition = TableDefinition(name=name, columns=(ColumnDefinition("k", INT),))
+    return CreateTable(schema="shop", definition=definition)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Version 3 makes two tables, 4 alters one and drops one, 5 renames one; 2 is trimmed."""
+    folder = tmp_path_factory.mktemp("stores") / "s"
+    with Node.open(folder) as node:
+        session = node.session(user="ann")
+        made = session.execute([CreateSchema(name="shop"), create("a"), create("b")])
+        added = AddColumns(schema="shop", table="a", columns=(ColumnDefinition("n", INT),))
+        told = SetTableProperties(schema="shop", table="a", set=(("[bold]", "1"),))
+        session.execute([added, told, DropTable(schema="shop", table="b")])
+        session.execute(RenameTable(schema="shop", table="a", new_name="c"))
+        session.compact(made.version)
+    return folder
+
+
+def diff(store: Path, *arguments: str) -> list[str]:
+    result = CliRunner().invoke(main, ["diff", str(store), *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output.splitlines()
+
+
+def test_each_field_that_differs_is_a_line(store: Path) -> None:
+    lines = [line.split() for line in diff(store, "3", "4")]
+    assert lines == [
+        ["change", "what", "field", "before", "after"],
+        ["altered", "table", "shop.a", "columns[n]", "—", "n", "int"],
+        ["schema_version", "1", "2"],
+        ["next_column_id", "2", "3"],
+        ["properties[[bold]]", "—", "1"],
+        ["dropped", "table", "shop.b"],
+    ]
+
+
+def test_json_has_an_object_a_line_with_stable_keys(store: Path) -> None:
+    altered, dropped = map(json.loads, diff(store, "4", "3", "--output", "json"))
+    assert list(altered) == ["change", "kind", "id", "name", "old_name", "fields"]
+    assert (altered["change"], altered["kind"], altered["name"]) == ("altered", "table", "shop.a")
+    assert altered["fields"][0] == {"field": "columns[n]", "old": "n int", "new": None}
+    assert (dropped["change"], dropped["name"], dropped["fields"]) == ("created", "shop.b", [])
+
+
+def test_a_renamed_table_is_told_by_both_names(store: Path) -> None:
+    _, line = diff(store, "4")
+    assert line.split() == ["renamed", "table", "shop.c", "(was", "shop.a)"]
+
+
+def test_times_are_taken_too(store: Path) -> None:
+    with Node.open(store) as node:
+        at = {v: format_timestamp(node.catalogs.catalog(v).time) for v in (3, 4)}
+    assert diff(store, at[3], at[4]) == diff(store, "3", "4")
+
+
+def test_what_does_not_differ_says_so(store: Path) -> None:
+    assert diff(store, "4", "4") == ["no difference"]
+    assert diff(store, "4", "4", "--output", "json") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["2"], 66, "version 2 is no longer kept; the earliest is version 3"),
+        (["99"], 66, "version 99 does not exist"),
+        (["soon"], 64, "'soon' is not a time"),
+        (["2000-01-01"], 66, "is no longer kept"),
+    ],
+)
+def test_a_point_that_is_not_there_is_one_sentence_and_a_status(
+    store: Path, arguments: list[str], status: int, says: str
+) -> None:
+    result = CliRunner().invoke(main, ["diff", str(store), *arguments])
+    assert result.exit_code == status
+    assert says in result.output
+    assert len(result.output.splitlines()) == 1
+
+
+def test_a_folder_without_a_store_is_named(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["diff", str(tmp_path), "1"])
+    assert result.exit_code == 66
+    assert "there is no store" in result.output
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,88 @@
+"""A restored table outside the catalog: its folder comes back once, whenever the power goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.catalog.commands import CreateSchema, DropSchema, DropTable
+from strandline.catalog.undo import Undo
+from strandline.catalog.undo_reading import read_undo
+from tests.metastore.store.test_projection import Node, create, rename
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path)
+    made.ddl(CreateSchema(name="nyc", location=f"file:{made.warehouse}/nyc.db"))
+    yield made
+    made.catalogs.stop()
+    made.database.close()
+
+
+def undo_of(node: Node, version: int, **places: str) -> Undo:
+    """What undoes ``version``, whose entry n has its table at the place ``e<n>``."""
+    read = read_undo(node.catalogs, version)
+    at = {int(entry[1:]): place for entry, place in places.items()}
+    return Undo(update=read.update, later=read.later, restored=read.restored, places=at)
+
+
+def test_a_restored_table_is_moved_back(node: Node) -> None:
+    node.ddl(create(node, "a"))
+    table = node.table("a")
+    (node.folder("a") / "f").write_text("x")
+    version = node.ddl(DropTable(schema="nyc", table="a"))
+    node.ddl(undo_of(node, version, e0=node.place("a")))
+    assert node.store.location(table.id) == node.place("a")
+    assert (node.folder("a") / "f").read_text() == "x"
+    assert node.verbs()[-2:] == ["drop_table", "restore_table"]
+
+
+def test_an_external_table_has_no_folder_to_move(node: Node) -> None:
+    node.ddl(create(node, "x", external=True))
+    version = node.ddl(DropTable(schema="nyc", table="x"))
+    node.ddl(undo_of(node, version))
+    assert node.store.location(node.table("x").id) is None
+
+
+def test_a_restored_schema_has_its_folder_again(node: Node) -> None:
+    node.ddl(CreateSchema(name="other", location=f"file:{node.warehouse}/other.db"))
+    version = node.ddl(DropSchema(name="other"))
+    assert not (node.warehouse / "other.db").exists()
+    node.ddl(undo_of(node, version))
+    assert (node.warehouse / "other.db").is_dir()
+
+
+def test_a_move_back_that_was_done_and_not_noted_is_recognized(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SQL transaction is lost behind each move in turn, as by a crash, and done again."""
+    node.ddl(create(node, "a"), create(node, "b"))
+    tables = {name: node.table(name) for name in "ab"}
+    for name in "ab":
+        (node.folder(name) / name).touch()
+    dropped = node.ddl(DropTable(schema="nyc", table="a"), DropTable(schema="nyc", table="b"))
+    undone = node.ddl(undo_of(node, dropped, e0=node.place("a"), e1=node.place("b")), project=False)
+    renamed = node.ddl(rename(node, "a", "c"), project=False)
+    last = node.ddl(undo_of(node, renamed, e0=node.place("a")), project=False)
+    move_projection = node.log.move_projection
+    survived: list[int] = []
+
+    def crash(*args: object, **kwargs: object) -> None:
+        raise KeyError("power cut")
+
+    while node.projector.projected_version() < last:
+        monkeypatch.setattr(node.log, "move_projection", crash)
+        with pytest.raises(KeyError):
+            node.projector.project_up_to(last)
+        monkeypatch.setattr(node.log, "move_projection", move_projection)
+        with node.database.write() as connection:
+            node.projector._advance(connection, last, effects=1)
+        survived.append(node.projector.projected_version())
+    assert survived == [undone - 1, undone, renamed, last]
+    for name, table in tables.items():
+        assert node.store.location(table.id) == node.place(name)
+        assert [f.name for f in node.folder(name).iterdir()] == [name]
+    assert node.verbs()[-4:] == ["restore_table", "restore_table", "rename_table", "rename_table"]

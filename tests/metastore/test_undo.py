@@ -1,0 +1,268 @@
+"""Undoing what was done to tables, with their rows, files and folders, on a whole node."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.catalog.commands import (
+    AddColumns,
+    ColumnDefinition,
+    CreateRole,
+    CreateSchema,
+    CreateTable,
+    DropSchema,
+    DropTable,
+    RenameTable,
+    SetConfiguration,
+    TableDefinition,
+)
+from strandline.catalog.undo import HistoryMoved
+from strandline.catalog.undo_reading import read_undo
+from strandline.errors import Conflict, ObjectNotFound, PermissionDenied
+from strandline.metastore.hive.hive_events import HiveEvents
+from strandline.metastore.interface import AsOf, Session
+from strandline.metastore.store.rows import DataFileRow, PartitionRow, RowKind, new_partition
+from strandline.model.types import INT, STRING
+from strandline.node import Node
+
+READ_UNDO = "strandline.metastore.metastore.read_undo"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Node.open(tmp_path / "store") as node:
+        node.session(user="ann").execute(CreateSchema(name="shop"))
+        yield node
+
+
+@pytest.fixture
+def session(node: Node) -> Session:
+    return node.session(user="ann")
+
+
+def create(name: str, *, transactional: bool = False, location: str | None = None) -> CreateTable:
+    return CreateTable(
+        schema="shop",
+        definition=TableDefinition(
+            name=name,
+            columns=(ColumnDefinition("a", INT), ColumnDefinition("day", STRING)),
+            partition_columns=() if transactional else ("day",),
+            transactional=transactional,
+            provider="strandline" if transactional else "parquet",
+            location=location,
+        ),
+    )
+
+
+def drop(name: str, **more: bool) -> DropTable:
+    return DropTable(schema="shop", table=name, **more)
+
+
+def folder(session: Session, name: str) -> Path:
+    return Path(session.table(f"shop.{name}").location.removeprefix("file://"))
+
+
+def paths(session: Session, table_id: int) -> list[str]:
+    lists = session.snapshot([table_id]).write_ids
+    return [one.file.path for one in session.files(table_id, lists[table_id]).data_files]
+
+
+def partitions(node: Node, table_id: int) -> list[str]:
+    return [row.name for row in node.store.rows(table_id, RowKind.PARTITION, write_ids=None)]
+
+
+def test_a_plain_table_comes_back_with_its_files_and_partitions(
+    node: Node, session: Session
+) -> None:
+    session.execute(create("p"))
+    before = session.table("shop.p")
+    (folder(session, "p") / "day=1").mkdir()
+    (folder(session, "p") / "day=1" / "f").write_text("rows")
+    with node.store.change(before.descriptor.id, author="ann") as change:
+        change.add(new_partition(PartitionRow(values=("1",), location="day=1"), name="day=1"))
+    session.execute(drop("p"))
+    assert not Path(before.location.removeprefix("file://")).exists()
+    session.undrop("shop.p")
+    after = session.table("shop.p")
+    assert (after.descriptor, after.location) == (before.descriptor, before.location)
+    assert (folder(session, "p") / "day=1" / "f").read_text() == "rows"
+    assert partitions(node, before.descriptor.id) == ["day=1"]
+
+
+def test_a_transactional_table_comes_back_with_its_rows(node: Node, session: Session) -> None:
+    session.execute(create("t", transactional=True))
+    table = session.table("shop.t").descriptor
+    txn = session.begin().txn_id
+    session.stage(txn, table.id, add=[DataFileRow(file_id=1, path="f1", rows=1, bytes=1)])
+    session.commit(txn)
+    dropped = session.execute(drop("t"))
+    session.undo(dropped.version)
+    assert paths(session, table.id) == ["f1"]
+    txn = session.begin().txn_id
+    session.stage(txn, table.id, add=[DataFileRow(file_id=2, path="f2", rows=1, bytes=1)])
+    session.commit(txn)
+    assert paths(session, table.id) == ["f1", "f2"]
+    with Node.open(node.folder) as other:
+        assert paths(other.session(user="bob"), table.id) == ["f1", "f2"]
+
+
+def test_another_node_finds_the_restored_table_where_it_lies(node: Node, session: Session) -> None:
+    with Node.open(node.folder) as other:
+        bob = other.session(user="bob")
+        session.execute(create("p"))
+        place = bob.table("shop.p").location
+        session.execute(drop("p"))
+        session.undrop("shop.p")
+        assert bob.table("shop.p").location == place
+
+
+def test_a_schema_comes_back_with_the_folders_of_its_tables(session: Session) -> None:
+    session.execute([create("a"), create("b")])
+    for name in ("a", "b"):
+        (folder(session, name) / "f").write_text(name)
+    dropped = session.execute(DropSchema(name="shop", cascade=True))
+    session.undo(dropped.version)
+    assert [(folder(session, name) / "f").read_text() for name in ("a", "b")] == ["a", "b"]
+
+
+def test_an_undone_rename_moves_the_folder_back(session: Session) -> None:
+    session.execute([create("a"), create("b")])
+    for name in ("a", "b"):
+        (folder(session, name) / "f").write_text(name)
+    swapped = session.execute(
+        [
+            RenameTable(schema="shop", table=old, new_name=new)
+            for old, new in (("a", "tmp"), ("b", "a"), ("tmp", "b"))
+        ]
+    )
+    assert (folder(session, "a") / "f").read_text() == "b"
+    undone = session.undo(swapped.version)
+    for name in ("a", "b"):
+        assert folder(session, name).name == name
+        assert (folder(session, name) / "f").read_text() == name
+    session.undo(undone.version)
+    assert (folder(session, "a") / "f").read_text() == "b"
+
+
+def test_a_table_that_lies_elsewhere_comes_back_there(session: Session, tmp_path: Path) -> None:
+    place = tmp_path / "elsewhere" / "kept"
+    session.execute(create("p", location=f"file://{place}"))
+    (place / "f").write_text("x")
+    session.execute(drop("p"))
+    session.undrop("shop.p")
+    back = folder(session, "p")
+    assert back.parent == place.parent
+    assert (back / "f").read_text() == "x"
+
+
+def test_data_that_was_kept_in_its_place_stays_there(session: Session) -> None:
+    session.execute(create("p"))
+    place = folder(session, "p")
+    (place / "f").write_text("x")
+    session.execute(drop("p", keep_data=True))
+    session.undrop("shop.p")
+    assert folder(session, "p") == place
+    assert (place / "f").read_text() == "x"
+
+
+def test_a_taken_folder_leaves_the_files_where_they_are_and_found(session: Session) -> None:
+    session.execute(create("p"))
+    place = folder(session, "p")
+    (place / "f").write_text("old")
+    session.execute(drop("p"))
+    place.mkdir()
+    (place / "g").write_text("somebody's")
+    session.undrop("shop.p")
+    assert (folder(session, "p") / "f").read_text() == "old"
+    assert (place / "g").read_text() == "somebody's"
+
+
+def test_a_table_whose_files_were_cleaned_does_not_come_back(node: Node, session: Session) -> None:
+    session.execute(create("p"))
+    table_id = session.table("shop.p").descriptor.id
+    dropped = session.execute(drop("p"))
+    place = node.store.location(table_id)
+    assert place is not None
+    shutil.rmtree(place.removeprefix("file://"))
+    with pytest.raises(ObjectNotFound, match="were deleted by cleaning"):
+        session.undrop("shop.p")
+    with pytest.raises(ObjectNotFound, match="were deleted by cleaning"):
+        session.undo(dropped.version)
+    assert session.history()[-1].version == dropped.version
+
+
+def test_what_was_created_is_dropped_and_its_files_come_back_with_a_redo(session: Session) -> None:
+    created = session.execute(create("p"))
+    (folder(session, "p") / "f").write_text("x")
+    undone = session.undo(created.version)
+    assert session.tables("shop") == []
+    session.undo(undone.version)
+    assert (folder(session, "p") / "f").read_text() == "x"
+
+
+def test_hive_clients_are_told_of_a_new_table(node: Node, session: Session) -> None:
+    session.execute(create("p"))
+    session.execute(drop("p"))
+    last = node.notifications.read(0, limit=1000)[-1].event_id
+    session.undrop("shop.p")
+    renamed = session.execute(RenameTable(schema="shop", table="p", new_name="q"))
+    session.undo(renamed.version)
+    events = HiveEvents(node.metastore).render(node.notifications.read(last, limit=10))
+    created, _, back = events
+    assert (created["eventType"], created["dbName"], created["tableName"]) == (
+        "CREATE_TABLE",
+        "shop",
+        "p",
+    )
+    assert json.loads(str(created["message"]))["tableObjJson"]
+    assert (back["eventType"], back["tableName"]) == ("ALTER_TABLE", "p")
+    assert json.loads(str(back["message"]))["table"] == "q"
+
+
+def test_a_table_that_came_back_meanwhile_is_seen_at_the_second_look(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.execute(create("p"))
+    dropped = session.execute(drop("p"))
+    reads: list[int] = []
+
+    def overtaken(*arguments: object) -> object:
+        found = read_undo(*arguments)  # type: ignore[arg-type]  # passed through
+        reads.append(1)
+        if len(reads) == 1:
+            monkeypatch.setattr(READ_UNDO, read_undo)
+            session.undo(dropped.version)
+            session.execute(drop("p"))
+            monkeypatch.setattr(READ_UNDO, overtaken)
+        return found
+
+    monkeypatch.setattr(READ_UNDO, overtaken)
+    with pytest.raises(Conflict, match="came back and was dropped again") as caught:
+        session.undo(dropped.version)
+    assert not isinstance(caught.value, HistoryMoved)
+    assert len(reads) == 2
+
+
+def test_privileges_hold_for_undoing_too(node: Node, session: Session) -> None:
+    session.execute([CreateRole(name="ann", superuser=True), create("p")])
+    added = session.execute(
+        AddColumns(schema="shop", table="p", columns=(ColumnDefinition("c", INT),))
+    )
+    dropped = session.execute(drop("p"))
+    session.execute(SetConfiguration(name="enforce_privileges", value="true"))
+    bob = node.session(user="bob")
+    with pytest.raises(PermissionDenied, match=r"CREATE|USAGE"):
+        bob.undrop("shop.p")
+    with pytest.raises(PermissionDenied):
+        bob.undo(dropped.version)
+    with pytest.raises(PermissionDenied):
+        bob.differences(AsOf(version=added.version))
+    session.undrop("shop.p")
+    with pytest.raises(PermissionDenied):
+        bob.undo(added.version)
+    session.undo(added.version)
