@@ -119,19 +119,12 @@ REASONS = re.compile(
 """Why the version of a scenario may not be undone, though nobody changed anything since."""
 
 
-def made(modules: set[str] | None = None) -> list[Any]:
-    return [
-        pytest.param(
-            scenario,
-            id=f"{module}: {scenario.name}",
-            marks=() if number % 8 == 0 else pytest.mark.soak,
-        )
-        for number, (module, scenario) in enumerate(ALL)
-        if isinstance(scenario.expect, Made)
-    ]
+MADE = [(module, one) for module, one in ALL if isinstance(one.expect, Made)]
 
 
-@pytest.mark.parametrize("scenario", made())
+@pytest.mark.parametrize(
+    "scenario", [one for _, one in MADE], ids=[f"{module}: {one.name}" for module, one in MADE]
+)
 def test_undo_gives_the_version_before_and_redo_the_one_after(
     new_manager: Any, scenario: Scenario
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -16,6 +17,7 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.cli import main
+from strandline.cli.log import describe
 from strandline.model.types import INT
 from strandline.node import Node
 
@@ -70,3 +72,37 @@ def test_help_and_version_do_not_wait_for_spark() -> None:
         assert done.exit_code == 0
         assert "Usage" in done.output
     assert "0.2.0" in CliRunner().invoke(main, ["--version"]).output
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "words"),
+    [
+        ("create_zone", {"zone": "fast"}, "create zone fast"),
+        ("rename_role", {"role": "a", "to": "b"}, "rename role a (to: b)"),
+        (
+            "index_available",
+            {"index": "s.i", "id": 7, "table": "s.t"},
+            "index available s.i (table: s.t)",
+        ),
+        (
+            "grant",
+            {"privileges": ["SELECT", "INSERT"], "on": "table s.t", "to": "bob"},
+            "grant (on: table s.t, privileges: SELECT, INSERT, to: bob)",
+        ),
+        (
+            "set_configuration",
+            {"name": "max_tables", "value": "9"},
+            "set configuration max_tables (value: 9)",
+        ),
+        ("create_cluster_replica", {"replica": "etl.r1"}, "create cluster replica etl.r1"),
+        (
+            "restore_table",
+            {"table": "s.t", "id": 7, "location": "file:/x", "undoes": 5},
+            "restore table s.t (undoes: 5)",
+        ),
+    ],
+)
+def test_an_action_of_any_kind_is_told_in_words(
+    verb: str, arguments: dict[str, Any], words: str
+) -> None:
+    assert describe(verb, arguments) == words
