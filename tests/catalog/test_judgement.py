@@ -17,6 +17,7 @@ from strandline.catalog.commands import (
     AlterSchema,
     CommentOn,
     CreateCluster,
+    CreateIndex,
     CreateRole,
     CreateSchema,
     CreateTable,
@@ -26,14 +27,18 @@ from strandline.catalog.commands import (
     DropTable,
     GrantPrivileges,
     GrantRole,
+    RenameRole,
     RenameTable,
     RevokePrivileges,
     RevokeRole,
     SetConfiguration,
+    SetOwner,
     SetTableProperties,
 )
 from strandline.catalog.judgement import RULES, permit
 from strandline.catalog.planning import Planning
+from strandline.catalog.privileges import Access
+from strandline.catalog.undo_reading import read_undo, read_undrop
 from strandline.durable.collections import COLLECTIONS
 from strandline.durable.transaction import Transaction
 from strandline.errors import PermissionDenied
@@ -51,6 +56,7 @@ SETUP: list[Command] = [
     create_table("s.t", owner="ann"),
     create_table("s.c", owner="cleo"),
     create_view("s.v"),
+    create_table("s.d", owner="dora"),
     CreateZone(name="fast", owner="cleo"),
 ]
 
@@ -61,6 +67,10 @@ def grant(kind: ObjectKind, name: str, privileges: Privilege, to: str = "bob") -
 
 def on_system(privilege: Privilege) -> Command:
     return grant(ObjectKind.SYSTEM, "", privilege)
+
+
+def on_system_to_all(privilege: Privilege) -> Command:
+    return grant(ObjectKind.SYSTEM, "", privilege, "public")
 
 
 USAGE_S = grant(ObjectKind.SCHEMA, "s", Privilege.USAGE)
@@ -75,6 +85,7 @@ ZONED = create_table("s.n", owner="bob")
 assert isinstance(ZONED, CreateTable)
 ZONED = replace(ZONED, definition=replace(ZONED.definition, zone="fast"))
 SELECT_T = grant(ObjectKind.TABLE, "s.t", Privilege.SELECT, "bob")
+PLAIN_CHANGE = SetConfiguration(name="max_tables", value="99")
 SUPERUSER = AlterRole(name="bob", superuser=True)
 
 
@@ -216,6 +227,38 @@ CHANGES = [
         [("only superusers", AlterRole(name="boss", owner="bob")), ("only superusers", SUPERUSER)],
     ),
     Needs(
+        "make a role that would own what is there",
+        CreateRole(name="Dora"),
+        [
+            ("lacks CREATE_ROLE on the system", on_system(Privilege.CREATE_ROLE)),
+            ("only superusers may give a role the name Dora", SUPERUSER),
+        ],
+    ),
+    Needs(
+        "rename a role so that it would own what is there",
+        RenameRole(name="group", new_name="dora"),
+        [
+            ("not own role group", AlterRole(name="group", owner="bob")),
+            ("only superusers may give a role the name dora", SUPERUSER),
+        ],
+    ),
+    Needs(
+        "join the role of a superuser",
+        GrantRole(role="boss", member="bob"),
+        [
+            ("who is in the role of the superuser boss", AlterRole(name="boss", owner="bob")),
+            ("who is in the role of the superuser boss", SUPERUSER),
+        ],
+    ),
+    Needs(
+        "make an index in somebody's name",
+        CreateIndex(schema="s", index="i", table="t", columns=("a",), owner="cleo"),
+        [
+            ("lacks USAGE on schema s", JOIN_ANN),
+            ("cannot make cleo the owner of index i", JOIN_CLEO),
+        ],
+    ),
+    Needs(
         "join a role",
         GrantRole(role="ann", member="bob"),
         [("not own role ann", AlterRole(name="ann", owner="bob"))],
@@ -319,6 +362,41 @@ def test_a_batch_may_use_what_it_made_itself(enforced: CatalogManager) -> None:
     assert all(enforced.execute(batch, author="bob", identity="bob").applied)
 
 
+def test_who_owns_things_may_have_a_role_of_his_own_name(enforced: CatalogManager) -> None:
+    enforced.execute(on_system_to_all(Privilege.CREATE_ROLE), author="root", identity="root")
+    with pytest.raises(PermissionDenied, match="the name dora"):
+        enforced.execute(CreateRole(name="dora"), author="bob", identity="bob")
+    enforced.execute(CreateRole(name="dora"), author="dora", identity="dora")
+    enforced.execute(DropTable(schema="s", table="d"), author="root", identity="root")
+
+
+def test_a_dropped_role_comes_back_with_its_grants_by_a_superuser_alone(
+    enforced: CatalogManager,
+) -> None:
+    steps = [
+        AlterRole(name="group", owner="bob"),
+        on_system(Privilege.CREATE_ROLE),
+        grant(ObjectKind.TABLE, "s.t", Privilege.SELECT, "group"),
+    ]
+    enforced.execute(steps, author="root", identity="root")
+    dropped = enforced.execute(DropRole(name="group"), author="root", identity="root")
+    undo = read_undo(enforced, dropped.version)
+    with pytest.raises(PermissionDenied, match="bring the dropped role group back"):
+        enforced.execute(undo, author="bob", identity="bob")
+    enforced.execute(undo, author="root", identity="root")
+
+
+def test_default_privileges_go_with_a_schema_whoever_drops_it(enforced: CatalogManager) -> None:
+    anywhere = AlterDefaultPrivileges(
+        kind=ObjectKind.TABLE, privileges=Privilege.SELECT, grantee="cleo", schema="s"
+    )
+    enforced.execute(anywhere, author="root", identity="root")
+    with pytest.raises(PermissionDenied, match="only superusers may set default privileges"):
+        enforced.execute(replace(anywhere, revoke=True), author="ann", identity="ann")
+    enforced.execute(DropSchema(name="s", cascade=True), author="ann", identity="ann")
+    assert not list(enforced.latest_catalog().contents.objects("default_privilege"))
+
+
 def test_a_command_that_changes_nothing_needs_nothing(enforced: CatalogManager) -> None:
     nothing = RevokePrivileges(
         kind=ObjectKind.TABLE, name="s.t", privileges=Privilege.SELECT, grantee="bob"
@@ -341,6 +419,48 @@ def test_a_kind_without_a_rule_is_for_superusers(enforced: CatalogManager) -> No
     with pytest.raises(PermissionDenied, match="only superusers may change a setting"):
         permit(base, transaction.entries, transaction.contents, user="ann")
     permit(base, transaction.entries, transaction.contents, user="root")
+
+
+def test_what_was_revoked_cannot_be_read_in_an_older_version_after_the_drop_either(
+    enforced: CatalogManager,
+) -> None:
+    def root(*commands: Command) -> None:
+        enforced.execute(list(commands), author="root", identity="root")
+
+    def may_read() -> bool:
+        access = Access(enforced.latest_catalog(), "bob", history=enforced.catalog)
+        return access.at(then).allows(Privilege.SELECT, old)
+
+    revoke = RevokePrivileges(
+        kind=ObjectKind.TABLE, name="s.t", privileges=Privilege.SELECT, grantee="bob"
+    )
+    root(USAGE_S, SELECT_T)
+    then = enforced.latest_catalog()
+    old = then.table("s", "t")
+    assert old is not None
+    root(DropTable(schema="s", table="t"))
+    assert may_read()
+    enforced.execute(read_undrop(enforced, "table", "s.t"), author="root", identity="root")
+    root(revoke)
+    assert not may_read()
+    root(DropTable(schema="s", table="t"))
+    root(PLAIN_CHANGE)
+    assert not may_read()
+
+
+def test_who_lost_a_schema_cannot_read_its_past_after_its_drop(enforced: CatalogManager) -> None:
+    then = enforced.latest_catalog()
+    old = then.table("s", "t")
+    assert old is not None
+    for command in (
+        AlterSchema(name="s", owner="cleo"),
+        SetOwner(kind=ObjectKind.TABLE, schema="s", name="t", owner="cleo"),
+        DropSchema(name="s", cascade=True),
+    ):
+        enforced.execute(command, author="root", identity="root")
+    now = enforced.latest_catalog()
+    assert not Access(now, "ann", history=enforced.catalog).at(then).allows(Privilege.SELECT, old)
+    assert Access(now, "cleo", history=enforced.catalog).at(then).allows(Privilege.SELECT, old)
 
 
 # -- the judging itself is judged ------------------------------------------------------------------

@@ -548,6 +548,7 @@ def test_the_call_does_not_return_and_no_next_version_comes_before_the_listener_
     wait_for(lambda: heard == [3])
     ready = manager.ready(3)
     second = Call(manager, create("b"))
+    first.join(0.2)  # long enough for a call that waits for nobody
     assert not ready.done()
     assert first.is_alive()
     assert heard == [3]

@@ -82,7 +82,8 @@ def test_every_node_has_what_a_call_did_within_a_millisecond_of_its_return(nodes
     assert [answer for answer in answers if not answer.get("found")] == []
     versions = [answer["version"] for answer in answers]
     assert len(set(versions)) == len(versions)
-    assert min(answer["call"] for answer in answers) >= (DELAY_MS + SKEW_MS) / 1000
+    # Clocks count milliseconds, so the time that the store gave may be up to one too early.
+    assert min(answer["call"] for answer in answers) >= (DELAY_MS + SKEW_MS - 1) / 1000
 
 
 def test_a_node_that_was_stopped_never_answers_with_an_old_catalog(

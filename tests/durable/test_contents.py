@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from strandline.clock import Timestamp
-from strandline.durable.collections import Collection, id_key
+from strandline.durable.collections import Collection, collection_of, id_key
 from strandline.durable.contents import EMPTY, Contents, Namespace, Reference, restore
 from strandline.durable.transaction import Transaction
 from strandline.durable.update import Change
-from strandline.errors import AlreadyExists, CorruptData
-from strandline.model.bookkeeping import SystemConfiguration
+from strandline.errors import AlreadyExists, CorruptData, InvalidInput
+from strandline.model.bookkeeping import IdAllocator, SystemConfiguration, TimestampEntry
 from strandline.model.descriptors import SchemaDescriptor, ZoneDescriptor
 from strandline.model.indexes import IndexColumn, IndexDescriptor, IndexKind, IndexStatus
 from strandline.wire.stored import AnyStored
@@ -156,3 +156,27 @@ def test_a_batch_costs_its_changes_and_not_the_size_of_the_catalog() -> None:
     small, large = zones(100), zones(20_000)
     ratio = min(seconds(large) for _ in range(3)) / min(seconds(small) for _ in range(3))
     assert ratio < 5  # a copy of the large one would cost two hundred times as much
+
+
+@pytest.mark.parametrize(
+    ("there", "back"),
+    [
+        (IdAllocator("object", 40), IdAllocator("object", 39)),
+        (TimestampEntry("epoch", 7), TimestampEntry("epoch", 6)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_only_grows_never_goes_back_nor_away(there: object, back: object) -> None:
+    """Else ids would be given twice, whether a program asks for that or a log says so."""
+    contents = after(EMPTY, FIRST, there)
+    transaction = Transaction(0, contents)
+    with pytest.raises(InvalidInput, match="only ever grows"):
+        transaction.put(back)
+    kind = collection_of(there)
+    with pytest.raises(InvalidInput, match="to nothing"):
+        transaction.delete(kind.kind, kind.stored_value(there).name)
+    assert transaction.contents is contents
+    old, new = kind.stored_value(there), kind.stored_value(back)
+    for data in (new.data, None):
+        with pytest.raises(CorruptData, match="would go back"):
+            contents.apply([Change(kind.kind, kind.key(old), old.data, data)], at=SECOND)

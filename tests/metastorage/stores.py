@@ -97,7 +97,7 @@ class Postgres(StoreKind):
     def server(self) -> Server:
         return postgresql.running()
 
-    commit_mark = b"COMMIT"
+    commit_mark = b"COMMIT\0"
 
     def through(self, address: str, port: int) -> str:
         return address.replace(f":{postgresql.running().port}/", f":{port}/")

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -231,10 +232,22 @@ def test_other_bad_arguments_are_refused(store: Metastorage) -> None:
         lambda: store.acquire_lease("lead", "", ttl_ms=1),
         lambda: store.acquire_lease("lead", "me", ttl_ms=0),
         lambda: store.renew_lease(lease, ttl_ms=-1),
+        lambda: store.renew_lease(replace(lease, name="\0"), ttl_ms=1),
+        lambda: store.release_lease(replace(lease, name="é\0")),
+        lambda: store.acquire_lease("lead", "me", ttl_ms=1 << 62),
         lambda: store.lease("\0"),
     ):
         with pytest.raises(InvalidInput):
             call()
+
+
+def test_numbers_beyond_those_that_a_store_gives_are_only_large(store: Metastorage) -> None:
+    put(store, "a", b"1")
+    assert [found.key for found in store.range("", "~", limit=1 << 80)] == ["a"]
+    assert not store.wait_for_change("", 1 << 80, timeout=0)
+    assert not store.wait_for_change("b", -(1 << 80), timeout=0)
+    assert not store.invoke([RevisionIs("a", 1 << 80)], []).succeeded
+    assert not store.invoke([LeaseHeld("a", 1 << 80)], []).succeeded
 
 
 def test_the_longest_key_and_the_empty_value_are_fine(store: Metastorage) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from strandline.errors import InvalidInput, Unavailable
 from strandline.metastorage import Election, Lease, Metastorage
-from tests.metastorage.conftest import Place
+from tests.metastorage.conftest import Place, Wall
 
 TTL_MS = 1_500
 """Long enough that nobody loses a lease because the machine is busy."""
@@ -152,6 +153,69 @@ def test_a_failing_listener_is_counted_and_the_leader_goes_on(place: Place) -> N
     election.stop()
     assert again.wait_for_leader({"n1"}).token > lease.token
     other.stop()
+    other.stop()
+
+
+def test_a_leader_that_took_the_store_s_time_ahead_and_died_is_replaced(place: Place) -> None:
+    """Its lease ends in a time that nobody else will see for years."""
+    gone = place.node(Wall(1 << 42)).acquire_lease("lead", "n0", ttl_ms=SHORT_TTL_MS)
+    assert gone is not None
+    heard = Heard()
+    election = Election(place.node(), "lead", "n1", ttl_ms=SHORT_TTL_MS, listener=heard).start()
+    assert heard.wait_for_leader({"n1"}).token == gone.token + 1
+    election.stop()
+
+
+def test_a_leader_that_renews_is_left_alone_while_the_store_s_time_stands_still(
+    place: Place,
+) -> None:
+    place.node(Wall(1 << 42)).check()
+    heard = {name: Heard() for name in ("n0", "n1")}
+    elections = []
+    for name, listener in heard.items():
+        made = Election(place.node(), "lead", name, ttl_ms=TTL_MS, listener=listener).start()
+        elections.append(made)
+        listener.wait_for_leader({"n0"})
+    while elections[1].statistics().rounds < 9:
+        time.sleep(0.01)
+    assert [len(listener.told) for listener in heard.values()] == [1, 1]
+    for election in elections:
+        election.stop()
+
+
+def test_an_error_that_nobody_thought_of_does_not_end_the_participation(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, heard = place.node(), Heard()
+
+    def fail(*_: object, **__: object) -> Lease:
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "acquire_lease", fail)
+        election = Election(store, "lead", "n0", ttl_ms=SHORT_TTL_MS, listener=heard).start()
+        end = time.monotonic() + PATIENCE
+        while not election.statistics().failures:
+            assert time.monotonic() < end
+            time.sleep(0.005)
+    assert heard.wait_for_leader({"n0"}).token == 1
+    election.stop()
+
+
+def test_a_leader_that_is_stopped_by_its_own_listener_gives_the_lease_back(place: Place) -> None:
+    store, stopped = place.node(), threading.Event()
+
+    def stop(_: Lease | None) -> None:
+        election.stop()
+        stopped.set()
+
+    election = Election(store, "lead", "n0", ttl_ms=600_000, listener=stop)
+    election.start()
+    assert stopped.wait(PATIENCE)
+    again = Heard()
+    other = Election(place.node(), "lead", "n1", ttl_ms=TTL_MS, listener=again).start()
+    assert again.wait_for_leader({"n1"}).token == 2
+    assert election.leading() is None
     other.stop()
 
 

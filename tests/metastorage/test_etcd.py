@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,8 +10,6 @@ from contextlib import ExitStack
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from strandline.clock import HybridClock, Timestamp, timestamp
 from strandline.errors import (
@@ -21,10 +18,8 @@ from strandline.errors import (
     InvalidInput,
     Stopping,
     Unavailable,
-    UnknownOutcome,
 )
 from strandline.metastorage import (
-    MAX_VALUE_BYTES,
     Absent,
     Delete,
     DeleteRange,
@@ -34,79 +29,31 @@ from strandline.metastorage import (
     etcd_leases,
 )
 from strandline.metastorage.etcd import EtcdMetastorage
-from strandline.metastorage.etcd_chunks import CHUNK_BYTES, ORPHAN_AGE_MS, ChunkedValues
+from strandline.metastorage.etcd_chunks import CHUNK_BYTES
 from strandline.metastorage.etcd_feed import ChangeFeed
-from strandline.metastorage.etcd_gateway import (
-    EtcdGateway,
-    Pair,
-    delete_operation,
-    put_operation,
-)
+from strandline.metastorage.etcd_gateway import EtcdGateway
 from strandline.metastorage.etcd_layout import (
     EtcdAddress,
-    EtcdKeys,
-    Reference,
-    Stored,
     parse_etcd_url,
 )
+from strandline.metastorage.etcd_messages import delete_operation, put_operation
 from tests.metastorage.conftest import Wall, keys, put
-from tests.servers import etcd
+from tests.metastorage.etcd_place import EtcdPlace
 from tests.servers.loopback import Cut, Proxy, free_port
 
 LARGE = 3 * CHUNK_BYTES + 17
 HOUR_MS = 60 * 60 * 1000
 
 
-class Etcd:
-    """One place in the server: its stores, and what lies under its prefix."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self.server = etcd.running()
-        self.url = self.server.new_prefix()
-        address = parse_etcd_url(self.url)
-        self.keys = EtcdKeys(address.prefix)
-        self.gateway = EtcdGateway(address.endpoints, timeout=30)
-        self._stack = stack
-        stack.callback(self.gateway.close)
-
-    def node(
-        self,
-        wall: Wall | None = None,
-        *,
-        url: str | None = None,
-        patience: float = 30.0,
-        changes_kept: int = 100,
-    ) -> EtcdMetastorage:
-        clock = HybridClock() if wall is None else HybridClock(wall)
-        store = EtcdMetastorage(
-            url or self.url, clock, patience=patience, changes_kept=changes_kept
-        )
-        self._stack.callback(store.close)
-        return store
-
-    def chunks(self) -> list[Pair]:
-        """All chunks of all values, without their bytes."""
-        start, end = self.keys.chunk_bound(""), self.keys.chunks_end
-        return self.gateway.range(start, end, keys_only=True).pairs
-
-    def do(self, *operations: dict[str, object]) -> None:
-        """What somebody does to the keys who does not know what they mean."""
-        self.gateway.txn([], operations, repeatable=False)
-
-
 @pytest.fixture
-def place() -> Iterator[Etcd]:
+def place() -> Iterator[EtcdPlace]:
     with ExitStack() as stack:
-        yield Etcd(stack)
+        yield EtcdPlace(stack)
 
 
 @pytest.fixture
-def store(place: Etcd) -> EtcdMetastorage:
+def store(place: EtcdPlace) -> EtcdMetastorage:
     return place.node()
-
-
-def some_bytes(size: int, seed: int = 0) -> bytes:
-    return random.Random(seed).randbytes(size)
 
 
 # Addresses
@@ -140,7 +87,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 # Sharing one etcd
 
 
-def test_catalogs_with_like_prefixes_do_not_see_each_other(place: Etcd) -> None:
+def test_catalogs_with_like_prefixes_do_not_see_each_other(place: EtcdPlace) -> None:
     one, other = place.node(), place.node(url=place.url + "-more")
     put(one, "a", b"1")
     put(other, "a", b"2")
@@ -152,7 +99,7 @@ def test_catalogs_with_like_prefixes_do_not_see_each_other(place: Etcd) -> None:
     assert not one.wait_for_change("", 2, timeout=0)
 
 
-def test_a_layout_of_a_newer_release_is_refused_and_left_alone(place: Etcd) -> None:
+def test_a_layout_of_a_newer_release_is_refused_and_left_alone(place: EtcdPlace) -> None:
     put(place.node(), "a")
     place.do(put_operation(place.keys.format, b"2"))
     with pytest.raises(IncompatibleFormat, match=r"layout 2.*layout 1"):
@@ -163,7 +110,7 @@ def test_a_layout_of_a_newer_release_is_refused_and_left_alone(place: Etcd) -> N
 # Time
 
 
-def test_time_grows_over_nodes_whose_clocks_differ_by_hours(place: Etcd) -> None:
+def test_time_grows_over_nodes_whose_clocks_differ_by_hours(place: EtcdPlace) -> None:
     ahead, behind = Wall(9 * HOUR_MS), Wall(HOUR_MS)
     fast, slow = place.node(ahead), place.node(behind)
     times = []
@@ -176,7 +123,7 @@ def test_time_grows_over_nodes_whose_clocks_differ_by_hours(place: Etcd) -> None
     assert times[0] >= timestamp(9 * HOUR_MS)
 
 
-def test_a_writer_whose_time_was_passed_tries_again_above_it(place: Etcd) -> None:
+def test_a_writer_whose_time_was_passed_tries_again_above_it(place: EtcdPlace) -> None:
     """The check comes between the view of the writer, which remembers one, and its write."""
     behind = Wall(HOUR_MS)
     writer, other = place.node(behind), place.node(Wall(5 * HOUR_MS))
@@ -188,7 +135,7 @@ def test_a_writer_whose_time_was_passed_tries_again_above_it(place: Etcd) -> Non
 
 
 def test_a_lease_is_not_granted_at_a_time_that_was_passed(
-    place: Etcd, monkeypatch: pytest.MonkeyPatch
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check comes between the decision about the lease and its write."""
     store, other = place.node(Wall(HOUR_MS)), place.node(Wall(5 * HOUR_MS))
@@ -208,7 +155,7 @@ def test_a_lease_is_not_granted_at_a_time_that_was_passed(
     assert store.lease("lead") == other.lease("lead") == lease
 
 
-def test_an_idle_store_moves_on_with_the_clock(place: Etcd) -> None:
+def test_an_idle_store_moves_on_with_the_clock(place: EtcdPlace) -> None:
     wall = Wall(HOUR_MS)
     store = place.node(wall)
     put(store, "a")
@@ -220,7 +167,7 @@ def test_an_idle_store_moves_on_with_the_clock(place: Etcd) -> None:
 # What is remembered from one invoke to the next
 
 
-def test_what_is_remembered_never_hides_what_another_node_did(place: Etcd) -> None:
+def test_what_is_remembered_never_hides_what_another_node_did(place: EtcdPlace) -> None:
     store, other = place.node(), place.node()
     put(store, "a", b"1")
     put(other, "a", b"2")
@@ -234,7 +181,7 @@ def test_what_is_remembered_never_hides_what_another_node_did(place: Etcd) -> No
     assert keys(other) == ["a"]
 
 
-def test_a_writer_alone_needs_one_request_for_an_invoke(place: Etcd) -> None:
+def test_a_writer_alone_needs_one_request_for_an_invoke(place: EtcdPlace) -> None:
     requests: list[bytes] = []
 
     def count(data: bytes) -> None:
@@ -252,209 +199,10 @@ def test_a_writer_alone_needs_one_request_for_an_invoke(place: Etcd) -> None:
         store.close()
 
 
-# Large values
-
-
-@pytest.mark.parametrize("size", [(64 << 10), (64 << 10) + 1, CHUNK_BYTES, LARGE])
-def test_a_value_of_any_size_is_read_as_it_was_written(store: EtcdMetastorage, size: int) -> None:
-    value = some_bytes(size)
-    store.invoke([], [Put("a", b"before"), Put("b", value), Put("c", b"behind")])
-    assert [found.value for found in store.range("", "~")] == [b"before", value, b"behind"]
-    assert store.invoke([ValueIs("b", value)], []).succeeded
-    assert not store.invoke([ValueIs("b", value[:-1] + b"\0\0")], []).succeeded
-    assert not store.invoke([ValueIs("b", some_bytes(size, 1))], []).succeeded
-
-
-@pytest.mark.soak
-def test_the_largest_value_is_read_as_it_was_written(store: EtcdMetastorage) -> None:
-    value = some_bytes(MAX_VALUE_BYTES)
-    put(store, "a", value)
-    found = store.get("a")
-    assert found is not None
-    assert found.value == value
-
-
-def test_the_largest_keys_and_inline_values_fit_into_one_invoke(place: Etcd) -> None:
-    store = place.node()
-    names = [f"{number:04d}".ljust(1024, "~") for number in range(store.max_operations)]
-    writes = [Put(name, some_bytes(16_000, seed)) for seed, name in enumerate(names)]
-    store.invoke([], writes)
-    assert [Put(found.key, found.value) for found in store.range("", "\x7f")] == writes
-    assert store.invoke([], [Delete(name) for name in names]).succeeded
-    assert place.chunks() == []
-
-
-@pytest.mark.parametrize(
-    "operation",
-    [Put("b", b"small"), Put("b", b"y" * LARGE), Delete("b"), DeleteRange("a", "b.1")],
-    ids=["put", "put large", "delete", "delete range"],
-)
-def test_the_chunks_of_a_value_go_with_it(
-    place: Etcd, operation: Put | Delete | DeleteRange
-) -> None:
-    store = place.node()
-    for key in ("b", "b.1", "b/"):
-        put(store, key, b"x" * LARGE)
-    assert len(place.chunks()) == 12
-    store.invoke([], [operation])
-    large = isinstance(operation, Put) and len(operation.value) > 100
-    assert len(place.chunks()) == (12 if large else 8)
-    for key in ("b.1", "b/"):
-        found = store.get(key)
-        assert found is not None
-        assert found.value == b"x" * LARGE
-
-
-def test_the_chunks_of_a_refused_invoke_do_not_stay(
-    place: Etcd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other node changes the key between the writing of the chunks and of the reference."""
-    store, other = place.node(), place.node()
-    write = ChunkedValues.write
-
-    def write_and_be_late(self: ChunkedValues, *arguments: object) -> Reference:
-        reference = write(self, *arguments)  # type: ignore[arg-type]  # handed on as they are
-        put(other, "b")
-        return reference
-
-    monkeypatch.setattr(ChunkedValues, "write", write_and_be_late)
-    assert not store.invoke([Absent("b")], [Put("a", b"x" * LARGE)]).succeeded
-    assert place.chunks() == []
-
-
-def test_chunks_that_are_removed_before_their_invoke_are_written_again(
-    place: Etcd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, other = place.node(), place.node()
-    write = ChunkedValues.write
-    written = []
-
-    def write_and_lose(self: ChunkedValues, *arguments: object) -> Reference:
-        written.append(write(self, *arguments))  # type: ignore[arg-type]  # handed on as they are
-        if len(written) == 1:
-            put(other, "a", b"small")
-            assert place.chunks() == []
-        return written[-1]
-
-    monkeypatch.setattr(ChunkedValues, "write", write_and_lose)
-    put(store, "a", b"x" * LARGE)
-    found = store.get("a")
-    assert found is not None
-    assert (found.value, found.revision, len(written)) == (b"x" * LARGE, 2, 2)
-
-
-def test_orphans_are_swept_when_they_are_old(place: Etcd) -> None:
-    wall = Wall(10 * HOUR_MS)
-    store = place.node(wall)
-    chunks = ChunkedValues(place.gateway, place.keys)
-    value = b"x" * (CHUNK_BYTES + 1)
-    put(store, "kept", value)
-    old = timestamp(wall.now)
-    chunks.write("kept", value, old)
-    chunks.write("gone", value, old)
-    wall.now += ORPHAN_AGE_MS
-    chunks.write("young", value, timestamp(wall.now))
-    assert len(place.chunks()) == 8
-    # A large write of another node, long after, looks at all of them.
-    wall.now += 2
-    put(store, "other", value)
-    owners = [place.keys.owner_of(pair.key)[0] for pair in place.chunks()]
-    assert owners == ["kept"] * 2 + ["other"] * 2 + ["young"] * 2
-    found = store.get("kept")
-    assert found is not None
-    assert found.value == value
-    assert chunks.sweep(timestamp(wall.now)) == 0
-    assert chunks.sweep(timestamp(wall.now + 2 * ORPHAN_AGE_MS)) == 1
-    assert len(place.chunks()) == 4
-
-
-def test_large_values_are_read_whole_while_they_are_written_and_history_is_compacted(
-    place: Etcd,
-) -> None:
-    writer, reader = place.node(), place.node()
-    values = [bytes([n]) * (2 * CHUNK_BYTES) for n in range(6)]
-    put(writer, "a", values[0])
-    done = threading.Event()
-
-    def read() -> int:
-        reads = 0
-        while not done.is_set():
-            found = reader.get("a")
-            assert found is not None
-            assert found.value == values[found.revision - 1]
-            reads += 1
-        return reads
-
-    with ThreadPoolExecutor(1) as threads:
-        reading = threads.submit(read)
-        try:
-            for value in values[1:]:
-                put(writer, "a", value)
-                place.server.compact()
-        finally:
-            done.set()
-        assert reading.result() > 0
-
-
-def test_a_large_value_whose_history_was_compacted_is_read_again(
-    place: Etcd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, other = place.node(), place.node()
-    put(store, "a", b"x" * LARGE)
-    read = ChunkedValues.value
-    newer = [b"y" * LARGE]
-
-    def read_late(self: ChunkedValues, key: str, stored: Stored, *, revision: int) -> bytes:
-        if newer:
-            put(other, "a", newer.pop())
-            place.server.compact()
-        return read(self, key, stored, revision=revision)
-
-    monkeypatch.setattr(ChunkedValues, "value", read_late)
-    found = store.get("a")
-    assert found is not None
-    assert (found.value, found.revision) == (b"y" * LARGE, 2)
-
-
-def test_a_large_value_whose_invoke_was_lost_leaves_nothing_that_stays(place: Etcd) -> None:
-    plan: list[Cut] = []
-
-    def at_the_transaction(data: bytes) -> Cut | None:
-        return plan.pop() if plan and b"/v3/kv/txn" in data else None
-
-    with Proxy(place.server.port, at_the_transaction) as proxy:
-        store = place.node(url=place.url.replace(str(place.server.port), str(proxy.port)))
-        put(store, "a", b"1")
-        plan.append(Cut.REQUEST)
-        with pytest.raises(UnknownOutcome, match="read what it would have written"):
-            put(store, "a", b"x" * LARGE)
-        assert len(place.chunks()) == 4
-        found = store.get("a")
-        assert found is not None
-        assert found.value == b"1"
-        put(store, "a", b"2")
-        assert place.chunks() == []
-        store.close()
-
-
-TEXT = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=4)
-
-
-@given(key=TEXT.filter(bool), start=TEXT, end=TEXT)
-def test_the_chunks_of_a_range_of_keys_are_a_range(key: str, start: str, end: str) -> None:
-    places = EtcdKeys("p")
-    chunk = places.chunk(key, b"%016x12345678" % 7, 3)
-    inside = places.chunk_bound(start) <= chunk < places.chunk_bound(end)
-    assert inside == (start <= key < end)
-    assert places.owner_of(chunk) == (key, b"%016x12345678" % 7)
-    low, high = places.chunks(key)
-    assert low < chunk < high
-
-
 # Waiting
 
 
-def test_a_waiter_sleeps_through_a_compaction_of_etcd_s_history(place: Etcd) -> None:
+def test_a_waiter_sleeps_through_a_compaction_of_etcd_s_history(place: EtcdPlace) -> None:
     store, other = place.node(), place.node()
     seen = put(store, "b").revision
     with ThreadPoolExecutor(2) as threads:
@@ -473,7 +221,7 @@ def test_a_waiter_sleeps_through_a_compaction_of_etcd_s_history(place: Etcd) -> 
 
 
 def test_a_waiter_behind_the_changes_that_are_kept_is_told_that_something_changed(
-    place: Etcd,
+    place: EtcdPlace,
 ) -> None:
     store = place.node(changes_kept=3)
     for _ in range(5):
@@ -496,7 +244,7 @@ def test_a_delete_of_more_keys_than_a_change_names_is_told_to_each_prefix_in_it(
 
 
 @pytest.mark.parametrize("lost", [0, 2])
-def test_a_change_between_the_look_and_the_watch_is_not_missed(place: Etcd, lost: int) -> None:
+def test_a_change_between_the_look_and_the_watch_is_not_missed(place: EtcdPlace, lost: int) -> None:
     """Nor one that comes while the watch can not be made."""
     other = place.node()
     requests: list[bytes] = []
@@ -519,7 +267,7 @@ def test_a_change_between_the_look_and_the_watch_is_not_missed(place: Etcd, lost
         store.close()
 
 
-def test_a_waiter_behind_what_was_heard_looks_again(place: Etcd) -> None:
+def test_a_waiter_behind_what_was_heard_looks_again(place: EtcdPlace) -> None:
     store = place.node()
     gateway = EtcdGateway(place.gateway.endpoints, timeout=30)
     feed = ChangeFeed(gateway, place.keys, remembered=4)
@@ -537,7 +285,7 @@ def test_a_waiter_behind_what_was_heard_looks_again(place: Etcd) -> None:
         feed.close()
 
 
-def test_a_defect_in_what_is_heard_reaches_the_waiter(place: Etcd) -> None:
+def test_a_defect_in_what_is_heard_reaches_the_waiter(place: EtcdPlace) -> None:
     store = place.node()
     seen = put(store, "a").revision
     with ThreadPoolExecutor(1) as threads:
@@ -555,7 +303,7 @@ def connections_to(port: int) -> int:
     return sum(1 for one in found if one.raddr and one.raddr.port == port)
 
 
-def test_a_closed_store_leaves_no_thread_and_no_connection(place: Etcd) -> None:
+def test_a_closed_store_leaves_no_thread_and_no_connection(place: EtcdPlace) -> None:
     place.gateway.close()
     before = connections_to(place.server.port), threading.active_count()
     store = place.node()
@@ -570,7 +318,7 @@ def test_a_closed_store_leaves_no_thread_and_no_connection(place: Etcd) -> None:
     assert (connections_to(place.server.port), threading.active_count()) == before
 
 
-def test_calls_that_wait_for_the_server_end_when_the_store_is_closed(place: Etcd) -> None:
+def test_calls_that_wait_for_the_server_end_when_the_store_is_closed(place: EtcdPlace) -> None:
     store = place.node()
     put(store, "a")
     calls: list[Callable[[], object]] = [
@@ -601,13 +349,13 @@ def test_calls_that_wait_for_the_server_end_when_the_store_is_closed(place: Etcd
 # The server
 
 
-def test_a_server_that_is_gone_is_named_with_what_to_do(place: Etcd) -> None:
+def test_a_server_that_is_gone_is_named_with_what_to_do(place: EtcdPlace) -> None:
     port = free_port()
     with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{port}.*refused.*Start etcd"):
         place.node(url=f"etcd://127.0.0.1:{port}/p")
 
 
-def test_another_endpoint_is_asked_when_one_is_gone(place: Etcd) -> None:
+def test_another_endpoint_is_asked_when_one_is_gone(place: EtcdPlace) -> None:
     """A write goes to it, too: to the one that is gone nothing was sent."""
     gone = free_port()
     with Proxy(place.server.port, lambda _: None) as proxy:
@@ -619,13 +367,13 @@ def test_another_endpoint_is_asked_when_one_is_gone(place: Etcd) -> None:
         store.close()
 
 
-def test_what_is_no_etcd_is_told_as_such(place: Etcd) -> None:
+def test_what_is_no_etcd_is_told_as_such(place: EtcdPlace) -> None:
     with pytest.raises(Unavailable):
         place.node(url=f"etcd://127.0.0.1:{place.server.peers_port}/p", patience=5)
 
 
 @pytest.mark.parametrize("key", ["time", "head", "data", "chunk", "lease"])
-def test_damaged_keys_are_told_as_corrupt_data(place: Etcd, key: str) -> None:
+def test_damaged_keys_are_told_as_corrupt_data(place: EtcdPlace, key: str) -> None:
     store = place.node()
     put(store, "a", b"x" * LARGE)
     store.acquire_lease("lead", "me", ttl_ms=1_000)
@@ -649,7 +397,7 @@ def test_damaged_keys_are_told_as_corrupt_data(place: Etcd, key: str) -> None:
         call()
 
 
-def test_the_smallest_time_is_never_given_twice(place: Etcd) -> None:
+def test_the_smallest_time_is_never_given_twice(place: EtcdPlace) -> None:
     store, other = place.node(Wall(0)), place.node(Wall(0))
     times = [node.check().time for node in (store, other, store, other)]
     assert times == sorted(set(times))

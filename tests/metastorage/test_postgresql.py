@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 import pytest
 
 from strandline.clock import HybridClock, Timestamp, timestamp
-from strandline.errors import DeadlineExceeded, InvalidInput, Unavailable, UnknownOutcome
+from strandline.errors import (
+    CorruptData,
+    DeadlineExceeded,
+    InvalidInput,
+    Unavailable,
+    UnknownOutcome,
+)
 from strandline.metastorage import MAX_VALUE_BYTES, Delete, Put, open_metastorage
 from strandline.metastorage.postgresql import PostgresMetastorage
+from strandline.sql import open_engine
 from strandline.sql.postgres_database import PostgresDatabase, open_url
 from tests.servers import postgresql
 from tests.servers.loopback import Cut, Proxy
@@ -67,7 +78,7 @@ def test_a_read_waits_for_a_commit_that_is_still_on_its_way(
     plan: list[Cut] = []
 
     def at_the_commit(data: bytes) -> Cut | None:
-        return plan.pop() if plan and b"COMMIT" in data else None
+        return plan.pop() if plan and b"COMMIT\0" in data else None
 
     with Proxy(server.port, at_the_commit) as proxy:
         address = url.replace(f":{server.port}/", f":{proxy.port}/")
@@ -247,3 +258,116 @@ def test_the_time_of_an_empty_database_is_none(database: PostgresDatabase) -> No
     store = PostgresMetastorage(database, HybridClock())
     assert store.invoke([], []).time == Timestamp(0)
     store.close()
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_a_write_sees_what_it_waited_for_whatever_isolation_the_server_is_set_up_for(
+    url: str, isolation: str
+) -> None:
+    option = quote(f" -cdefault_transaction_isolation={isolation.replace(' ', chr(92) + ' ')}")
+    address = url + option
+    holding, asking = open_url(address), open_url(address)
+    store = PostgresMetastorage(asking, HybridClock())
+    with ThreadPoolExecutor(1) as threads:
+        with holding.write() as connection:
+            waiting = threads.submit(store.invoke, [], [Put("a", b"")])
+            while not waiting_for_locks(url):
+                time.sleep(0.005)  # only the server knows when the writer waits there
+            connection.exec_driver_sql("UPDATE strandline_clock SET time = time + 1")
+        assert waiting.result().revision == 1
+    for one in (store, asking, holding):
+        one.close()
+
+
+def end_listening(url: str) -> int:
+    """End the connections on which news are heard; how many there were."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        ended = connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+        )
+        return len(ended.fetchall())
+
+
+def test_a_change_is_told_while_no_connection_can_be_had_to_listen_on(
+    url: str, store: PostgresMetastorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has no room for one more connection; those that we have go on."""
+
+    def no_room() -> object:
+        raise psycopg.OperationalError("sorry, too many clients already")
+
+    seen = put(store, "b")
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(store.wait_for_change, "a", seen, timeout=60)
+        while not store._listener.hears():
+            time.sleep(0.005)
+        monkeypatch.setattr(store._listener, "_connect", no_room)
+        assert end_listening(url) == 1
+        while store._listener.hears():
+            time.sleep(0.005)
+        put(store, "a")
+        assert waiting.result(timeout=10)
+
+
+def test_a_waiter_is_told_in_a_process_with_thousands_of_open_files(url: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    with ExitStack() as files:
+        for _ in range(1100):
+            files.enter_context(Path("/dev/null").open("rb"))
+        store = open_metastorage(url, HybridClock())
+        files.callback(store.close)
+        seen = store.revision()
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(store.wait_for_change, "a", seen, timeout=60)
+            assert isinstance(store, PostgresMetastorage)
+            while not store._listener.hears():
+                assert not waiting.done()
+                time.sleep(0.005)
+            store.invoke([], [Put("a", b"")])
+            assert waiting.result(timeout=10)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql:geheim",
+        "postgresql://h:notaport/db",
+        "postgresql://user:geheim@geheim@h/db",
+        "postgresql://user:geheim/@h/db",
+        "postgresql://user:geheim%zz@h/db",
+        "postgresql://user:geheim%ff@h/db",
+        "postgresql://[::1/db",
+    ],
+)
+def test_an_address_that_does_not_parse_is_bad_input_and_keeps_its_password(address: str) -> None:
+    for opening in (
+        lambda: open_metastorage(address, HybridClock()),
+        lambda: open_engine(address),
+    ):
+        with pytest.raises(InvalidInput, match="no address of PostgreSQL") as refused:
+            opening()
+        assert "@" not in address or "geheim" not in refused.value.message
+
+
+def test_a_host_that_can_not_be_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match=r"a\.\.b"):
+        open_metastorage("postgresql://a..b/db", HybridClock())
+
+
+def test_of_several_hosts_the_one_that_answers_is_used(url: str) -> None:
+    port = postgresql.running().port
+    address = url.replace(f"127.0.0.1:{port}", f"127.0.0.1:1,127.0.0.1:{port}")
+    for opening in (open_url, lambda address: open_engine(address)):
+        database = opening(address)
+        assert database.name == f"postgresql://127.0.0.1:1,127.0.0.1:{port}/postgres"
+        database.close()
+
+
+def test_tables_that_are_gone_are_corrupt_data(url: str, store: PostgresMetastorage) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP TABLE metastorage")
+    for call in (lambda: store.get("a"), lambda: store.invoke([], [Put("a", b"")])):
+        with pytest.raises(CorruptData, match="has not the tables"):
+            call()

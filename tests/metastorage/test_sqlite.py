@@ -203,3 +203,15 @@ def test_an_invoke_that_fails_half_way_leaves_nothing(
     with database.read() as connection:
         assert stored_time(connection) == before
     assert isinstance(store.get("kept"), KeyValue)
+
+
+def test_tables_that_are_gone_are_corrupt_data(tmp_path: Path) -> None:
+    database = open_sqlite(tmp_path / "x.db")
+    store = SqliteMetastorage(database, HybridClock())
+    with database.write() as connection:
+        connection.exec_driver_sql("DROP TABLE metastorage")
+    for call in (lambda: store.get("a"), lambda: store.invoke([], [Put("a", b"")])):
+        with pytest.raises(CorruptData, match="has not the tables"):
+            call()
+    store.close()
+    database.close()

@@ -8,6 +8,7 @@ loopback interface and lets everybody in. PostgreSQL refuses to run as root, so 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import pwd
@@ -90,13 +91,16 @@ class PostgresServer:
 
     def pause(self) -> None:
         """SIGSTOP the server and every process of it."""
-        for process in self._family():
-            os.kill(process, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
         for process in self._family():
-            os.kill(process, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since we looked
+                os.kill(process, number)
 
     def running(self) -> bool:
         """Whether it was started and not stopped."""

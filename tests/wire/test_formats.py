@@ -145,7 +145,7 @@ def test_a_parent_where_there_is_none_is_corrupt() -> None:
 
 
 def test_a_time_beyond_64_bits_is_not_written() -> None:
-    with pytest.raises(ValueError, match="64"):
+    with pytest.raises(InvalidInput, match="64"):
         encode(TimestampEntry("boot", 1 << 64))
 
 

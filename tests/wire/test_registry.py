@@ -239,7 +239,7 @@ def test_a_flipped_bit_gives_a_typed_error_or_another_object(where: int, flip: i
 
 
 def test_numbers_beyond_64_bits_are_not_written() -> None:
-    with pytest.raises(ValueError, match="64"):
+    with pytest.raises(InvalidInput, match="64"):
         codecs.write_uint(bytearray(), 1 << 64)
 
 

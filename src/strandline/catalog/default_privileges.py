@@ -2,7 +2,8 @@
 
 A default privilege says that a grantee may do something on all objects of a kind that a role (or
 anybody) makes from then on, in one schema, in one database or anywhere. Who makes an object is its
-owner. Several apply together; what was made before is not touched.
+owner. Several apply together; what was made before is not touched. One that names a role, schema or
+database goes with it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.privileges import KINDS
+from strandline.durable.transaction import Transaction
 from strandline.model.privileges import DefaultPrivilege, Grant, grants
 
 
@@ -42,3 +44,17 @@ def _place(catalog: Catalog, value: Any) -> tuple[int, int]:  # Any: a descripto
     schema = catalog.schema_by_id(schema_id) if schema_id else None
     database_id = schema.database_id if schema else getattr(value, "database_id", 0)
     return schema_id, database_id
+
+
+def drop_default_privileges(
+    transaction: Transaction, *, role: int = 0, schema: int = 0, database: int = 0
+) -> None:
+    """Remove all that name what is being dropped, by its id; inside an entry."""
+    for stored in list(transaction.contents.objects("default_privilege")):
+        one: DefaultPrivilege = stored.value
+        if (
+            (role and role in (one.role, one.grantee))
+            or (schema and schema == one.schema)
+            or (database and database == one.database)
+        ):
+            transaction.delete("default_privilege", one.name)

@@ -15,8 +15,10 @@ moved                        ownership, and CREATE where it goes
 index                        as for its table
 database, zone, cluster      CREATE_DATABASE, CREATE_ZONE, CREATE_CLUSTER; then ownership
 schema, cluster replica      CREATE on the database, on the cluster; then ownership
-role                         CREATE_ROLE; then ownership. All that makes or touches a superuser: a
-                             superuser. A membership: ownership of the role that is joined
+role                         CREATE_ROLE; then ownership. A membership: ownership of the role that
+                             is joined. A superuser: all that makes or touches one, or joins his
+                             role; a name under which somebody owns things already, and a role that
+                             comes back, because privileges come with these
 default privileges           membership in the role whose objects they are for
 configuration                CONFIGURE; `enforce_privileges` itself: a superuser
 comment                      ownership of what it is on
@@ -42,12 +44,15 @@ from typing import Any
 
 from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG, Catalog
 from strandline.catalog.configuration import ENFORCE_PRIVILEGES
+from strandline.catalog.ownership import owned_by
 from strandline.catalog.privileges import Access, enforced
 from strandline.durable.collections import collection
 from strandline.durable.contents import Contents
+from strandline.durable.transaction import OBJECT_IDS
 from strandline.durable.update import Entry
 from strandline.errors import IllegalChange
 from strandline.model.descriptors import TableDescriptor
+from strandline.model.identifiers import normalize
 from strandline.model.privileges import ObjectKind, Privilege, RoleDescriptor
 
 CONTENT_PROPERTIES = ("metadata_location", "previous_metadata_location", "snapshot-count")
@@ -196,6 +201,8 @@ def _index(case: _Case) -> None:
     dropped = None if case.new is not None else case.find("schema", index.schema_id)
     if dropped is None or not case.access.owns(dropped):
         case.access.require_ownership(table)
+    if case.new is not None and case.new.owner != (case.old or table).owner:
+        case.access.require_owner(case.new.owner, f"index {index.name}")
 
 
 def _role(case: _Case) -> None:
@@ -207,12 +214,40 @@ def _role(case: _Case) -> None:
         _made(case, Privilege.CREATE_ROLE, None)
     elif changed:
         _owned(case)
+    _take_no_name(case)
     groups = {group for role in (old, new) if role for group, _ in role.member_of}
     for group in sorted(groups):
         joined = case.before.role_by_id(group)
         kept = old and new and _membership(old, group) == _membership(new, group)
         if not kept and joined is not None and case.after.role_by_id(group) and new is not None:
+            if joined.superuser:
+                access.require_superuser(
+                    f"decide who is in the role of the superuser {joined.name}"
+                )
             access.require_ownership(joined)
+
+
+def _take_no_name(case: _Case) -> None:
+    """Refuse to get what others own, or were granted, by making a role that stands for it."""
+    access, old, new = case.access, case.old, case.new
+    if new is None or access.free:
+        return
+    if old is None and new.id < _next_id(case.before):
+        # Grants name a role by its id, so those that it had are valid again.
+        access.require_superuser(f"bring the dropped role {new.name} back")
+    if old is not None and normalize(old.name) == normalize(new.name):
+        return
+    if normalize(new.name) == normalize(access.user or ""):
+        return
+    if next(owned_by(case.before.contents, new.name), None) is not None:
+        access.require_superuser(
+            f"give a role the name {new.name}, because there are things that {new.name} owns"
+        )
+
+
+def _next_id(catalog: Catalog) -> int:
+    allocator = catalog.get("id_allocator", OBJECT_IDS)
+    return allocator.next_id if allocator else 1
 
 
 def _own_facts(role: RoleDescriptor) -> tuple[object, ...]:
@@ -223,23 +258,24 @@ def _membership(role: RoleDescriptor, group: int) -> list[tuple[int, int]]:
     return [one for one in role.member_of if one[0] == group]
 
 
-def _gone(case: _Case, *roles: int) -> bool:
-    """Whether one of these roles went in the same entry, and all that names it with it."""
+def _gone(case: _Case, *named: tuple[str, int]) -> bool:
+    """Whether an object with one of these ids went in the same entry, and what names it with it."""
     return case.new is None and any(
-        case.before.role_by_id(one) and not case.after.role_by_id(one) for one in roles
+        case.before.get(kind, one) and not case.after.get(kind, one) for kind, one in named
     )
 
 
 def _default_privilege(case: _Case) -> None:
     one = case.old or case.new
-    if _gone(case, one.role, one.grantee):
+    named = ("role", one.role), ("role", one.grantee)
+    if _gone(case, *named, ("schema", one.schema), ("database", one.database)):
         return
     if not one.role or one.role not in case.access.roles:
         case.access.require_superuser("set default privileges for other roles than his own")
 
 
 def _system_privilege(case: _Case) -> None:
-    if not _gone(case, (case.old or case.new).grantee):
+    if not _gone(case, ("role", (case.old or case.new).grantee)):
         case.access.require_superuser("grant or revoke privileges on the system")
 
 

@@ -18,8 +18,8 @@ can be granted, and only a superuser may alter; what the program owns, everybody
 execute, but make nothing in it.
 
 A thing of the past is judged by the present: by its present owner, grants and schema if it is still
-there, else by those that it had. Roles are always those of the present. So what was revoked cannot
-be read in an older version.
+there, else by those that it had last, before it was dropped. Roles are always those of the present.
+So what was revoked cannot be read in an older version, neither before nor after it is dropped.
 
 What must stay true: an `Access` reads one immutable catalog, so a judgement and the change that it
 allows see the same state. Nothing here knows of protocols.
@@ -30,6 +30,7 @@ adding them up touches a handful of values); groups as clients claim them (nobod
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -122,17 +123,27 @@ class Access:
     """What ``user`` may do by ``catalog``. A value; asking it costs a few look-ups.
 
     ``user`` None is the program itself, or whoever embeds it: never judged. ``then`` is where a
-    thing of the past, which is no longer in ``catalog``, has its schema.
+    thing of the past, which is no longer in ``catalog``, has its schema; ``history`` gives the
+    versions between, in which it is looked for as it was last. Without it, it is as it was then.
     """
 
-    def __init__(self, catalog: Catalog, user: str | None, *, then: Catalog | None = None) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        user: str | None,
+        *,
+        then: Catalog | None = None,
+        history: Callable[[int], Catalog] | None = None,
+    ) -> None:
         self.catalog = catalog
         self.user = user
         self._then = then
+        self._history = history
+        self._dropped: dict[tuple[str, int], Any] = {}  # Any: a descriptor, as it was last
 
     def at(self, then: Catalog) -> Access:
         """The same, for things of ``then``."""
-        return Access(self.catalog, self.user, then=then)
+        return Access(self.catalog, self.user, then=then, history=self._history)
 
     @cached_property
     def free(self) -> bool:
@@ -254,7 +265,18 @@ class Access:
 
     def _present(self, subject: Subject) -> Any:  # Any: of the same class as the subject
         kind = KINDS[type(subject)].name.lower()
-        return self.catalog.get(kind, subject.id) or subject
+        return self.catalog.get(kind, subject.id) or self._last(kind, subject)
+
+    def _last(self, kind: str, subject: Subject) -> Any:  # Any: of the same class as the subject
+        """A dropped thing as it was last. Looks at each version since: it may have come back."""
+        if self._then is None or self._history is None:
+            return subject
+        key = kind, subject.id
+        if key not in self._dropped:
+            versions = range(self.catalog.version - 1, self._then.version, -1)
+            found = (self._history(version).get(kind, subject.id) for version in versions)
+            self._dropped[key] = next((one for one in found if one is not None), subject)
+        return self._dropped[key]
 
     def schema_of(self, subject: InSchema) -> SchemaDescriptor | None:
         """The schema in which the thing stands."""

@@ -34,8 +34,8 @@ from strandline.catalog import (  # noqa: F401 - each registers its views
 )
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
 from strandline.catalog.commands.comments import drop_comment
-from strandline.catalog.commands.schemas import SYSTEM_SCHEMA
 from strandline.catalog.planning import Command, Planning
+from strandline.catalog.reserved_schemas import SYSTEM_SCHEMA
 from strandline.catalog.system_view_registry import SYSTEM_VIEWS, Row, Rows, SystemView
 from strandline.durable.contents import Namespace
 from strandline.durable.transaction import Transaction

@@ -50,7 +50,8 @@ class Collection:
     Objects with an id are keyed by it (8 bytes, big-endian, so that byte order is id order), all
     others by their name in UTF-8. ``group`` is the field, an id that stands right behind the name,
     by which objects of this kind are looked up together. ``named`` says whether an object occupies
-    its name; None is always.
+    its name; None is always. ``grows`` is a number in objects of this kind that never gets smaller,
+    and such an object never goes: ids would be given twice.
     """
 
     kind: str
@@ -60,6 +61,7 @@ class Collection:
     migratable: bool = True
     group: str | None = None
     named: Callable[[AnyStored], bool] | None = None
+    grows: str | None = None
 
     def __post_init__(self) -> None:
         if (self.scope is not None or self.group is not None) and not self.has_id:
@@ -82,6 +84,17 @@ class Collection:
     def occupies(self, stored: AnyStored) -> bool:
         """Whether the name of ``stored`` stands for it in the namespace of this kind."""
         return self.scope is not None and (self.named is None or self.named(stored))
+
+    def runs_back(self, old: AnyStored | None, new: AnyStored | None) -> str | None:
+        """What is wrong with ``new`` in the place of ``old``, where a number must grow."""
+        if self.grows is None or old is None:
+            return None
+        before = getattr(old.value, self.grows)
+        after = None if new is None else getattr(new.value, self.grows)
+        if after is not None and after >= before:
+            return None
+        to = "nothing" if after is None else after
+        return f"{self.kind} {old.name!r} would go back from {before} to {to}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +136,9 @@ COLLECTIONS: dict[str, Collection] = {
         Collection("system_privilege", SystemPrivilege, has_id=False),
         Collection("comment", Comment, has_id=False),
         Collection("system_configuration", SystemConfiguration, has_id=False),
-        Collection("timestamp", TimestampEntry, has_id=False),
+        Collection("timestamp", TimestampEntry, has_id=False, grows="time"),
         Collection("system_object_fingerprint", SystemObjectFingerprint, has_id=False),
-        Collection("id_allocator", IdAllocator, has_id=False),
+        Collection("id_allocator", IdAllocator, has_id=False, grows="next_id"),
         Collection("setting", Setting, has_id=False, migratable=False),
         Collection("config", ConfigEntry, has_id=False, migratable=False),
         Collection("fence", FenceEntry, has_id=False, migratable=False),

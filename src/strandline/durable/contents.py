@@ -127,6 +127,8 @@ class Contents:
                 new.updated = at
                 if old is not None:
                     share_parts(old, new)
+            if (backwards := kind.runs_back(old, new)) is not None:
+                raise CorruptData(f"in the log {backwards}; restore the store from a backup")
             draft.put(kind, change.key, old, new)
         return draft.finish()
 

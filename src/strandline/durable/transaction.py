@@ -82,6 +82,9 @@ class Transaction:
     def _record(
         self, kind: Collection, key: bytes, old: AnyStored | None, new: AnyStored | None
     ) -> None:
+        backwards = kind.runs_back(old, new)
+        if backwards is not None:
+            raise InvalidInput(f"{backwards}; it only ever grows")
         change = Change(
             kind.kind, key, None if old is None else old.data, None if new is None else new.data
         )

@@ -10,6 +10,10 @@ What must stay true:
   call that was answered, the lease's time has not passed. So one that was paused or cut off finds
   itself deposed before it asks the store. It may still act in the moment between looking and
   acting; what must not happen twice is written under the condition `LeaseHeld` with its token.
+* Somebody leads again soon after the leader is gone, also where the store's time stands still: a
+  wall clock that jumped ahead took it along, and it waits until the others get there. So a lease of
+  another that did not change for twice its time, by our own clock, is given back for its holder,
+  whose own clock has deposed him before. All participants therefore name the same ``ttl_ms``.
 * The listener hears states, not changes: the last one it heard is the present one, as of the last
   look, and holders that came and went between two looks are not told.
 * The listener's failure is logged and counted, and does not end the participation.
@@ -84,6 +88,8 @@ class Election:
         self._thread: threading.Thread | None = None
         self._held: Lease | None = None
         self._held_until = 0.0
+        self._seen: Lease | None = None
+        self._seen_since = 0.0
         self._told: Lease | None = None
         self._counts: Counter[str] = Counter()
 
@@ -97,21 +103,13 @@ class Election:
     def stop(self) -> None:
         """Take part no more and give the lease back; the listener is told nothing. Idempotent.
 
+        The listener may call it; the lease is given back when that returns.
         Where the store does not answer, the lease ends by its time.
         """
         self._stop.set()
         thread, self._thread = self._thread, None
-        if thread is None or thread is threading.current_thread():
-            return
-        thread.join(_JOIN_SECONDS)
-        with self._guard:
-            held, self._held = self._held, None
-        if held is None:
-            return
-        try:
-            self._store.release_lease(held)
-        except StrandlineError as error:
-            logger.warning("%s could not give back the lease %r: %s", *self._me, error)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_JOIN_SECONDS)
 
     def leading(self) -> Lease | None:
         """The lease, if this participant leads now; what it relies on names the token."""
@@ -135,15 +133,21 @@ class Election:
             self._round()
             taken = time.monotonic() - began
             self._stop.wait(max(round_seconds - taken, round_seconds / 10))
+        self._give_back()
 
     def _round(self) -> None:
         """Ask for the lease, look who has it, tell the listener."""
         self._count("rounds")
         try:
             leader = self._ask()
-        except StrandlineError as error:
+        except Exception as error:  # what nobody thought of must not end the participation unheard
             self._count("failures")
-            logger.warning("%s can not take part in the election %r: %s", *self._me, error)
+            logger.warning(
+                "%s can not take part in the election %r: %s",
+                *self._me,
+                error,
+                exc_info=not isinstance(error, StrandlineError),
+            )
             # Who leads is not known; only of our own lease we know that it ends.
             if self._held is None or self.leading() is not None:
                 return
@@ -164,7 +168,7 @@ class Election:
         if leader is None:
             leader = self._store.acquire_lease(self._name, self._holder, ttl_ms=self._ttl_ms)
         if leader is None:
-            return self._store.lease(self._name)
+            return self._present(self._store.lease(self._name))
         with self._guard:
             if self._held is None:
                 self._counts["terms"] += 1
@@ -172,11 +176,32 @@ class Election:
             self._held_until = began + self._ttl_ms / 1000
         return leader
 
+    def _present(self, leader: Lease | None) -> Lease | None:
+        """The lease of another, or None when it was to be given back for him."""
+        now = time.monotonic()
+        if leader is None or leader != self._seen:
+            self._seen, self._seen_since = leader, now
+        elif now - self._seen_since > 2 * self._ttl_ms / 1000:
+            logger.warning("%s gives back the lease %r, which %s left", *self._me, leader.holder)
+            self._store.release_lease(leader)
+            return None
+        return leader
+
     def _lost(self) -> None:
         with self._guard:
             if self._held is not None:
                 self._held = None
                 self._counts["losses"] += 1
+
+    def _give_back(self) -> None:
+        with self._guard:
+            held, self._held = self._held, None
+        if held is None:
+            return
+        try:
+            self._store.release_lease(held)
+        except StrandlineError as error:
+            logger.warning("%s could not give back the lease %r: %s", *self._me, error)
 
     def _tell(self, leader: Lease | None) -> None:
         """Tell the listener if somebody else leads now, or nobody, or one anew."""

@@ -20,7 +20,8 @@ An answer "nothing to do" is never given from memory.
 
 etcd has no clock. Times come from the writers' clocks and are made to grow by the condition on
 the stored time; who is behind takes the stored time, moves its clock past it and tries again.
-`check` writes its time under that condition, too, so that later writes are above it.
+`check` writes its time under that condition, too, so that later writes are above it. So does the
+next call after a write whose outcome is unknown: if that is still on its way, it comes too late.
 
 Each revision leaves its touched keys under a key of its own. A waiter reads those after its
 revision; the last few thousand are kept, and who is behind them is told that something changed.
@@ -51,20 +52,12 @@ from strandline.errors import (
 )
 from strandline.metastorage.etcd_chunks import ChunkedValues
 from strandline.metastorage.etcd_feed import ChangeFeed
-from strandline.metastorage.etcd_gateway import (
-    CompactedRevision,
-    EtcdGateway,
-    if_modified_at,
-    if_value_below,
-    put_operation,
-    range_operation,
-)
+from strandline.metastorage.etcd_gateway import CompactedRevision, EtcdGateway
 from strandline.metastorage.etcd_invoke import MAX_OPERATIONS, Invoke, Missing, View
 from strandline.metastorage.etcd_layout import (
     FORMAT,
     EtcdKeys,
     Reference,
-    decode_change,
     decode_head,
     decode_stored,
     decode_time,
@@ -72,6 +65,12 @@ from strandline.metastorage.etcd_layout import (
     parse_etcd_url,
 )
 from strandline.metastorage.etcd_leases import EtcdLeases, lost_time, time_above
+from strandline.metastorage.etcd_messages import (
+    if_modified_at,
+    if_value_below,
+    put_operation,
+    range_operation,
+)
 from strandline.metastorage.store import (
     Condition,
     Head,
@@ -121,6 +120,7 @@ class EtcdMetastorage(Metastorage):
         self._chunks = ChunkedValues(self._gateway, self._keys)
         self._leases = EtcdLeases(self._gateway, self._keys, clock)
         self._feed = ChangeFeed(self._gateway, self._keys)
+        self._settled_outcomes = 0
         self._turn = threading.Lock()
         self._remembered: View | None = None
         self._closed = False
@@ -178,23 +178,7 @@ class EtcdMetastorage(Metastorage):
     def check(self) -> Head:
         """See `Metastorage.check`."""
         self._enter("checks")
-        stored = Timestamp(0)
-        finish = time.monotonic() + self._gateway.timeout
-        while time.monotonic() < finish:
-            now = time_above(self._clock, stored)
-            raised = encode_time(now)
-            answer = self._gateway.txn(
-                [if_value_below(self._keys.time, raised)],
-                [put_operation(self._keys.time, raised), range_operation(self._keys.head)],
-                [range_operation(self._keys.time)],
-                repeatable=True,
-            )
-            found = answer.pages[0].pairs
-            if answer.succeeded:
-                head = decode_head(found[0].value if found else None)
-                return Head(head.revision, now)
-            stored = self._stored_time(found[0].value if found else None)
-        raise self._always_second()
+        return self._raise_time()
 
     def revision(self) -> int:
         """See `Metastorage.revision`."""
@@ -211,14 +195,14 @@ class EtcdMetastorage(Metastorage):
         while True:
             generation = self._feed.generation
             left = finish - time.monotonic()
-            away = False
             try:
-                looked = self._look(start, end, after)
+                self._settle()
+                looked = self._feed.look(start, end, after)
             except Unavailable:
                 # A server that is away is waited for, too; at the end it is told.
                 if left <= 0:
                     raise
-                away = True
+                left = min(left, _AWAY_PAUSE_SECONDS)
             else:
                 if looked is None:
                     return True
@@ -228,7 +212,6 @@ class EtcdMetastorage(Metastorage):
                 self._count("waits_timed_out")
                 return False
             # Then there is one more look: False is never the answer of a lost connection.
-            left = min(left, _AWAY_PAUSE_SECONDS) if away else left
             if self._feed.wait(start, end, after, generation=generation, timeout=left):
                 return True
 
@@ -242,11 +225,13 @@ class EtcdMetastorage(Metastorage):
         """See `Metastorage.renew_lease`."""
         self._enter("lease_calls")
         check_ttl(ttl_ms)
+        check_key(lease.name)
         return self._leases.renew(lease, ttl_ms=ttl_ms)
 
     def release_lease(self, lease: Lease) -> None:
         """See `Metastorage.release_lease`."""
         self._enter("lease_calls")
+        check_key(lease.name)
         self._leases.release(lease)
 
     def lease(self, name: str) -> Lease | None:
@@ -301,20 +286,6 @@ class EtcdMetastorage(Metastorage):
                 if time.monotonic() >= finish:
                     raise
 
-    def _look(self, start: str, end: str, after: int) -> int | None:
-        """The last revision looked at; None if the range changed after ``after``, or may have."""
-        first, last = self._keys.change(after + 1), self._keys.changes_end
-        while True:
-            page = self._gateway.range(first, last, limit=256)
-            for pair in page.pairs:
-                change = decode_change(pair.key, pair.value)
-                if change.revision != after + 1 or change.touches(start, end):
-                    return None
-                after = change.revision
-            if not page.more:
-                return after
-            first = self._keys.change(after + 1)
-
     def _attempt(
         self, invoke: Invoke, written: dict[Put, Reference], finish: float
     ) -> Outcome | Missing:
@@ -341,7 +312,7 @@ class EtcdMetastorage(Metastorage):
             if answer.succeeded:
                 self._remembered = plan.view_after(answer.revision)
                 return plan.outcome
-            view, fresh = invoke.view_after_refusal(view, answer, written), True
+            view, fresh = invoke.view_after_refusal(plan, answer, written), True
             if time.monotonic() >= finish:
                 raise self._always_second()
 
@@ -379,9 +350,41 @@ class EtcdMetastorage(Metastorage):
             " written, try again"
         )
 
+    def _raise_time(self) -> Head:
+        """`check`, uncounted."""
+        stored = Timestamp(0)
+        finish = time.monotonic() + self._gateway.timeout
+        while time.monotonic() < finish:
+            now = time_above(self._clock, stored)
+            raised = encode_time(now)
+            answer = self._gateway.txn(
+                [if_value_below(self._keys.time, raised)],
+                [put_operation(self._keys.time, raised), range_operation(self._keys.head)],
+                [range_operation(self._keys.time)],
+                repeatable=True,
+            )
+            found = answer.pages[0].pairs
+            if answer.succeeded:
+                head = decode_head(found[0].value if found else None)
+                return Head(head.revision, now)
+            stored = self._stored_time(found[0].value if found else None)
+        raise self._always_second()
+
+    def _settle(self) -> None:
+        """Come after every write whose outcome is unknown, so that what is read now stays so.
+
+        One that is still on its way finds the stored time above its own then, and fails.
+        """
+        opened = self._gateway.open_outcomes
+        if self._settled_outcomes < opened:
+            self._raise_time()
+            self._settled_outcomes = opened
+
     def _enter(self, call: str) -> None:
         self._refuse_when_closed()
         self._count(call)
+        if call != "waits":  # they have their own patience
+            self._settle()
 
     def _refuse_when_closed(self) -> None:
         if self._closed:

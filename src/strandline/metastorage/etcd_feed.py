@@ -16,8 +16,9 @@ import time
 from collections import deque
 
 from strandline.errors import Stopping, Unavailable
-from strandline.metastorage.etcd_gateway import EtcdGateway, Json, from_text
+from strandline.metastorage.etcd_gateway import EtcdGateway
 from strandline.metastorage.etcd_layout import Change, EtcdKeys, decode_change
+from strandline.metastorage.etcd_messages import Json, from_text
 
 CHANGES_REMEMBERED = 256
 _FIRST_PAUSE_SECONDS = 0.02
@@ -44,6 +45,20 @@ class ChangeFeed:
         """How often the watch was made; take it before looking at the store."""
         with self._moved:
             return self._generation
+
+    def look(self, start: str, end: str, after: int) -> int | None:
+        """The store's revision; None if the range changed after ``after``, or may have changed."""
+        first, last = self._keys.change(after + 1), self._keys.changes_end
+        while True:
+            page = self._gateway.range(first, last, limit=256)
+            for pair in page.pairs:
+                change = decode_change(pair.key, pair.value)
+                if change.revision != after + 1 or change.touches(start, end):
+                    return None
+                after = change.revision
+            if not page.more:
+                return after
+            first = self._keys.change(after + 1)
 
     def wait(self, start: str, end: str, after: int, *, generation: int, timeout: float) -> bool:
         """True when a key of the range is heard to have changed after the revision ``after``.

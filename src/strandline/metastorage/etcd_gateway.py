@@ -17,29 +17,36 @@ be cancelled but costs twice the time for each call.
 
 from __future__ import annotations
 
-import base64
 import json
+import os
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
 import httpx
 
 from strandline.errors import (
-    CorruptData,
     DeadlineExceeded,
+    InvalidInput,
     Stopping,
     Unavailable,
     UnknownOutcome,
+    UnsupportedOperation,
 )
-
-Json = dict[str, Any]
+from strandline.metastorage.etcd_messages import (
+    Json,
+    Page,
+    Pair,
+    TxnAnswer,
+    page_of,
+    range_operation,
+    to_text,
+)
 
 PAGE_KEYS = 256
 _IDLE_WATCH_SECONDS = 10.0
@@ -66,89 +73,21 @@ class _AskAnother(Exception):
         self.slow = slow
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A key of etcd; ``modified`` is etcd's own revision of its last write."""
-
-    key: bytes
-    value: bytes
-    modified: int
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The answer to one range; ``revision`` is etcd's at the moment of the read."""
-
-    pairs: list[Pair]
-    more: bool
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class TxnAnswer:
-    """Which branch was taken, at which revision of etcd, and what its ranges found, in order."""
-
-    succeeded: bool
-    revision: int
-    pages: list[Page]
-
-
-def range_operation(
-    key: bytes,
-    end: bytes | None = None,
-    *,
-    limit: int = 0,
-    revision: int = 0,
-    keys_only: bool = False,
-) -> Json:
-    """Read one key, or those from ``key`` on and below ``end``; ``revision`` 0 is the present."""
-    return {
-        "request_range": {
-            "key": _text(key),
-            **({} if end is None else {"range_end": _text(end)}),
-            "limit": limit,
-            "revision": revision,
-            "keys_only": keys_only,
-        }
-    }
-
-
-def put_operation(key: bytes, value: bytes) -> Json:
-    """Write one key."""
-    return {"request_put": {"key": _text(key), "value": _text(value)}}
-
-
-def delete_operation(key: bytes, end: bytes | None = None) -> Json:
-    """Delete one key, or those from ``key`` on and below ``end``."""
-    bounds = {"key": _text(key)} | ({} if end is None else {"range_end": _text(end)})
-    return {"request_delete_range": bounds}
-
-
-def if_modified_at(key: bytes, modified: int) -> Json:
-    """The key's last write was in that revision of etcd; 0 means that it is not there."""
-    return {"key": _text(key), "target": "MOD", "result": "EQUAL", "mod_revision": modified}
-
-
-def if_value_below(key: bytes, value: bytes) -> Json:
-    """The key is there with a value whose bytes order before ``value``."""
-    return {"key": _text(key), "target": "VALUE", "result": "LESS", "value": _text(value)}
-
-
-def if_present(key: bytes) -> Json:
-    """The key is there."""
-    return {"key": _text(key), "target": "VERSION", "result": "GREATER", "version": 0}
-
-
 class EtcdGateway:
-    """Calls to one etcd cluster. Safe for threads.
+    """Calls to one etcd cluster. Safe for threads; of one process, not of its forks.
 
     ``endpoints`` are ``host:port``; a call that has no answer after ``timeout`` seconds ends with
-    `DeadlineExceeded`, or `UnknownOutcome` where it may have changed something.
+    `DeadlineExceeded`, or `UnknownOutcome` where it may have changed something; ``open_outcomes``
+    counts these.
     """
 
     def __init__(self, endpoints: Sequence[str], *, timeout: float) -> None:
+        for endpoint in endpoints:
+            _check_endpoint(endpoint)
         self.endpoints = tuple(endpoints)
         self.timeout = timeout
+        self._process = os.getpid()
+        self.open_outcomes = 0
         self._preferred = 0
         self._client = httpx.Client(
             headers={"Grpc-Metadata-hasleader": "true", "Content-Type": "application/json"},
@@ -172,7 +111,7 @@ class EtcdGateway:
     ) -> Page:
         """One linearizable read, or one of the past where ``revision`` is given."""
         asked = range_operation(key, end, limit=limit, revision=revision, keys_only=keys_only)
-        return _page(self._call("kv/range", asked["request_range"], repeatable=True))
+        return page_of(self._call("kv/range", asked["request_range"], repeatable=True))
 
     def pages(self, key: bytes, end: bytes, *, limit: int | None = None, revision: int = 0) -> Page:
         """A range of any size as it stood at one moment, read in pages at the first one's revision.
@@ -192,7 +131,7 @@ class EtcdGateway:
 
     def put(self, key: bytes, value: bytes) -> None:
         """Write one key that is the caller's alone, so that writing it twice is harmless."""
-        self._call("kv/put", {"key": _text(key), "value": _text(value)}, repeatable=True)
+        self._call("kv/put", {"key": to_text(key), "value": to_text(value)}, repeatable=True)
 
     def txn(
         self,
@@ -207,7 +146,7 @@ class EtcdGateway:
         answer = self._call("kv/txn", body, repeatable=repeatable)
         revision = int(answer["header"]["revision"])
         pages = [
-            _page(response["response_range"], revision)
+            page_of(response["response_range"], revision)
             for response in answer.get("responses", ())
             if "response_range" in response
         ]
@@ -220,7 +159,7 @@ class EtcdGateway:
         The iteration ends with a kind of `Unavailable` when the connection does, or when nothing
         was heard for ten seconds, which a server that is gone without a word looks like.
         """
-        request = {"create_request": {"key": _text(key), "range_end": _text(end)}}
+        request = {"create_request": {"key": to_text(key), "range_end": to_text(end)}}
         endpoint = self.endpoints[self._preferred]
         limits = httpx.Timeout(self.timeout, read=_IDLE_WATCH_SECONDS)
         with self._call_under_way():
@@ -240,6 +179,8 @@ class EtcdGateway:
 
     def close(self) -> None:
         """End every call that is under way with `Stopping`, and close the connections."""
+        if self._process != os.getpid():
+            return  # the connections of a fork are its parent's
         with self._lock:
             self._closed = True
             sockets = list(self._sockets)
@@ -267,6 +208,10 @@ class EtcdGateway:
                         connect=patience / left,
                         answer=patience / left if repeatable else patience,
                     )
+                except UnknownOutcome:
+                    with self._lock:
+                        self.open_outcomes += 1
+                    raise
                 except _AskAnother as error:
                     failures[endpoint] = error
                     self._prefer_another(endpoint)
@@ -297,19 +242,32 @@ class EtcdGateway:
                 raise _unknown(endpoint, said) from error
             slow = isinstance(error, httpx.TimeoutException)
             raise _AskAnother(f"{endpoint}: {said}", slow=slow) from error
-        try:
-            found: Json = response.json()
-        except ValueError:
-            raise Unavailable(
-                f"{endpoint} answered {path} with status {response.status_code} and no JSON; is it"
-                " etcd 3.4 or later, with its gateway enabled?"
-            ) from None
-        if response.status_code != httpx.codes.OK:
+        found: object = None
+        with suppress(ValueError):
+            found = response.json()
+        done = response.status_code == httpx.codes.OK
+        if not isinstance(found, dict) or (done and "header" not in found):
+            # Something in between may have handed the request on, and lost the answer.
+            said = (
+                f"it answered {path} with status {response.status_code} and not as etcd does; is"
+                " it etcd 3.4 or later, with its gateway enabled?"
+            )
+            raise (
+                _AskAnother(f"{endpoint}: {said}", slow=False)
+                if repeatable
+                else _unknown(endpoint, said)
+            )
+        if not done:
             raise _refusal(endpoint, found, repeatable=repeatable)
         return found
 
     @contextmanager
     def _call_under_way(self) -> Iterator[None]:
+        if self._process != os.getpid():
+            raise UnsupportedOperation(
+                f"etcd ({', '.join(self.endpoints)}) was opened by process {self._process}, before"
+                " this one was forked; open it here anew"
+            )
         with self._lock:
             self._refuse_when_closed()
             self._calls += 1
@@ -341,6 +299,13 @@ class EtcdGateway:
             _shut_down(connection)
 
 
+def _check_endpoint(endpoint: str) -> None:
+    try:
+        httpx.URL(f"http://{endpoint}").host.encode("idna")
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise InvalidInput(f"no etcd can be at {endpoint!r}: {error}") from None
+
+
 def _shut_down(connection: socket.socket) -> None:
     with suppress(OSError):  # its other end was first
         connection.shutdown(socket.SHUT_RDWR)
@@ -352,10 +317,11 @@ def _refusal(endpoint: str, found: Json, *, repeatable: bool) -> Exception:
     if code == _CODE_OUT_OF_RANGE:
         return CompactedRevision(f"etcd {endpoint}: {said}; read again")
     if code == _CODE_RESOURCE_EXHAUSTED and "space exceeded" in said:
-        return Unavailable(
-            f"etcd {endpoint} is full and wrote nothing ({said}); compact and defragment it, or"
-            " raise its --quota-backend-bytes, and disarm its alarm"
+        # etcd does the write that goes over its quota on the way to the log, and says this then.
+        said += (
+            "; compact and defragment it, or raise its --quota-backend-bytes, and disarm its alarm"
         )
+        return Unavailable(f"{endpoint}: {said}") if repeatable else _unknown(endpoint, said)
     if code in _CODES_REFUSED:
         return Unavailable(f"etcd {endpoint} refused the request and did nothing: {said}")
     if repeatable or any(word in said for word in _REFUSED_UNHEARD):
@@ -365,7 +331,7 @@ def _refusal(endpoint: str, found: Json, *, repeatable: bool) -> Exception:
 
 def _unknown(endpoint: str, said: str) -> UnknownOutcome:
     return UnknownOutcome(
-        f"a write was sent to etcd {endpoint} and not answered ({said}); it may or may not have"
+        f"a write was sent to etcd {endpoint} and not acknowledged ({said}); it may or may not have"
         " happened: read what it would have written"
     )
 
@@ -381,33 +347,13 @@ def _of_all(failures: Mapping[str, _AskAnother]) -> Unavailable:
 
 
 def _watch_message(line: str, endpoint: str) -> Json:
-    try:
-        message: Json = json.loads(line)
-    except ValueError:
-        raise Unavailable(f"the watch at {endpoint} sent no JSON; is it etcd?") from None
+    message: object = None
+    with suppress(ValueError):
+        message = json.loads(line)
+    if not isinstance(message, dict):
+        raise Unavailable(f"the watch at {endpoint} sent no JSON; is it etcd?")
     found: Json = message.get("result", {})
     if "error" in message or found.get("canceled"):
         said = message.get("error") or found.get("cancel_reason") or "no reason given"
         raise Unavailable(f"the watch at etcd {endpoint} was cancelled: {said}")
     return found
-
-
-def _page(answer: Json, revision: int = 0) -> Page:
-    """A range as the gateway writes it: numbers as text, what is zero or empty left out."""
-    pairs = [
-        Pair(from_text(pair["key"]), from_text(pair.get("value", "")), int(pair["mod_revision"]))
-        for pair in answer.get("kvs", ())
-    ]
-    return Page(pairs, bool(answer.get("more")), revision or int(answer["header"]["revision"]))
-
-
-def _text(raw: bytes) -> str:
-    return base64.b64encode(raw).decode()
-
-
-def from_text(text: str) -> bytes:
-    """The bytes that the gateway wrote as base64."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError:
-        raise CorruptData(f"etcd's gateway sent {text[:40]!r} where base64 was expected") from None

@@ -10,19 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.clock import Timestamp
-from strandline.metastorage.etcd_gateway import (
-    CompactedRevision,
-    EtcdGateway,
-    Json,
-    Page,
-    TxnAnswer,
-    delete_operation,
-    if_modified_at,
-    if_present,
-    if_value_below,
-    put_operation,
-    range_operation,
-)
+from strandline.metastorage.etcd_gateway import CompactedRevision, EtcdGateway
 from strandline.metastorage.etcd_layout import (
     EtcdKeys,
     Reference,
@@ -36,6 +24,17 @@ from strandline.metastorage.etcd_layout import (
     encode_time,
 )
 from strandline.metastorage.etcd_leases import is_live
+from strandline.metastorage.etcd_messages import (
+    Json,
+    Page,
+    TxnAnswer,
+    delete_operation,
+    if_modified_at,
+    if_present,
+    if_value_below,
+    put_operation,
+    range_operation,
+)
 from strandline.metastorage.store import (
     Absent,
     Condition,
@@ -97,6 +96,7 @@ class Plan:
     compares: Sequence[Json]
     writes: Sequence[Json]
     reads_on_failure: Sequence[Json]
+    large: Sequence[Put]
     head: Head
     head_moves: bool
     view: View
@@ -217,7 +217,7 @@ class Invoke:
         if moves or self._leases:
             # A lease that is judged at a time is judged for everyone: the time is left behind.
             writes.append(put_operation(self._keys.time, encode_time(now)))
-        firsts = [self._keys.chunk(put.key, written[put].identity, 0) for put in large]
+        firsts = {put: self._keys.chunk(put.key, written[put].identity, 0) for put in large}
         return Plan(
             Outcome(succeeded, head.revision, head.time),
             [
@@ -227,10 +227,12 @@ class Invoke:
                     if_modified_at(self._keys.lease(name), view.leases[name][1])
                     for name in self._leases
                 ),
-                *(if_present(first) for first in firsts),
+                *(if_present(first) for first in firsts.values()),
             ],
             writes,
-            self._reads(0, 0),
+            [range_operation(first, keys_only=True) for first in firsts.values()]
+            + self._reads(0, 0),
+            large,
             head,
             moves,
             view,
@@ -239,20 +241,17 @@ class Invoke:
         )
 
     def view_after_refusal(
-        self, view: View, answer: TxnAnswer, written: dict[Put, Reference]
+        self, plan: Plan, answer: TxnAnswer, written: dict[Put, Reference]
     ) -> View | None:
-        """What is known when another writer was first; None: read it anew."""
-        if len(answer.pages) < len(self._wanted):
-            return None
-        now = self._view_of(answer.pages)
-        if (now.head_modified, now.time, now.leases) == (
-            view.head_modified,
-            view.time,
-            {name: view.leases[name] for name in self._leases},
-        ):
-            # Nothing stood in the way but chunks that are gone. They are written again.
-            written.clear()
-        return now
+        """What is known when another writer was first; None: read it anew.
+
+        Chunks that he removed are no longer in ``written``, so they are written again.
+        """
+        for put, first in zip(plan.large, answer.pages, strict=False):
+            if not first.pairs:
+                del written[put]
+        pages = answer.pages[len(plan.large) :]
+        return self._view_of(pages) if len(pages) == len(self._wanted) else None
 
     def _bookkeeping(
         self,

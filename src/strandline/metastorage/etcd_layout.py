@@ -58,8 +58,9 @@ def parse_etcd_url(url: str) -> EtcdAddress:
     if match is None or not all(
         re.fullmatch(r"([\w.-]+|\[[\da-fA-F:.]+\])(:\d+)?", h, re.ASCII) for h in hosts
     ):
+        shown = re.sub(r"//.*@", "//…@", url)
         raise InvalidInput(
-            f"{url!r} is no address of an etcd store; write it as"
+            f"{shown!r} is no address of an etcd store; write it as"
             " etcd://HOST:PORT[,HOST:PORT…]/PREFIX"
         )
     endpoints = (

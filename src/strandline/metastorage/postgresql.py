@@ -30,7 +30,7 @@ from strandline.sql.postgres_database import PostgresDatabase, open_url
 
 CHANNEL = "strandline_metastorage"
 _LOOK_AGAIN_SECONDS = 0.1
-"""After how long a waiter asks a server again that did not answer, and looks for `close`."""
+"""After how long a waiter looks again where the server did not answer, or nobody listens."""
 
 
 class PostgresMetastorage(SqlMetastorage):
@@ -67,8 +67,10 @@ class PostgresMetastorage(SqlMetastorage):
         """See `Metastorage.wait_for_change`."""
         self._enter("waits")
         finish = time.monotonic() + timeout
-        end, after = prefix_end(prefix), after_revision
+        end, after = prefix_end(prefix), max(0, after_revision)
         while True:
+            # The last look comes after the time is over: False is no answer of a lost connection.
+            over = time.monotonic() >= finish
             news, failed = self._listener.news(), None
             try:
                 revision, changed = self._look(prefix, end, after)
@@ -79,29 +81,22 @@ class PostgresMetastorage(SqlMetastorage):
                     return True
                 # What was looked through need not be looked through again.
                 after = max(after, revision)
-            if not self._heard(news, finish, patient=failed is None):
-                if failed is not None:
-                    raise failed
+            if over and failed is not None:
+                raise failed
+            if over:
                 self._count("waits_timed_out")
                 return False
+            pause = max(finish - time.monotonic(), 0.0)
+            if failed is not None or not self._listener.hears():
+                pause = min(pause, _LOOK_AGAIN_SECONDS)
+            self._listener.wait(news, timeout=pause)
+            self._refuse_when_closed()
 
     def close(self) -> None:
         """See `Metastorage.close`."""
         self._closed = True
         self._listener.close()
         super().close()
-
-    def _heard(self, news: int, finish: float, *, patient: bool) -> bool:
-        """Whether it is worth looking again before ``finish``; returns when it is."""
-        while True:
-            left = finish - time.monotonic()
-            if left <= 0:
-                return False
-            pause = left if patient else min(left, _LOOK_AGAIN_SECONDS)
-            heard = self._listener.wait(news, timeout=pause) != news
-            self._refuse_when_closed()
-            if heard or not patient:
-                return True
 
     def _look(self, start: str, end: str, after: int) -> tuple[int, bool]:
         """The revision, and whether a key of the range changed after a revision, or may have."""

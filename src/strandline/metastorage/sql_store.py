@@ -59,6 +59,7 @@ _GET = "SELECT value, revision, time FROM metastorage WHERE key = ?"
 _RANGE = (
     "SELECT key, value, revision, time FROM metastorage WHERE key >= ? AND key < ? ORDER BY key"
 )
+_NO_LIMIT = (1 << 63) - 1
 _HEAD = "SELECT revision, time FROM metastorage_head WHERE id = 1"
 
 
@@ -103,7 +104,7 @@ class SqlMetastorage(Metastorage):
         if limit is None:
             rows = self._rows(_RANGE, bounds)
         else:
-            rows = self._rows(_RANGE + " LIMIT ?", (*bounds, limit))
+            rows = self._rows(_RANGE + " LIMIT ?", (*bounds, min(limit, _NO_LIMIT)))
         return [KeyValue(row[0], row[1], row[2], Timestamp(row[3])) for row in rows]
 
     def invoke(
@@ -151,6 +152,7 @@ class SqlMetastorage(Metastorage):
         """See `Metastorage.renew_lease`."""
         self._enter("lease_calls")
         check_ttl(ttl_ms)
+        check_key(lease.name)
         with self._all.write() as connection:
             now = take_time(connection, self._clock)
             held = tables.live_lease(connection, lease.name, now)
@@ -168,6 +170,7 @@ class SqlMetastorage(Metastorage):
     def release_lease(self, lease: Lease) -> None:
         """See `Metastorage.release_lease`."""
         self._enter("lease_calls")
+        check_key(lease.name)
         with self._all.write() as connection:
             held = tables.lease_row(connection, lease.name)
             if held is not None and held.holder == lease.holder:

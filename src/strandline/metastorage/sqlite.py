@@ -71,7 +71,7 @@ class SqliteMetastorage(SqlMetastorage):
         """See `Metastorage.wait_for_change`."""
         self._enter("waits")
         finish = time.monotonic() + timeout
-        start, end, after = prefix, prefix_end(prefix), after_revision
+        start, end, after = prefix, prefix_end(prefix), max(0, after_revision)
         while True:
             version = self._database.data_version()
             with self._database.read() as connection:

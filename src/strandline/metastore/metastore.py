@@ -135,7 +135,7 @@ class Metastore:
 
     def access(self, identity: str | None) -> Access:
         """What ``identity`` may do by the catalog of the present."""
-        return Access(self.catalogs.present(), identity)
+        return Access(self.catalogs.present(), identity, history=self.catalogs.catalog)
 
     def point(self, at: AsOf = PRESENT) -> Point:
         """The catalog and the moment that ``at`` stands for. `VersionNotFound`."""

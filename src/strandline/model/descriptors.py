@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
 
 from strandline.model.privileges import Grants
 from strandline.model.types import DataType
 
-Properties = tuple[tuple[str, str], ...]
-"""Text pairs, sorted by key, each key once."""
+Properties = Annotated[tuple[tuple[str, str], ...], "a map of texts"]
+"""Text pairs, sorted by key, each key once. The mark tells them from a list of pairs."""
 
 
 def properties(pairs: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> Properties:

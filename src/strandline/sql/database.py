@@ -21,6 +21,7 @@ writes that run side by side, and here the clock row leaves nothing that could.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -33,7 +34,13 @@ from typing import ClassVar
 
 from sqlalchemy import Connection, MetaData, insert, inspect
 
-from strandline.errors import DeadlineExceeded, InvalidInput, Stopping, StrandlineError
+from strandline.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    Stopping,
+    StrandlineError,
+    UnsupportedOperation,
+)
 from strandline.sql import ground
 from strandline.sql.turns import Turns
 
@@ -64,7 +71,9 @@ class DatabaseStatistics:
 class Database(ABC):
     """One open database. Safe for threads; of one process, not of its forks.
 
-    ``name`` is how messages name it. Every method raises `Stopping` after `close`.
+    ``name`` is how messages name it. Every method raises `Stopping` after `close`, and
+    `UnsupportedOperation` in a fork, where `close` does nothing: the connections are the parent's,
+    and two processes that use one would read each other's answers.
     """
 
     dialect: ClassVar[str]
@@ -74,6 +83,7 @@ class Database(ABC):
         self.name = name
         self._patience = patience
         self._turns = Turns()
+        self._process = os.getpid()
         self._state = threading.Condition()
         self._active = 0
         self._closed = False
@@ -142,6 +152,8 @@ class Database(ABC):
 
     def close(self) -> None:
         """Refuse new transactions, wait for those that run, close every connection. Idempotent."""
+        if self._process != os.getpid():
+            return
         with self._state:
             already, self._closed = self._closed, True
             self._state.notify_all()
@@ -167,6 +179,7 @@ class Database(ABC):
 
     @contextmanager
     def _in_use(self, count: str) -> Iterator[None]:
+        self._refuse_in_a_fork()
         with self._state:
             if self._closed:
                 raise self._stopping()
@@ -192,6 +205,13 @@ class Database(ABC):
             yield
         finally:
             self._turns.release()
+
+    def _refuse_in_a_fork(self) -> None:
+        if self._process != os.getpid():
+            raise UnsupportedOperation(
+                f"{self.name} was opened by process {self._process}, before this one was forked;"
+                " open it here anew"
+            )
 
     def _count(self, what: str) -> None:
         with self._state:

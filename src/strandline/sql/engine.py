@@ -5,9 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Protocol, cast
 
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
-
 from strandline.errors import InvalidInput, UnsupportedOperation
 from strandline.sql.database import PATIENCE, Database
 
@@ -31,13 +28,12 @@ def open_engine(url: str, *, patience: float = PATIENCE) -> Database:
     `InvalidInput`, `UnsupportedOperation`, `CorruptData`, `IncompatibleFormat` or `Unavailable`;
     then nothing was changed.
     """
-    try:
-        scheme = make_url(url).get_backend_name()
-    except ArgumentError:
+    scheme = url.partition(":")[0].partition("+")[0].lower()
+    if scheme == url:
         raise InvalidInput(
             f"{url!r} is not a database URL; write it like sqlite:////folder/strandline.db"
             " or postgresql://user@host/database"
-        ) from None
+        )
     if scheme not in DIALECTS:
         raise UnsupportedOperation(
             f"databases of the kind {scheme!r} are not supported; use one of {', '.join(DIALECTS)}"

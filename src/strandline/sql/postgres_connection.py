@@ -16,11 +16,11 @@ to a commit that it has already written.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Generator
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -51,13 +51,17 @@ _SETTINGS = (
     " set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
     " WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)"
 )
-# Classes of SQLSTATE: connection, resources, the operator's intervention, the system.
-_UNAVAILABLE_CLASSES = ("08", "53", "57", "58")
-_UNAVAILABLE_STATES = ("25006", "25P03", "40001", "40P01", "42501", "28000", "28P01", "3D000")
+_CALLERS_CLASSES = ("22", "23")
+"""Classes of SQLSTATE that are about what the caller gave: data, constraints."""
 _LATE_STATES = ("55P03", "57014")
 _CORRUPT_STATES = ("XX001", "XX002")
+_LOST_TABLE_STATES = ("42P01", "42703")
 _NO_SCHEMA = "3F000"
 _TOO_LARGE_STATES = ("54000", "54001")
+
+_REFUSED = (
+    "this is no address of PostgreSQL ({}); write it like postgresql://user@host:5432/database"
+)
 
 T = TypeVar("T")
 
@@ -106,34 +110,50 @@ def _until(gen: PQGen[T], deadline: float) -> Generator[Any, Any, T]:
 def address_of(url: str) -> tuple[str, str]:
     """What the driver connects to, and how messages name it: without user and password.
 
-    Raises `InvalidInput` for an address that the driver does not understand.
+    Several hosts are written ``postgresql://user@one:5432,two:5432/database``. Raises
+    `InvalidInput` for an address that the driver does not understand.
     """
-    parsed = make_url(url)
-    # The driver reads what was written; it knows escapes and lists of hosts that others do not.
-    address = f"postgresql:{url.partition(':')[2]}"
+    rest = url.partition(":")[2]
+    # The driver repeats what it does not understand, so it reads all but the password first.
+    _parts("postgresql:" + re.sub(r"^//[^/]*@", "//", rest), refused="the driver says: {}")
+    address = f"postgresql:{rest}"
+    refused = "look at port, user and password; there @ is written %40, / is %2F and % is %25"
+    parts = _parts(address, refused=refused)
+    hosts, ports = parts["host"].split(","), parts["port"].split(",")
+    if "@" in parts["host"] + parts["dbname"] or not all(p.isdecimal() or not p for p in ports):
+        raise InvalidInput(_REFUSED.format(refused))
+    ports = ports if len(ports) == len(hosts) else ports[:1] * len(hosts)
+    places = (
+        (f"[{host}]" if ":" in host else host) + (port and f":{port}")
+        for host, port in zip(hosts, ports, strict=True)
+    )
+    return address, f"postgresql://{','.join(places)}/{parts['dbname']}"
+
+
+def _parts(address: str, *, refused: str) -> dict[str, str]:
+    """Host, port and database as the driver reads them; ``refused`` says why it can not."""
     try:
-        psycopg.conninfo.conninfo_to_dict(address)
-    except psycopg.ProgrammingError as error:
-        raise InvalidInput(
-            f"the PostgreSQL driver refuses this address ({str(error).strip()}); write it like"
-            " postgresql://user@host:5432/database"
-        ) from None
-    name = URL.create("postgresql", host=parsed.host, port=parsed.port, database=parsed.database)
-    return address, str(name)
+        found = psycopg.conninfo.conninfo_to_dict(address)
+    except (psycopg.ProgrammingError, UnicodeError) as error:
+        raise InvalidInput(_REFUSED.format(refused.format(str(error).strip()))) from None
+    return {name: str(found.get(name) or "") for name in ("host", "port", "dbname")}
 
 
 def connect(address: str, *, patience: float) -> Connection:
     """A connection under the rules of this module."""
-    connection = Connection.connect(
-        address,
-        autocommit=True,
-        application_name="strandline",
-        connect_timeout=max(2, min(10, round(patience))),
-        target_session_attrs="read-write",
-        keepalives_idle=10,
-        keepalives_interval=5,
-        keepalives_count=3,
-    )
+    try:
+        connection = Connection.connect(
+            address,
+            autocommit=True,
+            application_name="strandline",
+            connect_timeout=round(max(2, min(10, patience))),
+            target_session_attrs="read-write",
+            keepalives_idle=10,
+            keepalives_interval=5,
+            keepalives_count=3,
+        )
+    except UnicodeError as error:  # what looking for a host's name makes of one that can not be
+        raise psycopg.OperationalError(f"no host can have such a name: {error}") from error
     try:
         connection.deadline = time.monotonic() + patience
         connection.execute(_SETTINGS)
@@ -175,12 +195,14 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
     said = str(original).strip().partition("\n")[0] or type(original).__name__
     if state in _CORRUPT_STATES:
         return CorruptData(f"{name} found damaged data ({said}); restore a backup of the database")
+    if state in _LOST_TABLE_STATES:
+        return CorruptData(f"{name} has not the tables that were made in it ({said})")
     if state == _NO_SCHEMA:
         return InvalidInput(f"{name} has not the schema that its search_path names ({said})")
     if state in _TOO_LARGE_STATES:
         return InvalidInput(f"a value is larger than {name} can hold ({said})")
     if state in _LATE_STATES:
         return DeadlineExceeded(f"{name} gave a statement up ({said}); try again")
-    if state[:2] in _UNAVAILABLE_CLASSES or state in _UNAVAILABLE_STATES or is_lost(error):
-        return Unavailable(f"{name} can not be used now ({said}); nothing was changed, try again")
-    return None
+    if state[:2] in _CALLERS_CLASSES or not (state or is_lost(error)):
+        return None
+    return Unavailable(f"{name} can not be used now ({said}); nothing was changed, try again")

@@ -40,11 +40,15 @@ from strandline.sql.statements import Parameter, run
 
 _POOL = 8
 _OVERFLOW = 8
+_LONGEST_TIMEOUT_MS = (1 << 31) - 1
 _ANSWER_SECONDS = 0.5
 """How much longer than the server's own time-out we wait for its answer."""
 _SCHEMA_LOCK = 0x7374_7261_6E64
 """Of all advisory locks, the one under which tables are made."""
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+# Named, since the server may be set up for another: with a snapshot from before the lock, what is
+# read would not be what is changed.
+_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _LOCK = "SELECT 1 FROM strandline_clock WHERE id = 1 FOR UPDATE"
 _LOCK_NOT_AVAILABLE = "55P03"
 
@@ -125,7 +129,7 @@ class PostgresDatabase(Database):
     @contextmanager
     def _schema_change(self) -> Iterator[Connection]:
         with self._in_use("writes"), self._translated():
-            connection, _ = self._first(f"BEGIN; SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
+            connection, _ = self._first(f"{_WRITE}; SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
             with _returned(connection):
                 yield connection
                 self._commit(connection)
@@ -163,7 +167,8 @@ class PostgresDatabase(Database):
         """A transaction that has the write lock."""
         opened = self._open_outcomes
         left = max(deadline - time.monotonic(), 0.001)
-        begin = f"BEGIN; SET LOCAL lock_timeout = {max(1, round(left * 1000))}; {_LOCK}"
+        timeout = round(max(1, min(left * 1000, _LONGEST_TIMEOUT_MS)))
+        begin = f"{_WRITE}; SET LOCAL lock_timeout = {timeout}; {_LOCK}"
         if not synced:
             begin = begin.replace("; ", "; SET LOCAL synchronous_commit = off; ", 1)
         try:

@@ -3,8 +3,9 @@
 One connection and one thread for any number of waiters. The number moves at every notification, and
 also whenever the connection begins to listen. So a waiter that takes the number, reads the state,
 and waits for the number to move misses nothing: what is committed before the listening began is
-in a state read after it, and what comes later is notified. While there is no connection nobody is
-told anything; the number moves when there is one again, and every waiter looks.
+in a state read after it, and what comes later is notified. When the connection ends the number
+moves too, and while there is none `PostgresListener.hears` says so: then nobody is told anything,
+though the server may answer everybody else. The number moves when there is one again.
 
 A server that vanished without a word is found by asking it something when it was silent for a
 while. Rejected: a connection for each waiter (a pool of them would do nothing but wait), and
@@ -14,7 +15,7 @@ notifications with the change in them (they are lost with the connection).
 from __future__ import annotations
 
 import logging
-import select
+import selectors
 import socket
 import threading
 import time
@@ -41,6 +42,7 @@ class PostgresListener:
         self._moved = threading.Condition()
         self._news = 0
         self._connections = 0
+        self._hears = False
         self._closed = False
         self._thread: threading.Thread | None = None
         self._wakes, self._wake = socket.socketpair()
@@ -60,6 +62,11 @@ class PostgresListener:
         with self._moved:
             self._moved.wait_for(lambda: self._news != after or self._closed, timeout)
             return self._news
+
+    def hears(self) -> bool:
+        """Whether it listens; False is final until the number moves."""
+        with self._moved:
+            return self._hears
 
     def connections(self) -> int:
         """How often it began to listen."""
@@ -86,14 +93,16 @@ class PostgresListener:
                 with self._connect() as connection:
                     connection.execute(f"LISTEN {self._channel}".encode())
                     self._connections += 1
-                    self._tell()
+                    self._tell(hears=True)
                     pause = _FIRST_PAUSE
                     self._hear(connection)
-            except driver.DriverError as error:
+            except (driver.DriverError, OSError) as error:
                 logger.warning(
                     "lost news of %s from %s (%s); trying again", self._channel, self._name, error
                 )
-            select.select([self._wakes], [], [], pause)
+            if self._hears:
+                self._tell(hears=False)
+            self._ready(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         self._wakes.close()
 
@@ -102,16 +111,25 @@ class PostgresListener:
         while True:
             connection.deadline = time.monotonic() + _SILENCE_SECONDS
             if list(connection.notifies(timeout=0)):
-                self._tell()
-            heard, woken = connection.fileno(), self._wakes.fileno()
-            ready, _, _ = select.select([heard, woken], [], [], _SILENCE_SECONDS)
-            if woken in ready:
+                self._tell(hears=True)
+            ready = self._ready(_SILENCE_SECONDS, connection)
+            if self._wakes in ready:
                 return
             if not ready:
                 connection.deadline = time.monotonic() + _SILENCE_SECONDS
                 connection.execute("SELECT 1")
 
-    def _tell(self) -> None:
+    def _ready(self, seconds: float, *connections: driver.Connection) -> list[object]:
+        """Those of the connections, and of the end that `close` wakes, that have something."""
+        # Not `select.select`, which can not wait for files above the first thousand.
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wakes, selectors.EVENT_READ)
+            for one in connections:
+                selector.register(one, selectors.EVENT_READ)
+            return [key.fileobj for key, _ in selector.select(seconds)]
+
+    def _tell(self, *, hears: bool) -> None:
         with self._moved:
+            self._hears = hears
             self._news += 1
             self._moved.notify_all()

@@ -127,6 +127,7 @@ class SqliteDatabase(Database):
 
     def data_version(self) -> int:
         """A number that differs from the one before exactly when somebody has committed since."""
+        self._refuse_in_a_fork()
         with self._watching:
             if self._closed:
                 raise self._stopping()

@@ -61,7 +61,7 @@ def file_of(url: str) -> Path:
     """
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise InvalidInput(
             f"{url!r} is not a database URL; write it like sqlite:////folder/strandline.db"
         ) from None
@@ -69,11 +69,12 @@ def file_of(url: str) -> Path:
         raise UnsupportedOperation(
             f"this release keeps its data in SQLite; {parsed.get_backend_name()!r} is not supported"
         )
-    if not parsed.database or parsed.database == ":memory:" or parsed.query:
+    name = parsed.database or ""
+    if name in ("", ":memory:") or "\0" in name or parsed.query:
         raise InvalidInput(
             f"{url!r} names no database file; write it like sqlite:////folder/strandline.db"
         )
-    path = Path(parsed.database)
+    path = Path(name)
     try:
         path = path.resolve()
         if not path.parent.is_dir():
@@ -174,6 +175,8 @@ def translate(error: BaseException, path: Path) -> StrandlineError | None:
             f"{path} is damaged or is no SQLite database ({said}); restore from a backup of the"
             " whole folder"
         )
+    if code == sqlite3.SQLITE_ERROR and str(said).startswith("no such"):
+        return CorruptData(f"{path} has not the tables that were made in it ({said})")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return DeadlineExceeded(f"{path} is locked by another process ({said}); try again")
     if code == sqlite3.SQLITE_FULL:

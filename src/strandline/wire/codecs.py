@@ -109,7 +109,7 @@ class Codec(Generic[T]):
 def write_uint(out: bytearray, value: int) -> None:
     """Append ``value`` as unsigned LEB128."""
     if value < 0 or value >> 64:
-        raise ValueError(f"{value} does not fit 64 unsigned bits")
+        raise InvalidInput(f"the number {value} cannot be kept: it does not fit 64 unsigned bits")
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7

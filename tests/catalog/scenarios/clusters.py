@@ -13,6 +13,7 @@ from strandline.catalog.commands import (
     RenameCluster,
     RenameClusterReplica,
     SetConfiguration,
+    SetOwner,
 )
 from strandline.errors import (
     AlreadyExists,
@@ -50,6 +51,15 @@ def introspection(result: Result) -> list[str]:
         for one in result.after.replicas(cluster.id)
         for index in result.after.introspection_indexes(one.id)
     ]
+
+
+def owners(result: Result) -> list[str]:
+    found = []
+    for cluster in result.after.clusters():
+        found.append(cluster)
+        for one in result.after.replicas(cluster.id):
+            found += [one, *result.after.introspection_indexes(one.id)]
+    return [f"{one.name} {one.owner}" for one in found]
 
 
 def first_id_kept(result: Result) -> bool:
@@ -330,5 +340,26 @@ SCENARIOS = [
         setup=[PLAIN],
         run=DropClusterReplica(cluster="p", replica="r"),
         expect=Refused(ObjectNotFound, "p.r"),
+    ),
+    Scenario(
+        "a managed cluster's replicas have its owner",
+        setup=[MANAGED, AlterClusterReplica(cluster="c", replica="r1", spark_ui="http://h:1")],
+        run=AlterCluster(name="c", owner="cleo"),
+        expect=Made(["alter_cluster", "alter_cluster_replica", "alter_cluster_replica"]),
+        checks=[(owners, ["c cleo", "r1 cleo", "spark_ui cleo", "r2 cleo"])],
+    ),
+    Scenario(
+        "ALTER CLUSTER OWNER TO reaches its managed replicas",
+        setup=[MANAGED],
+        run=SetOwner(kind=ObjectKind.CLUSTER, name="c", owner="cleo"),
+        expect=Made(["alter_cluster", "alter_cluster_replica", "alter_cluster_replica"]),
+        checks=[(owners, ["c cleo", "r1 cleo", "r2 cleo"])],
+    ),
+    Scenario(
+        "the replicas of an unmanaged cluster have owners of their own",
+        setup=[PLAIN, REPLICA],
+        run=SetOwner(kind=ObjectKind.CLUSTER, name="p", owner="cleo"),
+        expect=Made(["alter_cluster"]),
+        checks=[(owners, ["p cleo", "one ann", "event_log ann", "spark_ui ann"])],
     ),
 ]

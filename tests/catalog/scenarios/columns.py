@@ -9,6 +9,7 @@ from strandline.catalog.commands import (
     AlterTable,
     ColumnDefinition,
     CreateIndex,
+    CreateTable,
     DropColumns,
     DropIndex,
     RenameColumn,
@@ -61,6 +62,14 @@ def add(*texts: str, table: str = "t", **more: bool) -> AddColumns:
 
 def drop(*names: str, table: str = "t", **more: bool) -> DropColumns:
     return DropColumns(schema="s", table=table, names=names, **more)
+
+
+def with_metadata(text: str) -> ColumnDefinition:
+    return column("c int default 1", metadata=text)
+
+
+def one_column(metadata: str) -> TableDefinition:
+    return TableDefinition(name="n", columns=(with_metadata(metadata),))
 
 
 def metadata(result: Result) -> list[str]:
@@ -449,5 +458,32 @@ SCENARIOS = [
         run=drop("b", table="p"),
         expect=Made(),
         checks=[(names("s"), ["p", "t"])],
+    ),
+    *(
+        Scenario(
+            f"{what} is not metadata of a column {how}",
+            setup=[SCHEMA, PLAIN],
+            run=run,
+            expect=Refused(InvalidInput, "the metadata of column 'c' must be a JSON object"),
+        )
+        for what, text in (
+            ("half a JSON object", "{"),
+            ("a list", "[1]"),
+            ("a number that is none", "NaN"),
+            ("a number without end", "1" * 5000),
+            ("a nest without end", "[" * 100_000),
+        )
+        for how, run in (
+            ("to add", AddColumns(schema="s", table="p", columns=(with_metadata(text),))),
+            ("of a new table", CreateTable(schema="s", definition=one_column(text))),
+            ("redefined", AlterTable(schema="s", table="p", definition=one_column(text))),
+        )
+    ),
+    Scenario(
+        "a suffix of a number is a letter of ASCII",
+        setup=[SCHEMA, TABLE],
+        run=add("c int default 1\u017f"),
+        expect=Refused(UnsupportedOperation, "cannot have the default"),
+        note="Case is folded in ASCII alone: Spark would not read the long s as S.",
     ),
 ]

@@ -12,7 +12,13 @@ from strandline.catalog.commands import (
     DropFunction,
     RenameFunction,
 )
-from strandline.errors import AlreadyExists, InvalidInput, InvalidName, ObjectNotFound
+from strandline.errors import (
+    AlreadyExists,
+    IllegalChange,
+    InvalidInput,
+    InvalidName,
+    ObjectNotFound,
+)
 from strandline.model.privileges import ObjectKind
 from tests.catalog.scenario import (
     SCHEMA,
@@ -153,5 +159,36 @@ SCENARIOS = [
             RenameFunction(schema="s", function="f", new_name="g", if_exists=True),
         ],
         expect=Nothing(),
+    ),
+    Scenario(
+        "the catalog's own schema is given no function",
+        run=CreateFunction(schema="SYSTEM", name="f", class_name="a.B"),
+        expect=Refused(IllegalChange, "system schema SYSTEM cannot be given functions"),
+    ),
+    Scenario(
+        "a function does not move into the catalog's own schema",
+        setup=[SCHEMA, FUNCTION],
+        run=RenameFunction(schema="s", function="f", new_name="f", new_schema="system"),
+        expect=Refused(IllegalChange, "system schema system cannot be given functions"),
+    ),
+    Scenario(
+        "a function is created either OR REPLACE or IF NOT EXISTS",
+        setup=[SCHEMA],
+        run=CreateFunction(
+            schema="s", name="f", class_name="a.B", or_replace=True, if_not_exists=True
+        ),
+        expect=Refused(InvalidInput, "both OR REPLACE and IF NOT EXISTS"),
+    ),
+    Scenario(
+        "two files of one kind stay two, in their order",
+        setup=[SCHEMA],
+        run=CreateFunction(
+            schema="s",
+            name="f",
+            class_name="a.B",
+            resources=(("JAR", "file:/b.jar"), ("JAR", "file:/a.jar")),
+        ),
+        expect=Made(["create_function"]),
+        checks=[(function("f", "resources"), ((("JAR", "file:/b.jar"), ("JAR", "file:/a.jar")),))],
     ),
 ]

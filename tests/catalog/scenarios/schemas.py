@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from strandline.catalog.commands import (
     AlterDatabase,
+    AlterDefaultPrivileges,
     AlterSchema,
     CommentOn,
     CreateDatabase,
@@ -20,7 +22,7 @@ from strandline.catalog.commands import (
 )
 from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
 from strandline.model.descriptors import properties
-from strandline.model.privileges import ObjectKind
+from strandline.model.privileges import ObjectKind, Privilege
 from tests.catalog.scenario import (
     SCHEMA,
     Made,
@@ -44,6 +46,15 @@ FULL: list[Run] = [
     CreateFunction(schema="s", name="f", class_name="a.B"),
 ]
 LAKE = CreateDatabase(name="lake")
+DEFAULTS_ANYWHERE = AlterDefaultPrivileges(
+    kind=ObjectKind.TABLE, privileges=Privilege.SELECT, grantee="public"
+)
+DEFAULTS_IN_SCHEMA = replace(DEFAULTS_ANYWHERE, schema="s")
+DEFAULTS_IN_LAKE = replace(DEFAULTS_ANYWHERE, database="lake")
+
+
+def default_privileges(result: Result) -> list[str]:
+    return [one.name for one in result.after.contents.objects("default_privilege")]
 
 
 def schema(name: str, attribute: str) -> Callable[[Result], object]:
@@ -323,5 +334,42 @@ SCENARIOS = [
         setup=[SCHEMA, TABLE],
         run=[DropTable(schema="s", table="t"), DropSchema(name="s")],
         expect=Made(["drop_table", "drop_schema"]),
+    ),
+    Scenario(
+        "a schema with tables is not empty, however its database is spelled",
+        setup=[SCHEMA, TABLE],
+        run=DropSchema(name="s", database="HIVE"),
+        expect=Refused(IllegalChange, "not empty. One or more tables exist"),
+    ),
+    Scenario(
+        "CASCADE takes the tables, however the database is spelled",
+        setup=[SCHEMA, TABLE],
+        run=DropSchema(name="s", database="Hive", cascade=True),
+        expect=Made(["drop_table", "drop_schema"]),
+        checks=[(lambda result: result.after.table_count(), 0)],
+    ),
+    Scenario(
+        "the default schema cannot be dropped, however its database is spelled",
+        run=DropSchema(name="default", database="HIVE"),
+        expect=Refused(IllegalChange, "Can not drop default database"),
+    ),
+    Scenario(
+        "the default schema cannot be renamed, however its database is spelled",
+        run=RenameSchema(name="default", new_name="x", database="HIVE"),
+        expect=Refused(IllegalChange, "is the default one and cannot be renamed"),
+    ),
+    Scenario(
+        "default privileges go with their schema",
+        setup=[SCHEMA, DEFAULTS_IN_SCHEMA, DEFAULTS_ANYWHERE],
+        run=DropSchema(name="s"),
+        expect=Made(["drop_schema"]),
+        checks=[(default_privileges, ["0/0/0/table/0"])],
+    ),
+    Scenario(
+        "default privileges go with their database",
+        setup=[LAKE, DEFAULTS_IN_LAKE, DEFAULTS_ANYWHERE],
+        run=DropDatabase(name="lake"),
+        expect=Made(["drop_database"]),
+        checks=[(default_privileges, ["0/0/0/table/0"])],
     ),
 ]

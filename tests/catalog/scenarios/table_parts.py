@@ -331,4 +331,16 @@ SCENARIOS = [
         run=SetOwner(kind=ObjectKind.TABLE, name="t", owner="bob"),
         expect=Refused(InvalidInput, "lies in a schema"),
     ),
+    Scenario(
+        "more stale rows than can be counted",
+        setup=[SCHEMA, TABLE],
+        run=SetTableProperties(schema="s", table="t", min_stale_rows=1 << 63),
+        expect=Refused(InvalidInput, "the minimum of stale rows may be"),
+    ),
+    Scenario(
+        "a table made with more stale rows than can be counted",
+        setup=[SCHEMA],
+        run=create_table("s.t", min_stale_rows=1 << 70),
+        expect=Refused(InvalidInput, "the minimum of stale rows may be"),
+    ),
 ]

@@ -36,6 +36,7 @@ from tests.catalog.scenario import (
 
 VIEW = create_view("s.v")
 OTHER = replace(VIEW.definition, original_text="SELECT 2", expanded_text="SELECT 2")
+OWNED = replace(VIEW, definition=replace(VIEW.definition, owner="cleo"))
 INDEX = CreateIndex(schema="s", index="i", table="t", columns=("a",))
 
 
@@ -202,5 +203,12 @@ SCENARIOS = [
             DropTable(schema="s", table="w"),
         ],
         expect=Made(["rename_view", "drop_view"]),
+    ),
+    Scenario(
+        "a view that is redefined without an owner keeps the one it has",
+        setup=[SCHEMA, OWNED],
+        run=create_view("s.v", or_replace=True),
+        expect=Nothing(),
+        checks=[(lambda result: result.after.view("s", "v").owner, "cleo")],
     ),
 ]

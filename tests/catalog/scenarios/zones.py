@@ -31,6 +31,7 @@ from tests.catalog.scenario import (
     Refused,
     Result,
     Scenario,
+    arguments,
     create_table,
 )
 
@@ -308,7 +309,7 @@ SCENARIOS = [
         setup=[ZONE],
         run=SetDefaultZone(name="z"),
         expect=Made(["set_default_zone"]),
-        checks=[(default_zone, "z")],
+        checks=[(default_zone, "z"), (arguments("set_default_zone"), [{"zone": "z"}])],
     ),
     Scenario(
         "the default zone is made the default one again in vain",

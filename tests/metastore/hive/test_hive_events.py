@@ -8,8 +8,34 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import FieldSchema, NotificationEventRequest, Partition
 
-from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.catalog import Command
+from strandline.catalog.commands import (
+    AlterDefaultPrivileges,
+    ColumnDefinition,
+    CommentOn,
+    CreateCluster,
+    CreateDatabase,
+    CreateFunction,
+    CreateIndex,
+    CreateRole,
+    CreateSchema,
+    CreateTable,
+    CreateZone,
+    DropDatabase,
+    DropIndex,
+    DropRole,
+    DropSchema,
+    GrantPrivileges,
+    GrantRole,
+    RenameIndex,
+    RenameRole,
+    RenameZone,
+    SetConfiguration,
+    SetDefaultZone,
+    TableDefinition,
+)
 from strandline.metastore.store.rows import DataFileRow
+from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT
 from tests.metastore.hive.hive_node import HiveNode, storage, table
 
@@ -177,3 +203,58 @@ def test_everything_since_the_store_was_made_can_be_told(hive: HiveNode, stub: A
     found = events(stub, 0)
     assert [event.eventId for event in found] == list(range(1, len(found) + 1))
     assert all(json.loads(event.message) for event in found)
+
+
+def test_what_hive_has_no_message_for_does_not_stop_who_reads_on(
+    hive: HiveNode, stub: Any, since: int
+) -> None:
+    session = hive.node.session(user="ann")
+    several: list[Command] = [
+        CreateRole(name="bob"),
+        CreateRole(name="group"),
+        GrantRole(role="group", member="bob"),
+        CreateZone(name="z"),
+        SetDefaultZone(name="z"),
+        RenameZone(name="z", new_name="y"),
+        CreateDatabase(name="lake"),
+        CreateSchema(name="deep", database="lake", owner="bob"),
+        CreateSchema(name="s", owner="bob"),
+        CreateTable(
+            schema="s",
+            definition=TableDefinition(
+                name="t",
+                owner="bob",
+                transactional=True,
+                columns=(ColumnDefinition("a", INT, nullable=False), ColumnDefinition("b", INT)),
+                primary_key=("a",),
+            ),
+        ),
+        CreateFunction(schema="s", name="f", class_name="a.B", owner="bob"),
+        CreateIndex(schema="s", index="i", table="t", columns=("b",)),
+        RenameIndex(schema="s", index="i", new_name="j"),
+        CreateCluster(name="c", size="small", owner="bob"),
+        GrantPrivileges(
+            kind=ObjectKind.TABLE, name="s.t", privileges=Privilege.SELECT, grantee="group"
+        ),
+        AlterDefaultPrivileges(
+            kind=ObjectKind.TABLE, privileges=Privilege.SELECT, grantee="group", schema="s"
+        ),
+        CommentOn(kind=ObjectKind.INDEX, name="s.j", text="x"),
+        SetConfiguration(name="max_tables", value="99"),
+        RenameRole(name="bob", new_name="bill"),
+        DropRole(name="bill", reassign_to="ann"),
+        DropIndex(schema="s", index="j"),
+    ]
+    for command in several:
+        session.execute(command)
+    session.execute(DropSchema(name="s", cascade=True))
+    session.execute([DropSchema(name="deep", database="lake"), DropDatabase(name="lake")])
+    found = events(stub, since)
+    assert [event.eventId for event in found] == list(range(since + 1, since + 1 + len(found)))
+    assert all(message(event) for event in found)
+    told = kinds(found)
+    assert {"CREATE_TABLE", "DROP_TABLE", "CREATE_FUNCTION", "DROP_FUNCTION"} <= set(told)
+    databases = {event.dbName for event in found if event.eventType.endswith("_DATABASE")}
+    assert "s" in databases
+    assert "deep" not in databases, "Hive's clients do not see other databases"
+    assert {"CREATE_ZONE", "RENAME_INDEX", "GRANT_ROLE", "SET_CONFIGURATION"} <= set(told)

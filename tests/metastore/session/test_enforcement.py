@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import pytest
@@ -204,20 +205,39 @@ def test_ddl_needs_ownership_and_the_history_shows_ones_own(guarded: Guarded, bo
     assert "only superusers may trim" in refusal(lambda: bob.compact(made))
 
 
-def test_a_dropped_table_is_read_by_who_could_read_it(guarded: Guarded, bob: Session) -> None:
+def test_a_dropped_table_is_read_by_who_could_read_it_last(guarded: Guarded, bob: Session) -> None:
     alice = guarded.node.session(user="alice")
     alice.execute(table("gone"))
-    hers = alice.table("s.gone")
+    hers = alice.table("s.gone").descriptor
     grant = GrantPrivileges(
         kind=ObjectKind.TABLE, name="s.gone", privileges=Privilege.SELECT, grantee="bob"
     )
-    then = alice.execute(grant).version
+    granted = AsOf(version=alice.execute(grant).version)
     alice.execute(DropTable(schema="s", table="gone"))
-    before, after = AsOf(version=hers.catalog_version), AsOf(version=then)
     with guarded.granted(USAGE):
-        bob.snapshot([hers.descriptor.id], at=after)
-        assert "lacks SELECT" in refusal(lambda: bob.snapshot([hers.descriptor.id], at=before))
+        bob.snapshot([hers.id], at=granted)
         assert "no version" in refusal(lambda: bob.snapshot([10**9]))
+
+
+def test_what_was_revoked_is_not_read_in_an_older_version_once_it_is_dropped(
+    guarded: Guarded, bob: Session
+) -> None:
+    alice = guarded.node.session(user="alice")
+    alice.execute(table("gone"))
+    hers = alice.table("s.gone").descriptor
+    select: dict[str, Any] = {
+        "kind": ObjectKind.TABLE,
+        "name": "s.gone",
+        "privileges": Privilege.SELECT,
+        "grantee": "bob",
+    }
+    granted = AsOf(version=alice.execute(GrantPrivileges(**select)).version)
+    alice.execute(RevokePrivileges(**select))
+    with guarded.granted(USAGE):
+        assert "lacks SELECT" in refusal(lambda: bob.snapshot([hers.id], at=granted))
+        alice.execute(DropTable(schema="s", table="gone"))
+        assert "lacks SELECT" in refusal(lambda: bob.snapshot([hers.id], at=granted))
+        assert "lacks SELECT" in refusal(lambda: bob.table("s.gone", at=granted))
 
 
 def test_a_grant_of_several_privileges_crosses_http(guarded: Guarded) -> None:

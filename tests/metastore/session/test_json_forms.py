@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any, get_type_hints
@@ -13,6 +13,7 @@ from strandline.catalog import Command, VersionInfo, commands
 from strandline.catalog.commands import (
     AlterColumn,
     ColumnDefinition,
+    CreateFunction,
     CreateTable,
     DropTable,
     TableDefinition,
@@ -24,6 +25,7 @@ from strandline.metastore.session.json_forms import Misfit, arguments_form, form
 from strandline.metastore.session.wire_json import read_json, write_json
 from strandline.model.descriptors import (
     ColumnDescriptor,
+    FunctionDescriptor,
     PrincipalType,
     Properties,
     SchemaVersion,
@@ -34,6 +36,8 @@ from strandline.model.descriptors import (
 from strandline.model.type_changes import assign_ids
 from strandline.model.types import BIGINT, DataType, DecimalType, StructType
 from strandline.transactions import Hold, Transaction, TransactionState, ValidWriteIdList
+from tests.catalog.scenario import Refused
+from tests.catalog.test_scenarios import ALL
 from tests.model.type_strategies import structs, types
 
 COMMANDS = [
@@ -83,6 +87,30 @@ def test_every_command_crosses(of: type) -> None:
     assert read_json(written, Command) == command
     defaults = of(**{k: v for k, v in given_fields.items() if k not in ("owner_type", "type")})
     assert there_and_back([command, defaults], Sequence[Command]) == (command, defaults)
+
+
+def scenario_commands() -> Iterator[Command]:
+    for _, scenario in ALL:
+        bad = isinstance(scenario.expect, Refused)
+        for run in (*scenario.setup, *([] if bad else [scenario.run])):
+            for step in run if isinstance(run, Sequence) else [run]:
+                if type(step) in COMMANDS:
+                    yield step  # type: ignore[misc]  # a function of a catalog is no class's
+
+
+def test_every_command_of_the_scenarios_crosses_as_it_is() -> None:
+    several = tuple(scenario_commands())
+    assert len({type(one) for one in several}) > 40
+    for command in several:
+        assert there_and_back(command, Command) == command
+
+
+def test_two_resources_of_one_kind_cross_in_their_order() -> None:
+    resources = (("JAR", "file:/b.jar"), ("FILE", "file:/c"), ("JAR", "file:/a.jar"))
+    command = CreateFunction(schema="s", name="f", class_name="a.B", resources=resources)
+    assert there_and_back(command, Command) == command
+    function = FunctionDescriptor(1, 2, "f", "ann", "a.B", resources=resources)
+    assert there_and_back(function, FunctionDescriptor) == function
 
 
 def test_all_commands_are_known() -> None:

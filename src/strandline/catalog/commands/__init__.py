@@ -66,7 +66,6 @@ from strandline.catalog.commands.roles import (
 )
 from strandline.catalog.commands.schemas import (
     DEFAULT_SCHEMA,
-    SYSTEM_SCHEMA,
     AlterSchema,
     CreateSchema,
     DropSchema,
@@ -96,6 +95,7 @@ from strandline.catalog.commands.zones import (
     RenameZone,
     SetDefaultZone,
 )
+from strandline.catalog.reserved_schemas import SYSTEM_SCHEMA
 
 __all__ = [
     "DEFAULT_SCHEMA",

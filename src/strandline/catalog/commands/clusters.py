@@ -70,15 +70,15 @@ class CreateCluster:
                 self.replication_factor,
             )
             transaction.put(cluster)
-        _keep_replicas(planning, cluster, address=self.address)
+        keep_replicas(planning, cluster, address=self.address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterCluster:
     """ALTER CLUSTER … SET. What is None stays as it is.
 
-    A managed cluster's replicas follow: their size, their number (the last ones go first), and
-    their address. New ones get ``address``, else that of the first.
+    A managed cluster's replicas follow: their owner, their size, their number (the last ones go
+    first), and their address. New ones get ``address``, else that of the first.
     """
 
     name: str
@@ -115,7 +115,7 @@ class AlterCluster:
         )
         with planning.entry("alter_cluster", cluster=old.name) as transaction:
             transaction.put(new)
-        _keep_replicas(planning, new, address=self.address)
+        keep_replicas(planning, new, address=self.address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +177,7 @@ def _check_factor(factor: int) -> None:
         )
 
 
-def _keep_replicas(planning: Planning, cluster: ClusterDescriptor, *, address: str | None) -> None:
+def keep_replicas(planning: Planning, cluster: ClusterDescriptor, *, address: str | None) -> None:
     """Bring the replicas of a managed cluster to what it says, each change an entry of its own.
 
     ``address`` None leaves each where it is; empty moves each to a local Spark of its size.
@@ -192,7 +192,12 @@ def _keep_replicas(planning: Planning, cluster: ClusterDescriptor, *, address: s
     kept = there[: cluster.replication_factor]
     for replica in kept:
         place = _address_of(planning, replica, local) if address is None else address or local
-        put_replica(planning, cluster, replace(replica, size=size, address=place), verb="alter")
+        put_replica(
+            planning,
+            cluster,
+            replace(replica, owner=cluster.owner, size=size, address=place),
+            verb="alter",
+        )
     place = address or local
     if address is None and kept:
         place = _address_of(planning, kept[0], local)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from strandline.catalog.catalog import DEFAULT_DATABASE
 from strandline.catalog.commands.comments import drop_comment
+from strandline.catalog.default_privileges import drop_default_privileges
 from strandline.catalog.planning import Planning
 from strandline.errors import AlreadyExists, IllegalChange, ObjectNotFound
 from strandline.model.descriptors import DatabaseDescriptor
@@ -101,6 +102,7 @@ class DropDatabase:
             )
         with planning.entry("drop_database", database=found.name) as transaction:
             transaction.delete("database", found.id)
+            drop_default_privileges(transaction, database=found.id)
             drop_comment(transaction, ObjectKind.DATABASE, found.id)
 
 

@@ -72,12 +72,15 @@ FUNCTIONS: dict[str, DataType] = {
 _BARE = frozenset({"current_date", "current_timestamp", "localtimestamp", "current_user"})
 """Those that SQL lets stand without parentheses."""
 
-_CALL = re.compile(r"([A-Za-z_]\w*)\s*(\(\s*\))?")
+_CALL = re.compile(r"([A-Za-z_]\w*)\s*(\(\s*\))?", re.A)
 _NUMBER = re.compile(
-    r"([+-]?)\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[Ee][+-]?[0-9]{1,3})?)(Y|S|L|F|D|BD)?", re.I
+    r"([+-]?)\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[Ee][+-]?[0-9]{1,3})?)(Y|S|L|F|D|BD)?",
+    re.I | re.A,
 )
 _QUOTED = re.compile(r"""(?:'((?:[^'\\]|\\.|'')*)'|"((?:[^"\\]|\\.|"")*)")""", re.S)
-_TYPED = re.compile(r"(X|DATE|TIMESTAMP|TIMESTAMP_LTZ|TIMESTAMP_NTZ)\s*(['\"].*)", re.I | re.S)
+_TYPED = re.compile(
+    r"(X|DATE|TIMESTAMP|TIMESTAMP_LTZ|TIMESTAMP_NTZ)\s*(['\"].*)", re.I | re.S | re.A
+)
 
 _SUFFIX_RANGES = {"Y": TINYINT, "S": SMALLINT, "L": BIGINT}
 _BITS = {TINYINT: 8, SMALLINT: 16, INT: 32, BIGINT: 64}

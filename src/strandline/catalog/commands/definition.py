@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -32,6 +33,7 @@ from strandline.model.types import (
 )
 
 MAX_COLUMNS = 10_000
+MAX_ROWS = (1 << 63) - 1
 _KEY_SUFFIX = "_pk"
 _NOT_COMPARED = (VARIANT, CALENDAR_INTERVAL, VOID)
 _NOT_IN_PARQUET = (TimeType, GeometryType, GeographyType)
@@ -86,7 +88,7 @@ def generated_key_name(table: str) -> str:
 
 
 def check_columns(columns: Sequence[ColumnDefinition], *, table: str) -> None:
-    """Refuse names that are bad or stand twice, and more columns than a table may have."""
+    """Refuse names that are bad or stand twice, metadata that is none, and too many columns."""
     if len(columns) > MAX_COLUMNS:
         raise InvalidInput(f"{table} has {len(columns)} columns; at most {MAX_COLUMNS} are allowed")
     seen: set[str] = set()
@@ -95,6 +97,20 @@ def check_columns(columns: Sequence[ColumnDefinition], *, table: str) -> None:
         if normalize(column.name) in seen:
             raise InvalidInput(f"column {column.name!r} stands twice in {table}")
         seen.add(normalize(column.name))
+        if column.metadata:
+            _check_metadata(column)
+
+
+def _check_metadata(column: ColumnDefinition) -> None:
+    try:
+        found = json.loads(column.metadata)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidInput(
+            f"the metadata of column {column.name!r} must be a JSON object, as Spark writes it; "
+            f"found {column.metadata[:80]!r}"
+        )
 
 
 def checked_columns(
@@ -167,6 +183,8 @@ def check_stale_rows(fraction: float, minimum: int) -> None:
         raise InvalidInput(f"the fraction of stale rows must be between 0 and 1, found {fraction}")
     if minimum < 0:
         raise InvalidInput(f"the minimum of stale rows must be 0 or more, found {minimum}")
+    if minimum > MAX_ROWS:
+        raise InvalidInput(f"the minimum of stale rows may be {MAX_ROWS}, found {minimum}")
 
 
 def new_columns(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from strandline.catalog.commands.comments import drop_comment
 from strandline.catalog.planning import Planning
+from strandline.catalog.reserved_schemas import refuse_reserved
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
 from strandline.model.descriptors import FunctionDescriptor, PrincipalType
 from strandline.model.identifiers import check_name
@@ -36,7 +37,12 @@ class CreateFunction:
     or_replace: bool = False
 
     def plan(self, planning: Planning) -> None:
-        """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidInput`, `InvalidName`."""
+        """Raises `ObjectNotFound`, `AlreadyExists`, `IllegalChange`, `InvalidInput`, …"""
+        if self.if_not_exists and self.or_replace:
+            raise InvalidInput(
+                f"function {self.name} cannot be created both OR REPLACE and IF NOT EXISTS"
+            )
+        refuse_reserved(self.schema, "given functions")
         schema = planning.schema(self.schema)
         check_name(self.name, "function")
         _check_definition(self.name, self.class_name, self.resources)
@@ -116,6 +122,7 @@ class RenameFunction:
         if old is None:
             return
         check_name(self.new_name, "function")
+        refuse_reserved(self.new_schema or "", "given functions")
         target = planning.schema(self.new_schema or self.schema)
         holder = planning.catalog.function(target.name, self.new_name)
         if holder is not None and holder.id != old.id:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.commands.schemas import refuse_reserved
+from strandline.catalog.commands.clusters import keep_replicas
 from strandline.catalog.planning import Planning
+from strandline.catalog.reserved_schemas import refuse_reserved
 from strandline.errors import InvalidInput, ObjectNotFound, UnsupportedOperation
+from strandline.model.clusters import ClusterDescriptor
 from strandline.model.descriptors import PrincipalType, SchemaDescriptor
 from strandline.model.identifiers import check_name
 from strandline.model.privileges import ObjectKind
@@ -73,3 +75,5 @@ class SetOwner:
         arguments: dict[str, str | list[str]] = {what: qualified, "changed": ["owner"]}
         with planning.entry(f"alter_{what}", **arguments) as transaction:
             transaction.put(new)
+        if isinstance(new, ClusterDescriptor):
+            keep_replicas(planning, new, address=None)

@@ -215,6 +215,8 @@ def put_replica(
                 )
             elif old is not None and address is not None:
                 transaction.delete("introspection_index", old.id)
+        for one in planning.catalog.introspection_indexes(replica.id):
+            transaction.put(replace(one, owner=replica.owner))
 
 
 def drop_replica(planning: Planning, cluster: ClusterDescriptor, replica: ClusterReplica) -> None:

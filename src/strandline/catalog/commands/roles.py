@@ -15,6 +15,7 @@ from typing import Any
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.commands.comments import drop_comment
+from strandline.catalog.default_privileges import drop_default_privileges
 from strandline.catalog.ownership import owned_by
 from strandline.catalog.planning import Planning
 from strandline.durable.transaction import Transaction
@@ -25,7 +26,6 @@ from strandline.model.privileges import (
     PUBLIC,
     PUBLIC_NAME,
     RESERVED_NAMES,
-    DefaultPrivilege,
     ObjectKind,
     RoleDescriptor,
     SystemPrivilege,
@@ -202,10 +202,7 @@ def _without_membership(transaction: Transaction, member: int, group: int) -> No
 
 def _drop_privileges(catalog: Catalog, transaction: Transaction, role_id: int) -> None:
     """Remove the default and system privileges that name the role."""
-    for stored in list(catalog.contents.objects("default_privilege")):
-        default: DefaultPrivilege = stored.value
-        if role_id in (default.role, default.grantee):
-            transaction.delete("default_privilege", default.name)
+    drop_default_privileges(transaction, role=role_id)
     for stored in list(catalog.contents.objects("system_privilege")):
         system: SystemPrivilege = stored.value
         if system.grantee == role_id:

@@ -1,7 +1,6 @@
 """Commands on schemas.
 
-Two names are not people's: ``system`` is where the catalog shows itself (`system_views`), and
-``information_schema`` is kept free for SQL's own. Both are compared without regard to case.
+Two names are not people's, see `strandline.catalog.reserved_schemas`.
 
 A schema's location does not move when it is renamed: the tables that are there stay where they
 are, and new ones go beside them.
@@ -14,7 +13,9 @@ from dataclasses import dataclass, replace
 from strandline.catalog.catalog import DEFAULT_DATABASE
 from strandline.catalog.commands.comments import drop_comment
 from strandline.catalog.commands.functions import drop_function
+from strandline.catalog.default_privileges import drop_default_privileges
 from strandline.catalog.planning import Planning
+from strandline.catalog.reserved_schemas import is_reserved, refuse_reserved
 from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
 from strandline.model.descriptors import (
     DatabaseDescriptor,
@@ -28,16 +29,6 @@ from strandline.model.privileges import ObjectKind
 
 DEFAULT_SCHEMA = "default"
 """The schema that every catalog has, and that cannot be dropped."""
-
-SYSTEM_SCHEMA = "system"
-"""The schema of the catalog's own views."""
-
-RESERVED_SCHEMAS = frozenset({SYSTEM_SCHEMA, "information_schema"})
-
-
-def is_reserved(name: str) -> bool:
-    """Whether a schema of that name belongs to the catalog itself."""
-    return normalize(name) in RESERVED_SCHEMAS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +123,7 @@ class RenameSchema:
         if old is None:
             return
         refuse_reserved(self.name, "renamed")
-        if self.database == DEFAULT_DATABASE and normalize(old.name) == DEFAULT_SCHEMA:
+        if _is_default(self.database) and normalize(old.name) == DEFAULT_SCHEMA:
             raise IllegalChange(f"schema {old.name} is the default one and cannot be renamed")
         check_name(self.new_name, "schema")
         if is_reserved(self.new_name):
@@ -164,7 +155,7 @@ class DropSchema:
         schema = _find(planning, self.name, self.database, if_exists=self.if_exists)
         if schema is None:
             return
-        in_default = self.database == DEFAULT_DATABASE
+        in_default = _is_default(self.database)
         if in_default and normalize(schema.name) == DEFAULT_SCHEMA:
             raise IllegalChange("Can not drop default database")
         # Only schemas of the default database have anything in them.
@@ -187,12 +178,7 @@ class DropSchema:
             database=_shown(self.database),
         ) as transaction:
             transaction.delete("schema", schema.id)
-
-
-def refuse_reserved(name: str, what: str) -> None:
-    """Raise `IllegalChange` where a schema of the catalog itself was to be ``what``."""
-    if is_reserved(name):
-        raise IllegalChange(f"system schema {name} cannot be {what}: it is the catalog's own")
+            drop_default_privileges(transaction, schema=schema.id)
 
 
 def find_database(planning: Planning, name: str) -> DatabaseDescriptor:
@@ -212,9 +198,14 @@ def _find(
     return found
 
 
+def _is_default(database: str) -> bool:
+    """Whether that is the name of the database whose schemas have something in them."""
+    return normalize(database) == DEFAULT_DATABASE
+
+
 def _shown(database: str) -> str | None:
     """The database as an argument of an entry: nothing for the default one."""
-    return None if database == DEFAULT_DATABASE else database
+    return None if _is_default(database) else database
 
 
 def drop_relation(planning: Planning, schema: str, name: str, *, keep_data: bool = False) -> None:

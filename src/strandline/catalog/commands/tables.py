@@ -21,9 +21,10 @@ from strandline.catalog.commands.definition import (
     redefine_columns,
     with_columns,
 )
-from strandline.catalog.commands.schemas import drop_relation, refuse_reserved
+from strandline.catalog.commands.schemas import drop_relation
 from strandline.catalog.configuration import MAX_TABLES
 from strandline.catalog.planning import Planning
+from strandline.catalog.reserved_schemas import refuse_reserved
 from strandline.durable.update import Argument
 from strandline.errors import IllegalChange, InvalidInput, LimitExceeded, ObjectNotFound
 from strandline.model.descriptors import (
@@ -284,7 +285,7 @@ class AlterTable:
     """ALTER TABLE of a client that sends the whole new definition, as Hive's do.
 
     What differs decides the verbs: columns added, dropped or altered, and the rest. A column keeps
-    its id by its name. Partition columns cannot change.
+    its id by its name. Partition columns cannot change. Without an owner it keeps the one it has.
     """
 
     schema: str
@@ -332,7 +333,7 @@ class AlterTable:
         wanted = self.definition
         new = replace(
             old,
-            owner=wanted.owner,
+            owner=wanted.owner or old.owner,
             kind=wanted.kind,
             provider=wanted.provider,
             storage=wanted.storage,

@@ -10,9 +10,10 @@ from strandline.catalog.commands.definition import (
     check_columns,
     new_columns,
 )
-from strandline.catalog.commands.schemas import drop_relation, refuse_reserved
+from strandline.catalog.commands.schemas import drop_relation
 from strandline.catalog.commands.tables import RenameTable
 from strandline.catalog.planning import Planning
+from strandline.catalog.reserved_schemas import refuse_reserved
 from strandline.errors import InvalidInput, UnsupportedOperation
 from strandline.model.descriptors import Properties, StorageFormat, ViewDescriptor
 from strandline.model.identifiers import check_name
@@ -76,7 +77,7 @@ class CreateView:
 class AlterView:
     """ALTER VIEW: text, columns, owner and properties become those of ``definition``.
 
-    Its name stays, and so do its id and what was granted on it.
+    Its name stays, and so do its id and what was granted on it; and its owner, if none is named.
     """
 
     schema: str
@@ -95,7 +96,14 @@ class AlterView:
         )
         qualified = planning.catalog.qualified_name(old)
         with planning.entry("alter_view", view=qualified) as transaction:
-            transaction.put(replace(new, name=old.name, privileges=old.privileges))
+            transaction.put(
+                replace(
+                    new,
+                    name=old.name,
+                    owner=new.owner or old.owner,
+                    privileges=old.privileges,
+                )
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

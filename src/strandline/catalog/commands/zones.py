@@ -31,6 +31,7 @@ from strandline.model.descriptors import (
 )
 from strandline.model.identifiers import check_name
 from strandline.model.privileges import ObjectKind
+from strandline.wire.codecs import write_uint
 
 MAX_PARTITIONS = 65_000
 EVERY_NODE = 2**31 - 1
@@ -310,8 +311,19 @@ def _find(planning: Planning, name: str, *, if_exists: bool) -> ZoneDescriptor |
 
 
 def _tables_in(planning: Planning, zone: ZoneDescriptor) -> Iterator[TableDescriptor]:
-    """The tables of a zone. Looks at every table: only for what is done once in a zone's life."""
-    return (table for table in planning.catalog.tables() if table.zone_id == zone.id)
+    """The tables of a zone. Looks at every table: only for what is done once in a zone's life.
+
+    Decodes those alone whose record holds the bytes of the zone's id anywhere; what does not cannot
+    be in the zone. (Where in the record the id stands is known only when the columns before it are
+    decoded.) An id below 128 is a single byte, which many records hold by chance.
+    """
+    held = bytearray()
+    write_uint(held, zone.id)
+    for stored in planning.catalog.contents.objects("table"):
+        if held in stored.data:
+            table: TableDescriptor = stored.value
+            if table.zone_id == zone.id:
+                yield table
 
 
 def _refuse_to_lose_profiles(

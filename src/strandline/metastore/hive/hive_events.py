@@ -92,7 +92,7 @@ class HiveEvents:
         body = event.ddl()
         before, after = _changed(body, ("schema",))
         if before is not None or after is not None:
-            if not is_shown(after or before):
+            if not self._is_seen(after or before):
                 return _event(event, event.verb.upper(), {})
             return self._schema(event, _kind("DATABASE", before, after), before, after)
         before, after = _changed(body, ("table", "view"))
@@ -102,6 +102,11 @@ class HiveEvents:
         if before is not None or after is not None:
             return self._function(event, _kind("FUNCTION", before, after), body, after or before)
         return _event(event, event.verb.upper(), {})
+
+    def _is_seen(self, schema: SchemaDescriptor) -> bool:
+        """Whether Hive's clients know the schema: they see those of the default database."""
+        database = self._metastore.catalogs.latest_catalog().database()
+        return database is not None and schema.database_id == database.id and is_shown(schema)
 
     def _function(
         self, event: Notification, kind: str, body: DdlEvent, function: FunctionDescriptor

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from strandline.catalog import DEFAULT_DATABASE
-from strandline.catalog.commands.schemas import is_reserved
+from strandline.catalog.reserved_schemas import is_reserved
 from strandline.clock import parse_timestamp
 from strandline.errors import InvalidName, ObjectNotFound, UnsupportedOperation
 from strandline.metastore.interface import PRESENT, AsOf

@@ -129,7 +129,7 @@ class Reading:
     @cached_property
     def access(self) -> Access:
         """What the user may do, by the catalog of the present."""
-        return Access(self.catalog, self._user)
+        return Access(self.catalog, self._user, history=self._metastore.catalogs.catalog)
 
     @property
     def for_all(self) -> bool:

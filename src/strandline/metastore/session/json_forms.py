@@ -148,7 +148,7 @@ def form_of(hint: Any) -> Form:
 
 def arguments_form(method: Callable[..., Any]) -> Form:
     """The form of the arguments of ``method`` (without ``self``), read and written as a dict."""
-    hints = typing.get_type_hints(method)
+    hints = _hints(method)
     parameters = list(inspect.signature(method).parameters.values())[1:]
     members = {
         one.name: (form_of(hints[one.name]), one.default is inspect.Parameter.empty)
@@ -159,11 +159,16 @@ def arguments_form(method: Callable[..., Any]) -> Form:
 
 def result_hint(method: Callable[..., Any]) -> Any:
     """The type hint of what ``method`` returns."""
-    return typing.get_type_hints(method)["return"]
+    return _hints(method)["return"]
+
+
+def _hints(of: Any) -> dict[str, Any]:
+    """The hints of a class or method, with the mark that `Properties` has."""
+    return typing.get_type_hints(of, include_extras=True)
 
 
 def _dataclass(of: type) -> Form:
-    hints = typing.get_type_hints(of)
+    hints = _hints(of)
     members = {
         one.name: (
             form_of(hints[one.name]),

@@ -1,0 +1,136 @@
+"""What other catalogs got wrong, where no test of a part shows that it is right here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from strandline.catalog import Catalog, CatalogManager, Command, initial_catalog
+from strandline.catalog.commands import (
+    CreateIndex,
+    CreateSchema,
+    DropColumns,
+    DropIndex,
+    MakeIndexAvailable,
+    StartBuildingIndex,
+)
+from strandline.catalog.requests import Judged, Request, judge
+from strandline.clock import Timestamp
+from strandline.durable.contents import EMPTY
+from strandline.durable.transaction import Transaction
+from strandline.durable.update import Change, Entry, Snapshot, Update
+from strandline.model.indexes import IndexStatus
+from strandline.wire.registry import encode
+from tests.catalog.scenario import SCHEMA, Refused, Scenario, create_table, index_id
+from tests.catalog.test_scenarios import ALL, commands_of
+
+Managers = Callable[..., CatalogManager]
+
+NOW = Timestamp(1 << 40)
+FILL = initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/w")
+
+
+def new_catalog() -> Catalog:
+    transaction = Transaction(0, EMPTY)
+    FILL(transaction)
+    return Catalog(1, NOW, transaction.contents)
+
+
+def judged(base: Catalog, commands: list[Command]) -> Judged:
+    return judge(base, Request(commands, "ann", 1e12, identity=None), NOW)
+
+
+# -- a command that is judged twice ----------------------------------------------------------------
+
+
+SAID = [(module, s) for module, s in ALL if "cannot even be said" not in s.name]
+
+
+@pytest.mark.parametrize(
+    "scenario", [s for _, s in SAID], ids=[f"{module}: {s.name}" for module, s in SAID]
+)
+def test_a_command_that_is_judged_again_comes_to_the_same(scenario: Scenario) -> None:
+    base = new_catalog()
+    for step in scenario.setup:
+        done = judged(base, commands_of(step, base))
+        assert done.error is None
+        base = done.catalog
+    commands = commands_of(scenario.run, base)
+    first, second = judged(base, commands), judged(base, commands)
+    assert first.entries == second.entries
+    assert first.applied == second.applied
+    assert type(first.error) is type(second.error)
+    assert isinstance(scenario.expect, Refused) is (first.error is not None)
+    if first.error is not None:
+        assert first.entries == ()
+
+
+# -- a log that ends in its snapshot ---------------------------------------------------------------
+
+
+def test_a_version_that_a_snapshot_took_the_place_of_is_ready_after_a_restart(
+    new_manager: Managers,
+) -> None:
+    manager = new_manager()
+    done = manager.execute(CreateSchema(name="s"), author="ann")
+    assert manager.compact(done.version)
+    again = new_manager()
+    assert again.catalog_ready(done.version, timeout=5).version == done.version
+    following = again.ready(done.version + 1)
+    assert not following.done()
+    again.execute(CreateSchema(name="t"), author="ann")
+    assert following.result(timeout=5).version == done.version + 1
+
+
+def test_a_stopping_index_of_a_dropped_column_survives_a_snapshot(new_manager: Managers) -> None:
+    manager = new_manager()
+    index = CreateIndex(schema="s", index="i", table="t", columns=("b",))
+    manager.execute([SCHEMA, create_table("s.t")], author="ann")
+    manager.execute(index, author="ann")
+    number = index_id(manager.present(), "s.i")
+    for command in (
+        StartBuildingIndex(index_id=number),
+        MakeIndexAvailable(index_id=number),
+        DropIndex(schema="s", index="i"),
+        DropColumns(schema="s", table="t", names=("b",)),
+    ):
+        done = manager.execute(command, author="ann")
+    assert manager.compact(done.version)
+    found = new_manager().present().index(number)
+    assert found is not None
+    assert found.status is IndexStatus.STOPPING
+    assert found == manager.present().index(number)
+
+
+# -- equal values ----------------------------------------------------------------------------------
+
+
+def test_a_colocation_that_equals_the_key_has_the_same_bytes_wherever_it_came_from() -> None:
+    table = create_table("s.t", "a int not null", primary_key=("a",), colocation=("a",))
+    made = judged(judged(new_catalog(), [SCHEMA]).catalog, [table]).catalog.table("s", "t")
+    assert made is not None
+    shared = replace(made, colocation=made.primary_key)
+    apart = replace(made, colocation=tuple(one for one in made.primary_key))
+    assert shared.colocation is not apart.colocation
+    assert shared == apart
+    assert encode(shared) == encode(apart)
+
+
+def test_updates_and_snapshots_that_differ_in_anything_that_is_kept_are_not_equal() -> None:
+    entry = Entry("v", {}, (Change("table", b"k", None, b"x"),))
+    update = Update(1, b"i", "ann", "m", (entry,), Timestamp(5))
+    snapshot = Snapshot(1, Timestamp(5), (("table", (b"x",)),), ((Timestamp(4),),))
+    other: dict[str, Any] = {
+        "version": 2, "id": b"j", "author": "bob", "member": "n", "entries": (),
+        "time": Timestamp(6), "kinds": (), "times": (),
+    }  # fmt: skip
+    values: list[Any] = [update, snapshot]
+    for value in values:
+        names = [one.name for one in fields(value) if one.compare]
+        variants = [value, *(replace(value, **{name: other[name]}) for name in names)]
+        assert all(one != two for one, two in combinations(variants, 2))
+    assert [one.name for one in fields(Update) if not one.compare] == ["appended"]

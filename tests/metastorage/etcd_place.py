@@ -1,0 +1,53 @@
+"""One place in a real etcd, seen through stores and through its bare keys."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from strandline.clock import HybridClock
+from strandline.metastorage.etcd import EtcdMetastorage
+from strandline.metastorage.etcd_gateway import EtcdGateway
+from strandline.metastorage.etcd_layout import (
+    EtcdKeys,
+    parse_etcd_url,
+)
+from strandline.metastorage.etcd_messages import Pair
+from tests.metastorage.conftest import Wall
+from tests.servers import etcd
+
+
+class EtcdPlace:
+    """One place in the server: its stores, and what lies under its prefix."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.server = etcd.running()
+        self.url = self.server.new_prefix()
+        address = parse_etcd_url(self.url)
+        self.keys = EtcdKeys(address.prefix)
+        self.gateway = EtcdGateway(address.endpoints, timeout=30)
+        self._stack = stack
+        stack.callback(self.gateway.close)
+
+    def node(
+        self,
+        wall: Wall | None = None,
+        *,
+        url: str | None = None,
+        patience: float = 30.0,
+        changes_kept: int = 100,
+    ) -> EtcdMetastorage:
+        clock = HybridClock() if wall is None else HybridClock(wall)
+        store = EtcdMetastorage(
+            url or self.url, clock, patience=patience, changes_kept=changes_kept
+        )
+        self._stack.callback(store.close)
+        return store
+
+    def chunks(self) -> list[Pair]:
+        """All chunks of all values, without their bytes."""
+        start, end = self.keys.chunk_bound(""), self.keys.chunks_end
+        return self.gateway.range(start, end, keys_only=True).pairs
+
+    def do(self, *operations: dict[str, object]) -> None:
+        """What somebody does to the keys who does not know what they mean."""
+        self.gateway.txn([], operations, repeatable=False)

@@ -1,0 +1,250 @@
+"""Large values in etcd: written whole, read whole, and removed whole."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.clock import timestamp
+from strandline.errors import (
+    UnknownOutcome,
+)
+from strandline.metastorage import (
+    MAX_VALUE_BYTES,
+    Absent,
+    Delete,
+    DeleteRange,
+    Put,
+    ValueIs,
+)
+from strandline.metastorage.etcd import EtcdMetastorage
+from strandline.metastorage.etcd_chunks import CHUNK_BYTES, ORPHAN_AGE_MS, ChunkedValues
+from strandline.metastorage.etcd_layout import (
+    EtcdKeys,
+    Reference,
+    Stored,
+)
+from tests.metastorage.conftest import Wall, put
+from tests.metastorage.etcd_place import EtcdPlace
+from tests.servers.loopback import Cut, Proxy
+
+LARGE = 3 * CHUNK_BYTES + 17
+HOUR_MS = 60 * 60 * 1000
+
+
+@pytest.fixture
+def place() -> Iterator[EtcdPlace]:
+    with ExitStack() as stack:
+        yield EtcdPlace(stack)
+
+
+@pytest.fixture
+def store(place: EtcdPlace) -> EtcdMetastorage:
+    return place.node()
+
+
+def some_bytes(size: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+@pytest.mark.parametrize("size", [(64 << 10), (64 << 10) + 1, CHUNK_BYTES, LARGE])
+def test_a_value_of_any_size_is_read_as_it_was_written(store: EtcdMetastorage, size: int) -> None:
+    value = some_bytes(size)
+    store.invoke([], [Put("a", b"before"), Put("b", value), Put("c", b"behind")])
+    assert [found.value for found in store.range("", "~")] == [b"before", value, b"behind"]
+    assert store.invoke([ValueIs("b", value)], []).succeeded
+    assert not store.invoke([ValueIs("b", value[:-1] + b"\0\0")], []).succeeded
+    assert not store.invoke([ValueIs("b", some_bytes(size, 1))], []).succeeded
+
+
+@pytest.mark.soak
+def test_the_largest_value_is_read_as_it_was_written(store: EtcdMetastorage) -> None:
+    value = some_bytes(MAX_VALUE_BYTES)
+    put(store, "a", value)
+    found = store.get("a")
+    assert found is not None
+    assert found.value == value
+
+
+def test_the_largest_keys_and_inline_values_fit_into_one_invoke(place: EtcdPlace) -> None:
+    store = place.node()
+    names = [f"{number:04d}".ljust(1024, "~") for number in range(store.max_operations)]
+    writes = [Put(name, some_bytes(16_000, seed)) for seed, name in enumerate(names)]
+    store.invoke([], writes)
+    assert [Put(found.key, found.value) for found in store.range("", "\x7f")] == writes
+    assert store.invoke([], [Delete(name) for name in names]).succeeded
+    assert place.chunks() == []
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [Put("b", b"small"), Put("b", b"y" * LARGE), Delete("b"), DeleteRange("a", "b.1")],
+    ids=["put", "put large", "delete", "delete range"],
+)
+def test_the_chunks_of_a_value_go_with_it(
+    place: EtcdPlace, operation: Put | Delete | DeleteRange
+) -> None:
+    store = place.node()
+    for key in ("b", "b.1", "b/"):
+        put(store, key, b"x" * LARGE)
+    assert len(place.chunks()) == 12
+    store.invoke([], [operation])
+    large = isinstance(operation, Put) and len(operation.value) > 100
+    assert len(place.chunks()) == (12 if large else 8)
+    for key in ("b.1", "b/"):
+        found = store.get(key)
+        assert found is not None
+        assert found.value == b"x" * LARGE
+
+
+def test_the_chunks_of_a_refused_invoke_do_not_stay(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other node changes the key between the writing of the chunks and of the reference."""
+    store, other = place.node(), place.node()
+    write = ChunkedValues.write
+
+    def write_and_be_late(self: ChunkedValues, *arguments: object) -> Reference:
+        reference = write(self, *arguments)  # type: ignore[arg-type]  # handed on as they are
+        put(other, "b")
+        return reference
+
+    monkeypatch.setattr(ChunkedValues, "write", write_and_be_late)
+    assert not store.invoke([Absent("b")], [Put("a", b"x" * LARGE)]).succeeded
+    assert place.chunks() == []
+
+
+def test_chunks_that_are_removed_before_their_invoke_are_written_again(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = place.node(), place.node()
+    write = ChunkedValues.write
+    written = []
+
+    def write_and_lose(self: ChunkedValues, *arguments: object) -> Reference:
+        written.append(write(self, *arguments))  # type: ignore[arg-type]  # handed on as they are
+        if len(written) == 1:
+            put(other, "a", b"small")
+            assert place.chunks() == []
+        return written[-1]
+
+    monkeypatch.setattr(ChunkedValues, "write", write_and_lose)
+    put(store, "a", b"x" * LARGE)
+    found = store.get("a")
+    assert found is not None
+    assert (found.value, found.revision, len(written)) == (b"x" * LARGE, 2, 2)
+
+
+def test_orphans_are_swept_when_they_are_old(place: EtcdPlace) -> None:
+    wall = Wall(10 * HOUR_MS)
+    store = place.node(wall)
+    chunks = ChunkedValues(place.gateway, place.keys)
+    value = b"x" * (CHUNK_BYTES + 1)
+    put(store, "kept", value)
+    old = timestamp(wall.now)
+    chunks.write("kept", value, old)
+    chunks.write("gone", value, old)
+    wall.now += ORPHAN_AGE_MS
+    chunks.write("young", value, timestamp(wall.now))
+    assert len(place.chunks()) == 8
+    # A large write of another node, long after, looks at all of them.
+    wall.now += 2
+    put(store, "other", value)
+    owners = [place.keys.owner_of(pair.key)[0] for pair in place.chunks()]
+    assert owners == ["kept"] * 2 + ["other"] * 2 + ["young"] * 2
+    found = store.get("kept")
+    assert found is not None
+    assert found.value == value
+    assert chunks.sweep(timestamp(wall.now)) == 0
+    assert chunks.sweep(timestamp(wall.now + 2 * ORPHAN_AGE_MS)) == 1
+    assert len(place.chunks()) == 4
+
+
+def test_large_values_are_read_whole_while_they_are_written_and_history_is_compacted(
+    place: EtcdPlace,
+) -> None:
+    writer, reader = place.node(), place.node()
+    values = [bytes([n]) * (2 * CHUNK_BYTES) for n in range(6)]
+    put(writer, "a", values[0])
+    done = threading.Event()
+
+    def read() -> int:
+        reads = 0
+        while not done.is_set():
+            found = reader.get("a")
+            assert found is not None
+            assert found.value == values[found.revision - 1]
+            reads += 1
+        return reads
+
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(read)
+        try:
+            for value in values[1:]:
+                put(writer, "a", value)
+                place.server.compact()
+        finally:
+            done.set()
+        assert reading.result() > 0
+
+
+def test_a_large_value_whose_history_was_compacted_is_read_again(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = place.node(), place.node()
+    put(store, "a", b"x" * LARGE)
+    read = ChunkedValues.value
+    newer = [b"y" * LARGE]
+
+    def read_late(self: ChunkedValues, key: str, stored: Stored, *, revision: int) -> bytes:
+        if newer:
+            put(other, "a", newer.pop())
+            place.server.compact()
+        return read(self, key, stored, revision=revision)
+
+    monkeypatch.setattr(ChunkedValues, "value", read_late)
+    found = store.get("a")
+    assert found is not None
+    assert (found.value, found.revision) == (b"y" * LARGE, 2)
+
+
+def test_a_large_value_whose_invoke_was_lost_leaves_nothing_that_stays(place: EtcdPlace) -> None:
+    plan: list[Cut] = []
+
+    def at_the_transaction(data: bytes) -> Cut | None:
+        return plan.pop() if plan and b"/v3/kv/txn" in data else None
+
+    with Proxy(place.server.port, at_the_transaction) as proxy:
+        store = place.node(url=place.url.replace(str(place.server.port), str(proxy.port)))
+        put(store, "a", b"1")
+        plan.append(Cut.REQUEST)
+        with pytest.raises(UnknownOutcome, match="read what it would have written"):
+            put(store, "a", b"x" * LARGE)
+        assert len(place.chunks()) == 4
+        found = store.get("a")
+        assert found is not None
+        assert found.value == b"1"
+        put(store, "a", b"2")
+        assert place.chunks() == []
+        store.close()
+
+
+TEXT = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=4)
+
+
+@given(key=TEXT.filter(bool), start=TEXT, end=TEXT)
+def test_the_chunks_of_a_range_of_keys_are_a_range(key: str, start: str, end: str) -> None:
+    places = EtcdKeys("p")
+    chunk = places.chunk(key, b"%016x12345678" % 7, 3)
+    inside = places.chunk_bound(start) <= chunk < places.chunk_bound(end)
+    assert inside == (start <= key < end)
+    assert places.owner_of(chunk) == (key, b"%016x12345678" % 7)
+    low, high = places.chunks(key)
+    assert low < chunk < high

@@ -1,0 +1,214 @@
+"""What an etcd, or what stands in its place, can answer that is neither yes nor no."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from strandline.clock import HybridClock
+from strandline.errors import InvalidInput, Unavailable, UnknownOutcome
+from strandline.metastorage import Absent, Exists, Put, open_metastorage
+from strandline.metastorage.etcd import EtcdMetastorage
+from strandline.metastorage.etcd_chunks import CHUNK_BYTES, ChunkedValues
+from strandline.metastorage.etcd_gateway import EtcdGateway
+from strandline.metastorage.etcd_layout import Reference
+from tests.metastorage.conftest import put
+from tests.metastorage.etcd_place import EtcdPlace
+from tests.servers.loopback import Cut, Proxy
+
+
+@pytest.fixture
+def place() -> Iterator[EtcdPlace]:
+    with ExitStack() as stack:
+        yield EtcdPlace(stack)
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[EtcdGateway]:
+    """A gateway to a server that always says the same."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        gateway = EtcdGateway([f"127.0.0.1:{server.server_address[1]}"], timeout=5)
+        yield gateway
+        gateway.close()
+        server.shutdown()
+        thread.join()
+
+
+FULL = json.dumps({"code": 8, "message": "etcdserver: mvcc: database space exceeded"}).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reason"),
+    [
+        (429, FULL, "compact and defragment"),  # etcd says so also of the write that fills it
+        (502, b"<html>Bad Gateway</html>", "status 502"),
+        (503, b'["no", "object"]', "status 503"),
+        (200, b"{}", "is it etcd"),
+        (200, b'"hello"', "is it etcd"),
+        (500, b'{"code":14,"message":"etcdserver: leader changed"}', "leader changed"),
+    ],
+)
+def test_a_write_that_may_have_happened_is_told_as_that_and_a_read_as_not_done(
+    status: int, body: bytes, reason: str
+) -> None:
+    with answering(status, body) as gateway:
+        with pytest.raises(UnknownOutcome, match=reason):
+            gateway.txn([], [], repeatable=False)
+        for read in (lambda: gateway.txn([], [], repeatable=True), lambda: gateway.range(b"a")):
+            with pytest.raises(Unavailable, match=reason) as refused:
+                read()
+            assert not isinstance(refused.value, UnknownOutcome)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (8, "etcdserver: too many requests"),
+        (14, "etcdserver: no leader"),
+        (3, "etcdserver: user name is empty"),
+        (16, "etcdserver: invalid auth token"),
+    ],
+)
+def test_a_write_that_was_refused_unheard_has_not_happened(code: int, message: str) -> None:
+    with answering(503, json.dumps({"code": code, "message": message}).encode()) as gateway:
+        with pytest.raises(Unavailable, match=message) as refused:
+            gateway.txn([], [], repeatable=False)
+        assert not isinstance(refused.value, UnknownOutcome)
+
+
+@pytest.mark.parametrize("line", [b"hello\n", b'["no", "object"]\n', b'{"error":{"code":14}}\n'])
+def test_a_watch_that_is_none_ends_as_one_that_is_cut_off(line: bytes) -> None:
+    with (
+        answering(200, line) as gateway,
+        pytest.raises(Unavailable, match="watch at"),
+        gateway.watch(b"a", b"b") as messages,
+    ):
+        list(messages)
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64, "999.1.1.1", "xn--"])
+def test_a_host_that_can_not_be_is_bad_input(host: str) -> None:
+    with pytest.raises(InvalidInput, match="no etcd can be at"):
+        open_metastorage(f"etcd://{host}:2379/p", HybridClock())
+
+
+def test_an_address_with_a_password_is_refused_without_repeating_it() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        open_metastorage("etcd://user:geheim@one:2379/p", HybridClock())
+    assert "geheim" not in refused.value.message
+
+
+def test_chunks_lost_before_an_invoke_of_many_conditions_are_written_again(
+    place: EtcdPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More conditions than are read in one request."""
+    store, other = place.node(patience=3), place.node()
+    write = ChunkedValues.write
+    written = []
+
+    def write_and_lose(self: ChunkedValues, *arguments: object) -> Reference:
+        written.append(write(self, *arguments))  # type: ignore[arg-type]  # handed on as they are
+        if len(written) == 1:
+            put(other, "a", b"small")
+            assert place.chunks() == []
+        return written[-1]
+
+    monkeypatch.setattr(ChunkedValues, "write", write_and_lose)
+    value = b"x" * 3 * CHUNK_BYTES
+    outcome = store.invoke([Absent(f"none{n}") for n in range(40)], [Put("a", value)])
+    assert (outcome.succeeded, outcome.revision, len(written)) == (True, 2, 2)
+    found = store.get("a")
+    assert found is not None
+    assert found.value == value
+
+
+def send(port: int, request: bytes) -> bytes:
+    """What the server answers to the bytes of a request, in full."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        line.sendall(request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
+        return b"".join(iter(lambda: line.recv(1 << 16), b""))
+
+
+def read(store: EtcdMetastorage) -> object:
+    return store.get("mine")
+
+
+def scan(store: EtcdMetastorage) -> object:
+    return store.range("", "~") or None
+
+
+def wait(store: EtcdMetastorage) -> object:
+    return store.wait_for_change("mine", 0, timeout=0) or None
+
+
+def refuse(store: EtcdMetastorage) -> object:
+    return store.invoke([Exists("mine")], []).succeeded or None
+
+
+@pytest.mark.parametrize("look", [read, scan, wait, refuse])
+def test_a_write_that_was_read_as_not_done_does_not_happen_later(
+    place: EtcdPlace, look: Callable[[EtcdMetastorage], object]
+) -> None:
+    """Its bytes were on their way all the time, and reach the server in the end."""
+    sent: list[bytes] = []
+    plan: list[Cut] = []
+
+    def keep(data: bytes) -> Cut | None:
+        sent.append(data)
+        return plan.pop() if plan and b"QUFBQUFBQUFB" in data else None
+
+    with Proxy(place.server.port, keep) as proxy:
+        store = place.node(url=place.url.replace(f":{place.server.port}/", f":{proxy.port}/"))
+        plan.append(Cut.REQUEST)
+        with pytest.raises(UnknownOutcome):
+            store.invoke([], [Put("mine", b"A" * 30)])
+        late = b"".join(sent)
+        late = late[late.rindex(b"POST ") :]
+        assert look(store) is None
+        answer = send(place.server.port, late)
+        assert b"200 OK" in answer
+        assert look(store) is None
+        assert place.node().get("mine") is None
+        store.close()
+
+
+def test_a_lease_that_was_read_as_free_is_not_taken_later(place: EtcdPlace) -> None:
+    sent: list[bytes] = []
+    plan: list[Cut] = []
+    mark = b64encode(place.keys.lease("lead"))
+
+    def keep(data: bytes) -> Cut | None:
+        sent.append(data)
+        return plan.pop() if plan and b"request_put" in data and mark in data else None
+
+    with Proxy(place.server.port, keep) as proxy:
+        store = place.node(url=place.url.replace(f":{place.server.port}/", f":{proxy.port}/"))
+        plan.append(Cut.REQUEST)
+        with pytest.raises(UnknownOutcome):
+            store.acquire_lease("lead", "me", ttl_ms=60_000)
+        late = b"".join(sent)
+        assert store.lease("lead") is None
+        assert b"200 OK" in send(place.server.port, late[late.rindex(b"POST ") :])
+        assert place.node().lease("lead") is None
+        store.close()

@@ -1,0 +1,53 @@
+"""A store in a process that forks: the connections stay the parent's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.metastorage.conftest import Place
+
+PROGRAM = """
+import os
+import sys
+from strandline.clock import HybridClock
+from strandline.errors import UnsupportedOperation
+from strandline.metastorage import Put, open_metastorage
+
+store = open_metastorage(sys.argv[1], HybridClock())
+store.invoke([], [Put("a", b"parent")])
+child = os.fork()
+if child == 0:
+    refused = 0
+    for call in (
+        lambda: store.get("a"),
+        lambda: store.invoke([], [Put("a", b"child")]),
+        store.check,
+        store.revision,
+        lambda: store.wait_for_change("a", 0, timeout=0),
+        lambda: store.lease("lead"),
+    ):
+        try:
+            call()
+        except UnsupportedOperation:
+            refused += 1
+    store.close()
+    os._exit(refused)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
+assert store.get("a").value == b"parent"
+assert store.invoke([], [Put("a", b"again")]).revision == 2
+lost = getattr(store, "_all", None)
+assert lost is None or lost.statistics().lost_connections == 0
+store.close()
+"""
+
+
+def test_a_fork_may_not_use_the_store_and_leaves_it_to_the_parent(place: Place) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM, place.address],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stderr
