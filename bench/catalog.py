@@ -18,6 +18,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 
 from bench.registry import Measured, benchmark
@@ -236,14 +237,9 @@ def memory_of_versions() -> list[Measured]:
         ]
 
 
-@benchmark(
-    group="catalog",
-    name="100,000 tables from a snapshot",
-    unit="s",
-    better="lower",
-)
-def from_snapshot() -> list[Measured]:
-    """In a process of its own: until any table can be read, and until all were touched."""
+@cache
+def a_large_start() -> dict[str, float]:
+    """A node that starts on 100,000 tables, in a process of its own; measured once."""
     with tempfile.TemporaryDirectory() as folder:
         with opened(Path(folder)) as (manager, _):
             fill(manager, MANY)
@@ -253,17 +249,32 @@ def from_snapshot() -> list[Measured]:
             capture_output=True,
             text=True,
         )
-    found = json.loads(answer.stdout)
+    found: dict[str, float] = json.loads(answer.stdout)
+    return found
+
+
+@benchmark(group="catalog", name="100,000 tables from a snapshot", unit="s", better="lower")
+def from_snapshot() -> list[Measured]:
+    """Until any table can be read, and until all were touched."""
+    found = a_large_start()
     return [
         Measured(found["any"], label="until any can be read", target=3.0),
         Measured(found["all"], label="until all were touched", target=25.0),
-        Measured(found["memory"], label="memory (MB) when any can be read", target=400.0),
-        Measured(found["memory_all"], label="memory (MB) when all were touched"),
+    ]
+
+
+@benchmark(group="catalog", name="memory of 100,000 tables", unit="MB", better="lower")
+def memory_from_snapshot() -> list[Measured]:
+    """The largest resident size of the process so far."""
+    found = a_large_start()
+    return [
+        Measured(found["memory"], label="when any can be read", target=400.0),
+        Measured(found["memory_all"], label="when all were touched"),
     ]
 
 
 def read_all() -> None:
-    """The other process of `from_snapshot`."""
+    """The other process of `a_large_start`."""
     began = time.perf_counter()
     with opened(Path(sys.argv[1])) as (manager, _):
         assert manager.latest_catalog().table("default", "table_77777") is not None
