@@ -16,6 +16,7 @@ from strandline.catalog.commands.defaults import (
 from strandline.catalog.commands.definition import (
     MAX_COLUMNS,
     ColumnDefinition,
+    check_columns,
     check_storable,
     checked_columns,
     new_columns,
@@ -99,9 +100,8 @@ class AddColumns:
         table = planning.existing_table(self.schema, self.table, if_exists=self.if_table_exists)
         if table is None:
             return
-        definitions = checked_columns(
-            self.columns, table=table.name, transactional=table.transactional
-        )
+        check_columns(self.columns, table=table.name)
+        definitions = checked_columns(self.columns, transactional=table.transactional)
         there = {normalize(c.name) for c in table.columns}
         known = [c for c in definitions if normalize(c.name) in there]
         if known and not self.if_not_exists:

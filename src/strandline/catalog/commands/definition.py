@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from strandline.catalog.commands.defaults import checked_default
@@ -92,11 +92,11 @@ def check_columns(columns: Sequence[ColumnDefinition], *, table: str) -> None:
     if len(columns) > MAX_COLUMNS:
         raise InvalidInput(f"{table} has {len(columns)} columns; at most {MAX_COLUMNS} are allowed")
     seen: set[str] = set()
-    for column in columns:
+    for position, column in enumerate(columns):
         check_name(column.name, "column")
-        if normalize(column.name) in seen:
-            raise InvalidInput(f"column {column.name!r} stands twice in {table}")
         seen.add(normalize(column.name))
+        if len(seen) <= position:
+            raise InvalidInput(f"column {column.name!r} stands twice in {table}")
         if column.metadata:
             _check_metadata(column)
 
@@ -114,13 +114,12 @@ def _check_metadata(column: ColumnDefinition) -> None:
 
 
 def checked_columns(
-    columns: Sequence[ColumnDefinition], *, table: str, transactional: bool
+    columns: Sequence[ColumnDefinition], *, transactional: bool
 ) -> tuple[ColumnDefinition, ...]:
-    """``columns`` with their defaults as these are kept, when all is well with them.
+    """``columns`` that `check_columns` let pass, with their defaults as these are kept.
 
     Raises `InvalidInput`, `UnsupportedOperation`.
     """
-    check_columns(columns, table=table)
     if transactional:
         for column in columns:
             check_storable(column)
@@ -244,8 +243,10 @@ def redefine_columns(
     return tuple(columns), next_id
 
 
-def column_ids(columns: Iterable[ColumnDescriptor], names: Iterable[str]) -> tuple[int, ...]:
+def column_ids(columns: Iterable[ColumnDescriptor], names: Collection[str]) -> tuple[int, ...]:
     """The ids of the columns with these names; `ObjectNotFound` names the one that is missing."""
+    if not names:
+        return ()
     by_name = {normalize(column.name): column.id for column in columns}
     for name in names:
         if normalize(name) not in by_name:
@@ -265,9 +266,7 @@ def checked(definition: TableDefinition) -> TableDefinition:
         raise InvalidInput(f"transactional table {name!r} needs at least one column")
     check_columns(definition.columns, table=name)
     _check_key(definition)
-    columns = checked_columns(
-        definition.columns, table=name, transactional=definition.transactional
-    )
+    columns = checked_columns(definition.columns, transactional=definition.transactional)
     check_distinct(definition.partition_columns, what=f"the partition columns of {name}")
     check_distinct(definition.colocation, what=f"the colocation columns of {name}")
     key = {normalize(column) for column in definition.primary_key}
