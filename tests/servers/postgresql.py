@@ -122,12 +122,14 @@ class PostgresServer:
 
     def _started(self) -> bool:
         with self._log.open("ab") as log:
+            command = self._command(
+                "postgres",
+                *("-D", self._data, "-k", self._folder, "-p", self.port),
+                *("-c", "listen_addresses=127.0.0.1", "-c", "shared_buffers=16MB"),
+            )
             self._process = subprocess.Popen(
-                self._command(
-                    "postgres",
-                    *("-D", self._data, "-k", self._folder, "-p", self.port),
-                    *("-c", "listen_addresses=127.0.0.1", "-c", "shared_buffers=16MB"),
-                ),
+                # When this process is killed the server gets the signal to end, too.
+                ["setpriv", "--pdeathsig", "INT", *command],
                 stdout=log,
                 stderr=log,
                 cwd=self._folder,
