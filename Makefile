@@ -33,7 +33,8 @@ demo: setup
 test: lint servers
 	$(BIN)/python -m tests.spark_classes
 	echo 'pytest: the tests'
-	$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not soak' tests $(ARGS)
+	# The tests start many processes; what one of them compiled the others can use.
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not soak' tests $(ARGS)
 
 lint: setup
 	echo 'ruff: style and mistakes'

@@ -21,6 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = "JDK_JAVA_OPTIONS"
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
+BRIEF = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+"""Tests run each piece of code a few times: compiling it well does not pay."""
 SECONDS = 300
 
 # Touches what most tests touch: planning, Parquet both ways, an exchange, SQL.
@@ -58,7 +60,7 @@ def use(environment: MutableMapping[str, str]) -> None:
     """Let every Java that is started with ``environment`` use the archive, if there is one."""
     found = archive()
     if found is not None and found.exists():
-        share = f"-XX:SharedArchiveFile={found} {QUIET}"
+        share = f"-XX:SharedArchiveFile={found} {BRIEF} {QUIET}"
         environment[OPTIONS] = f"{environment.get(OPTIONS, '')} {share}".strip()
 
 
@@ -67,7 +69,7 @@ def make(target: Path) -> bool:
     target.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder, "classes.jsa")
-        options = f"-XX:ArchiveClassesAtExit={made} -XX:+UseSerialGC {QUIET}"
+        options = f"-XX:ArchiveClassesAtExit={made} {BRIEF} {QUIET}"
         subprocess.run(
             [sys.executable, "-W", "ignore", "-c", JOB, folder],
             env={**os.environ, OPTIONS: options},
