@@ -54,17 +54,24 @@ class Group(NamedTuple):
 
 
 Objects = Map[bytes, AnyStored]
+Shelves = tuple[tuple[Objects, ...], ...]
 Names = Map[str, Reference]
 Keys = tuple[bytes, ...]
 
 _NO_OBJECTS: Objects = Map()
 _NO_NAMES: Names = Map()
-_PLACE = {kind: place for place, kind in enumerate(COLLECTIONS)}
-_NONE_OF_ANY: tuple[Objects, ...] = (_NO_OBJECTS,) * len(_PLACE)
+_SHELF = 5
+_PLACE = {kind: divmod(number, _SHELF) for number, kind in enumerate(COLLECTIONS)}
+"""Where the objects of a kind stand: the shelf, and the place on it.
+
+A version in which one kind changed copies the row of shelves and one shelf of it, so what it costs
+hardly grows with the number of kinds.
+"""
+_NONE_OF_ANY: Shelves = ((_NO_OBJECTS,) * _SHELF,) * -(-len(_PLACE) // _SHELF)
 
 
-def _place(kind: str) -> int:
-    """Where the objects of ``kind`` stand in the tuple of all; `CorruptData` for no kind."""
+def _place(kind: str) -> tuple[int, int]:
+    """The `_PLACE` of ``kind``; `CorruptData` for no kind."""
     found = _PLACE.get(kind)
     return _PLACE[collection(kind).kind] if found is None else found
 
@@ -76,7 +83,7 @@ class Contents:
 
     def __init__(
         self,
-        objects: tuple[Objects, ...],
+        objects: Shelves,
         names: Map[Namespace, Names],
         groups: Map[Group, Keys],
     ) -> None:
@@ -84,17 +91,21 @@ class Contents:
         self._names = names
         self._groups = groups
 
+    def _of(self, kind: str) -> Objects:
+        shelf, place = _place(kind)
+        return self._objects[shelf][place]
+
     def get(self, kind: str, key: bytes) -> AnyStored | None:
         """The object of ``kind`` at ``key``."""
-        return self._objects[_place(kind)].get(key)
+        return self._of(kind).get(key)
 
     def objects(self, kind: str) -> Iterator[AnyStored]:
         """Every object of ``kind``, in no order."""
-        return iter(self._objects[_place(kind)].values())
+        return iter(self._of(kind).values())
 
     def count(self, kind: str) -> int:
         """How many objects of ``kind`` there are."""
-        return len(self._objects[_place(kind)])
+        return len(self._of(kind))
 
     def find(self, namespace: Namespace, name: str) -> Reference | None:
         """What ``name`` stands for in ``namespace``, without regard to case."""
@@ -158,7 +169,8 @@ class Contents:
 
         Kinds that both share cost nothing, other objects a comparison; nothing is decoded.
         """
-        for kind, old, new in zip(_PLACE, self._objects, newer._objects, strict=True):
+        for kind in _PLACE:
+            old, new = self._of(kind), newer._of(kind)
             if old is new:
                 continue
             kept = 0
@@ -180,7 +192,7 @@ class Contents:
 
     def _in_order(self) -> Iterator[tuple[str, list[AnyStored]]]:
         for kind in sorted(_PLACE):
-            objects = self._objects[_PLACE[kind]]
+            objects = self._of(kind)
             if objects:
                 yield kind, [objects[key] for key in sorted(objects)]
 
@@ -200,7 +212,7 @@ class _Draft:
     __slots__ = ("_groups", "_names", "_new_groups", "_new_names", "_new_objects", "_objects")
 
     def __init__(
-        self, objects: tuple[Objects, ...], names: Map[Namespace, Names], groups: Map[Group, Keys]
+        self, objects: Shelves, names: Map[Namespace, Names], groups: Map[Group, Keys]
     ) -> None:
         self._objects, self._names, self._groups = objects, names, groups
         self._new_objects: dict[str, MapMutation[bytes, AnyStored]] = {}
@@ -210,7 +222,8 @@ class _Draft:
     def objects(self, kind: str) -> MapMutation[bytes, AnyStored]:
         found = self._new_objects.get(kind)
         if found is None:
-            found = self._objects[_place(kind)].mutate()
+            shelf, place = _place(kind)
+            found = self._objects[shelf][place].mutate()
             self._new_objects[kind] = found
         return found
 
@@ -272,10 +285,12 @@ class _Draft:
     def finish(self) -> Contents:
         objects, names, groups = self._objects, self._names, self._groups
         if self._new_objects:
-            all_kinds = list(objects)
+            shelves = list(objects)
             for kind, of_kind in self._new_objects.items():
-                all_kinds[_PLACE[kind]] = of_kind.finish()
-            objects = tuple(all_kinds)
+                shelf, place = _PLACE[kind]
+                before = shelves[shelf]
+                shelves[shelf] = (*before[:place], of_kind.finish(), *before[place + 1 :])
+            objects = tuple(shelves)
         for namespace, mutated in self._new_names.items():
             held = mutated.finish()
             if held:
