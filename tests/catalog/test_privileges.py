@@ -18,7 +18,7 @@ from strandline.catalog.commands import (
     GrantRole,
     SetConfiguration,
 )
-from strandline.catalog.privileges import Access, check, effective_roles, enforced
+from strandline.catalog.privileges import Access, effective_roles, enforced
 from strandline.errors import PermissionDenied
 from strandline.model.privileges import PUBLIC, ObjectKind, Privilege
 from tests.catalog.privilege_world import (
@@ -195,7 +195,7 @@ def table(world: World) -> Any:
 
 def refusal(world: World, user: str, privilege: Privilege = Privilege.SELECT) -> str:
     with pytest.raises(PermissionDenied) as caught:
-        check(world.catalog, user, privilege, table(world))
+        Access(world.catalog, user).require(privilege, table(world))
     return caught.value.message
 
 
@@ -222,14 +222,14 @@ def test_a_refusal_names_who_what_on_what_and_who_can_help(world: World) -> None
 
 
 def test_names_are_compared_without_regard_to_case(world: World) -> None:
-    check(world.catalog, "ANN", Privilege.SELECT, table(world))
+    Access(world.catalog, "ANN").require(Privilege.SELECT, table(world))
     allow(world, ObjectKind.SCHEMA, "s", Privilege.USAGE, "Public")
     allow(world, ObjectKind.TABLE, "s.t", Privilege.SELECT, "Bob")
-    check(world.catalog, "BOB", Privilege.SELECT, table(world))
+    Access(world.catalog, "BOB").require(Privilege.SELECT, table(world))
 
 
 def test_a_superuser_needs_nothing_and_a_member_of_his_role_is_none(world: World) -> None:
-    check(world.catalog, "root", Privilege.DELETE, table(world))
+    Access(world.catalog, "root").require(Privilege.DELETE, table(world))
     world.run(GrantRole(role="root", member="bob"))
     assert "bob lacks USAGE" in refusal(world, "bob")
 
@@ -255,7 +255,7 @@ def test_what_the_program_and_everybody_own_is_there_to_be_used(world: World) ->
 
 
 def test_without_an_identity_nothing_is_judged(world: World) -> None:
-    check(world.catalog, None, Privilege.DELETE, table(world))
+    Access(world.catalog, None).require(Privilege.DELETE, table(world))
 
 
 @pytest.mark.parametrize(("text", "judged"), [("true", True), ("ON", True), ("off", False)])

@@ -114,11 +114,6 @@ def effective_roles(catalog: Catalog, user: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def check(catalog: Catalog, user: str | None, privilege: Privilege, subject: Subject) -> None:
-    """Raise `PermissionDenied` unless ``user`` has ``privilege`` on ``subject`` (see `Access`)."""
-    Access(catalog, user).require(privilege, subject)
-
-
 class Access:
     """What ``user`` may do by ``catalog``. A value; asking it costs a few look-ups.
 
