@@ -4,6 +4,8 @@ Run as a script it opens (or creates) the catalog at an address, follows it, and
 JSON text in a line on standard input, each handled in a thread of its own, the answers on standard
 output. Beside that, any process may ask it to read, by a datagram to its socket: so a reader can be
 asked by another node directly, within microseconds of that node's DDL.
+
+To prove what finds mistakes, it can be started with one of those in `tests.catalog.node_faults`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any, Self
 
 from strandline.catalog import CatalogManager, initial_catalog
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
-from strandline.clock import HybridClock
+from strandline.clock import HybridClock, system_wall_clock
 from strandline.durable import DurableCatalogState, MetastorageLog, durable_state
 from strandline.errors import Conflict, Fenced, NotFound, StrandlineError
 from strandline.metastorage import Metastorage, open_metastorage
@@ -33,14 +35,24 @@ from strandline.model.types import INT
 ROOT = Path(__file__).resolve().parents[2]
 READERS = 4
 ANSWER_SECONDS = 60.0
+UNTYPED = "untyped"
+"""In the place of a code where an error has none, since it is not one of the program's own."""
 
 
-def table(name: str) -> CreateTable:
+def table(name: str, *, comment: str | None = None) -> CreateTable:
     """A command that makes a small table in the default schema."""
+    columns = (ColumnDefinition("id", INT),)
     return CreateTable(
         schema="default",
-        definition=TableDefinition(name=name, columns=(ColumnDefinition("id", INT),)),
+        definition=TableDefinition(name=name, columns=columns, comment=comment),
     )
+
+
+def refusal(error: Exception) -> dict[str, object]:
+    """What a node answers in the place of a value."""
+    if isinstance(error, StrandlineError):
+        return {"error": error.code, "message": error.message}
+    return {"error": UNTYPED, "message": repr(error)}
 
 
 def open_state(
@@ -78,8 +90,8 @@ class Reader:
             try:
                 found = self._manager.present().table("default", name.decode()) is not None
                 answer: dict[str, object] = {"found": found}
-            except StrandlineError as error:
-                answer = {"error": error.code}
+            except Exception as error:
+                answer = refusal(error)
             answer |= {"began": began, "took": time.monotonic() - began}
             self._socket.sendto(json.dumps(answer).encode(), sender)
 
@@ -112,9 +124,10 @@ class Service:
         self._folder = folder
         self._number = number
 
-    def create(self, name: str, timeout: float = 30.0) -> int:
+    def create(self, name: str, timeout: float = 30.0, comment: str | None = None) -> int:
         """Create a table; the version that did it."""
-        return self._manager.execute(table(name), author="ann", timeout=timeout).version
+        command = table(name, comment=comment)
+        return self._manager.execute(command, author="ann", timeout=timeout).version
 
     def read(self, name: str) -> bool:
         """Whether the present has the table."""
@@ -124,6 +137,19 @@ class Service:
         """The names of all tables of the present."""
         return self._manager.present().relation_names("default")
 
+    def created(self) -> list[str]:
+        """The names of the tables that the log says were created, in the order of the versions."""
+        return [
+            str(arguments["table"]).partition(".")[2]
+            for version in self._manager.history()
+            for verb, arguments in version.actions
+            if verb == "create_table"
+        ]
+
+    def arrived(self, version: int, timeout: float) -> int:
+        """Wait until the version is applied here, and ask the store for nothing."""
+        return self._manager.catalog_ready(version, timeout=timeout).version
+
     def created_and_read(
         self, *, reader: int, calls: int, threads: int, first: int = 0
     ) -> list[dict[str, Any]]:
@@ -131,9 +157,9 @@ class Service:
         answers: list[dict[str, Any]] = []
 
         def work(thread: int) -> None:
-            asker = Asker(f"{self._folder}/ask-{self._number}-{thread}")
+            asker = Asker(f"{self._folder}/ask-{self._number}-{reader}-{thread}")
             for call in range(thread, calls, threads):
-                name = f"t_{self._number}_{first + call}"
+                name = f"t_{self._number}_{reader}_{first + call}"
                 began = time.monotonic()
                 version = self.create(name)
                 returned = time.monotonic()
@@ -148,11 +174,25 @@ class Service:
         return answers
 
 
-def serve(address: str, folder: str, number: int, delay_ms: int, skew_ms: int, wait: float) -> None:
+def serve(
+    *,
+    address: str,
+    folder: str,
+    number: int,
+    delay_ms: int,
+    skew_ms: int,
+    patience: float,
+    behind_ms: int,
+    fault: str | None,
+) -> None:
     """Answer requests until standard input ends."""
+    if fault is not None:
+        from tests.catalog import node_faults
+
+        node_faults.plant(fault)
     sys.setswitchinterval(0.0005)  # a reader should not wait for those who execute
-    clock = HybridClock()
-    store = open_metastorage(address, clock, patience=wait)
+    clock = HybridClock(lambda: system_wall_clock() - behind_ms)
+    store = open_metastorage(address, clock, patience=patience)
     state = open_state(store, f"node-{number}", delay_ms=delay_ms, skew_ms=skew_ms)
     manager = CatalogManager(state, clock)
     manager.start()
@@ -163,8 +203,8 @@ def serve(address: str, folder: str, number: int, delay_ms: int, skew_ms: int, w
     def answer(request: dict[str, Any]) -> None:
         try:
             said = {"value": getattr(service, request["ask"])(**request["with"])}
-        except StrandlineError as error:
-            said = {"error": error.code, "message": error.message}
+        except Exception as error:
+            said = refusal(error)
         with writing:
             print(json.dumps(said | {"id": request["id"]}), flush=True)
 
@@ -176,11 +216,15 @@ def serve(address: str, folder: str, number: int, delay_ms: int, skew_ms: int, w
 
 
 class RefusedError(Exception):
-    """A node answered with an error; the first argument is its code."""
+    """A node answered with an error; the first argument is its code, or `UNTYPED`."""
 
 
 class CatalogProcess:
-    """The test's end of a node. Also a context manager that ends it."""
+    """The test's end of a node. Also a context manager that ends it.
+
+    The node's wall clock is ``behind_ms`` behind the machine's. ``fault`` names one of the mistakes
+    in `tests.catalog.node_faults`; such a node is killed at its end, whatever it still does.
+    """
 
     def __init__(
         self,
@@ -191,17 +235,30 @@ class CatalogProcess:
         delay_ms: int,
         skew_ms: int,
         patience: float = 30.0,
+        behind_ms: int = 0,
+        fault: str | None = None,
     ) -> None:
         path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-        arguments = [address, folder, number, delay_ms, skew_ms, patience]
+        self._faulty = fault is not None
+        arguments = {
+            "address": address,
+            "folder": str(folder),
+            "number": number,
+            "delay_ms": delay_ms,
+            "skew_ms": skew_ms,
+            "patience": patience,
+            "behind_ms": behind_ms,
+            "fault": fault,
+        }
         self._process = subprocess.Popen(
-            [sys.executable, __file__, *map(str, arguments)],
+            [sys.executable, __file__, json.dumps(arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
             text=True,
         )
         self.reader = str(folder / f"read-{number}")
+        self.behind_ms = behind_ms
         self._pending: dict[int, Future[Any]] = {0: Future()}
         self._lock = threading.Lock()
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -250,7 +307,7 @@ class CatalogProcess:
         trace: TracebackType | None,
     ) -> None:
         self.resume()
-        if kind is not None:
+        if self._faulty or kind is not None:
             self._process.kill()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -261,5 +318,4 @@ class CatalogProcess:
 
 
 if __name__ == "__main__":
-    where, place, node_number, delay, skew, patient = sys.argv[1:]
-    serve(where, place, int(node_number), int(delay), int(skew), float(patient))
+    serve(**json.loads(sys.argv[1]))

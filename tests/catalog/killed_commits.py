@@ -5,25 +5,42 @@ round's point and dies there by SIGKILL. A point is a number of calls (of any fu
 thread) since the first commit began, so that with the rounds it moves through everything that a
 commit does. What a child was told is done it says to the parent at once. At the end the parent
 prints, as JSON, what was attempted, what was acknowledged and where each child died.
+
+To prove that such kills find mistakes, the children can be made to make one of `FAULTS`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import sys
 import threading
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
+
+import pytest
 
 from strandline.catalog import CatalogManager
 from strandline.clock import HybridClock
-from strandline.metastorage import open_metastorage
+from strandline.durable import DurableCatalogState, MetastorageLog, OpenableState, Update
+from strandline.durable.metastorage_log import update_key
+from strandline.errors import StrandlineError
+from strandline.metastorage import Delete, Operation, Outcome, Put, open_metastorage
+from strandline.metastorage.sql_store import SqlMetastorage
+from strandline.wire.registry import decode, encode
 from tests.catalog.catalog_process import open_state, table
 
 COMMITS = 3
 """So many commits each child attempts; each creates two tables in one version."""
+FAILED, REFUSED = 1, 2
+"""Exit statuses of a child that ended by an error: any, or one of the program's own."""
 
 
 class Countdown:
@@ -72,10 +89,13 @@ def child(address: str, round_number: int, kill_after: int) -> tuple[list[int], 
     counting, counted = os.pipe()
     pid = os.fork()
     if pid == 0:
-        status = 1
+        status = FAILED
         try:
             os.write(counted, b"%d" % commit_until(address, round_number, kill_after, told))
             status = 0
+        except BaseException as error:
+            status = REFUSED if isinstance(error, StrandlineError) else FAILED
+            traceback.print_exc()  # the parent sees the status alone
         finally:
             os._exit(status)
     os.close(told)
@@ -84,11 +104,101 @@ def child(address: str, round_number: int, kill_after: int) -> tuple[list[int], 
         acknowledged = [int(line) for line in lines]
     with os.fdopen(counting) as text:
         calls = int(text.read() or 0)
-    return acknowledged, os.waitpid(pid, 0)[1], calls
+    return acknowledged, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), calls
 
 
-def main(address: str, rounds: int) -> None:
+# -- mistakes that cost nothing where nobody is killed ---------------------------------------------
+
+
+def acknowledge_before_the_append(patch: pytest.MonkeyPatch) -> None:
+    """A call returns at once, and what it asked for is appended behind its back."""
+    execute, stop = CatalogManager.execute, CatalogManager.stop
+    behind = ThreadPoolExecutor(1)
+
+    def execute_later(*arguments: Any, **named: Any) -> None:
+        behind.submit(execute, *arguments, **named)
+
+    def stop_after_that(self: CatalogManager) -> None:
+        behind.shutdown()
+        stop(self)
+
+    patch.setattr(CatalogManager, "execute", execute_later)
+    patch.setattr(CatalogManager, "stop", stop_after_that)
+
+
+def half_of_a_version_first(patch: pytest.MonkeyPatch) -> None:
+    """A version is appended with the first of its entries, and then written again with all."""
+    real = MetastorageLog.append
+
+    def append(
+        self: MetastorageLog, upper: int, token: Any, updates: Sequence[Update], **named: Any
+    ) -> tuple[Update, ...]:
+        halves = [replace(update, entries=update.entries[:1]) for update in updates]
+        done = real(self, upper, token, halves, **named)
+        self._store.invoke([], [Put(update_key(one.version), encode(one)) for one in updates])
+        return tuple(one.at(half.time) for one, half in zip(updates, done, strict=True))
+
+    patch.setattr(MetastorageLog, "append", append)
+
+
+def head_before_the_update(patch: pytest.MonkeyPatch) -> None:
+    """An invoke is two transactions: the log's head moves in the first of them."""
+    real = SqlMetastorage.invoke
+
+    def invoke(
+        self: SqlMetastorage, conditions: Any, operations: Sequence[Operation], *rest: Any
+    ) -> Outcome:
+        outcome = real(self, conditions, operations[:1], *rest)
+        if not outcome.succeeded or not operations[1:]:
+            return outcome
+        return real(self, [], operations[1:])
+
+    patch.setattr(SqlMetastorage, "invoke", invoke)
+
+
+def redo_without_a_look(patch: pytest.MonkeyPatch) -> None:
+    """A node writes down what it is about to append; who comes next does that, if it stands yet."""
+    real, join = MetastorageLog.append, OpenableState.join
+    note = "about-to-append"
+
+    def append(
+        self: MetastorageLog, upper: int, token: Any, updates: Sequence[Update], **named: Any
+    ) -> tuple[Update, ...]:
+        self._store.invoke([], [Put(note, encode(updates[-1]))])
+        done = real(self, upper, token, updates, **named)
+        self._store.invoke([], [Delete(note)])
+        return done
+
+    def join_and_redo(self: OpenableState, *, member: str) -> DurableCatalogState:
+        state = join(self, member=member)
+        assert isinstance(state.log, MetastorageLog)
+        noted = state.log._store.get(note)
+        if noted is not None:
+            update = decode(noted.value, Update)
+            again = replace(update, version=state.version + 1, id=secrets.token_bytes(16))
+            state.append([again])
+            state.catch_up()
+        return state
+
+    patch.setattr(MetastorageLog, "append", append)
+    patch.setattr(OpenableState, "join", join_and_redo)
+
+
+FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    fault.__name__: fault
+    for fault in (
+        acknowledge_before_the_append,
+        half_of_a_version_first,
+        head_before_the_update,
+        redo_without_a_look,
+    )
+}
+
+
+def main(address: str, rounds: int, *faults: str) -> None:
     """Two rounds that nobody kills, to know how many calls there are, then the others."""
+    for fault in faults:
+        FAULTS[fault](pytest.MonkeyPatch())
     child(address, -2, 0)
     _, status, calls = child(address, -1, 0)
     results = [
@@ -107,4 +217,4 @@ def main(address: str, rounds: int) -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -1,0 +1,93 @@
+"""The checks of `test_three_nodes` find each mistake that a node can be started with.
+
+They do less of the same here, on PostgreSQL, and with two nodes, which both make the mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.catalog.node_faults import NODE_FAULTS
+from tests.catalog.test_three_nodes import (
+    Nodes,
+    a_node_that_was_stopped_never_answers_with_an_old_catalog,
+    a_node_whose_clock_is_behind_has_it_when_the_call_returns,
+    a_store_that_was_away_leaves_no_trace,
+    breakable,
+    every_node_has_what_a_call_did_within_a_millisecond_of_its_return,
+    started,
+)
+from tests.metastorage.stores import STORES
+
+DELAY_MS, SKEW_MS = 100, 50
+STORE = STORES["postgresql"]
+
+Check = Callable[[Path, str | None], None]
+
+
+def nodes_on(folder: Path, fault: str | None, *, count: int) -> AbstractContextManager[Nodes]:
+    address = STORE.create(folder)
+    return started(address, folder, count=count, delay_ms=DELAY_MS, skew_ms=SKEW_MS, fault=fault)
+
+
+def one_call(folder: Path, fault: str | None) -> None:
+    with nodes_on(folder, fault, count=2) as nodes:
+        a_node_whose_clock_is_behind_has_it_when_the_call_returns(nodes, turns=10)
+
+
+def many_calls(folder: Path, fault: str | None) -> None:
+    with nodes_on(folder, fault, count=3) as nodes:
+        every_node_has_what_a_call_did_within_a_millisecond_of_its_return(
+            nodes, calls=8, each=8, threads=4, waiting_ms=DELAY_MS + SKEW_MS
+        )
+
+
+def a_stop(folder: Path, fault: str | None) -> None:
+    with nodes_on(folder, fault, count=2) as nodes:
+        a_node_that_was_stopped_never_answers_with_an_old_catalog(
+            nodes, folder, turns=5, delays=3, delay_ms=DELAY_MS
+        )
+
+
+def an_absence(folder: Path, fault: str | None, *, long: float = 4.0) -> None:
+    with breakable(
+        STORE, folder, count=2, delay_ms=DELAY_MS, skew_ms=SKEW_MS, patience=0.3, fault=fault
+    ) as (nodes, absence):
+        a_store_that_was_away_leaves_no_trace(
+            nodes, absence, away=1.2, short=0.3, late=0.7, long=long
+        )
+
+
+TEETH: dict[str, tuple[Check, str]] = {
+    "return_when_it_is_in_the_log": (many_calls, "another node did not have it"),
+    "leave_the_skew_out": (one_call, "whose clock is behind"),
+    "acknowledge_a_lost_append": (many_calls, "another node did not have it"),
+    "one_version_for_a_group": (many_calls, "told the same version"),
+    "new_ids_for_each_try": (an_absence, "already_exists"),
+    "carry_out_who_has_left": (an_absence, "what would never happen did"),
+    "wait_for_ever": (an_absence, "waits longer than it said"),
+    "news_every_second": (many_calls, "another node did not have it"),
+    "memory_without_a_look": (a_stop, "an old catalog"),
+    "time_of_its_own_cpu": (a_stop, "an old catalog"),
+    "time_in_ticks": (a_stop, "an old catalog"),
+    "memory_where_the_store_is_away": (an_absence, "a read while the store is away"),
+    "errors_of_the_driver": (an_absence, "untyped"),
+    "give_the_store_up": (partial(an_absence, long=2.0), "did not get what it waited for"),
+    "follow_until_the_first_failure": (an_absence, "does not follow the log"),
+}
+
+
+def test_each_mistake_has_its_check() -> None:
+    assert set(TEETH) == set(NODE_FAULTS)
+
+
+@pytest.mark.parametrize("fault", TEETH)
+def test_the_checks_find(fault: str, tmp_path: Path) -> None:
+    check, complaint = TEETH[fault]
+    with pytest.raises(AssertionError, match=complaint):
+        check(tmp_path, fault)
