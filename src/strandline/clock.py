@@ -132,12 +132,21 @@ class HybridClock:
             return Timestamp(max(self._latest, self._wall() << LOGICAL_BITS, MIN_TIMESTAMP))
 
     def update(self, heard: Timestamp) -> Timestamp:
-        """Move past ``heard``; returns the clock's new time, above ``heard``."""
+        """Move past ``heard``; returns the clock's new time, above ``heard``.
+
+        Raises `InvalidInput` for a time that no clock can move past, such as a damaged store gives.
+        """
+        if heard >= MAX_TIMESTAMP:
+            raise InvalidInput(f"{heard} is no time that a clock could move past")
         with self._moved:
             self._latest = max(self._latest, heard) + 1
             self._latest = max(self._latest, self._wall() << LOGICAL_BITS)
             self._moved.notify_all()
             return Timestamp(self._latest)
+
+    def ahead_of_wall(self, at: Timestamp) -> int:
+        """How many milliseconds ``at`` is ahead of the wall clock here; negative if behind."""
+        return milliseconds(at) - self._wall()
 
     def wait_until(self, at: Timestamp, *, timeout: float) -> None:
         """Return when the clock has reached ``at``, by the wall or by ``update``.

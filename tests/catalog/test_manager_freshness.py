@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ from strandline.catalog.commands import CreateSchema
 from strandline.catalog.follower import system_elapsed
 from strandline.clock import HybridClock, Timestamp, add_milliseconds, milliseconds, round_up
 from strandline.durable import MetastorageLog, durable_state
-from strandline.errors import NotFresh
-from strandline.metastorage import SqliteMetastorage
+from strandline.errors import NotFresh, Unavailable
+from strandline.metastorage import Head, SqliteMetastorage
 from strandline.sql import open_sqlite
 from tests.conftest import ManualWall
 
@@ -290,6 +291,21 @@ def test_a_clock_far_ahead_of_the_store_is_an_error_and_not_an_old_catalog(
         node.manager.present()
 
 
+def test_a_clock_behind_the_log_by_more_than_the_skew_is_told_once_and_counted(
+    new_node: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    ahead, behind = new_node(), new_node()
+    ahead.passes(1_000_000)
+    for name, late, count in (("a", SKEW, 0), ("b", SKEW + 1, 1), ("c", SKEW + 9, 2)):
+        carried_out(ahead, name)
+        at = add_milliseconds(ahead.manager.latest_catalog().time, -DELAY)
+        behind.wall.now = milliseconds(at) - late
+        behind.manager.sync()
+        assert behind.manager.statistics().times_ahead == count
+    told = [one.getMessage() for one in caplog.records if "set the clocks" in one.getMessage()]
+    assert len(told) == 1
+
+
 def test_many_readers_that_wait_share_one_look(new_node: Nodes) -> None:
     reader = new_node()
     reader.manager.present()
@@ -302,6 +318,47 @@ def test_many_readers_that_wait_share_one_look(new_node: Nodes) -> None:
     for thread in threads:
         thread.join()
     assert reader.store.statistics().checks == before + 1
+
+
+def test_readers_that_wait_while_the_store_is_away_share_one_failure(
+    new_node: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = new_node()
+    reader.manager.present()
+    reader.passes(3 * DELAY)
+    asked: list[None] = []
+
+    def away() -> Head:
+        asked.append(None)
+        raise Unavailable("the store is away")
+
+    class TogetherLock:
+        """Nobody enters before all have come; then one after the other."""
+
+        def __init__(self) -> None:
+            self.come, self.one = threading.Barrier(8), threading.RLock()
+
+        def __enter__(self) -> None:
+            self.come.wait(60)
+            self.one.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.one.release()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader.store, "check", away)
+        patch.setattr(reader.manager, "_applying", TogetherLock())
+        with ThreadPoolExecutor(8) as threads:
+            futures = [threads.submit(reader.manager.present) for _ in range(8)]
+            errors = [future.exception(60) for future in futures]
+        assert [type(error) for error in errors] == [Unavailable] * 8
+        assert len(set(errors)) == 8, "one error with the traceback of several threads"
+        assert len(asked) == 1
+        patch.setattr(reader.manager, "_applying", threading.RLock())
+        with pytest.raises(Unavailable):  # who comes later looks for himself
+            reader.manager.present()
+        assert len(asked) == 2
+    assert reader.manager.present() is reader.manager.latest_catalog()
 
 
 def test_elapsed_time_is_in_milliseconds_and_never_goes_back() -> None:

@@ -1,4 +1,4 @@
-"""Which tables lie in a zone, asked of a catalog that has many others."""
+"""Which tables lie in a zone, asked of a catalog that has many others; and where they lie."""
 
 from __future__ import annotations
 
@@ -38,3 +38,10 @@ def test_dropping_a_zone_decodes_only_tables_that_may_lie_in_it(
     assert decoded.count("TableDescriptor") < TABLES / 10
     again.execute([DropTable(schema="s", table="zoned"), DropZone(name="z")], author="ann")
     assert again.present().zone_named("z") is None
+
+
+def test_an_empty_storage_location_of_a_zone_is_none(manager: CatalogManager) -> None:
+    done = manager.execute(CreateZone(name="z", storage_location=""), author="ann")
+    zone = done.catalog.zone_named("z")
+    assert zone is not None
+    assert zone.storage_location is None

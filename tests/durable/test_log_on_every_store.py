@@ -16,7 +16,13 @@ from strandline.clock import Timestamp
 from strandline.durable import MetastorageLog
 from strandline.durable.chunks import CHUNK
 from strandline.durable.contents import restore
-from strandline.durable.metastorage_log import FENCE, UPDATE, VERSION, update_key
+from strandline.durable.metastorage_log import (
+    FENCE,
+    SNAPSHOT_VERSION,
+    UPDATE,
+    VERSION,
+    update_key,
+)
 from strandline.durable.state import new_update, snapshot_of
 from strandline.durable.update import Change, Entry, Snapshot, Update
 from strandline.errors import CorruptData, Fenced, OutOfSync, VersionNotFound
@@ -285,6 +291,17 @@ def test_a_log_that_was_cut_short_behind_its_version_is_an_error(
     store.invoke([], [Put(VERSION, b"%020d" % 9)])
     with pytest.raises(CorruptData, match="version 4 is missing"):
         any_log.updates(1, any_log.frontier().upper)
+
+
+@pytest.mark.parametrize("key", [VERSION, SNAPSHOT_VERSION])
+@pytest.mark.parametrize("spoiled", [b"", b"%019d\x80" % 0, b"%019d" % 3, b"+%019d" % 3, b"3"])
+def test_what_is_no_version_where_the_log_keeps_one_is_an_error(
+    any_log: MetastorageLog, store: Metastorage, key: str, spoiled: bytes
+) -> None:
+    begin(any_log, 3)
+    store.invoke([], [Put(key, spoiled)])
+    with pytest.raises(CorruptData, match=f"{key} of the log is .* restore the store"):
+        any_log.frontier()
 
 
 def test_an_update_at_another_version_is_an_error(

@@ -13,11 +13,11 @@ from strandline.durable import (
     Transaction,
     durable_state,
 )
-from strandline.durable.metastorage_log import update_key
+from strandline.durable.metastorage_log import FENCE, VERSION, update_key
 from strandline.durable.state import TrimmedAway, new_update
 from strandline.durable.update import Change, Entry, Update
 from strandline.errors import CorruptData, Fenced, InvalidInput, NotFound, OutOfSync
-from strandline.metastorage import Put
+from strandline.metastorage import Delete, Put
 from strandline.model.bookkeeping import ConfigEntry
 from strandline.model.descriptors import SchemaDescriptor, ZoneDescriptor
 from tests.conftest import Member
@@ -324,3 +324,27 @@ def test_a_catalog_made_between_the_look_and_the_creation_is_left_alone(
         late.openable().create(member="late", initialize=overtaken, raise_fence=lambda *_: None)
     assert late.join().environment() != "the late one's"
     assert late.join().epoch == 1
+
+
+def test_a_fence_without_versions_is_told_as_damage(new_member: Callable[[], Member]) -> None:
+    first, late = new_member(), new_member()
+    first.open()
+    late.store.invoke([], [Delete(VERSION)])
+    with pytest.raises(CorruptData, match="not the first versions"):
+        late.join()
+
+
+def test_a_log_that_lost_its_fence_is_not_taken_for_a_new_one(
+    new_member: Callable[[], Member],
+) -> None:
+    first, late = new_member(), new_member()
+    first.open()
+    late.store.invoke([], [Delete(FENCE)])
+    before = late.store.revision()
+    with pytest.raises(CorruptData, match="up to 2 and no fence token"):
+        late.openable().create(
+            member="late", initialize=lambda _: None, raise_fence=lambda *_: None
+        )
+    with pytest.raises(CorruptData, match="no fence token"):
+        late.open()
+    assert late.store.revision() == before

@@ -55,6 +55,7 @@ from strandline.errors import (
     NotFresh,
     Stopping,
     StrandlineError,
+    Unavailable,
 )
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,8 @@ ROUND_SECONDS = 0.1
 """How long the applier waits for news before it looks whether it is to stop."""
 ROOM_SECONDS = 0.02
 """How long after a commit of this node the applier leaves the log alone."""
+AHEAD_MS = 1000
+"""How far ahead a time may be without a word where the catalog promises nothing about clocks."""
 
 
 def patience(timeout: float) -> float:
@@ -118,6 +121,10 @@ class CatalogFollower:
         self._applier: threading.Thread | None = None
         self._horizon = _Horizon(Timestamp(0), 0)
         self._applier_failures = 0
+        self._looks = 0  # begun by readers of the present
+        self._failed_look: tuple[int, StrandlineError | None] = (0, None)  # the last, its number
+        self._times_ahead = 0
+        self._clock_is_behind = False
         self._own_commit = float("-inf")  # when this node last applied what it had appended
         base = state.base
         self._history = History(self._activated(base))
@@ -125,7 +132,26 @@ class CatalogFollower:
             self._history.append(self._activated(applied))
         state.backlog = []
         self._seen = Frontier(base.update.version, self._history.latest.version + 1)
-        clock.update(self._given(self._history.latest))
+        self._hear(self._given(self._history.latest))
+
+    def _hear(self, at: Timestamp) -> None:
+        """Move the clock past a time of the log, and say so where this machine's clock is wrong.
+
+        Readers are never behind by more than they may be only while clocks agree within the skew.
+        """
+        self._clock.update(at)
+        ahead = self._clock.ahead_of_wall(at)
+        behind = ahead > (self.skew if self.delay else AHEAD_MS)
+        if behind:
+            self._times_ahead += 1
+            if not self._clock_is_behind:
+                logger.warning(
+                    "the log has a time that is %d ms ahead of this machine's clock, and the "
+                    "catalog allows %d; set the clocks of all nodes (with NTP, say)",
+                    ahead,
+                    self.skew if self.delay else AHEAD_MS,
+                )
+        self._clock_is_behind = behind
 
     def _activated(self, applied: AppliedUpdate) -> Catalog:
         version, at = applied.update.version, applied.update.time
@@ -160,11 +186,14 @@ class CatalogFollower:
                 if self._state.log.wait(self._seen, timeout=ROUND_SECONDS):
                     self.sync()
                 pause = 0.1
-            except Exception:
+            except Exception as error:
                 if self._stop.is_set():
                     return
                 self._applier_failures += 1
-                logger.exception("the catalog applier failed; it tries again in %.1f s", pause)
+                if isinstance(error, Unavailable):
+                    logger.warning("%s; the catalog asks again in %.1f s", error, pause)
+                else:
+                    logger.exception("the catalog applier failed; it tries again in %.1f s", pause)
                 self._stop.wait(pause)
                 pause = min(pause * 2, 5.0)
 
@@ -270,7 +299,7 @@ class CatalogFollower:
             replaced = before.contents.get(change.kind, change.key)
             if replaced is not None:  # few look at the past, and it should cost its bytes alone
                 replaced.forget()
-        self._clock.update(applied.update.time)
+        self._hear(applied.update.time)
         self._listeners.tell(AppliedVersion(applied.update, before, catalog))
 
     # -- read ----------------------------------------------------------------------------------
@@ -295,11 +324,12 @@ class CatalogFollower:
             self.sync()
             return self._history.latest
         for _ in range(LOOKS):
+            looks = self._looks
             with self._applying:
                 found = self.known_present()  # somebody may have looked while this one waited
                 if found is not None:
                     return found
-                known = self._look()
+                known = self._look_for_all(since=looks)
                 now = self._clock.current()
                 if now <= known:
                     return self._history.at_time(now)
@@ -309,13 +339,29 @@ class CatalogFollower:
             "catalog allows, or it is too slow; set the clock, or ask another node"
         )
 
+    def _look_for_all(self, *, since: int) -> Timestamp:
+        """`_look` for all who wait for it; ``since`` is how many had begun when this one came.
+
+        The failure of a look is that of everybody who came before it began. If each tried for
+        himself, the last would hear that the store is away after as many time-outs as there are.
+        """
+        failed, error = self._failed_look
+        if error is not None and failed > since:
+            raise type(error)(error.message) from error
+        self._looks += 1
+        try:
+            return self._look()
+        except StrandlineError as found:
+            self._failed_look = self._looks, found
+            raise
+
     def _look(self) -> Timestamp:
         """Look at the log and apply it; returns the time up to which all catalogs are known."""
         began = self._elapsed()
         checked = self._state.check()
         self.sync()
         known = add_milliseconds(checked.time, self.delay)
-        self._clock.update(checked.time)
+        self._hear(checked.time)
         self._horizon = _Horizon(
             add_milliseconds(known, -self.skew) if self.skew else known,
             began + self.delay - self.skew,

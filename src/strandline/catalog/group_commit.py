@@ -149,6 +149,12 @@ class GroupCommit:
             return True
 
     def _late(self, request: Request) -> StrandlineError:
+        if request.version is not None:
+            return UnknownOutcome(
+                f"the change is in the log as version {request.version}, and this node was not "
+                "done with it within the time allowed: its folders and events may still be made. "
+                "Do not repeat it; read the catalog"
+            )
         if request.stage is Stage.SENT:
             return UnknownOutcome(
                 "the change was sent to the log, which has not answered within the time allowed; "
@@ -277,6 +283,8 @@ class GroupCommit:
             for request in requests:
                 self._commit([request])
             return
+        for request, update in zip(requests, appended, strict=True):
+            request.version = update.version
         faults.reached("ddl-appended")
         self.counts.appends += 1
         self.counts.largest_group = max(self.counts.largest_group, len(writers))

@@ -71,6 +71,7 @@ class CatalogStatistics:
 
     ``executed`` calls of `CatalogManager.execute` were carried out in ``appends``, the largest of
     them ``largest_group`` versions. Of ``lost_appends`` those ``rebased`` needed no second look.
+    ``times_ahead`` were given by a clock further ahead of this machine's than the skew allows.
     """
 
     latest_version: int
@@ -82,6 +83,7 @@ class CatalogStatistics:
     rebased: int
     listener_failures: int
     applier_failures: int
+    times_ahead: int
 
 
 class CatalogManager(CatalogFollower):
@@ -214,6 +216,7 @@ class CatalogManager(CatalogFollower):
             counts.rebased,
             self._listeners.failures,
             self._applier_failures,
+            self._times_ahead,
         )
 
 

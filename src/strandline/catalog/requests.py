@@ -39,6 +39,7 @@ class Request:
         "gone",
         "identity",
         "stage",
+        "version",
     )
 
     def __init__(
@@ -50,6 +51,7 @@ class Request:
         self.end = end  # an instant of time.monotonic()
         self.stage = Stage.WAITING
         self.gone = False  # its caller was told that the outcome is unknown
+        self.version: int | None = None  # that its commands have in the log, once they are there
         self.gate = threading.Lock()
         self.gate.acquire()
         self.applied: tuple[bool, ...] = ()

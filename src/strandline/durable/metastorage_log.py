@@ -61,25 +61,37 @@ FENCE = "catalog.fence"
 APPEND = "catalog.append."
 PREFIX = "catalog."
 SCANNED_AT_ONCE = 1000
+_VERSION_DIGITS = 20
 
 
 def update_key(version: int) -> str:
     """The key of the update that made ``version``."""
-    return f"{UPDATE}{version:020d}"
+    return f"{UPDATE}{version:0{_VERSION_DIGITS}d}"
 
 
 def append_key(kind: str, version: int, number: int = 0) -> str:
     """The key of the ``number``-th object of an append-only kind in ``version``."""
-    return f"{APPEND}{kind}.{version:020d}.{number:06d}"
+    return f"{APPEND}{kind}.{version:0{_VERSION_DIGITS}d}.{number:06d}"
 
 
 def _digits(version: int) -> bytes:
-    return b"%020d" % version
+    return b"%0*d" % (_VERSION_DIGITS, version)
+
+
+def _version_in(found: KeyValue | None) -> int:
+    """The version that stands at a key; 0 where there is none. Raises `CorruptData`."""
+    if found is None:
+        return 0
+    if len(found.value) != _VERSION_DIGITS or not found.value.isdigit():
+        raise CorruptData(
+            f"{found.key} of the log is {found.value[:40]!r}, which is no version of "
+            f"{_VERSION_DIGITS} digits; restore the store from a backup"
+        )
+    return int(found.value)
 
 
 def _frontier(since: KeyValue | None, version: KeyValue | None) -> Frontier:
-    last = int(version.value) if version else 0
-    return Frontier(int(since.value) if since else 0, last + 1)
+    return Frontier(_version_in(since), _version_in(version) + 1)
 
 
 GetOn = Callable[[Connection, str], KeyValue | None]
@@ -191,7 +203,7 @@ class MetastorageLog(UpdateLog):
             ) from error
         if time is not None:
             return tuple(update.at(time) for update in updates)
-        if head is None or int(head.value) < updates[0].version:
+        if _version_in(head) < updates[0].version:
             if isinstance(error, Unavailable):
                 raise error  # it is not there, and the caller's deadline decides what to do next
             raise UnknownOutcome(

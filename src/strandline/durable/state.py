@@ -389,6 +389,11 @@ class OpenableState:
         current = self._log.token()
         if first and current is not None:
             raise OutOfSync("there is a catalog in this store already; join it")
+        if current is None and reader.version:
+            raise CorruptData(
+                f"the log has versions up to {reader.version} and no fence token, which every "
+                "version is written with; restore the store from a backup"
+            )
         if current is not None and current.deploy_generation > deploy_generation:
             raise Fenced(
                 f"deploy generation {deploy_generation} asked for, "
@@ -426,6 +431,11 @@ class OpenableState:
             raise NotFound(_NOTHING_HERE)
         state = DurableCatalogState(self._log, token=token, member=member)
         state.catch_up()
+        if state.version == 0:
+            raise CorruptData(
+                "the log has a fence token and not the first versions, which were written with it; "
+                "restore the store from a backup"
+            )
         if state.environment() is None:
             raise NotFound(_NOTHING_HERE)
         return state

@@ -27,8 +27,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strandline.errors import IllegalChange
-from strandline.model.identifiers import normalize
+from strandline.errors import IllegalChange, InvalidInput
+from strandline.model.identifiers import check_name, normalize
 from strandline.model.type_text import simple_string
 from strandline.model.types import (
     BIGINT,
@@ -54,6 +54,24 @@ from strandline.model.types import (
 
 _INT_DIGITS = 10
 _BIGINT_DIGITS = 20
+
+
+def check_field_names(data_type: DataType, *, column: str) -> None:
+    """Refuse struct fields inside ``column`` whose names are bad or stand twice in one struct.
+
+    Raises `InvalidName`, `InvalidInput`.
+    """
+    for inner in walk(data_type):
+        if not isinstance(inner, StructType):
+            continue
+        seen: set[str] = set()
+        for entry in inner.fields:
+            check_name(entry.name, f"field of column {column}")
+            if normalize(entry.name) in seen:
+                raise InvalidInput(
+                    f"the field {entry.name!r} stands twice in a struct of column {column!r}"
+                )
+            seen.add(normalize(entry.name))
 
 
 def assign_ids(data_type: DataType, next_id: int) -> tuple[DataType, int]:

@@ -29,7 +29,7 @@ from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, Object
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
 from strandline.model.identifiers import check_name, normalize
 from strandline.model.indexes import IndexDescriptor
-from strandline.model.type_changes import carry_ids, check_change
+from strandline.model.type_changes import carry_ids, check_change, check_field_names
 from strandline.model.type_text import simple_string
 from strandline.model.types import DataType
 
@@ -251,6 +251,7 @@ class AlterColumn:
         next_id = table.next_column_id
         data_type = old.type
         if self.type is not None:
+            check_field_names(self.type, column=old.name)
             data_type, next_id = carry_ids(old.type, self.type, next_id)
         new = replace(
             old,

@@ -18,7 +18,7 @@ from strandline.model.descriptors import (
 )
 from strandline.model.identifiers import MAX_NAME_LENGTH, check_name, normalize
 from strandline.model.indexes import Collation, IndexDescriptor
-from strandline.model.type_changes import assign_ids, carry_ids
+from strandline.model.type_changes import assign_ids, carry_ids, check_field_names
 from strandline.model.type_text import simple_string
 from strandline.model.types import (
     CALENDAR_INTERVAL,
@@ -116,12 +116,13 @@ def _check_metadata(column: ColumnDefinition) -> None:
 def checked_columns(
     columns: Sequence[ColumnDefinition], *, transactional: bool
 ) -> tuple[ColumnDefinition, ...]:
-    """``columns`` that `check_columns` let pass, with their defaults as these are kept.
+    """New columns that `check_columns` let pass, with their defaults as these are kept.
 
-    Raises `InvalidInput`, `UnsupportedOperation`.
+    Raises `InvalidInput`, `InvalidName`, `UnsupportedOperation`.
     """
-    if transactional:
-        for column in columns:
+    for column in columns:
+        check_field_names(column.type, column=column.name)
+        if transactional:
             check_storable(column)
     return tuple(
         column if column.default is None else with_checked_default(column) for column in columns
@@ -223,10 +224,13 @@ def redefine_columns(
     for one in definitions:
         known = by_name.get(normalize(one.name))
         if known is None:
+            check_field_names(one.type, column=one.name)
             one = with_checked_default(one, any_expression=not table.transactional)
             (column,), next_id = new_columns([one], next_id)
         else:
             data_type, next_id = carry_ids(known.type, one.type, next_id)
+            if data_type != known.type:
+                check_field_names(data_type, column=one.name)
             before = known.default, known.type, known.nullable
             if (one.default, data_type, one.nullable) != before:
                 one = with_checked_default(one, any_expression=not table.transactional)

@@ -49,7 +49,7 @@ class CreateZone:
 
     Auto-adjust times are in seconds: 0 is at once, `NEVER` never. ``node_filter`` is a condition on
     the attributes of nodes (`strandline.catalog.node_filter`), empty for all of them.
-    ``storage_location`` None is the store's own warehouse.
+    ``storage_location`` None or empty is the store's own warehouse.
     """
 
     name: str
@@ -82,7 +82,7 @@ class CreateZone:
             replicas=_replicas(self.replicas),
             node_filter=self.node_filter,
             storage_profiles=self.storage_profiles,
-            storage_location=self.storage_location,
+            storage_location=self.storage_location or None,
             auto_adjust_scale_up=_time(self.auto_adjust_scale_up),
             auto_adjust_scale_down=_time(self.auto_adjust_scale_down),
             consistency_mode=self.consistency_mode,
