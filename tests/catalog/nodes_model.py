@@ -364,7 +364,8 @@ def undone(before: State, now: State) -> State:
     """What undoing the version that led from ``before`` to ``now`` makes of ``now``.
 
     All is as before, but ids are given once, and an index that was not kept up to date for a while
-    begins anew, unless its table was away as well, so that nobody wrote to it.
+    begins anew, unless its table was away as well, so that nobody wrote to it. An index that the
+    version made available for a table that stays may be in use: it stops, where its table is.
     """
     state = put(before, "setting", "next_id", now["setting"]["next_id"])
     for key, row in before["index"].items():
@@ -378,6 +379,12 @@ def undone(before: State, now: State) -> State:
         elif later["status"] != status:
             raise IllegalChange("a step that only goes on")
         state = change(state, "index", key, status=status)
+    for key, row in now["index"].items():
+        table = before["table"].get(row["table"])
+        if key not in before["index"] and table is not None and row["status"] == "AVAILABLE":
+            left = tuple(name if name in table["columns"] else "?" for name in row["columns"])
+            stops = {**row, "schema": table["schema"], "columns": left, "status": "STOPPING"}
+            state = put(state, "index", key, stops)
     return state
 
 

@@ -5,30 +5,69 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from strandline.catalog import Applied, Catalog, CatalogManager
-from strandline.catalog.differences import is_bookkeeping
+from strandline.catalog import Applied, Catalog, CatalogManager, Command
 from strandline.catalog.undo_reading import read_undo, read_undrop
 from strandline.durable.collections import COLLECTIONS
 from strandline.model.descriptors import SchemaVersion, TableDescriptor
+from tests.catalog.scenario import Made, Scenario
+from tests.catalog.test_scenarios import ALL, commands_of
+
+MADE = {f"{module}: {one.name}": one for module, one in ALL if isinstance(one.expect, Made)}
+"""The scenarios that make a version, by module and name."""
+
+
+def before_and_after(manager: CatalogManager, scenario: Scenario) -> tuple[Catalog, Catalog]:
+    """Let a scenario happen; the catalogs before and after the version that it is about."""
+    for step in scenario.setup:
+        manager.execute(commands_of(step, manager.present()), author="ann")
+    before = manager.present()
+    manager.execute(commands_of(scenario.run, before), author="ann")
+    return before, manager.present()
+
+
+def run(manager: CatalogManager, *commands: Command, author: str = "ann") -> int:
+    """Execute a batch; its version."""
+    return manager.execute(list(commands), author=author).version
 
 
 def undo(manager: CatalogManager, version: int, *, author: str = "ann") -> Applied:
     """Undo ``version`` as the metastore does, folders aside."""
-    return manager.execute(read_undo(manager, version), author=author)
+    return _checked(manager, manager.execute(read_undo(manager, version), author=author))
 
 
 def undrop(manager: CatalogManager, name: str, *, kind: str = "table") -> Applied:
-    return manager.execute(read_undrop(manager, kind, name), author="ann")
+    return _checked(manager, manager.execute(read_undrop(manager, kind, name), author="ann"))
+
+
+def _checked(manager: CatalogManager, done: Applied) -> Applied:
+    """``done``, if each entry is about what its verb says: folders are moved by the verbs."""
+    (update,) = manager.updates(done.version, done.version + 1) if any(done.applied) else (None,)
+    for entry in update.entries if update else ():
+        action, _, kind = entry.verb.partition("_")
+        if action in ("rename", "restore", "drop") and kind in COLLECTIONS:
+            assert kind in {change.kind for change in entry.changes}, f"a {entry.verb} of no {kind}"
+    return done
+
+
+BOOKS = frozenset(
+    {"id_allocator", "fence", "setting", "timestamp", "system_object_fingerprint", "config"}
+)
+"""The kinds that the program keeps for itself, but for one `ConfigEntry`: the default zone."""
+
+
+def objects(catalog: Catalog) -> dict[tuple[str, bytes], Any]:
+    """Every object that people made: by kind and key."""
+    return {
+        (kind, declared.key(stored)): stored.value
+        for kind, declared in COLLECTIONS.items()
+        for stored in catalog.contents.objects(kind)
+        if kind not in BOOKS or stored.name == "default_zone"
+    }
 
 
 def visible(catalog: Catalog) -> dict[tuple[str, bytes], Any]:
     """Every object that people made, without what only counts: by kind and key."""
-    found = {}
-    for kind, declared in COLLECTIONS.items():
-        for stored in catalog.contents.objects(kind):
-            if not is_bookkeeping(kind, stored.name):
-                found[kind, declared.key(stored)] = uncounted(stored.value)
-    return found
+    return {key: uncounted(value) for key, value in objects(catalog).items()}
 
 
 def uncounted(value: Any) -> Any:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +16,7 @@ from strandline.catalog import Catalog, CatalogManager, Command
 from strandline.catalog.commands import (
     AddColumns,
     AlterColumn,
+    AlterDefaultPrivileges,
     AlterTable,
     AlterZone,
     ColumnDefinition,
@@ -20,8 +25,10 @@ from strandline.catalog.commands import (
     CreateRole,
     CreateZone,
     DropColumns,
+    DropSchema,
     DropTable,
     GrantPrivileges,
+    GrantRole,
     RenameColumn,
     RenameSchema,
     RenameTable,
@@ -54,12 +61,18 @@ from strandline.model.types import BIGINT, INT, STRING
 from strandline.wire.registry import encode
 from strandline.wire.stored import Stored
 from tests.catalog.scenario import SCHEMA, column, create_table
+from tests.catalog.taking_back import MADE, before_and_after, objects
+
+
+def prepared(manager: CatalogManager) -> CatalogManager:
+    """``manager`` with a table ``s.t``: what every test begins with."""
+    manager.execute([SCHEMA, create_table("s.t", "a int", "b string")], author="ann")
+    return manager
 
 
 @pytest.fixture
 def manager(manager: CatalogManager) -> CatalogManager:
-    manager.execute([SCHEMA, create_table("s.t", "a int", "b string")], author="ann")
-    return manager
+    return prepared(manager)
 
 
 def after(manager: CatalogManager, *commands: Command) -> tuple[Difference, ...]:
@@ -111,6 +124,11 @@ def test_a_table_that_was_dropped_and_made_again_is_two(manager: CatalogManager)
     assert {one.change for one in found} == {DifferenceKind.DROPPED, DifferenceKind.CREATED}
 
 
+def test_what_went_with_its_schema_is_called_as_before(manager: CatalogManager) -> None:
+    gone = after(manager, DropSchema(name="s", cascade=True))
+    assert [(one.kind, one.name) for one in gone] == [("schema", "s"), ("table", "s.t")]
+
+
 def test_a_renamed_schema_is_one_difference(manager: CatalogManager) -> None:
     (one,) = after(manager, RenameSchema(name="s", new_name="r"))
     assert (one.kind, one.old_name, one.name) == ("schema", "s", "r")
@@ -141,7 +159,7 @@ def test_another_order_of_columns_is_told(manager: CatalogManager) -> None:
     )
     manager.execute(create_table("s.p", "b int", "a int", transactional=False), author="ann")
     found = after(manager, AlterTable(schema="s", table="p", definition=definition))
-    assert fields(found)["columns.order"] == ("b, a", "a, b")
+    assert fields(found) == {"columns.order": ("b, a", "a, b")}
 
 
 def test_properties_are_matched_by_their_keys(manager: CatalogManager) -> None:
@@ -174,17 +192,48 @@ def test_grants_are_told_by_who_has_them(manager: CatalogManager) -> None:
         "privileges[bob by ann]": (None, "SELECT"),
         "privileges[public by ann]": (None, "SELECT, INSERT"),
     }
+    before = manager.present()
+    manager.execute(replace(grant, privileges=Privilege.INSERT), author="bob")
+    assert fields(differences(before, manager.present())) == {
+        "privileges[bob by bob]": (None, "INSERT")
+    }
+
+
+def test_memberships_and_grants_without_a_name_are_told_by_roles(manager: CatalogManager) -> None:
+    manager.execute([CreateRole(name=name) for name in ("ann", "bob", "eve")], author="ann")
+    system = GrantPrivileges(
+        kind=ObjectKind.SYSTEM, privileges=Privilege.CREATE_ROLE, grantee="bob"
+    )
+    default = AlterDefaultPrivileges(
+        kind=ObjectKind.TABLE, schema="s", privileges=Privilege.SELECT, grantee="eve", role="ann"
+    )
+    found = after(manager, GrantRole(role="eve", member="bob"), system, default)
+    assert [(one.kind, one.name) for one in found] == [
+        ("role", "bob"),
+        ("default_privilege", "of eve on tables in schema s made by ann"),
+        ("system_privilege", "of bob by ann"),
+    ]
+    assert fields(found[:1]) == {"member_of[eve]": (None, "granted by ann")}
 
 
 def test_references_are_told_by_name(manager: CatalogManager) -> None:
     manager.execute(CreateZone(name="fast"), author="ann")
     found = after(manager, SetDefaultZone(name="fast"))
     assert [(one.kind, one.name) for one in found] == [("config", "default_zone")]
+    assert [(str(one.old)[:11], str(one.new)[:8]) for one in found[0].fields] == [
+        ("default (id", "fast (id")
+    ]
     other = RenameTable(schema="s", table="t", new_name="t", new_schema="default")
     (moved,) = after(manager, other)
     assert (moved.old_name, moved.name) == ("s.t", "default.t")
     assert [one.field for one in moved.fields] == ["schema"]
     assert str(moved.fields[0].new).startswith("default (id ")
+    before = manager.present()
+    table = RenameTable(schema="default", table="t", new_name="t", new_schema="s")
+    after(manager, table, RenameSchema(name="s", new_name="r"))
+    (field,) = differences(manager.present(), before)[-1].fields
+    assert str(field.old).startswith("r (id ")
+    assert str(field.new).startswith("default (id ")
 
 
 def test_other_values_are_told_as_a_whole(manager: CatalogManager) -> None:
@@ -220,6 +269,38 @@ def test_what_the_program_keeps_for_itself_is_left_out_unless_asked_for(
         "table",
         "id_allocator",
     ]
+
+
+# -- every command that there is -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_every_object_that_a_version_changed_is_told_and_no_other(
+    new_manager: Callable[[], CatalogManager], name: str
+) -> None:
+    before, after = before_and_after(new_manager(), MADE[name])
+    for old, new in ((before, after), (after, before)):
+        told = Counter((one.kind, one.id, one.change) for one in differences(old, new))
+        assert told == Counter(changes(objects(old), objects(new)))
+
+
+def changes(
+    old: dict[tuple[str, bytes], Any], new: dict[tuple[str, bytes], Any]
+) -> Iterator[tuple[str, int, DifferenceKind]]:
+    """The kind and id of every object that differs, and what happened to it."""
+    for kind, key in {*old, *new}:
+        before, after = old.get((kind, key)), new.get((kind, key))
+        what = DifferenceKind.ALTERED
+        if before is None or after is None:
+            what = DifferenceKind.DROPPED if after is None else DifferenceKind.CREATED
+        elif called(before) != called(after):
+            what = DifferenceKind.RENAMED
+        if before != after:
+            yield kind, int.from_bytes(key, "big") if COLLECTIONS[kind].has_id else 0, what
+
+
+def called(value: Any) -> list[object]:  # Any: a descriptor of any kind
+    return [getattr(value, field, None) for field in ("name", "schema_id", "database_id")]
 
 
 # -- any contents ----------------------------------------------------------------------------------
@@ -293,6 +374,16 @@ def test_there_is_no_difference_exactly_where_contents_are_equal(
         assert {(f.field, f.new, f.old) for f in mirrored.fields} == {
             (f.field, f.old, f.new) for f in difference.fields
         }
+
+
+def test_older_schema_versions_are_told_where_nothing_else_differs() -> None:
+    a, b = ColumnDescriptor(1, "a", INT), ColumnDescriptor(2, "b", STRING)
+    with_b, without = SchemaVersion(1, (a, b)), SchemaVersion(1, (a,))
+    latest = SchemaVersion(2, (a,))
+    old, new = (catalog_of([table(1, (first, latest))]) for first in (with_b, without))
+    assert fields(differences(old, new)) == {
+        "schema_versions": ("1: a int, b string; 2: a int", "1: a int; 2: a int")
+    }
 
 
 def test_another_format_of_the_same_object_is_no_difference() -> None:

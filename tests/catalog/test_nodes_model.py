@@ -168,7 +168,6 @@ class Nodes(RuleBasedStateMachine):
         self.catalogs = [self.nodes[0].manager.catalog(version) for version in range(3)]
         next_id = max(ids(self.catalogs[-1])) + 1
         self.states = [put(shape(one), "setting", "next_id", next_id) for one in self.catalogs]
-        self.steps = 0
         self.updates: list[Update] = list(self.nodes[0].manager.updates(1, 3))
         self.ids = ids(self.catalogs[-1])
         self.since = 0
@@ -228,7 +227,6 @@ class Nodes(RuleBasedStateMachine):
         assert done.applied == tuple(applied)
         if any(applied):
             self.states.append(state)
-            self.steps = len(commands)
             self.learn(node, done.catalog, again)
         assert done.version == self.head
         self.agree(done.catalog)
@@ -262,9 +260,7 @@ class Nodes(RuleBasedStateMachine):
         """Take back the last version."""
         if self.head <= 2 or self.head == self.since:
             return
-        before, now = self.states[-2:]
-        if self.steps > 1 and any(now["index"].get(i) != was for i, was in before["index"].items()):
-            return  # the steps of an index in one batch are taken back one by one
+        before = self.states[-2]
         undo = read_undo(self.nodes[who].manager, self.head)
         self.execute(
             who, [undo], model=lambda state, _: undone(before, state), again=ids(self.catalogs[-2])

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from strandline.catalog import Applied, CatalogManager, Command, initial_catalog
+from strandline.catalog import CatalogManager
 from strandline.catalog.commands import (
     AddColumns,
     AlterColumn,
@@ -31,8 +27,6 @@ from strandline.catalog.commands import (
     GrantPrivileges,
     GrantRole,
     MakeIndexAvailable,
-    RenameColumn,
-    RenameIndex,
     RenameSchema,
     RenameTable,
     RevokeRole,
@@ -41,11 +35,8 @@ from strandline.catalog.commands import (
     SetTableProperties,
     StartBuildingIndex,
 )
-from strandline.catalog.differences import differences
 from strandline.catalog.undo import HistoryMoved
 from strandline.catalog.undo_reading import read_undo, read_undrop
-from strandline.clock import HybridClock
-from strandline.durable import MetastorageLog, durable_state
 from strandline.errors import (
     AlreadyExists,
     Conflict,
@@ -55,22 +46,11 @@ from strandline.errors import (
     StrandlineError,
     VersionNotFound,
 )
-from strandline.metastorage import SqliteMetastorage
 from strandline.model.indexes import IndexStatus
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import BIGINT
-from strandline.sql import open_sqlite
-from tests.catalog.scenario import (
-    SCHEMA,
-    Made,
-    Scenario,
-    column,
-    create_table,
-    create_view,
-    table_of,
-)
-from tests.catalog.taking_back import undo, undrop, visible
-from tests.catalog.test_scenarios import ALL, commands_of
+from tests.catalog.scenario import SCHEMA, column, create_table, create_view, table_of
+from tests.catalog.taking_back import run, undo, undrop, visible
 
 MEMORY = Path("/dev/shm")
 
@@ -82,15 +62,15 @@ def tmp_path() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture
-def manager(manager: CatalogManager) -> CatalogManager:
+def prepared(manager: CatalogManager) -> CatalogManager:
+    """``manager`` with a schema ``s``: what every test begins with."""
     run(manager, SCHEMA)
     return manager
 
 
-def run(manager: CatalogManager, *commands: Command, author: str = "ann") -> int:
-    """Execute a batch; its version."""
-    return manager.execute(list(commands), author=author).version
+@pytest.fixture
+def manager(manager: CatalogManager) -> CatalogManager:
+    return prepared(manager)
 
 
 def refused(manager: CatalogManager, version: int, error: type[StrandlineError]) -> str:
@@ -102,57 +82,6 @@ def refused(manager: CatalogManager, version: int, error: type[StrandlineError])
     assert manager.present() is before
     assert caught.value.message.startswith(f"version {version} cannot be undone: ")
     return caught.value.message
-
-
-# -- every command that there is -------------------------------------------------------------------
-
-NOT_AS_IT_WAS = {
-    "a dropped index that was available stops; it has lost its name, and is still there",
-    "a dropped index that was BUILDING is gone",
-}
-"""An index that was not kept up to date for a while begins anew."""
-
-REASONS = re.compile(
-    r"cannot become NOT NULL|cannot change the type|a step that only goes on"
-    r"|was dropped before, and then removed|the catalog its own views"
-)
-"""Why the version of a scenario may not be undone, though nobody changed anything since."""
-
-
-MADE = [(module, one) for module, one in ALL if isinstance(one.expect, Made)]
-
-
-@pytest.mark.parametrize(
-    "scenario", [one for _, one in MADE], ids=[f"{module}: {one.name}" for module, one in MADE]
-)
-def test_undo_gives_the_version_before_and_redo_the_one_after(
-    new_manager: Any, scenario: Scenario
-) -> None:
-    manager: CatalogManager = new_manager()
-    for step in scenario.setup:
-        run(manager, *commands_of(step, manager.present()))
-    before = manager.present()
-    version = run(manager, *commands_of(scenario.run, before))
-    after = manager.present()
-    undone = undo_unless_final(manager, version)
-    if undone is None or scenario.name in NOT_AS_IT_WAS:
-        return
-    assert undone.version == version + 1
-    assert visible(undone.catalog) == visible(before)
-    redone = undo(manager, undone.version)
-    assert visible(redone.catalog) == visible(after)
-
-
-def undo_unless_final(manager: CatalogManager, version: int) -> Applied | None:
-    """What undoing did; None if it was refused for one of `REASONS`, and changed nothing."""
-    before = manager.present()
-    try:
-        return undo(manager, version)
-    except IllegalChange as error:
-        if REASONS.search(error.message) is None:
-            raise
-    assert manager.present() is before
-    return None
 
 
 # -- tables ----------------------------------------------------------------------------------------
@@ -231,8 +160,8 @@ def test_a_batch_is_undone_as_a_whole_in_one_version(manager: CatalogManager) ->
     assert visible(done.catalog) == visible(before)
     actions = manager.history(done.version)[0].actions
     assert [verb for verb, _ in actions] == [
-        "restore_table",
         "drop_view",
+        "restore_table",
         "rename_table",
         "rename_table",
         "rename_table",
@@ -282,6 +211,13 @@ def test_what_was_dropped_since_is_named(manager: CatalogManager) -> None:
     dropped = run(manager, DropTable(schema="s", table="t"))
     message = refused(manager, version, Conflict)
     assert f"table s.t was dropped in version {dropped} by ann (drop table)" in message
+
+
+def test_what_was_dropped_with_its_schema_is_named_as_it_was(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t"))
+    version = run(manager, SetTableProperties(schema="s", table="t", set=(("a", "1"),)))
+    run(manager, DropSchema(name="s", cascade=True))
+    assert "table s.t was dropped in version" in refused(manager, version, Conflict)
 
 
 def test_a_drop_is_undone_once(manager: CatalogManager) -> None:
@@ -425,9 +361,13 @@ def test_a_trimmed_version_says_so(manager: CatalogManager) -> None:
     dropped = run(manager, DropTable(schema="s", table="t"))
     last = run(manager, create_table("s.u"))
     manager.compact(last)
-    for one in (version, dropped, last):
+    for one in (version, dropped):
         message = refused(manager, one, VersionNotFound)
         assert f"it was trimmed; the earliest version is {last}" in message
+    message = refused(manager, last, VersionNotFound)
+    assert f"trimmed up to it, so what was before it is gone; what was done from {last + 1} o" in (
+        message
+    )
     message = refused(manager, last + 1, VersionNotFound)
     assert f"does not exist; the latest is {last}" in message
     with pytest.raises(VersionNotFound, match=f"version {dropped}, in which ann dropped it, was"):
@@ -508,97 +448,3 @@ def test_undrop_refuses_what_was_never_dropped(manager: CatalogManager) -> None:
         undrop(manager, "s.nothing")
     with pytest.raises(InvalidInput, match="table, view, function can"):
         read_undrop(manager, "zone", "s.t")
-
-
-# -- any sequence ----------------------------------------------------------------------------------
-
-NAMES = st.sampled_from(["a", "b", "c"])
-COLUMNS = st.sampled_from(["x", "y", "z"])
-COMMANDS: st.SearchStrategy[Command] = st.one_of(
-    st.builds(
-        lambda n: create_table(f"s.{n}", "k int not null", "x int", primary_key=("k",)), NAMES
-    ),
-    st.builds(lambda n: create_view(f"s.{n}"), NAMES),
-    st.builds(lambda n: DropTable(schema="s", table=n), NAMES),
-    st.builds(lambda n, m: RenameTable(schema="s", table=n, new_name=m), NAMES, NAMES),
-    st.builds(
-        lambda n, c: AddColumns(schema="s", table=n, columns=(column(f"{c} int"),)), NAMES, COLUMNS
-    ),
-    st.builds(lambda n, c: DropColumns(schema="s", table=n, names=(c,)), NAMES, COLUMNS),
-    st.builds(
-        lambda n, c, d: RenameColumn(schema="s", table=n, column=c, new_name=d),
-        NAMES,
-        COLUMNS,
-        COLUMNS,
-    ),
-    st.builds(
-        lambda n, k: SetTableProperties(schema="s", table=n, set=((k, "1"),)), NAMES, COLUMNS
-    ),
-    st.builds(
-        lambda n, c: CreateIndex(schema="s", index=f"i{c}", table=n, columns=(c,)), NAMES, COLUMNS
-    ),
-    st.builds(lambda c: DropIndex(schema="s", index=f"i{c}"), COLUMNS),
-    st.builds(
-        lambda c, d: RenameIndex(schema="s", index=f"i{c}", new_name=f"i{d}"), COLUMNS, COLUMNS
-    ),
-    st.just(DropSchema(name="s", cascade=True)),
-    st.just(SCHEMA),
-    st.just(RenameSchema(name="s", new_name="r")),
-    st.just(RenameSchema(name="r", new_name="s")),
-)
-
-
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-@given(st.lists(st.lists(COMMANDS, min_size=1, max_size=3), min_size=3, max_size=14), st.data())
-def test_the_last_version_can_be_undone_whatever_it_was(
-    batches: list[list[Command]], data: st.DataObject
-) -> None:
-    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
-        database = open_sqlite(Path(folder) / "s.db")
-        clock = HybridClock()
-        log = MetastorageLog(SqliteMetastorage(database, clock))
-        state = durable_state(log).open(
-            member="m",
-            initialize=initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/w"),
-            raise_fence=lambda *_: None,
-        )
-        manager = CatalogManager(state, clock)
-        manager.sync()
-        run(manager, SCHEMA)
-        try:
-            for batch in batches:
-                _check_undo_of(manager, batch, keep_undone=data.draw(st.booleans()))
-        finally:
-            manager.stop()
-            database.close()
-
-
-def _check_undo_of(manager: CatalogManager, batch: list[Command], *, keep_undone: bool) -> None:
-    before = manager.present()
-    try:
-        done = manager.execute(batch, author="ann")
-    except StrandlineError:
-        assert manager.present() is before
-        return
-    if not any(done.applied):
-        return
-    undone = undo(manager, done.version).catalog
-    assert visible(undone) == visible(before)
-    for one in differences(before, undone):
-        assert {field.field for field in one.fields} <= {"schema_version", "next_column_id"}
-    for table in before.tables():
-        now = undone.table_by_id(table.id)
-        assert now is not None
-        assert now.next_column_id >= table.next_column_id
-        assert now.schema_versions[: len(table.schema_versions)] == table.schema_versions
-    for table in done.catalog.tables():
-        now = undone.table_by_id(table.id)
-        assert now is None or now.next_column_id >= table.next_column_id
-    if not keep_undone:
-        redone = undo(manager, undone.version).catalog
-        assert visible(redone) == visible(done.catalog)

@@ -19,7 +19,7 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.cli import main
-from strandline.clock import format_timestamp
+from strandline.clock import Timestamp, format_timestamp
 from strandline.model.types import INT
 from strandline.node import Node
 
@@ -75,6 +75,15 @@ def test_a_renamed_table_is_told_by_both_names(store: Path) -> None:
     assert line.split() == ["renamed", "table", "shop.c", "(was", "shop.a)"]
 
 
+def test_a_time_of_the_history_is_taken_when_the_clock_was_turned_back(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(store) as node:
+        latest = format_timestamp(node.catalogs.catalog(5).time)
+    monkeypatch.setattr("strandline.cli.stores.HybridClock.current", lambda _: Timestamp(1))
+    assert diff(store, latest) == ["no difference"]
+
+
 def test_times_are_taken_too(store: Path) -> None:
     with Node.open(store) as node:
         at = {v: format_timestamp(node.catalogs.catalog(v).time) for v in (3, 4)}
@@ -91,8 +100,13 @@ def test_what_does_not_differ_says_so(store: Path) -> None:
     [
         (["2"], 66, "version 2 is no longer kept; the earliest is version 3"),
         (["99"], 66, "version 99 does not exist"),
-        (["soon"], 64, "'soon' is not a time"),
-        (["2000-01-01"], 66, "is no longer kept"),
+        (["2", "99"], 66, "version 2 is no longer kept"),
+        (["4", "99"], 66, "version 99 does not exist; the latest is 5"),
+        (["9" * 30], 66, "does not exist"),
+        (["soon"], 64, "'soon' is neither a version nor a time; write a time like 20"),
+        (["v4"], 64, "'v4' is neither a version nor a time"),
+        (["2000-01-01"], 66, "2000-01-01 is before the earliest version that is kept: 3, active"),
+        (["4", "2999-01-01"], 66, "2999-01-01 is in the future, it is 2"),
     ],
 )
 def test_a_point_that_is_not_there_is_one_sentence_and_a_status(

@@ -12,12 +12,14 @@ from click.testing import CliRunner
 from strandline.catalog.commands import (
     AddColumns,
     ColumnDefinition,
+    CommentOn,
     CreateSchema,
     CreateTable,
     TableDefinition,
 )
 from strandline.cli import main
 from strandline.cli.log import describe
+from strandline.model.privileges import ObjectKind
 from strandline.model.types import INT
 from strandline.node import Node
 
@@ -59,11 +61,31 @@ def test_json_has_one_object_a_line(store: Path) -> None:
     assert found[1]["actions"] == [{"verb": "add_columns", "table": "sales.t", "added": ["b int"]}]
 
 
+def test_names_are_told_as_they_are_and_never_taken_for_markup(store: Path) -> None:
+    with Node.open(store) as node:
+        definition = TableDefinition(name="a[b]c[/d]", columns=(ColumnDefinition("x", INT),))
+        session = node.session(user="[red]eve")
+        session.execute(CreateTable(schema="sales", definition=definition))
+        told = "two\nlines \x1b[2J"
+        session.execute(CommentOn(kind=ObjectKind.SCHEMA, name="sales", text=told))
+    done = CliRunner().invoke(main, ["log", str(store), "--last", "2"])
+    assert done.exit_code == 0
+    _, table, comment = done.output.splitlines()
+    assert "[red]eve  create table sales.a[b]c[/d] (columns: x int)" in table
+    assert r"text: two\nlines \x1b[2J" in comment
+
+
 def test_a_folder_without_a_store_is_left_alone(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["log", str(tmp_path)])
     assert done.exit_code == 66
     assert "there is no store" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_no_folder_of_a_store(store: Path) -> None:
+    done = CliRunner().invoke(main, ["log", str(store / "strandline.db")])
+    assert done.exit_code == 66
+    assert "is a file; name the folder of a store" in done.stderr
 
 
 def test_help_and_version_do_not_wait_for_spark() -> None:

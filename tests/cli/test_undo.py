@@ -12,20 +12,26 @@ from click.testing import CliRunner, Result
 from strandline.catalog import Command
 from strandline.catalog.commands import (
     ColumnDefinition,
+    CreateIndex,
     CreateSchema,
     CreateTable,
     CreateView,
     DropTable,
     DropView,
+    RenameIndex,
+    RenameTable,
     SetTableProperties,
     TableDefinition,
     ViewDefinition,
 )
 from strandline.cli import main
+from strandline.cli.stores import reading
+from strandline.errors import NotFound
 from strandline.model.types import INT
 from strandline.node import Node
 
 COLUMNS = (ColumnDefinition("k", INT),)
+INDEX = CreateIndex(schema="shop", index="i", table="orders", columns=("k",))
 
 
 @pytest.fixture
@@ -45,6 +51,12 @@ def store(tmp_path: Path) -> Path:
 def files(node: Node) -> Path:
     location = node.session(user="bob").table("shop.orders").location
     return Path(location.removeprefix("file://"))
+
+
+def rename(old: str, new: str) -> RenameTable:
+    """``shop.a`` to ``r.b``."""
+    (schema, table), (new_schema, new_name) = old.split("."), new.split(".")
+    return RenameTable(schema=schema, table=table, new_name=new_name, new_schema=new_schema)
 
 
 def strandline(*arguments: object) -> Result:
@@ -90,7 +102,8 @@ def test_a_refusal_is_one_sentence_and_a_status(store: Path) -> None:
         (("undo", store, 4), 75, "table shop.orders was altered again in version 7 by bob"),
         (("undo", store, 2), 64, "the one that made the catalog"),
         (("undo", store, 99), 66, "does not exist; the latest is 7"),
-        (("undrop", "table", store, "shop.orders"), 73, "that name is taken"),
+        (("undrop", "table", store, "shop.orders"), 73, "name is taken by table shop.orders; ren"),
+        (("undrop", "view", store, "SHOP.Orders"), 73, "name is taken by table shop.orders; ren"),
         (("undrop", "table", store, "shop.never"), 66, "no version from 1 on dropped a table"),
         (("undrop", "table", store, "a.b.c"), 64, "expected a name like schema.table"),
     ]
@@ -126,3 +139,90 @@ def test_a_folder_without_a_store_is_left_alone(command: tuple[str, ...], tmp_pa
     assert result.exit_code == 66
     assert "there is no store" in result.output
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "strandline.db").touch()
+    result = strandline(*command, tmp_path, "1")
+    assert result.exit_code == 66
+    assert "there is no catalog" in result.output
+    with pytest.raises(NotFound, match="no catalog in this store yet"), reading(tmp_path):
+        pass
+
+
+def test_what_cannot_be_a_version_or_an_author_is_said_before_anything_is_done(store: Path) -> None:
+    for arguments, says in (
+        (("undo", store, "soon"), "'soon' is not a valid version"),
+        (("undo", store, 0), "0 is not in the range x>=1"),
+        (("undo", store, 5, "--user", " "), "it is empty"),
+        (("undrop", "schema", store, "shop"), "is not one of 'table', 'view', 'function'"),
+    ):
+        result = strandline(*arguments)
+        assert result.exit_code == 2
+        assert says in result.output
+    assert len(strandline("log", store).output.splitlines()) == 5
+
+
+def test_a_name_is_found_in_any_case_and_comes_back_as_it_was(store: Path) -> None:
+    result = strandline("undrop", "table", store, "SHOP.Orders")
+    assert result.output.splitlines() == ["version 6", "  restore table shop.orders (undoes: 5)"]
+
+
+def test_a_trimmed_version_is_in_the_log_and_cannot_be_undone(store: Path) -> None:
+    with Node.open(store) as node:
+        node.session(user="ann").compact(5)
+    told = [
+        json.loads(line)
+        for line in strandline("log", store, "--output", "json").output.splitlines()
+    ]
+    assert [(one["version"], one["trimmed"]) for one in told] == [
+        (2, True),
+        (3, True),
+        (4, True),
+        (5, False),
+    ]
+    assert told[2]["actions"][0]["verb"] == "create_table"
+    cases = [
+        (("undo", store, 4), "it was trimmed; the earliest version is 5, and what was done from 6"),
+        (("undo", store, 5), "history was trimmed up to it, so what was before it is gone"),
+        (("undrop", "table", store, "shop.orders"), "version 5, in which ann dropped it, was trim"),
+    ]
+    for arguments, says in cases:
+        result = strandline(*arguments)
+        assert result.exit_code == 66
+        assert says in result.output
+
+
+def test_folders_follow_when_names_went_there_and_back(store: Path) -> None:
+    """Also where only the name of an index is left to be put back: the next DDL is carried out."""
+    strandline("undo", store, 5)
+    with Node.open(store) as node:
+        session = node.session(user="ann")
+        session.execute([CreateSchema(name="r"), INDEX])
+        renamed = RenameIndex(schema="r", index="i", new_name="j")
+        there, back = rename("shop.orders", "r.orders"), rename("r.orders", "shop.orders")
+        version = session.execute([there, renamed, back]).version
+    result = strandline("undo", store, version)
+    assert result.output.splitlines()[1:] == [
+        f"  rename index shop.j (to: shop.i, undoes: {version})"
+    ]
+    with Node.open(store) as node:
+        node.session(user="ann").execute(CreateSchema(name="next"))
+        assert (files(node) / "f").read_text() == "rows"
+
+
+def test_a_table_that_was_replaced_has_its_folder_again(store: Path) -> None:
+    strandline("undo", store, 5)
+    with Node.open(store) as node:
+        session = node.session(user="ann")
+        definition = TableDefinition(name="new", columns=COLUMNS)
+        batch: list[Command] = [
+            CreateTable(schema="shop", definition=definition),
+            rename("shop.orders", "shop.old"),
+            rename("shop.new", "shop.orders"),
+            DropTable(schema="shop", table="old"),
+        ]
+        version = session.execute(batch).version
+        place = files(node)
+    result = strandline("undo", store, version)
+    assert result.exit_code == 0, result.output
+    with Node.open(store) as node:
+        assert files(node) == place
+        assert (files(node) / "f").read_text() == "rows"

@@ -3,9 +3,9 @@
 Objects are matched by their key (the id, or the name in kinds that are keyed by it), so a renamed
 table is one that was renamed, and a table that was dropped and made again is two. The comparison
 follows the fields of the descriptors, which are frozen dataclasses, and knows a few shapes of
-values: what has an id is matched by it (columns), pairs by their first half (properties), grants by
-who has them. Anything else is compared as a whole. So a new kind of object, or a new field, needs
-no code here.
+values: what has an id is matched by it (columns), pairs by their first half (properties,
+memberships), grants by who has them. Anything else is compared as a whole. So a new kind of object,
+or a new field, needs no code here.
 
 What must stay true: two versions without a difference hold equal objects, and the other way round.
 A value that differs in a way that no shape shows is therefore named as a whole.
@@ -25,6 +25,7 @@ from typing import Any
 from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG, Catalog
 from strandline.catalog.object_names import MENTIONS, REFERENCES, name_of, object_name
 from strandline.durable.collections import collection
+from strandline.model.bookkeeping import ConfigEntry
 from strandline.model.descriptors import ColumnDescriptor, SchemaVersion
 from strandline.model.privileges import Grant, Privilege, privilege_names
 from strandline.model.type_text import simple_string
@@ -147,6 +148,8 @@ def _fields(names: _Names, old: Any, new: Any, path: str = "") -> Iterator[Field
             continue
         inner = f"{path}.{field.name}".lstrip(".")
         kind = REFERENCES.get(field.name) or MENTIONS.get(field.name)
+        if isinstance(old, ConfigEntry) and old.name == DEFAULT_ZONE_CONFIG:
+            kind, before, after = "zone", int(before), int(after)
         if kind is not None and isinstance(before, int) and isinstance(after, int):
             yield FieldDifference(
                 inner.removesuffix("_id"),
@@ -239,8 +242,13 @@ def _grant_key(names: _Names, one: Grant) -> tuple[Any, tuple[str, Any]]:
     return (one.grantee, one.grantor), (names.role(one.grantee) + by, one)
 
 
-def _pair(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
+def _membership_key(names: _Names, one: tuple[int, int]) -> tuple[Any, tuple[str, Any]]:
+    role, grantor = one
+    return role, (names.role(role), f"granted by {names.role(grantor)}" if grantor else "granted")
+
+
+def _pair_of(first: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, tuple) and len(value) == 2 and type(value[0]) is first
 
 
 _KEYS: tuple[tuple[Callable[[Any], bool], Callable[[_Names, Any], tuple[Any, Any]]], ...] = (
@@ -249,7 +257,8 @@ _KEYS: tuple[tuple[Callable[[Any], bool], Callable[[_Names, Any], tuple[Any, Any
         lambda item: hasattr(item, "id") and hasattr(item, "name"),
         lambda _, item: (item.id, (item.name, item)),
     ),
-    (_pair, lambda _, item: (item[0], (item[0], item[1]))),
+    (_pair_of(str), lambda _, item: (item[0], (item[0], item[1]))),
+    (_pair_of(int), _membership_key),
 )
 
 

@@ -6,14 +6,19 @@ there are needs nothing here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
 from strandline.durable.collections import collection_of
 from strandline.model.bookkeeping import Comment
-from strandline.model.privileges import PUBLIC, PUBLIC_NAME
+from strandline.model.privileges import (
+    PUBLIC,
+    PUBLIC_NAME,
+    DefaultPrivilege,
+    SystemPrivilege,
+)
 
 REFERENCES = {
     "database_id": "database",
@@ -49,9 +54,9 @@ def references(value: Any) -> Iterator[tuple[str, int]]:  # Any: a descriptor of
 
 def object_name(catalog: Catalog, value: Any) -> str:  # Any: a descriptor of any kind
     """What people call an object of ``catalog``: ``shop.orders``, ``etl.r1``, ``analysts``."""
-    if isinstance(value, Comment):
-        kind = value.object_kind.name.lower()
-        return f"{kind.replace('_', ' ')} {name_of(catalog, kind, value.object_id)}"
+    for of, called in _CALLED.items():
+        if isinstance(value, of):
+            return called(catalog, value)
     name = str(value.name)
     for field in _PARENTS:
         parent_id = getattr(value, field, None)
@@ -60,6 +65,32 @@ def object_name(catalog: Catalog, value: Any) -> str:  # Any: a descriptor of an
             in_default = field == "database_id" and parent == DEFAULT_DATABASE
             return name if in_default else f"{parent}.{name}"
     return name
+
+
+def _comment(catalog: Catalog, value: Comment) -> str:
+    kind = value.object_kind.name.lower()
+    return f"{spoken(kind)} {name_of(catalog, kind, value.object_id)}"
+
+
+def _system_privilege(catalog: Catalog, value: SystemPrivilege) -> str:
+    by = f" by {name_of(catalog, 'role', value.grantor)}" if value.grantor else ""
+    return f"of {name_of(catalog, 'role', value.grantee)}{by}"
+
+
+def _default_privilege(catalog: Catalog, value: DefaultPrivilege) -> str:
+    """``of analysts on tables in schema shop made by etl``."""
+    said = f"of {name_of(catalog, 'role', value.grantee)} on {spoken(value.object_kind.name)}s"
+    for kind, object_id in (("database", value.database), ("schema", value.schema)):
+        said += f" in {kind} {name_of(catalog, kind, object_id)}" if object_id else ""
+    return said + (f" made by {name_of(catalog, 'role', value.role)}" if value.role else "")
+
+
+_CALLED: dict[type, Callable[[Catalog, Any], str]] = {
+    Comment: _comment,
+    SystemPrivilege: _system_privilege,
+    DefaultPrivilege: _default_privilege,
+}
+"""Kinds that people do not name, and so what they are called by."""
 
 
 def name_of(catalog: Catalog, kind: str, object_id: int) -> str:
@@ -77,4 +108,4 @@ def described(catalog: Catalog, value: Any) -> str:  # Any: a descriptor of any 
 
 def spoken(kind: str) -> str:
     """A kind as words: ``cluster_replica`` → ``cluster replica``."""
-    return kind.replace("_", " ")
+    return kind.replace("_", " ").lower()

@@ -7,9 +7,10 @@ possible; where it is not, the refusal says what stands in the way.
 
 The model. An update says of each object what its bytes were before and after. To undo it is to go
 through its entries backwards and put back what was before: one new version, all or nothing, that is
-in the history like any other and can be undone itself (that is the redo). What an entry made is
-dropped by the ordinary drop command, with its rules. What it dropped comes back *under its id*,
-and so with everything that is kept under that id elsewhere: rows, files, partitions, grants.
+in the history like any other and can be undone itself (that is the redo). What it made is dropped
+by the ordinary drop command, with its rules. What it dropped comes back *under its id*, and so with
+everything that is kept under that id elsewhere: rows, files, partitions, grants. All of it is
+judged by what the update did as a whole (`strandline.catalog.undo_net`), never by its steps.
 
 What must stay true:
 
@@ -21,6 +22,8 @@ What must stay true:
 * What the object refers to is there (its schema, its zone, the roles of a privilege), its name is
   free, and what it must agree with (columns of indexes, types, sizes of clusters) still agrees.
 * An index that was not kept up to date for a while begins its life anew: REGISTERED.
+* What is part of something goes where that goes: an index that was created since to the schema of
+  its table.
 
 `Undo` is a command: a pure function of the catalog, of the update and of what came after it, which
 are read from the log before (`strandline.catalog.undo_reading`). Versions that came in between that
@@ -37,19 +40,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.differences import is_bookkeeping
 from strandline.catalog.object_names import described, object_name, references, spoken
 from strandline.catalog.planning import Planning
+from strandline.catalog.undo_net import (
+    Net,
+    Target,
+    called_as,
+    exchanged,
+    net_effect,
+    renames,
+    target_of,
+    value_of,
+)
 from strandline.catalog.undo_rules import (
     BY_COMMAND,
+    GO_FIRST,
     PARTS_OF,
     as_it_comes_back,
     check_agreement,
+    check_undoable,
+    following,
     same_content,
 )
+from strandline.catalog.undo_words import NOT_KEPT, inverse, listed, named_then
 from strandline.durable.collections import COLLECTIONS, collection, collection_of, id_key
 from strandline.durable.contents import Namespace
 from strandline.durable.transaction import Transaction
@@ -57,37 +73,17 @@ from strandline.durable.update import Argument, Change, Entry, Update
 from strandline.errors import (
     AlreadyExists,
     Conflict,
-    IllegalChange,
     ObjectNotFound,
     StrandlineError,
 )
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor
-from strandline.wire.registry import decode
 
 RESTORED_TABLES = "restored_table"
 """The allocator that counts how often a table came back."""
 
-INITIALIZE = "initialize"
-"""The verb of the version that filled the catalog."""
-
 
 class HistoryMoved(Conflict):
     """A table came back while the history was being read; read it again."""
-
-
-class Target(NamedTuple):
-    """One object: its kind and its key."""
-
-    kind: str
-    key: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Net:
-    """What an update did to one object: its record before and after; None where it was not."""
-
-    old: bytes | None
-    new: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +123,7 @@ class Undo:
             raise type(error)(f"{self.purpose} cannot be undone: {error.message}") from error
 
     def _plan(self, planning: Planning) -> None:
-        self._check_undoable()
+        check_undoable(self.update)
         if any(move.now is None for move in self.moves()):
             counted = planning.base.get("id_allocator", RESTORED_TABLES)
             if (counted.next_id if counted else 1) != self.restored:
@@ -136,8 +132,11 @@ class Undo:
             self._check_unchanged(planning.catalog, target, net)
         before = planning.catalog
         first = len(planning.transaction.entries)
-        for number in reversed(range(len(self.update.entries))):
-            _Step(self, planning, number).take()
+        steps = [_Step(self, planning, n) for n in reversed(range(len(self.update.entries)))]
+        for step in steps:
+            step.let_go()
+        for step in steps:
+            step.take()
         self._check_result(planning, before)
         entries = planning.transaction.entries
         entries[first:] = [
@@ -154,57 +153,58 @@ class Undo:
     @cached_property
     def net(self) -> dict[Target, Net]:
         """What the update did to each object that is to be as before."""
-        found: dict[Target, Net] = {}
-        for change in self.update.changes():
-            target = Target(change.kind, change.key)
-            name = "" if collection(change.kind).has_id else change.key.decode()
-            if is_bookkeeping(change.kind, name) or (self.only and target not in self.only):
-                continue
-            old = found[target].old if target in found else change.old
-            found[target] = Net(old, change.new)
-        return {target: net for target, net in found.items() if net.old != net.new}
+        return net_effect(self.update.changes(), self.only)
+
+    @cached_property
+    def exchanged(self) -> frozenset[Target]:
+        """The objects that get their names back one after the other, as they came by them."""
+        there = {
+            target: net
+            for target, net in self.net.items()
+            if net.old is not None or target.kind not in GO_FIRST
+        }
+        return exchanged(self.update.changes(), there)
 
     def moves(self) -> Iterator[TableMove]:
         """The tables that come back or get another name, in the order of the steps."""
+        settled: set[Target] = set()
         for number in reversed(range(len(self.update.entries))):
             for change in self.update.entries[number].changes:
-                net = self.net.get(Target(change.kind, change.key))
-                if change.kind != "table" or change.old is None or not net or not net.old:
+                target = target_of(change)
+                net = self.net.get(target)
+                if change.kind != "table" or not net or not net.old or not change.old:
                     continue
-                then: TableDescriptor = _value(change.kind, change.old)
-                now: TableDescriptor | None = _value(change.kind, change.new)
-                named = now and (now.schema_id, now.name)
-                if named != (then.schema_id, then.name):
+                if not renames(change):
+                    continue
+                then: TableDescriptor = value_of(change.kind, change.old)
+                now: TableDescriptor | None = value_of(change.kind, change.new)
+                if target not in self.exchanged:
+                    if target in settled:
+                        continue
+                    settled.add(target)
+                    then = called_as(then, net.was)
+                if now is None or (now.schema_id, now.name) != (then.schema_id, then.name):
                     yield TableMove(number, then, now)
 
     def schema(self, catalog: Catalog, schema_id: int) -> SchemaDescriptor | None:
         """The schema with that id, in ``catalog`` or as it comes back with this undo."""
         net = self.net.get(Target("schema", id_key(schema_id)))
-        back: SchemaDescriptor | None = _value("schema", net.old) if net else None
+        back: SchemaDescriptor | None = net.was if net else None
         return back or catalog.schema_by_id(schema_id)
 
     # -- what stands in the way ----------------------------------------------------------------
-
-    def _check_undoable(self) -> None:
-        update = self.update
-        if update.silent:
-            raise IllegalChange("it only kept the catalog's own books, nobody did anything in it")
-        if any(entry.verb == INITIALIZE for entry in update.entries):
-            raise IllegalChange("it is the one that made the catalog")
-        if any(change.kind == "system_view" for change in update.changes()):
-            raise IllegalChange("it gave the catalog its own views, which the program keeps")
 
     def _check_unchanged(self, catalog: Catalog, target: Target, net: Net) -> None:
         """Refuse an object that is not as the update left it."""
         stored = catalog.contents.get(*target)
         now = None if stored is None else stored.value
-        left = _value(target.kind, net.new)
+        left = net.left
         since = self._since(target)
         if left is None and now is None and not since:
             return
         if left is not None and now is not None and same_content(left, now):
             return
-        named = described(catalog, now or left or _value(target.kind, net.old))
+        named = named_then(catalog, now or left or net.was, (self.update, *self.later))
         if not since:
             raise Conflict(f"{named} was changed since; look at the history, and undo that first")
         if now is None:
@@ -214,14 +214,14 @@ class Undo:
         if now is None or left is None:
             since = since[-1:]  # the others were undone by it, or do not matter any more
         raise Conflict(
-            f"{named} {what} in {_listed(since, target)}; undo that first, or change it by hand"
+            f"{named} {what} in {listed(since, target)}; undo that first, or change it by hand"
         )
 
     def _since(self, target: Target) -> list[Update]:
         return [
             update
             for update in self.later
-            if any((one.kind, one.key) == target for one in update.changes())
+            if any(target_of(one) == target for one in update.changes())
         ]
 
     def _check_result(self, planning: Planning, before: Catalog) -> None:
@@ -243,8 +243,8 @@ class Undo:
         for update in reversed(self.later):
             for change in update.changes():
                 if (change.kind, change.key) == (kind, key) and change.new is None:
-                    gone = described(catalog, _value(kind, change.old))
-                    when = _listed([update], Target(kind, key))
+                    gone = named_then(catalog, value_of(kind, change.old), self.later)
+                    when = listed([update], Target(kind, key))
                     return ObjectNotFound(
                         f"{gone}, which {spoken(collection_of(value).kind)} {value.name} belongs "
                         f"to, was dropped in {when}; undo that first"
@@ -266,32 +266,46 @@ class _Step:
     def entry(self) -> Entry:
         return self.undo.update.entries[self.number]
 
+    def let_go(self) -> None:
+        """Drop what the entry made, of the kinds that nothing which is put back can need."""
+        for change in reversed(self.entry.changes):
+            if change.kind in GO_FIRST and self._made(change):
+                BY_COMMAND[change.kind].run(self.planning, self._now(change), None)
+
     def take(self) -> None:
+        """Take the entry back."""
         rest: list[Change] = []
         for change in reversed(self.entry.changes):
-            net = self.undo.net.get(Target(change.kind, change.key))
-            if net is None or (net.old is None and change.old is not None):
-                continue  # bookkeeping, or a change of what goes altogether
-            if change.old is None and self._goes_with_another(change):
+            net, by_command = self.undo.net.get(target_of(change)), BY_COMMAND.get(change.kind)
+            if net is None or (net.old is None and self._goes_anyway(change)):
                 continue
-            by_command = BY_COMMAND.get(change.kind)
-            if by_command is not None and (change.old is None or by_command.restores):
+            if by_command is None or (change.old is not None and not by_command.restores):
+                rest.append(change)
+            elif change.old == net.old:
                 self._write(rest)
                 rest = []
-                stored = self.planning.catalog.contents.get(change.kind, change.key)
-                now = None if stored is None else stored.value
-                by_command.run(self.planning, now, _value(change.kind, change.old))
-            else:
-                rest.append(change)
+                by_command.run(self.planning, self._now(change), net.was)
         self._write(rest)
 
-    def _goes_with_another(self, change: Change) -> bool:
-        """Whether what the entry made is gone already, or goes with what it is part of."""
+    def _now(self, change: Change) -> Any:  # Any: a descriptor of the change's kind
         stored = self.planning.catalog.contents.get(change.kind, change.key)
-        if stored is None:
+        return None if stored is None else stored.value
+
+    def _made(self, change: Change) -> bool:
+        """Whether the change made what is there now, and not as a part of what is made too."""
+        net, now = self.undo.net.get(target_of(change)), self._now(change)
+        if net is None or net.old is not None or change.old is not None or now is None:
+            return False
+        whole = self._whole(change.kind, now)
+        return whole is None or whole.old is not None
+
+    def _goes_anyway(self, change: Change) -> bool:
+        """Whether what the version made needs no step here: it is gone, or goes in another."""
+        if change.kind in GO_FIRST or self._now(change) is None:
             return True
-        whole = self._whole(change.kind, stored.value)
-        return whole is not None and whole.old is None
+        if change.old is None:
+            return not self._made(change)
+        return not collection(change.kind).has_id
 
     def _whole(self, kind: str, value: Any) -> Net | None:  # Any: a descriptor of that kind
         """What the update did to what ``value`` is part of."""
@@ -301,29 +315,47 @@ class _Step:
         return self.undo.net.get(Target(part_of[0], id_key(getattr(value, part_of[1]))))
 
     def _write(self, changes: list[Change]) -> None:
-        if not changes:
+        """Put back what the changes replaced, in one entry; none where it is so already."""
+        back = [(change, self._back(change)) for change in changes]
+        back = [(change, value) for change, value in back if value != self._now(change)]
+        if not back:
             return
-        verb, arguments = self._named(changes)
+        verb, arguments = self._named(back)
         with self.planning.entry(verb, **arguments) as transaction:
-            for change in changes:
-                if change.old is None:
+            for change, value in back:
+                if value is None:
                     transaction.delete(change.kind, _key_of(change))
                 else:
-                    self._put_back(transaction, change)
+                    self._put_back(transaction, value, new=self._now(change) is None)
 
-    def _put_back(self, transaction: Transaction, change: Change) -> None:
-        then = _value(change.kind, change.old)
-        stored = transaction.contents.get(change.kind, change.key)
-        now = None if stored is None else stored.value
+    def _back(self, change: Change) -> Any:  # Any: a descriptor of the change's kind
+        """What is put in the place of what is there now; None for nothing."""
+        if change.old is None:
+            return None
+        target, now = target_of(change), self._now(change)
+        net, then = self.undo.net[target], value_of(change.kind, change.old)
         whole = self._whole(change.kind, then)
         together = whole is not None and whole.new is None
-        value = as_it_comes_back(then, now, together=together)
+        value = as_it_comes_back(then, now, net, together=together)
+        if target in self.undo.exchanged or not collection(change.kind).has_id:
+            return value
+        goes = net.old is None or (now is not None and not renames(change))
+        return called_as(value, now if goes else net.was)
+
+    def _put_back(self, transaction: Transaction, value: Any, *, new: bool) -> None:
         self._check_name(value)
-        if now is None and change.kind == "table":
+        if new and isinstance(value, TableDescriptor):
             transaction.allocate_id(RESTORED_TABLES)
         transaction.put(value)
+        for part in following(self.planning.catalog, value):
+            net = self.undo.net.get(Target(collection_of(part).kind, id_key(part.id)))
+            if net is None or net.old is None:
+                self._check_name(part, taken="{} goes with its table, and its name is held by {}")
+                transaction.put(part)
 
-    def _check_name(self, value: Any) -> None:  # Any: a descriptor of any kind
+    def _check_name(
+        self, value: Any, *, taken: str = "the name of {} was taken by {} meanwhile"
+    ) -> None:  # Any: a descriptor of any kind
         kind = collection_of(value)
         if kind.scope is None:
             return
@@ -333,71 +365,36 @@ class _Step:
             return
         held = catalog.contents.get(*holder) if holder else None
         by = f"{spoken(holder.kind)} {held.name} (id {held.id})" if holder and held else "another"
-        raise AlreadyExists(
-            f"the name of {described(catalog, value)} was taken by {by} meanwhile; rename or drop "
-            "that first"
-        )
+        said = taken.format(described(catalog, value), by)
+        raise AlreadyExists(f"{said}; rename or drop that first")
 
-    def _named(self, changes: list[Change]) -> tuple[str, dict[str, Argument]]:
+    def _named(self, back: list[tuple[Change, Any]]) -> tuple[str, dict[str, Argument]]:
         """The verb of the step, and what it says of the object that the entry is about."""
         entry, catalog = self.entry, self.planning.catalog
-        verb, noun = _inverse(entry.verb), entry.verb.partition("_")[2]
-        about = next((one for one in changes if one.kind == noun), changes[-1])
-        then = _value(about.kind, about.old or about.new)
-        stored = catalog.contents.get(about.kind, about.key)
+        verb, noun = inverse(entry.verb), entry.verb.partition("_")[2]
+        about, value = next((one for one in back if one[0].kind == noun), back[-1])
+        now = self._now(about)
         subject = next((k for k in (about.kind, "replica") if k in entry.arguments), about.kind)
-        kept = {k: v for k, v in entry.arguments.items() if k not in _NOT_KEPT}
+        kept = {k: v for k, v in entry.arguments.items() if k not in NOT_KEPT}
+        if about.kind != noun and noun in COLLECTIONS:  # what it was about is as before already
+            renamed = now is not None and value is not None and renames(about)
+            verb = f"rename_{about.kind}" if renamed else f"undo_{entry.verb}"
         if not verb.startswith(("restore_", "rename_")):
             if subject in kept:
-                kept[subject] = object_name(catalog, stored.value if stored else then)
+                kept[subject] = object_name(catalog, now or value)
             return verb, kept
-        named: dict[str, Argument] = {subject: object_name(catalog, then)}
-        if verb.startswith("rename_") and stored is not None:
-            named = {subject: object_name(catalog, stored.value), "to": named[subject]}
+        named: dict[str, Argument] = {subject: object_name(catalog, value)}
+        if verb.startswith("rename_") and now is not None:
+            named = {subject: object_name(catalog, now), "to": named[subject]}
         if "id" in entry.arguments or about.kind == "table":
             named["id"] = int.from_bytes(about.key, "big")
         location = self.undo.places.get(self.number)
-        if isinstance(then, SchemaDescriptor) and stored is None:
-            location = then.location
+        if isinstance(value, SchemaDescriptor) and now is None:
+            location = value.location
         named["location"] = location
         return verb, named
-
-
-_NOT_KEPT = frozenset({"location", "data", "undoes"})
-
-
-def _inverse(verb: str) -> str:
-    """The verb of what takes back an entry of that verb, where no command does it."""
-    if verb == "index_removed":
-        return "restore_index"
-    action, _, noun = verb.partition("_")
-    if action == "drop":
-        return f"restore_{noun}"
-    if action == "rename" and noun in COLLECTIONS:
-        return verb
-    if action == "undo":
-        return f"redo_{noun}"
-    return f"undo_{noun}" if action == "redo" else f"undo_{verb}"
-
-
-def _value(kind: str, record: bytes | None) -> Any:  # Any: a descriptor of that kind
-    return None if record is None else decode(record, collection(kind).of)
 
 
 def _key_of(change: Change) -> int | str:
     has_id = collection(change.kind).has_id
     return int.from_bytes(change.key, "big") if has_id else change.key.decode()
-
-
-def _listed(updates: list[Update], target: Target) -> str:
-    """``version 19 by bob (add columns) and version 17 by ann (…)``, the newest first."""
-    said = []
-    for update in updates[: -_SHOWN - 1 : -1]:
-        entries = (e for e in update.entries if target in {(c.kind, c.key) for c in e.changes})
-        verbs = dict.fromkeys(entry.verb.replace("_", " ") for entry in entries)
-        said.append(f"version {update.version} by {update.author} ({', '.join(verbs)})")
-    more = len(updates) - len(said)
-    return " and ".join(said) + (f" and {more} before" if more else "")
-
-
-_SHOWN = 3

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.follower import CatalogFollower
-from strandline.catalog.object_names import references
-from strandline.catalog.undo import RESTORED_TABLES, Target, Undo
+from strandline.catalog.object_names import described, references
+from strandline.catalog.undo import RESTORED_TABLES, Undo
+from strandline.catalog.undo_net import Target, target_of
 from strandline.durable.collections import collection, id_key
 from strandline.durable.update import Change, Update
 from strandline.errors import AlreadyExists, InvalidInput, NotFound, ObjectNotFound, VersionNotFound
@@ -37,34 +39,34 @@ def read_undo(catalogs: CatalogFollower, version: int) -> Undo:
 
 
 def read_undrop(catalogs: CatalogFollower, kind: str, name: str) -> Undo:
-    """What brings the ``kind`` of that name back, as the latest version that dropped it had it.
+    """What brings the ``kind`` of that name back, as it was before the version that dropped it.
 
-    ``name`` is ``schema.name``, by the schema's name of then or of now. What was restored already
-    is passed over. Raises `AlreadyExists` where there is one of that name, `ObjectNotFound`,
-    `InvalidInput`.
+    ``name`` is ``schema.name``, by the schema's name of then or of now: the name of before that
+    version, or where it had another one within it, that. What was restored already is passed over,
+    and what was made and dropped in one version. Raises `AlreadyExists` where there is one of that
+    name, `ObjectNotFound`, `InvalidInput`.
     """
     if kind not in RESTORABLE:
         raise InvalidInput(f"{kind[:80]!r} cannot be restored by name: {', '.join(RESTORABLE)} can")
     wanted = QualifiedName.parse(name)
     latest = _latest(catalogs)
-    there = latest.function if kind == "function" else latest.relation
-    if there(wanted.schema, wanted.name) is not None:
-        raise AlreadyExists(
-            f"{kind} {name} cannot be restored: that name is taken; rename what has it first"
-        )
     present = latest.schema(wanted.schema)
     schema_id = 0 if present is None else present.id
+    there = latest.function if kind == "function" else latest.relation
+    holder = there(wanted.schema, wanted.name)
+    if holder is not None:
+        raise AlreadyExists(
+            f"{kind} {name} cannot be restored: that name is taken by {described(latest, holder)}; "
+            "rename that first"
+        )
     for update in _backwards(catalogs, catalogs.earliest_catalog().version + 1, latest.version):
-        for change in update.changes():
-            if not _drops(change, kind, wanted.name):
-                continue
-            stored = _stored(change)
-            again = latest.contents.get(kind, change.key) is not None
+        for target, stored in _dropped(update, kind, wanted.name):
+            again = latest.contents.get(*target) is not None
             if not again and (
                 stored.parent == schema_id
                 or _schema_was_named(catalogs, update, stored.parent, wanted.schema)
             ):
-                return _only(catalogs, update, Target(kind, change.key), latest)
+                return _only(catalogs, update, target, latest)
     raise _never_dropped(catalogs, kind, name, wanted)
 
 
@@ -74,10 +76,20 @@ def _latest(catalogs: CatalogFollower) -> Catalog:
     return catalogs.latest_catalog()
 
 
-def _drops(change: Change, kind: str, name: str) -> bool:
-    if change.kind != kind or change.new is not None or change.old is None:
-        return False
-    return normalize(_stored(change).name) == normalize(name)
+def _dropped(update: Update, kind: str, name: str) -> list[tuple[Target, AnyStored]]:
+    """What ``update`` dropped of a kind and name: those called so before it, then those within."""
+    if not any(one.kind == kind and one.new is None for one in update.changes()):
+        return []
+    net = Undo(update=update).net
+    found = []
+    for change in update.changes():
+        target = target_of(change)
+        if change.kind != kind or change.old is None or target not in net or net[target].new:
+            continue
+        stored = _stored(change)
+        if normalize(stored.name) == normalize(name):
+            found.append((change.old != net[target].old, target, stored))
+    return [(target, stored) for _, target, stored in sorted(found, key=itemgetter(0))]
 
 
 def _stored(change: Change) -> AnyStored:
@@ -111,7 +123,12 @@ def _check_kept(catalogs: CatalogFollower, version: int, latest: Catalog) -> Non
         raise VersionNotFound(
             f"version {version} cannot be undone: it does not exist; the latest is {latest.version}"
         )
-    if version <= earliest:
+    if version == earliest:
+        raise VersionNotFound(
+            f"version {version} cannot be undone: history was trimmed up to it, so what was before "
+            f"it is gone; what was done from {earliest + 1} on can be undone"
+        )
+    if version < earliest:
         raise VersionNotFound(
             f"version {version} cannot be undone: it was trimmed; the earliest version is "
             f"{earliest}, and what was done from {earliest + 1} on can be undone"

@@ -6,7 +6,7 @@ A kind that is not named here comes back as it was, and goes by being deleted.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,12 +18,14 @@ from strandline.catalog.commands.databases import DropDatabase
 from strandline.catalog.commands.defaults import JUDGED_BY_SPARK
 from strandline.catalog.commands.definition import refuse_indexed_column
 from strandline.catalog.commands.functions import DropFunction
-from strandline.catalog.commands.indexes import DropIndex
+from strandline.catalog.commands.indexes import DropIndex, RemoveIndex
 from strandline.catalog.commands.replicas import drop_replica, size_of
 from strandline.catalog.commands.roles import DropRole
 from strandline.catalog.commands.schemas import DropSchema, drop_relation
 from strandline.catalog.commands.zones import DropZone
 from strandline.catalog.planning import Planning
+from strandline.catalog.undo_net import Net
+from strandline.durable.update import Update
 from strandline.errors import IllegalChange, ObjectNotFound
 from strandline.model.bookkeeping import ConfigEntry, SystemConfiguration
 from strandline.model.clusters import ClusterDescriptor, ClusterReplica
@@ -44,6 +46,20 @@ PARTS_OF = {
 """Kinds whose objects go with another: its kind, and the field that holds its id."""
 
 
+INITIALIZE = "initialize"
+"""The verb of the version that filled the catalog."""
+
+
+def check_undoable(update: Update) -> None:
+    """Refuse a version in which nobody did anything that could be taken back."""
+    if update.silent:
+        raise IllegalChange("it only kept the catalog's own books, nobody did anything in it")
+    if any(entry.verb == INITIALIZE for entry in update.entries):
+        raise IllegalChange("it is the one that made the catalog")
+    if any(change.kind == "system_view" for change in update.changes()):
+        raise IllegalChange("it gave the catalog its own views, which the program keeps")
+
+
 # -- what is undone by an ordinary command ---------------------------------------------------------
 
 
@@ -51,11 +67,13 @@ PARTS_OF = {
 class ByCommand:
     """``run(planning, now, then)`` takes away what is there ``now``.
 
-    With ``restores`` it also sets what was there ``then``.
+    With ``restores`` it also sets what was there ``then``. What goes ``first`` is needed by nothing
+    that is put back, and might stand in its way.
     """
 
     run: Callable[[Planning, Any, Any], None]  # Any: descriptors of the kind
     restores: bool = False
+    first: bool = False
 
 
 def _schema(planning: Planning, schema_id: int) -> str:
@@ -71,8 +89,12 @@ def _drop_function(planning: Planning, now: Any, _: Any) -> None:
     DropFunction(schema=_schema(planning, now.schema_id), function=now.name).plan(planning)
 
 
-def _drop_index(planning: Planning, now: Any, _: Any) -> None:
-    DropIndex(schema=_schema(planning, now.schema_id), index=now.name).plan(planning)
+def _drop_index(planning: Planning, now: IndexDescriptor, _: Any) -> None:
+    """One that stops already was made and dropped in one version: nobody began with it."""
+    if now.alive:
+        DropIndex(schema=_schema(planning, now.schema_id), index=now.name).plan(planning)
+    else:
+        RemoveIndex(index_id=now.id).plan(planning)
 
 
 def _drop_schema(planning: Planning, now: Any, _: Any) -> None:
@@ -90,19 +112,24 @@ def _set_configuration(planning: Planning, now: Any, then: SystemConfiguration |
 
 
 BY_COMMAND: dict[str, ByCommand] = {
-    "table": ByCommand(_drop_relation),
-    "view": ByCommand(_drop_relation),
-    "function": ByCommand(_drop_function),
-    "index": ByCommand(_drop_index),
+    "table": ByCommand(_drop_relation, first=True),
+    "view": ByCommand(_drop_relation, first=True),
+    "function": ByCommand(_drop_function, first=True),
+    "index": ByCommand(_drop_index, first=True),
     "schema": ByCommand(_drop_schema),
     "database": ByCommand(lambda planning, now, _: DropDatabase(name=now.name).plan(planning)),
     "zone": ByCommand(lambda planning, now, _: DropZone(name=now.name).plan(planning)),
     "role": ByCommand(lambda planning, now, _: DropRole(name=now.name).plan(planning)),
-    "cluster": ByCommand(lambda planning, now, _: DropCluster(name=now.name).plan(planning)),
-    "cluster_replica": ByCommand(_drop_replica),
+    "cluster": ByCommand(
+        lambda planning, now, _: DropCluster(name=now.name).plan(planning), first=True
+    ),
+    "cluster_replica": ByCommand(_drop_replica, first=True),
     "system_configuration": ByCommand(_set_configuration, restores=True),
 }
 """Kinds whose objects have rules of their own for when they may go, or be set."""
+
+GO_FIRST = frozenset(kind for kind, one in BY_COMMAND.items() if one.first)
+"""Kinds of which what a version made is dropped before anything that it did is put back."""
 
 
 # -- what is the same, and what comes back ---------------------------------------------------------
@@ -119,24 +146,28 @@ def _uncounted(table: TableDescriptor) -> TableDescriptor:
     return replace(table, schema_versions=(SchemaVersion(0, table.columns),), next_column_id=0)
 
 
-def as_it_comes_back(then: Any, now: Any, *, together: bool) -> Any:  # Any: descriptors
+def as_it_comes_back(then: Any, now: Any, net: Net, *, together: bool) -> Any:  # Any: descriptors
     """What to put in the place of ``now`` (None: nothing) so that it is as ``then``.
 
+    ``net`` is what the version did to it, ``then`` how it was before the version or within it.
     ``together``: what it is part of comes back in the same version.
     """
     if isinstance(then, TableDescriptor) and isinstance(now, TableDescriptor):
-        return _table(then, now)
+        return _table(then, now, net.left)
     if isinstance(then, IndexDescriptor):
-        return _index(then, now, together=together)
+        return _index(then, net.was, net.left, together=together)
     return then
 
 
-def _table(then: TableDescriptor, now: TableDescriptor) -> TableDescriptor:
+def _table(
+    then: TableDescriptor, now: TableDescriptor, left: TableDescriptor | None
+) -> TableDescriptor:
     """``then``, one schema version further than ``now``. A column that was away is nullable.
 
     Rows that were written while it was away have no value for it, unless Spark completes them.
+    While the whole table was away, none were written.
     """
-    held = {column.id for column in now.columns}
+    held = {column.id for column in (left or then).columns}
     columns = tuple(
         column
         if column.id in held or _completed_by_spark(column)
@@ -154,23 +185,45 @@ def _completed_by_spark(column: ColumnDescriptor) -> bool:
     return bool(column.metadata) and JUDGED_BY_SPARK in json.loads(column.metadata)
 
 
-def _index(then: IndexDescriptor, now: IndexDescriptor | None, *, together: bool) -> Any:
-    if now is None:
-        if then.status is IndexStatus.STOPPING and not together:
-            raise IllegalChange(
-                f"index {then.name} was dropped before, and then removed; create it again"
-            )
-        if together and then.status is not IndexStatus.BUILDING:
-            return then  # nobody wrote to its table meanwhile
-        return replace(then, status=IndexStatus.REGISTERED)
-    if now.status is then.status:
-        return then
-    if now.status is not IndexStatus.STOPPING:
+def _index(
+    then: IndexDescriptor, was: IndexDescriptor, left: IndexDescriptor | None, *, together: bool
+) -> IndexDescriptor:
+    """``then``, in the status that it comes back in. One that stops meanwhile has no name yet."""
+    status = _status(was, left, together=together)
+    return replace(then, status=status) if then.alive else then
+
+
+def _status(was: IndexDescriptor, left: IndexDescriptor | None, *, together: bool) -> IndexStatus:
+    if left is None and together:  # nobody wrote to its table meanwhile
+        building = was.status is IndexStatus.BUILDING
+        return IndexStatus.REGISTERED if building else was.status
+    if left is None and not was.alive:
         raise IllegalChange(
-            f"index {now.name} went from {then.status.name} to {now.status.name}, a step that only "
+            f"index {was.name} was dropped before, and then removed; create it again"
+        )
+    if left is not None and left.status is was.status:
+        return was.status
+    if left is not None and left.alive:
+        raise IllegalChange(
+            f"index {was.name} went from {was.status.name} to {left.status.name}, a step that only "
             "goes on; drop the index, or create it again"
         )
-    return replace(then, status=IndexStatus.REGISTERED)
+    return IndexStatus.REGISTERED
+
+
+# -- what goes with what is put back ---------------------------------------------------------------
+
+
+def following(catalog: Catalog, value: Any) -> Iterator[Any]:  # Any: descriptors
+    """The parts of ``value`` that must be where it is, or whose it is, and are not: as they are."""
+    if isinstance(value, TableDescriptor):
+        for index in catalog.indexes(value.id):
+            if index.schema_id != value.schema_id:
+                yield replace(index, schema_id=value.schema_id)
+    if isinstance(value, ClusterReplica):
+        for one in catalog.introspection_indexes(value.id):
+            if one.owner != value.owner:
+                yield replace(one, owner=value.owner)
 
 
 # -- what must agree with the rest of the catalog --------------------------------------------------

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from strandline.catalog.differences import Difference, Shown, differences
 from strandline.catalog.object_names import spoken
-from strandline.cli.console import new_console
+from strandline.cli.console import in_one_line, new_console
 from strandline.cli.stores import FOLDER, OUTPUT, catalog_named, catalogs_of_folder
 
 _NOTHING = "—"
@@ -42,7 +42,7 @@ def table_of(found: Sequence[Difference]) -> Table:
         for number, field in enumerate(fields or [None]):
             head = (one.change.value, what) if number == 0 else ("", "")
             rest = (field.field, _text(field.old), _text(field.new)) if field else ("", "", "")
-            table.add_row(*(Text(cell) for cell in (*head, *rest)))
+            table.add_row(*(Text(in_one_line(cell)) for cell in (*head, *rest)))
     return table
 
 
@@ -63,8 +63,8 @@ def command(folder: Path, *, old: str, new: str | None, output: str) -> None:
     OLD and NEW are versions or times (2026-11-20T10:00:00Z); without NEW, the newest version.
     """
     history = catalogs_of_folder(folder)
-    newer = history.latest if new is None else catalog_named(history, new)
-    found = differences(catalog_named(history, old), newer)
+    older = catalog_named(history, old)
+    found = differences(older, history.latest if new is None else catalog_named(history, new))
     if output == "json":
         for one in found:
             click.echo(json.dumps(as_json(one), ensure_ascii=False))

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from strandline.catalog import VersionInfo
-from strandline.cli.console import new_console
+from strandline.cli.console import in_one_line, new_console
 from strandline.cli.stores import FOLDER, OUTPUT, history_of_folder
 from strandline.clock import format_timestamp
 from strandline.durable import Arguments
@@ -47,7 +48,7 @@ def describe(verb: str, arguments: Arguments) -> str:
         for name, value in sorted(rest.items())
     )
     said = f"{verb.replace('_', ' ')} {arguments.get(subject, '')}".strip()
-    return f"{said} ({shown})" if shown else said
+    return in_one_line(f"{said} ({shown})" if shown else said)
 
 
 def as_json(info: VersionInfo) -> dict[str, object]:
@@ -68,7 +69,8 @@ def table_of(infos: list[VersionInfo]) -> Table:
     for info in infos:
         what = "\n".join(describe(verb, arguments) for verb, arguments in info.actions)
         number = f"{info.version}{' (trimmed)' if info.trimmed else ''}"
-        table.add_row(number, format_timestamp(info.time), info.author, what)
+        cells = number, format_timestamp(info.time), in_one_line(info.author), what
+        table.add_row(*map(Text, cells))
     return table
 
 

@@ -12,10 +12,16 @@ import click
 from strandline.catalog import Catalog, VersionInfo, read_history
 from strandline.catalog.follower import DELAY
 from strandline.catalog.history import History
-from strandline.clock import HybridClock, add_milliseconds, parse_timestamp
+from strandline.clock import (
+    HybridClock,
+    add_milliseconds,
+    format_timestamp,
+    milliseconds,
+    parse_timestamp,
+)
 from strandline.durable import MetastorageLog, durable_state
 from strandline.durable.state import ReadOnlyState
-from strandline.errors import NotFound
+from strandline.errors import InvalidInput, NotFound, VersionNotFound
 from strandline.metastorage import SqliteMetastorage
 from strandline.node import DATABASE_FILE, Node
 from strandline.sql import open_sqlite
@@ -24,6 +30,8 @@ from strandline.sql import open_sqlite
 def ensure_store(folder: Path) -> Path:
     """The database of the store in ``folder``; `NotFound` if there is none."""
     file = folder / DATABASE_FILE
+    if folder.is_file():
+        raise NotFound(f"{folder} is a file; name the folder of a store, which holds {file.name}")
     if not file.exists():
         raise NotFound(f"there is no store in {folder}; `strandline serve {folder}` creates one")
     return file.absolute()
@@ -32,10 +40,15 @@ def ensure_store(folder: Path) -> Path:
 @contextmanager
 def reading(folder: Path) -> Iterator[ReadOnlyState]:
     """The catalog of the store in ``folder``, without joining it. `NotFound`."""
+    with _log_of(folder) as log:
+        yield durable_state(log).open_read_only()
+
+
+@contextmanager
+def _log_of(folder: Path) -> Iterator[MetastorageLog]:
     database = open_sqlite(ensure_store(folder))
     try:
-        log = MetastorageLog(SqliteMetastorage(database, HybridClock()))
-        yield durable_state(log).open_read_only()
+        yield MetastorageLog(SqliteMetastorage(database, HybridClock()))
     finally:
         database.close()
 
@@ -65,13 +78,31 @@ def catalog_named(history: History, text: str) -> Catalog:
     """The catalog that ``text`` names: a version, or a time. `InvalidInput`, `VersionNotFound`."""
     if text.isascii() and text.isdecimal():
         return history.at_version(int(text))
-    return history.at_time(parse_timestamp(text))
+    try:
+        at = parse_timestamp(text)
+    except InvalidInput:
+        raise InvalidInput(
+            f"{text!r} is neither a version nor a time; write a time like 2026-11-20T10:00:00Z"
+        ) from None
+    earliest, now = history.earliest, max(HybridClock().current(), history.latest.time)
+    if milliseconds(at) > milliseconds(now):
+        raise VersionNotFound(
+            f"{text} is in the future, it is {format_timestamp(now)}; name a time that has passed"
+        )
+    if at < earliest.time:
+        raise VersionNotFound(
+            f"{text} is before the earliest version that is kept: {earliest.version}, active from "
+            f"{format_timestamp(earliest.time)}"
+        )
+    return history.at_time(at)
 
 
 @contextmanager
 def joining(folder: Path) -> Iterator[Node]:
     """A node of this process on the store in ``folder``, beside those that run. `NotFound`."""
-    ensure_store(folder)
+    with _log_of(folder) as log:
+        if log.token() is None:
+            raise NotFound(f"there is no catalog in {folder} yet; `strandline serve` creates one")
     with Node.open(folder) as node:
         yield node
 
@@ -82,6 +113,12 @@ def operating_user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id that the system has no name for
         return "unknown"
+
+
+def _not_blank(_: click.Context, option: click.Parameter, value: str) -> str:
+    if not value.strip():
+        raise click.BadParameter("it is empty; the history would not say who it was")
+    return value
 
 
 FOLDER = click.argument("folder", type=click.Path(path_type=Path))
@@ -95,6 +132,7 @@ OUTPUT = click.option(
 USER = click.option(
     "--user",
     default=operating_user,
+    callback=_not_blank,
     show_default="the user of the system",
     help="Who does it, as the history will say.",
 )

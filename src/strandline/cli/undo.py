@@ -29,9 +29,15 @@ def report(session: Session, done: Executed, *, output: str) -> None:
             click.echo(f"  {describe(verb, arguments)}")
 
 
+class _Version(click.IntRange):
+    """A version of the catalog; its name stands in the complaint about what is none."""
+
+    name = "version"
+
+
 @click.command()
 @FOLDER
-@click.argument("version", type=click.IntRange(min=1))
+@click.argument("version", type=_Version(min=1))
 @USER
 @OUTPUT
 def command(folder: Path, *, version: int, user: str, output: str) -> None:

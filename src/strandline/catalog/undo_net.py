@@ -1,0 +1,125 @@
+"""What a version did as a whole: its net, object by object.
+
+The problem: a version may hold several commands, and an object may go through several states in it.
+It is renamed twice, altered and then dropped, made and dropped again. Whoever judged these states
+one after the other would refuse what is harmless (an index that went forward and was dropped in one
+version was never seen on its way) and would restore what was never there.
+
+The model: nobody ever saw the states between, because catalogs are versions. So what a version did
+to an object is what it was before the version and what it is after it. Whether it can be undone,
+and to what, is judged by these two. The entries of the version only say in which order things are
+put back, and what the history calls that.
+
+Names are where the order matters: two objects that exchange their names need a third name on the
+way. Such objects go back as they came, name by name. Every other goes back to its name of before at
+once: a name that it had only within the version may belong to somebody else by now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from strandline.catalog.differences import is_bookkeeping
+from strandline.durable.collections import collection
+from strandline.durable.update import Change
+from strandline.model.identifiers import normalize
+from strandline.wire.registry import decode
+from strandline.wire.stored import AnyStored
+
+
+class Target(NamedTuple):
+    """One object: its kind and its key."""
+
+    kind: str
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """What a version did to one object of ``kind``: its records before and after it, or None."""
+
+    kind: str
+    old: bytes | None
+    new: bytes | None
+
+    @property
+    def was(self) -> Any:  # Any: a descriptor of the kind, or None
+        """The object before the version."""
+        return value_of(self.kind, self.old)
+
+    @property
+    def left(self) -> Any:  # Any: a descriptor of the kind, or None
+        """The object as the version left it."""
+        return value_of(self.kind, self.new)
+
+
+def value_of(kind: str, record: bytes | None) -> Any:  # Any: a descriptor of that kind
+    """The object in a record; None for None."""
+    return None if record is None else decode(record, collection(kind).of)
+
+
+def target_of(change: Change) -> Target:
+    """The object that is changed."""
+    return Target(change.kind, change.key)
+
+
+def net_effect(changes: Iterable[Change], only: frozenset[Target] | None) -> dict[Target, Net]:
+    """What ``changes``, in their order, did to each object that people made.
+
+    Objects that are as before are left out, and with ``only`` all others than these.
+    """
+    found: dict[Target, Net] = {}
+    for change in changes:
+        target = target_of(change)
+        name = "" if collection(change.kind).has_id else change.key.decode()
+        if is_bookkeeping(change.kind, name) or (only is not None and target not in only):
+            continue
+        old = found[target].old if target in found else change.old
+        found[target] = Net(change.kind, old, change.new)
+    return {target: net for target, net in found.items() if net.old != net.new}
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+_CALLED_BY = ("name", "schema_id", "database_id")
+"""The fields that tell an object's name, and where it is unique."""
+
+
+def renames(change: Change) -> bool:
+    """Whether a change gives an object its name, another one, or takes it away."""
+    before, after = _stored(change.kind, change.old), _stored(change.kind, change.new)
+    if before is None or after is None:
+        return True
+    return (before.name, before.parent) != (after.name, after.parent)
+
+
+def called_as(value: Any, other: Any) -> Any:  # Any: descriptors of one kind
+    """``value`` under the name of ``other``, and in the same place."""
+    told = {field: getattr(other, field) for field in _CALLED_BY if hasattr(value, field)}
+    return replace(value, **told)
+
+
+def exchanged(changes: Iterable[Change], net: Mapping[Target, Net]) -> frozenset[Target]:
+    """The objects in ``net`` whose name of before another of them had, at any time."""
+    held: dict[object, set[Target]] = {}
+    for change in changes:
+        target = target_of(change)
+        for record in (change.old, change.new) if target in net else ():
+            held.setdefault(_name(change.kind, record), set()).add(target)
+    return frozenset(
+        target
+        for target, one in net.items()
+        if one.old is not None and held[_name(one.kind, one.old)] != {target}
+    )
+
+
+def _name(kind: str, record: bytes | None) -> object:
+    """The name in a record, as it is unique in its namespace; None where there is none."""
+    stored, scope = _stored(kind, record), collection(kind).scope
+    return None if stored is None else (scope or kind, stored.parent, normalize(stored.name))
+
+
+def _stored(kind: str, record: bytes | None) -> AnyStored | None:
+    return None if record is None else collection(kind).stored(record)

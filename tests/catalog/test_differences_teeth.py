@@ -1,0 +1,274 @@
+"""The tests of differences can fail: each planted fault is found by the one that is for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+
+from strandline.catalog import Catalog, CatalogManager, differences
+from strandline.catalog.differences import Difference, DifferenceKind
+from strandline.durable.collections import COLLECTIONS
+from strandline.durable.contents import Contents
+from strandline.model.identifiers import normalize
+from strandline.wire.stored import AnyStored
+from tests.catalog import test_differences as tests
+from tests.catalog.taking_back import BOOKS
+from tests.catalog.test_differences import prepared
+
+Patch = pytest.MonkeyPatch
+NewManager = Callable[[], CatalogManager]
+Check = Callable[[NewManager, Patch], None]
+
+MODULE = "strandline.catalog.differences"
+
+
+# -- what finds a fault ----------------------------------------------------------------------------
+
+
+def by(test: Callable[[CatalogManager], None]) -> Check:
+    """A test that takes the manager of its module."""
+    return lambda new_manager, _: test(prepared(new_manager()))
+
+
+def by_scenario(name: str) -> Check:
+    """The comparison with what a scenario changed."""
+    test = tests.test_every_object_that_a_version_changed_is_told_and_no_other
+    return lambda new_manager, _: test(new_manager, name)
+
+
+def by_any_contents(new_manager: NewManager, patch: Patch) -> None:
+    """The property over any contents; the first example that fails is enough."""
+    test: Any = tests.test_there_is_no_difference_exactly_where_contents_are_equal
+    searching = settings(
+        max_examples=100, deadline=None, derandomize=True, database=None, phases=[Phase.generate]
+    )
+    searching(given(tests.VALUES, tests.VALUES)(test.hypothesis.inner_test))()
+
+
+def by_another_format(new_manager: NewManager, patch: Patch) -> None:
+    tests.test_another_format_of_the_same_object_is_no_difference()
+
+
+def by_older_schemas(new_manager: NewManager, patch: Patch) -> None:
+    tests.test_older_schema_versions_are_told_where_nothing_else_differs()
+
+
+def by_counting(new_manager: NewManager, patch: Patch) -> None:
+    tests.test_equal_tables_are_not_decoded(patch)
+
+
+# -- the faults ------------------------------------------------------------------------------------
+
+
+def columns_by_name(patch: Patch) -> None:
+    """A renamed column is one that went and one that came."""
+    grants, (fits, _), *pairs = differences._KEYS
+    by_name = (fits, lambda _, item: (item.name, (item.name, item)))
+    patch.setattr(f"{MODULE}._KEYS", (grants, by_name, *pairs))
+
+
+def grants_by_grantee(patch: Patch) -> None:
+    """Who granted a privilege is not looked at."""
+    real = differences._grant_key
+
+    def key(names: Any, one: Any) -> Any:
+        return one.grantee, real(names, one)[1]
+
+    fits, _ = differences._KEYS[0]
+    patch.setattr(f"{MODULE}._KEYS", ((fits, key), *differences._KEYS[1:]))
+
+
+def properties_as_a_whole(patch: Patch) -> None:
+    """All properties of a table are one value."""
+    patch.setattr(f"{MODULE}._KEYS", differences._KEYS[:2])
+
+
+def other_bytes_are_told(patch: Patch) -> None:
+    """An object that an older release wrote differs from itself."""
+
+    def difference(
+        kind: str, old: Catalog, before: AnyStored | None, new: Catalog, after: AnyStored | None
+    ) -> Difference | None:
+        same = before is not None and after is not None and before.value == after.value
+        if before is not None and after is not None and same:
+            return Difference(kind, after.id, after.name, DifferenceKind.ALTERED)
+        return real(kind, old, before, new, after)
+
+    real = differences._difference
+    patch.setattr(f"{MODULE}._difference", difference)
+
+
+def rename_is_drop_and_create(patch: Patch) -> None:
+    """What was renamed is told as two objects."""
+    real = differences.differences
+
+    def told(old: Catalog, new: Catalog, **options: bool) -> Iterator[Difference]:
+        for one in real(old, new, **options):
+            if one.change is not DifferenceKind.RENAMED:
+                yield one
+                continue
+            whole = replace(one, old_name=None, fields=())
+            yield replace(whole, change=DifferenceKind.DROPPED, name=one.old_name or "")
+            yield replace(whole, change=DifferenceKind.CREATED)
+
+    patch.setattr(tests, "differences", lambda *both, **options: tuple(told(*both, **options)))
+
+
+def rename_in_another_case_is_none(patch: Patch) -> None:
+    """A name that changed its case is not taken for another one."""
+    real = differences._difference
+
+    def difference(
+        kind: str, old: Catalog, before: AnyStored | None, new: Catalog, after: AnyStored | None
+    ) -> Difference | None:
+        found = real(kind, old, before, new, after)
+        if found and found.old_name and normalize(found.old_name) == normalize(found.name):
+            return replace(found, change=DifferenceKind.ALTERED, old_name=None)
+        return found
+
+    patch.setattr(f"{MODULE}._difference", difference)
+
+
+def as_many_are_the_same(patch: Patch) -> None:
+    """A kind with as many objects as before is taken for untouched."""
+    real = Contents.differing
+
+    def differing(self: Contents, newer: Contents) -> Iterator[Any]:
+        return (one for one in real(self, newer) if self.count(one[0]) != newer.count(one[0]))
+
+    patch.setattr(Contents, "differing", differing)
+
+
+def order_is_nothing(patch: Patch) -> None:
+    """Columns that changed places are not told."""
+    real = differences._items
+
+    def items(*arguments: Any) -> Iterator[Any]:
+        return (one for one in real(*arguments) if not one.field.endswith(".order"))
+
+    patch.setattr(f"{MODULE}._items", items)
+
+
+def older_schemas_are_passed_over(patch: Patch) -> None:
+    """Of the schema versions of a table only the latest is compared."""
+    real = differences._schema_versions
+
+    def versions(names: Any, path: str, old: Any, new: Any) -> Iterator[Any]:
+        return () if old[-1] == new[-1] else real(names, path, old, new)  # type: ignore[return-value]  # nothing to go through
+
+    patch.setattr(f"{MODULE}._schema_versions", versions)
+
+
+def old_references_by_new_names(patch: Patch) -> None:
+    """What an object referred to before is called as it is called now."""
+    real = differences._Names
+    patch.setattr(f"{MODULE}._Names", lambda _, new: real(new, new))
+
+
+def dropped_by_new_names(patch: Patch) -> None:
+    """A dropped object is looked up in the catalog without it."""
+    real = differences._difference
+
+    def difference(
+        kind: str, old: Catalog, before: AnyStored | None, new: Catalog, after: AnyStored | None
+    ) -> Difference | None:
+        return real(kind, new if after is None else old, before, new, after)
+
+    patch.setattr(f"{MODULE}._difference", difference)
+
+
+def everything_is_decoded(patch: Patch) -> None:
+    """Objects are compared by what they say, whether or not their bytes are the same."""
+
+    def differing(self: Contents, newer: Contents) -> Iterator[Any]:
+        for kind in COLLECTIONS:
+            theirs = newer._of(kind)
+            for key, one in self._of(kind).items():
+                if key not in theirs or theirs[key].value != one.value:
+                    yield kind, key, one, theirs.get(key)
+
+    patch.setattr(Contents, "differing", differing)
+
+
+def books_are_told(patch: Patch) -> None:
+    """What the program keeps for itself is among the differences."""
+    patch.setattr(f"{MODULE}.BOOKKEEPING", frozenset())
+
+
+def default_zone_is_a_book(patch: Patch) -> None:
+    """The default zone is taken for what the program keeps for itself."""
+    patch.setattr(f"{MODULE}.is_bookkeeping", lambda kind, name: kind in BOOKS)
+
+
+Fault = Callable[[Patch], None]
+
+FAULTS: dict[Fault, tuple[Check, str]] = {
+    columns_by_name: (by(tests.test_columns_are_matched_by_their_ids), r"columns\[n\]"),
+    grants_by_grantee: (by(tests.test_grants_are_told_by_who_has_them), "'privileges'"),
+    properties_as_a_whole: (by(tests.test_properties_are_matched_by_their_keys), "'properties'"),
+    other_bytes_are_told: (by_another_format, "ALTERED"),
+    rename_is_drop_and_create: (by(tests.test_objects_come_go_and_are_renamed), "DROPPED"),
+    rename_in_another_case_is_none: (
+        by_scenario("names: a table takes its own name in another case"),
+        "ALTERED",
+    ),
+    as_many_are_the_same: (by_any_contents, r"assert \(\(\) == \(\)"),
+    order_is_nothing: (by(tests.test_another_order_of_columns_is_told), r"columns\.order"),
+    older_schemas_are_passed_over: (
+        by_older_schemas,
+        "schema_versions",
+    ),
+    old_references_by_new_names: (by(tests.test_references_are_told_by_name), r"'s \(id"),
+    dropped_by_new_names: (by(tests.test_what_went_with_its_schema_is_called_as_before), r"\?\.t"),
+    everything_is_decoded: (by_counting, "Extra items in the left set"),
+    books_are_told: (
+        by(tests.test_what_the_program_keeps_for_itself_is_left_out_unless_asked_for),
+        "id_allocator",
+    ),
+    default_zone_is_a_book: (by(tests.test_references_are_told_by_name), "default_zone"),
+}
+"""Each planted fault, the test that must find it, and the complaint that is right."""
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_the_tests_find(fault: Fault, new_manager: NewManager, monkeypatch: Patch) -> None:
+    check, complaint = FAULTS[fault]
+    fault(monkeypatch)
+    with pytest.raises(AssertionError, match=complaint):
+        check(new_manager, monkeypatch)
+
+
+LEFT_OUT = {
+    "database": "names: a dropped database and a dropped cluster are gone",
+    "schema": "schemas: an empty schema is dropped and its name is free",
+    "table": "names: a table takes its own name in another case",
+    "view": "views: a view is made",
+    "system_view": "system_views: a system view is made in the schema system",
+    "index": "indexes: REGISTERED becomes BUILDING",
+    "function": "functions: a function moves to another schema",
+    "zone": "zones: a zone that is told nothing has the defaults",
+    "role": "names: a role takes its own name in another case",
+    "cluster": "clusters: a renamed cluster keeps its replicas",
+    "cluster_replica": "clusters: a managed cluster shrinks from its end",
+    "introspection_index": "clusters: a replica is created where it says",
+    "default_privilege": (
+        "roles: memberships, system privileges and default privileges go with a role"
+    ),
+    "system_privilege": "roles: a privilege on the system",
+    "comment": "comments: a comment on a database stands beside it",
+    "system_configuration": "configuration: a parameter is set",
+}
+"""For each kind that people make, a scenario that changes one."""
+
+
+@pytest.mark.parametrize("kind", [kind for kind in COLLECTIONS if kind not in BOOKS])
+def test_a_kind_that_is_left_out_is_found(
+    kind: str, new_manager: NewManager, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(f"{MODULE}.BOOKKEEPING", BOOKS | {kind})
+    with pytest.raises(AssertionError, match=f"'{kind}'"):
+        by_scenario(LEFT_OUT[kind])(new_manager, monkeypatch)

@@ -1,0 +1,265 @@
+"""Undoing whatever it was: every command that there is, and any sequence of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from strandline.catalog import Applied, Catalog, CatalogManager, Command, initial_catalog
+from strandline.catalog.commands import (
+    AddColumns,
+    CreateIndex,
+    DropColumns,
+    DropIndex,
+    DropSchema,
+    DropTable,
+    RenameColumn,
+    RenameIndex,
+    RenameSchema,
+    RenameTable,
+    SetTableProperties,
+)
+from strandline.catalog.differences import differences
+from strandline.catalog.planning import Planning
+from strandline.clock import HybridClock
+from strandline.durable import MetastorageLog, durable_state
+from strandline.durable.transaction import Transaction
+from strandline.errors import (
+    IllegalChange,
+    StrandlineError,
+)
+from strandline.metastorage import SqliteMetastorage
+from strandline.model.indexes import IndexDescriptor, IndexStatus
+from strandline.sql import open_sqlite
+from tests.catalog.scenario import SCHEMA, column, create_table, create_view
+from tests.catalog.taking_back import MADE, before_and_after, run, undo, visible
+
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder in memory where there is one: nothing here is about the disk."""
+    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+# -- every command that there is -------------------------------------------------------------------
+
+NOT_AS_IT_WAS = {
+    "a dropped index that was available stops; it has lost its name, and is still there",
+    "a dropped index that was BUILDING is gone",
+}
+"""An index that was not kept up to date for a while begins anew."""
+
+REASONS = re.compile(
+    r"cannot become NOT NULL|cannot change the type|a step that only goes on"
+    r"|was dropped before, and then removed|the catalog its own views"
+)
+"""Why the version of a scenario may not be undone, though nobody changed anything since."""
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_undo_gives_the_version_before_and_redo_the_one_after(new_manager: Any, name: str) -> None:
+    manager: CatalogManager = new_manager()
+    before, after = before_and_after(manager, MADE[name])
+    undone = undo_unless_final(manager, after.version)
+    if undone is None or MADE[name].name in NOT_AS_IT_WAS:
+        return
+    assert undone.version == after.version + 1
+    assert visible(undone.catalog) == visible(before)
+    redone = undo(manager, undone.version)
+    assert visible(redone.catalog) == visible(after)
+
+
+def undo_unless_final(manager: CatalogManager, version: int) -> Applied | None:
+    """What undoing did; None if it was refused for one of `REASONS`, and changed nothing."""
+    before = manager.present()
+    try:
+        return undo(manager, version)
+    except IllegalChange as error:
+        if REASONS.search(error.message) is None:
+            raise
+    assert manager.present() is before
+    return None
+
+
+# -- any sequence ----------------------------------------------------------------------------------
+
+
+def _table(name: str) -> Command:
+    return create_table(f"s.{name}", "k int not null", "x int", primary_key=("k",))
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+COLUMNS = st.sampled_from(["x", "y", "z"])
+COMMANDS: st.SearchStrategy[Command] = st.one_of(
+    st.builds(_table, NAMES),
+    st.builds(lambda n: create_view(f"s.{n}"), NAMES),
+    st.builds(lambda n: DropTable(schema="s", table=n), NAMES),
+    st.builds(lambda n, m: RenameTable(schema="s", table=n, new_name=m), NAMES, NAMES),
+    st.builds(
+        lambda n, c: AddColumns(schema="s", table=n, columns=(column(f"{c} int"),)), NAMES, COLUMNS
+    ),
+    st.builds(lambda n, c: DropColumns(schema="s", table=n, names=(c,)), NAMES, COLUMNS),
+    st.builds(
+        lambda n, c, d: RenameColumn(schema="s", table=n, column=c, new_name=d),
+        NAMES,
+        COLUMNS,
+        COLUMNS,
+    ),
+    st.builds(
+        lambda n, k: SetTableProperties(schema="s", table=n, set=((k, "1"),)), NAMES, COLUMNS
+    ),
+    st.builds(
+        lambda n, c: CreateIndex(schema="s", index=f"i{c}", table=n, columns=(c,)), NAMES, COLUMNS
+    ),
+    st.builds(lambda c: DropIndex(schema="s", index=f"i{c}"), COLUMNS),
+    st.builds(
+        lambda c, d: RenameIndex(schema="s", index=f"i{c}", new_name=f"i{d}"), COLUMNS, COLUMNS
+    ),
+    st.sampled_from(
+        [
+            DropSchema(name="s", cascade=True),
+            SCHEMA,
+            RenameSchema(name="s", new_name="r"),
+            RenameSchema(name="r", new_name="s"),
+        ]
+    ),
+)
+
+
+BATCHES = st.lists(st.lists(COMMANDS, min_size=1, max_size=3), min_size=3, max_size=14)
+SETTINGS = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+
+@contextmanager
+def new_store() -> Iterator[CatalogManager]:
+    """A manager on a store of its own, with a schema ``s`` and three tables, one with an index."""
+    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        database = open_sqlite(Path(folder) / "s.db")
+        clock = HybridClock()
+        log = MetastorageLog(SqliteMetastorage(database, clock))
+        state = durable_state(log).open(
+            member="m",
+            initialize=initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/w"),
+            raise_fence=lambda *_: None,
+        )
+        manager = CatalogManager(state, clock)
+        manager.sync()
+        run(manager, SCHEMA, *(_table(name) for name in "abc"))
+        run(manager, CreateIndex(schema="s", index="ix", table="a", columns=("x",)))
+        try:
+            yield manager
+        finally:
+            manager.stop()
+            database.close()
+
+
+def do_what_fits(manager: CatalogManager, wanted: list[Command]) -> Applied | None:
+    """Execute, as one batch, those of the commands that are not refused; None if there are none."""
+    batch: list[Command] = []
+    for command in wanted:
+        try:
+            judged(manager.present(), [*batch, command])
+        except StrandlineError:
+            continue
+        batch.append(command)
+    done = manager.execute(batch, author="ann") if batch else None
+    return done if done and any(done.applied) else None
+
+
+def judged(catalog: Catalog, batch: list[Command]) -> None:
+    planning = Planning(catalog, Transaction(catalog.version, catalog.contents), catalog.time)
+    for command in batch:
+        command.plan(planning)
+
+
+@SETTINGS
+@given(BATCHES, st.data())
+def test_the_last_version_can_be_undone_whatever_it_was(
+    batches: list[list[Command]], data: st.DataObject
+) -> None:
+    with new_store() as manager:
+        for batch in batches:
+            _check_undo_of(manager, batch, keep_undone=data.draw(st.booleans()))
+
+
+def _check_undo_of(manager: CatalogManager, batch: list[Command], *, keep_undone: bool) -> None:
+    before = manager.present()
+    done = do_what_fits(manager, batch)
+    if done is None:
+        return
+    undone = undo(manager, done.version).catalog
+    assert visible(undone) == visible(before)
+    for one in differences(before, undone):
+        assert {field.field for field in one.fields} <= {"schema_version", "next_column_id"}
+    for table in before.tables():
+        now = undone.table_by_id(table.id)
+        assert now is not None
+        assert now.next_column_id >= table.next_column_id
+        assert now.schema_versions[: len(table.schema_versions)] == table.schema_versions
+    for table in done.catalog.tables():
+        now = undone.table_by_id(table.id)
+        assert now is None or now.next_column_id >= table.next_column_id
+    if not keep_undone:
+        redone = undo(manager, undone.version).catalog
+        assert visible(redone) == visible(done.catalog)
+
+
+@SETTINGS
+@given(BATCHES, BATCHES)
+def test_what_was_done_since_stays_or_nothing_is_undone(
+    batches: list[list[Command]], later: list[list[Command]]
+) -> None:
+    with new_store() as manager:
+        for batch, since in zip(batches, later, strict=False):
+            before = manager.present()
+            done = do_what_fits(manager, batch)
+            do_what_fits(manager, since)
+            if done is not None:
+                _check_nothing_is_lost(manager, before, done)
+
+
+def _check_nothing_is_lost(manager: CatalogManager, before: Catalog, done: Applied) -> None:
+    """What the version changed is as before, and everything else as it is; or it is refused."""
+    present = manager.present()
+    try:
+        undone = undo(manager, done.version)
+    except StrandlineError:
+        assert manager.present() is present
+        return
+    was, left, now = visible(before), visible(done.catalog), visible(present)
+    found = visible(undone.catalog)
+    for key in {*was, *left, *now, *found}:
+        back = where_it_is(found.get(key))
+        if was.get(key) == left.get(key):
+            assert back == where_it_is(now.get(key)), "what was done since is lost"
+        else:
+            assert now.get(key) == left.get(key), "a change since was overlooked"
+            assert back == where_it_is(was.get(key)), "it is not as it was before"
+    for stored in undone.catalog.contents.objects("index"):
+        table = undone.catalog.table_by_id(stored.value.table_id)
+        assert table is not None
+        assert table.schema_id == stored.parent, "an index is not where its table is"
+
+
+def where_it_is(value: Any) -> Any:  # Any: a descriptor, or None
+    """An object but for the place and the status of an index: it follows its table."""
+    if isinstance(value, IndexDescriptor):
+        return replace(value, schema_id=0, status=IndexStatus.REGISTERED)
+    return value

@@ -1,0 +1,385 @@
+"""A version is undone by what it did as a whole, whatever went on within it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from strandline.catalog import Catalog, CatalogManager, Command
+from strandline.catalog.commands import (
+    AlterCluster,
+    AlterClusterReplica,
+    CommentOn,
+    CreateCluster,
+    CreateIndex,
+    CreateRole,
+    CreateSchema,
+    CreateZone,
+    DropColumns,
+    DropIndex,
+    DropTable,
+    MakeIndexAvailable,
+    RemoveIndex,
+    RenameIndex,
+    RenameSchema,
+    RenameTable,
+    RenameZone,
+    SetConfiguration,
+    SetOwner,
+    SetTableProperties,
+    StartBuildingIndex,
+)
+from strandline.errors import AlreadyExists, IllegalChange, ObjectNotFound
+from strandline.model.privileges import ObjectKind
+from tests.catalog.scenario import SCHEMA, create_table, create_view, index_id, table_of
+from tests.catalog.taking_back import run, undo, undrop, visible
+
+
+def prepared(manager: CatalogManager) -> CatalogManager:
+    """``manager`` with the schemas ``s`` and ``r``: what every test begins with."""
+    run(manager, SCHEMA, CreateSchema(name="r"))
+    return manager
+
+
+@pytest.fixture
+def manager(manager: CatalogManager) -> CatalogManager:
+    return prepared(manager)
+
+
+def rename(old: str, new: str) -> RenameTable:
+    """``s.a`` to ``r.b``."""
+    (schema, table), (new_schema, new_name) = old.split("."), new.split(".")
+    return RenameTable(schema=schema, table=table, new_name=new_name, new_schema=new_schema)
+
+
+def verbs(manager: CatalogManager, version: int) -> list[str]:
+    return [verb for verb, _ in manager.history(version)[0].actions]
+
+
+# -- indexes ---------------------------------------------------------------------------------------
+
+CREATE = CreateIndex(schema="s", index="i", table="t", columns=("b",))
+DROP_TABLE = DropTable(schema="s", table="t")
+STEPS: dict[str, Callable[[int], Command]] = {
+    "start": lambda index: StartBuildingIndex(index_id=index),
+    "available": lambda index: MakeIndexAvailable(index_id=index),
+    "rename": lambda _: RenameIndex(schema="s", index="i", new_name="j"),
+    "drop": lambda _: DropIndex(schema="s", index="i"),
+    "drop j": lambda _: DropIndex(schema="s", index="j"),
+    "remove": lambda index: RemoveIndex(index_id=index),
+    "move": lambda _: rename("s.t", "r.t"),
+    "drop table": lambda _: DROP_TABLE,
+}
+TO = {
+    "REGISTERED": [],
+    "BUILDING": ["start"],
+    "AVAILABLE": ["start", "available"],
+    "STOPPING": ["start", "available", "drop"],
+}
+"""What brings a new index to a status."""
+
+LIVES = [
+    ("REGISTERED", ["start", "drop"], "REGISTERED"),
+    ("REGISTERED", ["start", "available", "drop"], "REGISTERED"),
+    ("REGISTERED", ["start", "available", "drop", "remove"], "REGISTERED"),
+    ("REGISTERED", ["start", "available", "drop table"], "REGISTERED"),
+    ("BUILDING", ["available", "drop"], "REGISTERED"),
+    ("BUILDING", ["available", "rename", "drop j"], "REGISTERED"),
+    ("BUILDING", ["drop", "drop table"], "REGISTERED"),
+    ("AVAILABLE", ["drop", "remove"], "REGISTERED"),
+    ("AVAILABLE", ["rename", "drop j", "move"], "REGISTERED"),
+    ("AVAILABLE", ["rename", "move"], "AVAILABLE"),
+    ("AVAILABLE", ["drop", "drop table"], "AVAILABLE"),
+    ("AVAILABLE", ["drop", "remove", "drop table"], "AVAILABLE"),
+    ("STOPPING", ["remove", "drop table"], "STOPPING"),
+]
+"""The status of an index, what one version does, and the status in which it comes back."""
+
+
+def with_index(manager: CatalogManager, status: str) -> int:
+    """A table with an index ``s.i`` in that status; the index's id."""
+    run(manager, create_table("s.t"))
+    run(manager, CREATE)
+    index = index_id(manager.present(), "s.i")
+    for step in TO[status]:
+        run(manager, STEPS[step](index))
+    return index
+
+
+def without_status(catalog: Catalog) -> object:
+    """What people see of a catalog, and whether each index has its name, but not its status."""
+    found = visible(catalog)
+    return {
+        key: (one.name, one.schema_id, one.alive) if key[0] == "index" else one
+        for key, one in found.items()
+    }
+
+
+@pytest.mark.parametrize(("status", "steps", "back"), LIVES)
+def test_an_index_comes_back_by_what_it_was_and_is(
+    manager: CatalogManager, status: str, steps: list[str], back: str
+) -> None:
+    index = with_index(manager, status)
+    before = manager.present()
+    version = run(manager, *(STEPS[step](index) for step in steps))
+    undone = undo(manager, version).catalog
+    assert undone.get("index", index).status.name == back
+    assert without_status(undone) == without_status(before)
+
+
+@pytest.mark.parametrize(
+    ("status", "steps", "says"),
+    [
+        ("REGISTERED", ["start", "available"], "from REGISTERED to AVAILABLE"),
+        ("REGISTERED", ["start", "rename"], "from REGISTERED to BUILDING"),
+        ("STOPPING", ["remove"], "was dropped before, and then removed"),
+    ],
+)
+def test_an_index_that_only_went_on_stays(
+    manager: CatalogManager, status: str, steps: list[str], says: str
+) -> None:
+    index = with_index(manager, status)
+    version = run(manager, *(STEPS[step](index) for step in steps))
+    with pytest.raises(IllegalChange, match=says):
+        undo(manager, version)
+
+
+def made_in_one_version(manager: CatalogManager, *steps: str) -> int:
+    """A version that makes the index ``s.i`` of a table that was there, and takes steps with it."""
+    run(manager, create_table("s.t"))
+    index = table_of(manager.present(), "s.t").id + 1
+    return run(manager, CREATE, *(STEPS[step](index) for step in steps))
+
+
+def test_an_index_that_was_made_and_stopped_in_one_version_is_gone(manager: CatalogManager) -> None:
+    version = made_in_one_version(manager, "start", "available", "drop")
+    assert visible(undo(manager, version).catalog) == visible(manager.catalog(version - 1))
+
+
+def test_an_index_that_was_made_available_stops_where_its_table_is(manager: CatalogManager) -> None:
+    version = made_in_one_version(manager, "start", "available", "move")
+    undone = undo(manager, version).catalog
+    table = table_of(undone, "s.t")
+    (index,) = undone.indexes(table.id)
+    assert (index.schema_id, index.status.name) == (table.schema_id, "STOPPING")
+
+
+def test_a_name_that_went_from_one_index_to_another_goes_back(manager: CatalogManager) -> None:
+    with_index(manager, "AVAILABLE")
+    run(manager, CreateIndex(schema="s", index="j", table="t", columns=("a",)))
+    before = manager.present()
+    version = run(
+        manager,
+        DropIndex(schema="s", index="i"),
+        RenameIndex(schema="s", index="j", new_name="i"),
+        rename("s.t", "r.t"),
+    )
+    assert without_status(undo(manager, version).catalog) == without_status(before)
+
+
+def test_an_index_goes_where_its_table_goes_back_to(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t"))
+    version = run(manager, rename("s.t", "r.t"))
+    run(manager, CreateIndex(schema="r", index="i", table="t", columns=("b",)))
+    undone = undo(manager, version).catalog
+    index = undone.alive_index("s", "i")
+    assert index is not None
+    assert index.table_id == table_of(undone, "s.t").id
+
+
+def test_an_index_that_has_no_name_where_its_table_goes_back_to_is_named(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t"))
+    version = run(manager, rename("s.t", "r.t"))
+    run(manager, CreateIndex(schema="r", index="i", table="t", columns=("b",)))
+    run(manager, create_view("s.i"))
+    says = r"index s\.i goes with its table, and its name is held by view i"
+    with pytest.raises(AlreadyExists, match=says):
+        undo(manager, version)
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def test_a_name_from_within_the_version_may_be_taken_by_now(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t", "k int not null", primary_key=("k",)))
+    before = manager.present()
+    dropped = run(manager, rename("s.t", "s.old"), DropTable(schema="s", table="old"))
+    run(manager, create_table("s.old", "k int not null", primary_key=("k",)))
+    undone = undo(manager, dropped).catalog
+    assert table_of(undone, "s.t") == table_of(before, "s.t")
+    assert undone.alive_index("s", "t_pk") == before.alive_index("s", "t_pk")
+    assert verbs(manager, undone.version) == ["restore_table", "restore_index"]
+
+
+def test_a_chain_of_names_goes_back_in_one_step(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t"))
+    run(manager, CreateZone(name="a"))
+    version = run(
+        manager,
+        rename("s.t", "s.u"),
+        SetTableProperties(schema="s", table="u", set=(("p", "1"),)),
+        rename("s.u", "r.v"),
+        RenameZone(name="a", new_name="b"),
+        RenameZone(name="b", new_name="c"),
+        RenameSchema(name="r", new_name="q"),
+        RenameSchema(name="q", new_name="p"),
+    )
+    run(manager, create_view("s.u"), CreateZone(name="b"), CreateSchema(name="q"))
+    undone = undo(manager, version).catalog
+    assert table_of(undone, "s.t").properties == ()
+    assert undone.zone_named("a") is not None
+    assert undone.schema("r") is not None
+    assert verbs(manager, undone.version) == [
+        "rename_schema",
+        "rename_zone",
+        "rename_table",
+        "undo_set_table_properties",
+    ]
+
+
+def test_names_that_were_exchanged_go_back_over_the_third(manager: CatalogManager) -> None:
+    run(manager, create_table("s.a"), create_table("s.b"))
+    before = manager.present()
+    steps = [("s.a", "s.tmp"), ("s.b", "s.a"), ("s.tmp", "s.b")]
+    version = run(manager, *(rename(old, new) for old, new in steps))
+    in_the_way = run(manager, create_view("s.tmp"))
+    with pytest.raises(AlreadyExists, match=r"name of table s\.tmp was taken by view tmp"):
+        undo(manager, version)
+    undo(manager, in_the_way)
+    assert visible(undo(manager, version).catalog) == visible(before)
+
+
+def test_a_table_that_was_replaced_comes_back_whatever_is_called_as_it_was_meanwhile(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t"))
+    before = manager.present()
+    version = run(
+        manager,
+        create_table("s.new"),
+        rename("s.t", "s.old"),
+        rename("s.new", "s.t"),
+        DropTable(schema="s", table="old"),
+    )
+    run(manager, create_table("s.new"), create_table("s.old"))
+    undone = undo(manager, version).catalog
+    assert table_of(undone, "s.t") == table_of(before, "s.t")
+    assert verbs(manager, undone.version) == ["drop_table", "restore_table"]
+
+
+def test_what_was_renamed_there_and_back_is_not_renamed_again(manager: CatalogManager) -> None:
+    with_index(manager, "AVAILABLE")
+    before = manager.present()
+    version = run(
+        manager,
+        rename("s.t", "r.t"),
+        RenameIndex(schema="r", index="i", new_name="j"),
+        rename("r.t", "s.t"),
+    )
+    undone = undo(manager, version).catalog
+    assert visible(undone) == visible(before)
+    ((verb, arguments),) = manager.history(undone.version)[0].actions
+    assert (verb, arguments["index"], arguments["to"]) == ("rename_index", "s.j", "s.i")
+
+
+# -- other kinds -----------------------------------------------------------------------------------
+
+
+def sizes(memory: str, *names: str) -> SetConfiguration:
+    told = ", ".join(f'"{name}": {{"cores": 2, "memory": "{memory}"}}' for name in names)
+    return SetConfiguration(name="cluster_sizes", value=f"{{{told}}}")
+
+
+def test_a_parameter_goes_back_to_what_it_was_and_not_over_what_it_was_meanwhile(
+    manager: CatalogManager,
+) -> None:
+    run(manager, sizes("4g", "small", "large"))
+    before = manager.present().configuration("cluster_sizes")
+    version = run(manager, sizes("4g", "large"), sizes("5g", "small", "large"))
+    run(manager, CreateCluster(name="c", size="small"))
+    assert undo(manager, version).catalog.configuration("cluster_sizes") == before
+
+
+def test_a_column_of_a_table_that_was_away_is_as_it_was(manager: CatalogManager) -> None:
+    run(manager, create_table("s.t", "a int not null", "b int"))
+    before = manager.present()
+    version = run(manager, DropColumns(schema="s", table="t", names=("a",)), DROP_TABLE)
+    assert visible(undo(manager, version).catalog) == visible(before)
+
+
+def test_what_a_new_role_was_given_goes_before_it(manager: CatalogManager) -> None:
+    before = manager.present()
+    batch: list[Command] = [CreateSchema(name="n"), CreateCluster(name="c"), create_table("s.t")]
+    given: list[Command] = [
+        SetOwner(kind=ObjectKind.SCHEMA, name="n", owner="bob"),
+        SetOwner(kind=ObjectKind.CLUSTER, name="c", owner="bob"),
+        SetOwner(kind=ObjectKind.TABLE, schema="s", name="t", owner="bob"),
+    ]
+    version = run(manager, *batch, CreateRole(name="bob"), *given)
+    assert visible(undo(manager, version).catalog) == visible(before)
+
+
+def test_a_new_schema_that_was_renamed_goes_though_its_first_name_was_taken(
+    manager: CatalogManager,
+) -> None:
+    before = visible(manager.present())
+    version = run(manager, CreateSchema(name="n"), RenameSchema(name="n", new_name="m"))
+    taken = run(manager, CreateSchema(name="n"))
+    undo(manager, version)
+    assert visible(undo(manager, taken).catalog) == before
+
+
+def test_where_to_look_into_a_replica_has_the_owner_of_the_replica(manager: CatalogManager) -> None:
+    run(manager, CreateCluster(name="c", size="small", owner="ann"))
+    version = run(manager, AlterCluster(name="c", owner="bob"))
+    run(manager, AlterClusterReplica(cluster="c", replica="r1", spark_ui="http://h:4040"))
+    undone = undo(manager, version).catalog
+    cluster = undone.cluster("c")
+    assert cluster is not None
+    (replica,) = undone.replicas(cluster.id)
+    assert {one.owner for one in undone.introspection_indexes(replica.id)} == {"ann"}
+
+
+def test_a_comment_that_was_written_twice_is_gone_in_one_step(manager: CatalogManager) -> None:
+    run(manager, CreateZone(name="a"))
+    comment = [CommentOn(kind=ObjectKind.ZONE, name="a", text=text) for text in ("one", "two")]
+    undone = undo(manager, run(manager, *comment)).catalog
+    assert verbs(manager, undone.version) == ["undo_comment_on"]
+
+
+# -- undrop ----------------------------------------------------------------------------------------
+
+
+def test_undrop_passes_over_what_was_made_and_dropped_in_one_version(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t"))
+    table = table_of(manager.present(), "s.t")
+    run(manager, DROP_TABLE)
+    run(manager, create_table("s.t"), DROP_TABLE)
+    assert table_of(undrop(manager, "s.t").catalog, "s.t") == table
+
+
+@pytest.mark.parametrize("name", ["s.t", "s.old"])
+def test_undrop_knows_a_table_by_its_name_before_the_version_and_within_it(
+    manager: CatalogManager, name: str
+) -> None:
+    run(manager, create_table("s.t"))
+    table = table_of(manager.present(), "s.t")
+    run(manager, rename("s.t", "s.old"), DropTable(schema="s", table="old"))
+    assert table_of(undrop(manager, name).catalog, "s.t") == table
+
+
+def test_undrop_takes_the_table_that_had_the_name_before_the_version(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t"), create_table("s.u"))
+    table = table_of(manager.present(), "s.t")
+    run(manager, DROP_TABLE, rename("s.u", "s.t"), DROP_TABLE)
+    assert table_of(undrop(manager, "s.t").catalog, "s.t") == table
+    assert table_of(undrop(manager, "s.u").catalog, "s.u") is not None
+    with pytest.raises(ObjectNotFound):
+        undrop(manager, "s.v")

@@ -1,0 +1,384 @@
+"""The tests of undoing can fail: each planted fault is found by the one that is there for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from strandline.catalog import CatalogFollower, CatalogManager
+from strandline.catalog import undo_net as net
+from strandline.catalog import undo_reading as reading
+from strandline.catalog import undo_rules as rules
+from strandline.catalog.differences import is_bookkeeping
+from strandline.catalog.planning import Planning
+from strandline.catalog.undo import Undo, _Step
+from strandline.durable.transaction import Transaction
+from strandline.durable.update import Update
+from strandline.errors import StrandlineError
+from strandline.model.indexes import IndexStatus
+from tests.catalog import test_differences_teeth as differences_teeth
+from tests.catalog import test_undo as tests
+from tests.catalog import test_undo_any as any_tests
+from tests.catalog import test_undo_net as net_tests
+
+Patch = pytest.MonkeyPatch
+NewManager = Callable[[], CatalogManager]
+Check = Callable[[NewManager], None]
+
+UNDO = "strandline.catalog.undo"
+READING = "strandline.catalog.undo_reading"
+RULES = "strandline.catalog.undo_rules"
+
+
+# -- what finds a fault ----------------------------------------------------------------------------
+
+
+def by(test: Callable[[CatalogManager], None]) -> Check:
+    """A test of `test_undo` that takes its manager."""
+    return lambda new_manager: test(tests.prepared(new_manager()))
+
+
+def by_net(test: Callable[..., None], *arguments: object) -> Check:
+    """The same of `test_undo_net`."""
+    return lambda new_manager: test(net_tests.prepared(new_manager()), *arguments)
+
+
+def by_scenario(name: str) -> Check:
+    """Undo and redo of a scenario."""
+    test = any_tests.test_undo_gives_the_version_before_and_redo_the_one_after
+    return lambda new_manager: test(new_manager, name)
+
+
+def by_what_stays(new_manager: NewManager) -> None:
+    """The property of what was done since; the first example that fails is enough."""
+    test: Any = any_tests.test_what_was_done_since_stays_or_nothing_is_undone
+    searching = settings(
+        max_examples=20,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    searching(given(any_tests.BATCHES, any_tests.BATCHES)(test.hypothesis.inner_test))()
+
+
+# -- the faults ------------------------------------------------------------------------------------
+
+
+def later_changes_are_overwritten(patch: Patch) -> None:
+    """Nobody looks whether an object still is as the version left it."""
+    patch.setattr(Undo, "_check_unchanged", lambda *_: None)
+
+
+def the_whole_catalog_goes_back(patch: Patch) -> None:
+    """What others did since goes with the version."""
+
+    def read(catalogs: CatalogFollower, version: int) -> Undo:
+        undo = reading.read_undo(catalogs, version)
+        since = catalogs.updates(version, catalogs.latest_catalog().version + 1)
+        entries = tuple(entry for update in since for entry in update.entries)
+        return replace(undo, update=replace(undo.update, entries=entries), later=())
+
+    patch.setattr("tests.catalog.taking_back.read_undo", read)
+
+
+def a_fresh_id(patch: Patch) -> None:
+    """A table comes back as a new one."""
+    real = _Step._put_back
+
+    def put_back(self: _Step, transaction: Transaction, value: Any, *, new: bool) -> None:
+        if new and hasattr(value, "next_column_id"):
+            value = replace(value, id=transaction.allocate_id()[0])
+        real(self, transaction, value, new=new)
+
+    patch.setattr(_Step, "_put_back", put_back)
+
+
+def column_ids_go_back(patch: Patch) -> None:
+    """The next column takes the id of one that was undone."""
+    real = rules._table
+
+    def table(then: Any, *arguments: Any) -> Any:
+        return replace(real(then, *arguments), next_column_id=then.next_column_id)
+
+    patch.setattr(f"{RULES}._table", table)
+
+
+def columns_come_back_not_null(patch: Patch) -> None:
+    """A column that was away demands values that rows written meanwhile do not have."""
+    real = rules._table
+    patch.setattr(f"{RULES}._table", lambda then, now, left: real(then, now, None))
+
+
+def undrop_forgets_the_indexes(patch: Patch) -> None:
+    """A table is restored without what was dropped with it."""
+    real = reading._only
+
+    def only(*arguments: Any) -> Undo:
+        undo = real(*arguments)
+        tables = frozenset(target for target in undo.only or () if target.kind == "table")
+        return Undo(update=undo.update, later=undo.later, restored=undo.restored, only=tables)
+
+    patch.setattr(f"{READING}._only", only)
+
+
+def undrop_takes_the_oldest(patch: Patch) -> None:
+    """Of all that had the name the first one that was dropped comes back."""
+    patch.setattr(f"{READING}._backwards", reading._forwards)
+
+
+def undrop_takes_what_never_was(patch: Patch) -> None:
+    """A table that was made and dropped in one version counts as the last one dropped."""
+
+    def dropped(update: Update, kind: str, name: str) -> list[Any]:
+        changes = [one for one in update.changes() if one.kind == kind and one.new is None]
+        return [(net.target_of(one), reading._stored(one)) for one in changes]
+
+    patch.setattr(f"{READING}._dropped", dropped)
+
+
+def a_stopped_index_is_available(patch: Patch) -> None:
+    """An index that missed writes serves reads again."""
+
+    def status(was: Any, left: Any, *, together: bool) -> IndexStatus:
+        stopped = left is not None and not left.alive
+        return was.status if stopped else real(was, left, together=together)
+
+    real = rules._status
+    patch.setattr(f"{RULES}._status", status)
+
+
+def restored_indexes_begin_anew(patch: Patch) -> None:
+    """A table that comes back has its indexes to be built again."""
+    real = rules._status
+    patch.setattr(f"{RULES}._status", lambda was, left, **_: real(was, left, together=False))
+
+
+def indexes_are_judged_step_by_step(patch: Patch) -> None:
+    """Each step of an index within a version must be one that could be taken back by itself."""
+    real = _Step._back
+
+    def back(self: _Step, change: Any) -> Any:
+        if change.kind == "index" and change.old is not None:
+            then, now = net.value_of("index", change.old), self._now(change)
+            return replace(then, status=rules._status(then, now, together=False))
+        return real(self, change)
+
+    patch.setattr(_Step, "_back", back)
+
+
+def names_are_given_back_step_by_step(patch: Patch) -> None:
+    """An object needs every name again that it had within the version."""
+    patch.setattr(f"{UNDO}.exchanged", lambda _, of: frozenset(of))
+
+
+def who_has_the_name_is_dropped(patch: Patch) -> None:
+    """What took the name of a restored object meanwhile makes room."""
+    real = Transaction.put
+
+    def put(self: Transaction, value: Any) -> None:
+        try:
+            real(self, value)
+        except StrandlineError:
+            kind = "view" if value.name == "t" else "table"
+            for stored in list(self.contents.objects(kind)):
+                if stored.name.lower() == value.name:
+                    self.delete(kind, stored.id)
+            real(self, value)
+
+    patch.setattr(_Step, "_check_name", lambda *_: None)
+    patch.setattr(Transaction, "put", put)
+
+
+def references_dangle(patch: Patch) -> None:
+    """Nobody looks whether the zone of a restored table is still there."""
+    patch.setattr(f"{UNDO}.references", lambda _: ())
+
+
+def parts_stay_behind(patch: Patch) -> None:
+    """An index stays in the schema that its table left."""
+    patch.setattr(f"{UNDO}.following", lambda *_: ())
+
+
+def called_after_what_stays(patch: Patch) -> None:
+    """A table is said to be renamed where only its index is, and its folder waits for ever."""
+    patch.setattr(f"{UNDO}.COLLECTIONS", {})
+
+
+def half_a_batch(patch: Patch) -> None:
+    """Of a version with several entries the first is not taken back."""
+    real = _Step.take
+    patch.setattr(_Step, "take", lambda self: real(self) if self.number else None)
+
+
+def circles_are_closed(patch: Patch) -> None:
+    """A membership comes back whatever was granted meanwhile."""
+    patch.setattr(f"{RULES}._above", lambda *_: set())
+
+
+def types_get_narrower(patch: Patch) -> None:
+    """A column gets its old type back, though wider values may have been written."""
+    patch.setattr(f"{RULES}._check_column", lambda *_: None)
+
+
+def drop_without_the_rules(patch: Patch) -> None:
+    """A zone that the version made is deleted, whoever uses it."""
+
+    def delete(planning: Planning, now: Any, _: Any) -> None:
+        with planning.entry("drop_zone", zone=now.name) as transaction:
+            transaction.delete("zone", now.id)
+
+    patch.setitem(rules.BY_COMMAND, "zone", rules.ByCommand(delete))
+
+
+def parameters_go_back_over_what_they_were(patch: Patch) -> None:
+    """A parameter that was set twice in a version is set twice again."""
+    real = _Step.take
+
+    def take(self: _Step) -> None:
+        for change in self.entry.changes:
+            if change.kind == "system_configuration" and change.old is not None:
+                then = net.value_of(change.kind, change.old)
+                rules.BY_COMMAND[change.kind].run(self.planning, None, then)
+        real(self)
+
+    patch.setattr(_Step, "take", take)
+
+
+def a_snapshot_is_taken_for_an_update(patch: Patch) -> None:
+    """The earliest version is undone by the update that it no longer has."""
+    patch.setattr(f"{READING}._check_kept", lambda *_: None)
+
+
+def what_came_while_reading_is_not_seen(patch: Patch) -> None:
+    """A table that came back and went again, between the reading and the planning."""
+    patch.setattr(Undo, "moves", lambda _: iter(()))
+
+
+Fault = Callable[[Patch], None]
+
+WITH_A_KEY = "tables: a table with a key comes with its index, and is in no version before its own"
+
+FAULTS: dict[Fault, tuple[Check, str]] = {
+    later_changes_are_overwritten: (
+        by(tests.test_a_later_change_is_named_with_its_version_and_author),
+        "DID NOT RAISE .*Conflict",
+    ),
+    the_whole_catalog_goes_back: (by_what_stays, "what was done since is lost"),
+    a_fresh_id: (by(tests.test_undrop_finds_the_last_table_of_that_name), r"assert \d+ == \d+"),
+    column_ids_go_back: (
+        by(tests.test_columns_keep_their_ids_and_no_id_is_given_twice),
+        r"(?s)assert 3 == 4.*next_column_id",
+    ),
+    columns_come_back_not_null: (
+        by(tests.test_a_dropped_column_comes_back_under_its_id_and_nullable),
+        r"\(2, False\) == \(2, True\)",
+    ),
+    undrop_forgets_the_indexes: (
+        by(tests.test_undrop_restores_its_object_and_leaves_the_rest_of_the_version),
+        r"\[\] == \['t_pk'\]",
+    ),
+    undrop_takes_the_oldest: (
+        by(tests.test_undrop_finds_the_last_table_of_that_name),
+        r"assert \d+ == \d+",
+    ),
+    undrop_takes_what_never_was: (
+        by_net(net_tests.test_undrop_passes_over_what_was_made_and_dropped_in_one_version),
+        "assert None == TableDescriptor",
+    ),
+    a_stopped_index_is_available: (
+        by(tests.test_steps_of_an_index_only_go_on_and_a_stopped_one_begins_anew),
+        "(?s)AVAILABLE.* != .*REGISTERED",
+    ),
+    restored_indexes_begin_anew: (by_scenario(WITH_A_KEY), "(?s)index.*Descriptor"),
+    indexes_are_judged_step_by_step: (
+        by_net(
+            net_tests.test_an_index_comes_back_by_what_it_was_and_is,
+            "BUILDING",
+            ["available", "drop"],
+            "REGISTERED",
+        ),
+        "a step that only goes on",
+    ),
+    names_are_given_back_step_by_step: (
+        by_net(net_tests.test_a_name_from_within_the_version_may_be_taken_by_now),
+        r"s\.old was taken by",
+    ),
+    who_has_the_name_is_dropped: (
+        by(tests.test_a_name_that_was_taken_meanwhile_is_named),
+        "DID NOT RAISE .*AlreadyExists",
+    ),
+    references_dangle: (
+        by(tests.test_a_zone_that_is_gone_must_come_back_first),
+        "DID NOT RAISE .*ObjectNotFound",
+    ),
+    parts_stay_behind: (
+        by_net(net_tests.test_an_index_goes_where_its_table_goes_back_to),
+        "assert None is not None",
+    ),
+    called_after_what_stays: (
+        by_net(net_tests.test_what_was_renamed_there_and_back_is_not_renamed_again),
+        "a rename_table of no table",
+    ),
+    half_a_batch: (by(tests.test_a_batch_is_undone_as_a_whole_in_one_version), "name='tmp'"),
+    circles_are_closed: (
+        by(tests.test_a_membership_does_not_close_a_circle),
+        "DID NOT RAISE .*IllegalChange",
+    ),
+    types_get_narrower: (by(tests.test_a_wider_type_stays), "DID NOT RAISE .*IllegalChange"),
+    drop_without_the_rules: (
+        by(tests.test_what_was_created_is_dropped_by_the_ordinary_rules),
+        "DID NOT RAISE .*IllegalChange",
+    ),
+    parameters_go_back_over_what_they_were: (
+        by_net(
+            net_tests.test_a_parameter_goes_back_to_what_it_was_and_not_over_what_it_was_meanwhile
+        ),
+        "size small cannot be left out",
+    ),
+    a_snapshot_is_taken_for_an_update: (
+        by(tests.test_a_trimmed_version_says_so),
+        "version 4 was asked for",
+    ),
+    what_came_while_reading_is_not_seen: (
+        by(tests.test_a_table_that_came_back_while_the_history_was_read_is_noticed),
+        "DID NOT RAISE .*HistoryMoved",
+    ),
+}
+"""Each planted fault, the test that must find it, and the complaint that is right."""
+
+
+FOUND = (AssertionError, StrandlineError, pytest.fail.Exception)
+"""How a test fails where it finds a fault; never by an accident of the patch."""
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_the_tests_find(fault: Fault, new_manager: NewManager, monkeypatch: Patch) -> None:
+    check, complaint = FAULTS[fault]
+    fault(monkeypatch)
+    with pytest.raises(FOUND, match=complaint):
+        check(new_manager)
+
+
+LEFT_OUT = {
+    **differences_teeth.LEFT_OUT,
+    "index": "indexes: an index on a table that is there begins its life",
+}
+"""For each kind that people make, a scenario that changes one and can be undone."""
+
+
+@pytest.mark.parametrize("kind", sorted(LEFT_OUT.keys() - {"system_view"}))
+def test_a_kind_that_is_left_out_is_found(
+    kind: str, new_manager: NewManager, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(
+        "strandline.catalog.undo_net.is_bookkeeping",
+        lambda of, name: of == kind or is_bookkeeping(of, name),
+    )
+    with pytest.raises(AssertionError, match=rf"\('{kind}', b|assert \d+ == \(\d+ \+ 1\)"):
+        by_scenario(LEFT_OUT[kind])(new_manager)
