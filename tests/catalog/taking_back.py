@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from strandline.catalog import Applied, Catalog, CatalogManager, Command
-from strandline.catalog.undo_reading import read_undo, read_undrop
+from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.durable.collections import COLLECTIONS
 from strandline.model.descriptors import SchemaVersion, TableDescriptor
 from tests.catalog.scenario import Made, Scenario

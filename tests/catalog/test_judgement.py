@@ -38,7 +38,7 @@ from strandline.catalog.commands import (
 from strandline.catalog.judgement import RULES, permit
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges import Access
-from strandline.catalog.undo_reading import read_undo, read_undrop
+from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.durable.collections import COLLECTIONS
 from strandline.durable.transaction import Transaction
 from strandline.errors import PermissionDenied

@@ -39,7 +39,7 @@ from strandline.catalog.configuration import MAX_TABLES
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.planning import Planning
 from strandline.catalog.requests import Round
-from strandline.catalog.undo_reading import read_undo
+from strandline.catalog.undo.reading import read_undo
 from strandline.clock import HybridClock, Timestamp
 from strandline.durable import (
     Contents,

@@ -35,8 +35,8 @@ from strandline.catalog.commands import (
     SetTableProperties,
     StartBuildingIndex,
 )
-from strandline.catalog.undo import HistoryMoved
-from strandline.catalog.undo_reading import read_undo, read_undrop
+from strandline.catalog.undo.command import HistoryMoved
+from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.errors import (
     AlreadyExists,
     Conflict,

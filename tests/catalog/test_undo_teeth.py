@@ -10,12 +10,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from strandline.catalog import CatalogFollower, CatalogManager
-from strandline.catalog import undo_net as net
-from strandline.catalog import undo_reading as reading
-from strandline.catalog import undo_rules as rules
 from strandline.catalog.differences import is_bookkeeping
 from strandline.catalog.planning import Planning
-from strandline.catalog.undo import Undo, _Step
+from strandline.catalog.undo import net, reading, rules
+from strandline.catalog.undo.command import Undo, _Step
 from strandline.durable.transaction import Transaction
 from strandline.durable.update import Update
 from strandline.errors import StrandlineError
@@ -29,9 +27,9 @@ Patch = pytest.MonkeyPatch
 NewManager = Callable[[], CatalogManager]
 Check = Callable[[NewManager], None]
 
-UNDO = "strandline.catalog.undo"
-READING = "strandline.catalog.undo_reading"
-RULES = "strandline.catalog.undo_rules"
+UNDO = "strandline.catalog.undo.command"
+READING = "strandline.catalog.undo.reading"
+RULES = "strandline.catalog.undo.rules"
 
 
 # -- what finds a fault ----------------------------------------------------------------------------
@@ -377,7 +375,7 @@ def test_a_kind_that_is_left_out_is_found(
     kind: str, new_manager: NewManager, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(
-        "strandline.catalog.undo_net.is_bookkeeping",
+        "strandline.catalog.undo.net.is_bookkeeping",
         lambda of, name: of == kind or is_bookkeeping(of, name),
     )
     with pytest.raises(AssertionError, match=rf"\('{kind}', b|assert \d+ == \(\d+ \+ 1\)"):

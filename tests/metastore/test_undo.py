@@ -21,8 +21,8 @@ from strandline.catalog.commands import (
     SetConfiguration,
     TableDefinition,
 )
-from strandline.catalog.undo import HistoryMoved
-from strandline.catalog.undo_reading import read_undo
+from strandline.catalog.undo.command import HistoryMoved
+from strandline.catalog.undo.reading import read_undo
 from strandline.errors import Conflict, ObjectNotFound, PermissionDenied
 from strandline.metastore.hive.hive_events import HiveEvents
 from strandline.metastore.interface import AsOf, Session

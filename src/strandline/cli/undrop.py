@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from strandline.catalog.undo_reading import RESTORABLE
+from strandline.catalog.undo.reading import RESTORABLE
 from strandline.cli.stores import FOLDER, OUTPUT, USER, joining
 from strandline.cli.undo import report
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.object_names import described, spoken
-from strandline.catalog.undo_net import Target, target_of, value_of
+from strandline.catalog.undo.net import Target, target_of, value_of
 from strandline.durable.collections import COLLECTIONS, collection_of, id_key
 from strandline.durable.update import Update
 

@@ -14,8 +14,8 @@ from operator import itemgetter
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.follower import CatalogFollower
 from strandline.catalog.object_names import described, references
-from strandline.catalog.undo import RESTORED_TABLES, Undo
-from strandline.catalog.undo_net import Target, target_of
+from strandline.catalog.undo.command import RESTORED_TABLES, Undo
+from strandline.catalog.undo.net import Target, target_of
 from strandline.durable.collections import collection, id_key
 from strandline.durable.update import Change, Update
 from strandline.errors import AlreadyExists, InvalidInput, NotFound, ObjectNotFound, VersionNotFound

@@ -24,7 +24,7 @@ from strandline.catalog.commands.roles import DropRole
 from strandline.catalog.commands.schemas import DropSchema, drop_relation
 from strandline.catalog.commands.zones import DropZone
 from strandline.catalog.planning import Planning
-from strandline.catalog.undo_net import Net
+from strandline.catalog.undo.net import Net
 from strandline.durable.update import Update
 from strandline.errors import IllegalChange, ObjectNotFound
 from strandline.model.bookkeeping import ConfigEntry, SystemConfiguration

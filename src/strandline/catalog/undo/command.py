@@ -10,7 +10,7 @@ through its entries backwards and put back what was before: one new version, all
 in the history like any other and can be undone itself (that is the redo). What it made is dropped
 by the ordinary drop command, with its rules. What it dropped comes back *under its id*, and so with
 everything that is kept under that id elsewhere: rows, files, partitions, grants. All of it is
-judged by what the update did as a whole (`strandline.catalog.undo_net`), never by its steps.
+judged by what the update did as a whole (`strandline.catalog.undo.net`), never by its steps.
 
 What must stay true:
 
@@ -26,7 +26,7 @@ What must stay true:
   its table.
 
 `Undo` is a command: a pure function of the catalog, of the update and of what came after it, which
-are read from the log before (`strandline.catalog.undo_reading`). Versions that came in between that
+are read from the log before (`strandline.catalog.undo.reading`). Versions that came in between that
 reading and the planning show in the catalog itself: an object is then not as it was left, and for a
 table that was restored and dropped again, the count of restored tables has moved (`HistoryMoved`).
 
@@ -45,7 +45,7 @@ from typing import Any
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.object_names import described, object_name, references, spoken
 from strandline.catalog.planning import Planning
-from strandline.catalog.undo_net import (
+from strandline.catalog.undo.net import (
     Net,
     Target,
     called_as,
@@ -55,7 +55,7 @@ from strandline.catalog.undo_net import (
     target_of,
     value_of,
 )
-from strandline.catalog.undo_rules import (
+from strandline.catalog.undo.rules import (
     BY_COMMAND,
     GO_FIRST,
     PARTS_OF,
@@ -65,7 +65,7 @@ from strandline.catalog.undo_rules import (
     following,
     same_content,
 )
-from strandline.catalog.undo_words import NOT_KEPT, inverse, listed, named_then
+from strandline.catalog.undo.words import NOT_KEPT, inverse, listed, named_then
 from strandline.durable.collections import COLLECTIONS, collection, collection_of, id_key
 from strandline.durable.contents import Namespace
 from strandline.durable.transaction import Transaction
