@@ -25,7 +25,7 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.catalog.planning import Planning
-from strandline.catalog.privileges import Access
+from strandline.catalog.privileges.access import Access
 from strandline.clock import MIN_TIMESTAMP
 from strandline.durable.contents import EMPTY
 from strandline.durable.transaction import Transaction

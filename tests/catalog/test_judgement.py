@@ -35,9 +35,9 @@ from strandline.catalog.commands import (
     SetOwner,
     SetTableProperties,
 )
-from strandline.catalog.judgement import RULES, permit
 from strandline.catalog.planning import Planning
-from strandline.catalog.privileges import Access
+from strandline.catalog.privileges.access import Access
+from strandline.catalog.privileges.judgement import RULES, permit
 from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.durable.collections import COLLECTIONS
 from strandline.durable.transaction import Transaction
@@ -526,5 +526,5 @@ def test_a_demand_that_is_not_made_is_found(
     planted: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(f"strandline.catalog.privileges.{target}", planted)
+    monkeypatch.setattr(f"strandline.catalog.privileges.access.{target}", planted)
     assert find_faults(enforced.latest_catalog()) != []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.catalog.ownership import OWNED_KINDS, owned_by, owner_of
+from strandline.catalog.privileges.ownership import OWNED_KINDS, owned_by, owner_of
 from strandline.durable.collections import COLLECTIONS
 from strandline.durable.contents import EMPTY
 from strandline.durable.transaction import Transaction

@@ -18,7 +18,7 @@ from strandline.catalog.commands import (
     GrantRole,
     SetConfiguration,
 )
-from strandline.catalog.privileges import Access, effective_roles, enforced
+from strandline.catalog.privileges.access import Access, effective_roles, enforced
 from strandline.errors import PermissionDenied
 from strandline.model.privileges import PUBLIC, ObjectKind, Privilege
 from tests.catalog.privilege_world import (
@@ -126,7 +126,7 @@ def inheriting_all(catalog: Catalog, user: str) -> frozenset[int]:
     return frozenset(found)
 
 
-PRIVILEGES = "strandline.catalog.privileges"
+PRIVILEGES = "strandline.catalog.privileges.access"
 COMMANDS = "strandline.catalog.commands"
 FAULTS: dict[str, tuple[str, Callable[..., Any] | property]] = {
     "memberships are followed one step only": (f"{PRIVILEGES}.effective_roles", direct_roles),
@@ -156,7 +156,7 @@ FAULTS: dict[str, tuple[str, Callable[..., Any] | property]] = {
         lambda catalog, role: None,
     ),
     "default privileges of one schema are for all": (
-        "strandline.catalog.default_privileges._place",
+        "strandline.catalog.privileges.defaults._place",
         lambda catalog, value: (getattr(catalog.schema("s"), "id", 0), 0),
     ),
 }

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Protocol
 
 from strandline.catalog.catalog import Catalog, Occupant, Relation
-from strandline.catalog.default_privileges import with_default_privileges
+from strandline.catalog.privileges.defaults import with_default_privileges
 from strandline.clock import Timestamp, milliseconds
 from strandline.durable.transaction import OBJECT_IDS, Transaction
 from strandline.durable.update import Argument

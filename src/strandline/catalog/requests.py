@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.judgement import permit
 from strandline.catalog.planning import Command, Planning
+from strandline.catalog.privileges.judgement import permit
 from strandline.clock import Timestamp
 from strandline.durable.transaction import Transaction
 from strandline.durable.update import Entry

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from strandline.catalog.catalog import DEFAULT_DATABASE
 from strandline.catalog.commands.comments import drop_comment
-from strandline.catalog.default_privileges import drop_default_privileges
 from strandline.catalog.planning import Planning
+from strandline.catalog.privileges.defaults import drop_default_privileges
 from strandline.errors import AlreadyExists, IllegalChange, ObjectNotFound
 from strandline.model.descriptors import DatabaseDescriptor
 from strandline.model.identifiers import check_name, normalize

@@ -15,9 +15,9 @@ from typing import Any
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.commands.comments import drop_comment
-from strandline.catalog.default_privileges import drop_default_privileges
-from strandline.catalog.ownership import owned_by
 from strandline.catalog.planning import Planning
+from strandline.catalog.privileges.defaults import drop_default_privileges
+from strandline.catalog.privileges.ownership import owned_by
 from strandline.durable.transaction import Transaction
 from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
 from strandline.model.descriptors import PrincipalType

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from strandline.catalog.catalog import DEFAULT_DATABASE
 from strandline.catalog.commands.comments import drop_comment
 from strandline.catalog.commands.functions import drop_function
-from strandline.catalog.default_privileges import drop_default_privileges
 from strandline.catalog.planning import Planning
+from strandline.catalog.privileges.defaults import drop_default_privileges
 from strandline.catalog.reserved_schemas import is_reserved, refuse_reserved
 from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
 from strandline.model.descriptors import (

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from strandline.catalog import Catalog, Relation
-from strandline.catalog.privileges import Access, enforced
+from strandline.catalog.privileges.access import Access, enforced
 from strandline.clock import Timestamp, format_timestamp
 from strandline.durable.contents import Namespace
 from strandline.errors import ObjectNotFound

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from strandline.catalog.commands import CreateTable, CreateView, DropTable, TableDefinition
-from strandline.catalog.judgement import WRITING
+from strandline.catalog.privileges.judgement import WRITING
 from strandline.clock import system_wall_clock
 from strandline.errors import (
     AlreadyExists,

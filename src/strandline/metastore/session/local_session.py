@@ -1,9 +1,9 @@
 """`LocalSession`: a session in the process of the store.
 
 Where privileges are enforced, its user is judged by the catalog of the present, at each call: for
-DDL as `strandline.catalog.judgement` tells; SELECT to see a table or its files, at any version;
-INSERT to add data files, DELETE to take rows or files away, UPDATE (or both) for a step that does
-both. A transaction is its user's own. Others than superusers see the versions in the history that
+DDL as `strandline.catalog.privileges.judgement` tells; SELECT to see a table or its files, at any
+version; INSERT to add data files, DELETE to take rows or files away, UPDATE (or both) for a step
+that does both. A transaction is its user's own. Others than superusers see the versions in the history that
 they made themselves, compare no versions and trim none.
 """
 
@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 
 from strandline.catalog import Command, VersionInfo
 from strandline.catalog.differences import Difference
-from strandline.catalog.judgement import WRITING
-from strandline.catalog.privileges import Access
+from strandline.catalog.privileges.access import Access
+from strandline.catalog.privileges.judgement import WRITING
 from strandline.clock import Timestamp
 from strandline.errors import (
     InvalidInput,

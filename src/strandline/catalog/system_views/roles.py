@@ -7,7 +7,7 @@ from typing import Any
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.configuration import PARAMETERS
-from strandline.catalog.system_view_registry import Row, system_view
+from strandline.catalog.system_views.registry import Row, system_view
 from strandline.durable.collections import COLLECTIONS
 from strandline.model.privileges import PUBLIC, PUBLIC_NAME, privilege_names
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.system_view_registry import Row, system_view
+from strandline.catalog.system_views.registry import Row, system_view
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.indexes import IndexColumn, IndexDescriptor
 from strandline.model.type_text import simple_string

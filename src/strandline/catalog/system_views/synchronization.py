@@ -1,4 +1,4 @@
-"""The views in which the catalog shows itself, and how a catalog gets those of its program.
+"""How a catalog gets the system views of its program.
 
 The views are the program's: each release brings its own (`SYSTEM_VIEWS`), and a catalog that an
 older release wrote must show the newer ones. They are objects of the catalog all the same, with
@@ -28,15 +28,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from strandline.catalog import (  # noqa: F401 - each registers its views
-    system_view_roles,
-    system_view_rows,
-)
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
 from strandline.catalog.commands.comments import drop_comment
 from strandline.catalog.planning import Command, Planning
 from strandline.catalog.reserved_schemas import SYSTEM_SCHEMA
-from strandline.catalog.system_view_registry import SYSTEM_VIEWS, Row, Rows, SystemView
+from strandline.catalog.system_views.registry import SYSTEM_VIEWS, SystemView
 from strandline.durable.contents import Namespace
 from strandline.durable.transaction import Transaction
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
@@ -49,17 +45,6 @@ from strandline.model.descriptors import (
 from strandline.model.identifiers import check_name, normalize
 from strandline.model.privileges import SYSTEM_NAME, ObjectKind
 from strandline.model.type_text import simple_string
-
-__all__ = [
-    "SYSTEM_VIEWS",
-    "CreateSystemView",
-    "Row",
-    "Rows",
-    "SystemView",
-    "fingerprint",
-    "initialize_system_views",
-    "synchronize_system_views",
-]
 
 logger = logging.getLogger(__name__)
 

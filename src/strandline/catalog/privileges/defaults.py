@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.privileges import KINDS
+from strandline.catalog.privileges.access import KINDS
 from strandline.durable.transaction import Transaction
 from strandline.model.privileges import DefaultPrivilege, Grant, grants
 

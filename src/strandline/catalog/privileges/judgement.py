@@ -44,8 +44,8 @@ from typing import Any
 
 from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG, Catalog
 from strandline.catalog.configuration import ENFORCE_PRIVILEGES
-from strandline.catalog.ownership import owned_by
-from strandline.catalog.privileges import Access, enforced
+from strandline.catalog.privileges.access import Access, enforced
+from strandline.catalog.privileges.ownership import owned_by
 from strandline.durable.collections import collection
 from strandline.durable.contents import Contents
 from strandline.durable.transaction import OBJECT_IDS
