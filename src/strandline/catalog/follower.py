@@ -29,6 +29,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from strandline.catalog.awaited import AwaitedVersions
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.events import (
     AppliedVersion,
@@ -38,6 +39,7 @@ from strandline.catalog.events import (
     read_history,
 )
 from strandline.catalog.history import History
+from strandline.catalog.log_time import LogTime
 from strandline.clock import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
@@ -69,8 +71,6 @@ ROUND_SECONDS = 0.1
 """How long the applier waits for news before it looks whether it is to stop."""
 ROOM_SECONDS = 0.02
 """How long after a commit of this node the applier leaves the log alone."""
-AHEAD_MS = 1000
-"""How far ahead a time may be without a word where the catalog promises nothing about clocks."""
 
 
 def patience(timeout: float) -> float:
@@ -83,6 +83,7 @@ def system_elapsed() -> int:
     return time.clock_gettime_ns(_ELAPSED) // 1_000_000
 
 
+_STOPPING = "this node is stopping; ask another one, or again when it is back"
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -113,9 +114,9 @@ class CatalogFollower:
         self._elapsed = elapsed
         self.delay = int(state.config(DELAY) or 0)
         self.skew = int(state.config(SKEW) or 0)
+        self._log_time = LogTime(clock, allowed_ms=self.skew if self.delay else None)
         self._applying = threading.RLock()
-        self._awaited: list[tuple[int, Future[Catalog]]] = []
-        self._awaiting = threading.Lock()
+        self._awaited = AwaitedVersions()
         self._listeners = Listeners()
         self._stop = threading.Event()
         self._applier: threading.Thread | None = None
@@ -123,8 +124,6 @@ class CatalogFollower:
         self._applier_failures = 0
         self._looks = 0  # begun by readers of the present
         self._failed_look: tuple[int, StrandlineError | None] = (0, None)  # the last, its number
-        self._times_ahead = 0
-        self._clock_is_behind = False
         self._own_commit = float("-inf")  # when this node last applied what it had appended
         base = state.base
         self._history = History(self._activated(base))
@@ -132,26 +131,7 @@ class CatalogFollower:
             self._history.append(self._activated(applied))
         state.backlog = []
         self._seen = Frontier(base.update.version, self._history.latest.version + 1)
-        self._hear(self._given(self._history.latest))
-
-    def _hear(self, at: Timestamp) -> None:
-        """Move the clock past a time of the log, and say so where this machine's clock is wrong.
-
-        Readers are never behind by more than they may be only while clocks agree within the skew.
-        """
-        self._clock.update(at)
-        ahead = self._clock.ahead_of_wall(at)
-        behind = ahead > (self.skew if self.delay else AHEAD_MS)
-        if behind:
-            self._times_ahead += 1
-            if not self._clock_is_behind:
-                logger.warning(
-                    "the log has a time that is %d ms ahead of this machine's clock, and the "
-                    "catalog allows %d; set the clocks of all nodes (with NTP, say)",
-                    ahead,
-                    self.skew if self.delay else AHEAD_MS,
-                )
-        self._clock_is_behind = behind
+        self._log_time.hear(self._given(self._history.latest))
 
     def _activated(self, applied: AppliedUpdate) -> Catalog:
         version, at = applied.update.version, applied.update.time
@@ -209,7 +189,7 @@ class CatalogFollower:
 
     def _check_running(self) -> None:
         if self._stop.is_set():
-            raise Stopping("this node is stopping; ask another one, or again when it is back")
+            raise Stopping(_STOPPING)
 
     def subscribe(self, listener: Listener) -> None:
         """Call ``listener`` for each version applied from now on."""
@@ -259,21 +239,9 @@ class CatalogFollower:
 
     def _tell_awaiting(self) -> None:
         """Complete the futures of `ready` whose version is through, or all of them at the end."""
-        if not self._awaited:
-            return
-        stopped, upper = self._stop.is_set(), self._seen.upper
-        with self._awaiting:
-            due = [one for one in self._awaited if stopped or one[0] < upper]
-            self._awaited = [one for one in self._awaited if not stopped and one[0] >= upper]
-        for version, future in due:
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                if version >= upper:
-                    self._check_running()
-                future.set_result(self._history.at_version(version))
-            except StrandlineError as error:
-                future.set_exception(error)
+        self._awaited.tell(self._seen.upper, self._history.at_version)
+        if self._stop.is_set():
+            self._awaited.end(Stopping(_STOPPING))
 
     def _apply_some(self) -> None:
         latest = self._history.latest
@@ -299,7 +267,7 @@ class CatalogFollower:
             replaced = before.contents.get(change.kind, change.key)
             if replaced is not None:  # few look at the past, and it should cost its bytes alone
                 replaced.forget()
-        self._hear(applied.update.time)
+        self._log_time.hear(applied.update.time)
         self._listeners.tell(AppliedVersion(applied.update, before, catalog))
 
     # -- read ----------------------------------------------------------------------------------
@@ -361,7 +329,7 @@ class CatalogFollower:
         checked = self._state.check()
         self.sync()
         known = add_milliseconds(checked.time, self.delay)
-        self._hear(checked.time)
+        self._log_time.hear(checked.time)
         self._horizon = _Horizon(
             add_milliseconds(known, -self.skew) if self.skew else known,
             began + self.delay - self.skew,
@@ -438,9 +406,7 @@ class CatalogFollower:
         try:
             return future.result(timeout=patience(timeout))
         except FutureTimeout:
-            future.cancel()
-            with self._awaiting:
-                self._awaited = [one for one in self._awaited if one[1] is not future]
+            self._awaited.forget(future)
             raise DeadlineExceeded(f"version {version} did not arrive within {timeout} s") from None
 
     def ready(self, version: int) -> Future[Catalog]:
@@ -448,9 +414,7 @@ class CatalogFollower:
 
         Ends with `Stopping` when this node stops before.
         """
-        future: Future[Catalog] = Future()
-        with self._awaiting:
-            self._awaited.append((version, future))
+        future = self._awaited.add(version)
         self._tell_awaiting()
         return future
 

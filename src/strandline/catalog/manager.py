@@ -216,7 +216,7 @@ class CatalogManager(CatalogFollower):
             counts.rebased,
             self._listeners.failures,
             self._applier_failures,
-            self._times_ahead,
+            self._log_time.times_ahead,
         )
 
 

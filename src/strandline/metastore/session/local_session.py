@@ -3,8 +3,8 @@
 Where privileges are enforced, its user is judged by the catalog of the present, at each call: for
 DDL as `strandline.catalog.privileges.judgement` tells; SELECT to see a table or its files, at any
 version; INSERT to add data files, DELETE to take rows or files away, UPDATE (or both) for a step
-that does both. A transaction is its user's own. Others than superusers see the versions in the history that
-they made themselves, compare no versions and trim none.
+that does both. A transaction is its user's own. Others than superusers see the versions in the
+history that they made themselves, compare no versions and trim none.
 """
 
 from __future__ import annotations
