@@ -85,9 +85,12 @@ def to_datetime(at: Timestamp) -> datetime:
 
 
 def format_timestamp(at: Timestamp) -> str:
-    """``2013-01-01T05:00:00.123Z``, with ``+N`` behind it where the logical counter is not 0."""
+    """``2013-01-01T05:00:00.123Z``, with ``+N`` behind it for a logical counter.
+
+    None is shown at the beginning of a millisecond, and at its end, as `parse_timestamp` reads it.
+    """
     text = to_datetime(at).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return text if logical(at) == 0 else f"{text}+{logical(at)}"
+    return text if logical(at) in (0, _LOGICAL_MASK) else f"{text}+{logical(at)}"
 
 
 def parse_timestamp(text: str) -> Timestamp:
