@@ -150,7 +150,7 @@ FAULTS: dict[str, tuple[str, Callable[..., Any] | property]] = {
             for role in map(access.catalog.role_by_id, effective_roles(access.catalog, user))
         ),
     ),
-    "memberships go round": (f"{COMMANDS}.roles._above", lambda catalog, role: {role.id}),
+    "memberships go round": (f"{COMMANDS}.roles.roles_above", lambda catalog, role: set()),
     "a role that owns something is dropped": (
         f"{COMMANDS}.roles._refuse_owner",
         lambda catalog, role: None,

@@ -216,7 +216,7 @@ def half_a_batch(patch: Patch) -> None:
 
 def circles_are_closed(patch: Patch) -> None:
     """A membership comes back whatever was granted meanwhile."""
-    patch.setattr(f"{RULES}._above", lambda *_: set())
+    patch.setattr(f"{RULES}.roles_above", lambda *_: set())
 
 
 def types_get_narrower(patch: Patch) -> None:

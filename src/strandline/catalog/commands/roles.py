@@ -16,6 +16,7 @@ from typing import Any
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.commands.comments import drop_comment
 from strandline.catalog.planning import Planning
+from strandline.catalog.privileges.access import roles_above
 from strandline.catalog.privileges.defaults import drop_default_privileges
 from strandline.catalog.privileges.ownership import owned_by
 from strandline.durable.transaction import Transaction
@@ -222,7 +223,7 @@ class GrantRole:
         role, member = role_named(catalog, self.role), role_named(catalog, self.member)
         if any(group == role.id for group, _ in member.member_of):
             return
-        if member.id in _above(catalog, role):
+        if member.id in {role.id, *roles_above(catalog, role)}:
             raise IllegalChange(
                 f"role {role.name} cannot be granted to {member.name}: it is a member of "
                 f"{member.name} itself, and memberships cannot go round in a circle"
@@ -247,16 +248,3 @@ class RevokeRole:
         arguments = {"role": role.name, "from": member.name}
         with planning.entry("revoke_role", **arguments) as transaction:
             _without_membership(transaction, member.id, role.id)
-
-
-def _above(catalog: Catalog, role: RoleDescriptor) -> set[int]:
-    """The ids of ``role`` and of all that it is a member of, inherited or not."""
-    found = {role.id}
-    to_follow = [role]
-    while to_follow:
-        for group, _ in to_follow.pop().member_of:
-            above = catalog.role_by_id(group)
-            if above is not None and group not in found:
-                found.add(group)
-                to_follow.append(above)
-    return found

@@ -114,6 +114,19 @@ def effective_roles(catalog: Catalog, user: str) -> frozenset[int]:
     return frozenset(found)
 
 
+def roles_above(catalog: Catalog, role: RoleDescriptor) -> frozenset[int]:
+    """The ids of all that ``role`` is a member of, directly or through others, inherited or not."""
+    found: set[int] = set()
+    to_follow = [role]
+    while to_follow:
+        for group, _ in to_follow.pop().member_of:
+            above = catalog.role_by_id(group)
+            if above is not None and group not in found:
+                found.add(group)
+                to_follow.append(above)
+    return frozenset(found)
+
+
 class Access:
     """What ``user`` may do by ``catalog``. A value; asking it costs a few look-ups.
 

@@ -24,6 +24,7 @@ from strandline.catalog.commands.roles import DropRole
 from strandline.catalog.commands.schemas import DropSchema, drop_relation
 from strandline.catalog.commands.zones import DropZone
 from strandline.catalog.planning import Planning
+from strandline.catalog.privileges.access import roles_above
 from strandline.catalog.undo.net import Net
 from strandline.durable.update import Update
 from strandline.errors import IllegalChange, ObjectNotFound
@@ -300,22 +301,10 @@ def _check_role(planning: Planning, _: Any, after: RoleDescriptor) -> None:
                 f"role {after.name} was a member of a role (id {group}) that is gone; undo the "
                 "drop of that first"
             )
-    if after.id in _above(catalog, after):
+    if after.id in roles_above(catalog, after):
         raise IllegalChange(
             f"role {after.name} would be a member of itself, through memberships granted meanwhile"
         )
-
-
-def _above(catalog: Catalog, role: RoleDescriptor) -> set[int]:
-    found: set[int] = set()
-    to_follow = [role]
-    while to_follow:
-        for group, _ in to_follow.pop().member_of:
-            above = catalog.role_by_id(group)
-            if above is not None and group not in found:
-                found.add(group)
-                to_follow.append(above)
-    return found
 
 
 def _check_default_zone(planning: Planning, _: Any, after: ConfigEntry) -> None:
