@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from strandline.clock import (
     MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
     HybridClock,
     Timestamp,
     add_milliseconds,
@@ -21,6 +24,7 @@ from strandline.clock import (
     timestamp,
 )
 from strandline.errors import DeadlineExceeded, InvalidInput
+from tests.case_table import CaseTable
 from tests.conftest import ManualWall
 
 
@@ -28,22 +32,62 @@ def parts(at: Timestamp) -> tuple[int, int]:
     return milliseconds(at), logical(at)
 
 
-def test_now_follows_the_wall_and_counts_where_the_wall_stands_still() -> None:
-    wall = ManualWall(100)
-    clock = HybridClock(wall)
-    assert [parts(clock.now()) for _ in range(3)] == [(100, 0), (100, 1), (100, 2)]
-    wall.now = 200
-    assert parts(clock.now()) == (200, 0)
-    wall.now = 50
-    assert [parts(clock.now()) for _ in range(2)] == [(200, 1), (200, 2)]
+@dataclass(frozen=True)
+class Asked:
+    """The wall stands at ``wall``, the clock is asked, and gives these milliseconds and counter."""
+
+    wall: int
+    gives: tuple[int, int]
+    heard: int | None = None
+    """Milliseconds of a time that it hears of; without one it is asked what time it is."""
 
 
-def test_update_moves_past_what_was_heard() -> None:
-    wall = ManualWall(100)
+VECTORS = CaseTable(
+    "the clock follows the wall and what it hears, and never stands",
+    cases=[87],
+    rows=[
+        pytest.param(
+            [
+                *(Asked(100, (100, count)) for count in range(3)),
+                Asked(200, (200, 0)),
+                Asked(50, (200, 1)),
+                Asked(50, (200, 2)),
+            ],
+            id="it counts where the wall stands still or goes back",
+        ),
+        pytest.param(
+            [
+                Asked(100, (100, 0)),
+                Asked(100, (600, 1), heard=600),
+                Asked(100, (600, 2)),
+                Asked(500, (600, 3)),
+                Asked(601, (601, 0)),
+            ],
+            id="it is ahead of what it heard until the wall has passed it",
+        ),
+        pytest.param(
+            [
+                Asked(600, (600, 0)),
+                Asked(600, (600, 1), heard=10),
+                Asked(700, (700, 0), heard=600),
+                Asked(700, (700, 1), heard=700),
+                Asked(700, (700, 2), heard=700),
+            ],
+            id="what is past moves it on by one",
+        ),
+    ],
+)
+
+
+@pytest.mark.parametrize("steps", VECTORS.rows)
+def test_the_clock_gives(steps: list[Asked]) -> None:
+    wall = ManualWall(steps[0].wall)
     clock = HybridClock(wall)
-    assert parts(clock.update(timestamp(600))) == (600, 1)
-    assert parts(clock.now()) == (600, 2)
-    assert parts(clock.update(timestamp(10))) == (600, 3)
+    for step in steps:
+        wall.now = step.wall
+        found = clock.now() if step.heard is None else clock.update(timestamp(step.heard))
+        assert parts(found) == step.gives
+        assert clock.current() == found
 
 
 @given(st.lists(st.tuples(st.integers(1, 10_000), st.none() | st.integers(1, 10_000))))
@@ -62,6 +106,15 @@ def test_no_wall_clock_makes_now_repeat_or_go_back(
         last = now
 
 
+def test_a_time_that_no_clock_can_move_past_is_refused() -> None:
+    clock = HybridClock(ManualWall(100))
+    with pytest.raises(InvalidInput, match="no time"):
+        clock.update(MAX_TIMESTAMP)
+    assert parts(clock.now()) == (100, 0)
+    assert clock.ahead_of_wall(timestamp(130, 5)) == 30
+    assert clock.ahead_of_wall(timestamp(70)) == -30
+
+
 def test_times_are_distinct_over_threads() -> None:
     clock = HybridClock(ManualWall())
     given_times: list[list[int]] = [[] for _ in range(8)]
@@ -77,17 +130,50 @@ def test_times_are_distinct_over_threads() -> None:
     assert len({at for times in given_times for at in times}) == 4000
 
 
-@pytest.mark.parametrize(("ms", "count"), [(-1, 0), (1 << 47, 0), (0, 0), (1, -1), (1, 1 << 16)])
-def test_what_is_no_time_is_refused(ms: int, count: int) -> None:
-    with pytest.raises(InvalidInput):
-        timestamp(ms, count)
+NO_TIMES = CaseTable(
+    "what lies outside 48 bits and 16 bits, or is 0, is no time",
+    cases=[87],
+    rows=[
+        (lambda: timestamp(-1), "physical time is out of bounds: -1 ms"),
+        (lambda: timestamp(1 << 47), "physical time is out of bounds"),
+        (lambda: timestamp(1 << 48), "physical time is out of bounds"),
+        (lambda: timestamp(1, -1), "logical time is out of bounds: -1"),
+        (lambda: timestamp(1, 1 << 16), "logical time is out of bounds: 65536"),
+        (lambda: timestamp(0, 0), "0 means 'no time'"),
+        (lambda: add_milliseconds(timestamp(100, 7), -101), "physical time is out of bounds: -1"),
+        (lambda: add_milliseconds(timestamp(100), -100), "0 means 'no time'"),
+        (lambda: add_milliseconds(timestamp(1), (1 << 47) - 1), "physical time is out of bounds"),
+        (lambda: round_up(timestamp((1 << 47) - 1, 1)), "physical time is out of bounds"),
+    ],
+)
 
 
-def test_arithmetic_keeps_the_counter_and_rounding_goes_up() -> None:
-    at = timestamp(100, 7)
-    assert parts(add_milliseconds(at, -50)) == (50, 7)
-    assert parts(round_up(at)) == (101, 0)
-    assert round_up(timestamp(100)) == timestamp(100)
+@pytest.mark.parametrize(("make", "says"), NO_TIMES.rows)
+def test_what_is_no_time_is_refused(make: Callable[[], Timestamp], says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        make()
+
+
+ARITHMETIC = CaseTable(
+    "a time that is moved keeps its counter, and rounding goes up to the next millisecond",
+    cases=[87],
+    rows=[
+        (add_milliseconds(timestamp(100, 7), 50), (150, 7)),
+        (add_milliseconds(timestamp(100, 7), -50), (50, 7)),
+        (add_milliseconds(timestamp(100, 7), -100), (0, 7)),
+        (round_up(timestamp(100, 7)), (101, 0)),
+        (round_up(timestamp(100)), (100, 0)),
+        (timestamp(0, 1), (0, 1)),
+        (MIN_TIMESTAMP, (0, 1)),
+        (MAX_TIMESTAMP, ((1 << 47) - 1, (1 << 16) - 1)),
+        (timestamp(1) - 1, (0, (1 << 16) - 1)),
+    ],
+)
+
+
+@pytest.mark.parametrize(("found", "due"), ARITHMETIC.rows)
+def test_a_time_has_these_parts(found: Timestamp, due: tuple[int, int]) -> None:
+    assert parts(found) == due
 
 
 @given(st.integers(1 << 16, min(MAX_TIMESTAMP, 253402300799_000 << 16)))
@@ -97,6 +183,7 @@ def test_every_time_is_read_back_from_its_text(number: int) -> None:
     read = parse_timestamp(text.lower())
     assert milliseconds(read) == milliseconds(at)
     assert logical(read) == (logical(at) or 0xFFFF)
+    assert format_timestamp(read) == text
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ what every new catalog holds: the schema ``default`` and the zone ``default``::
     (`columns("s.t")`, `field("s.t", "zone_id")`, …) or any function of the `Result`.
 ``cases``
     The numbers of the behaviours, out of the list that the catalog was specified by, that this
-    scenario shows. Every number from 21 to 78 must be claimed by some scenario.
+    scenario shows. ``test_cases.py`` wants each number from 1 to 88 claimed by something; what
+    needs several nodes, clocks or restarts is a `tests.catalog.timeline.Timeline`.
 ``note``
     Where the behaviour was a choice: which, and why.
 

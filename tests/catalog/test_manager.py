@@ -14,17 +14,14 @@ from strandline.catalog.commands import CreateSchema, DropSchema
 from strandline.catalog.history import History
 from strandline.clock import Timestamp, add_milliseconds, milliseconds, round_up, timestamp
 from strandline.errors import (
-    AlreadyExists,
     DeadlineExceeded,
-    Fenced,
     IllegalChange,
     InvalidInput,
-    ObjectNotFound,
     Stopping,
     UnknownOutcome,
     VersionNotFound,
 )
-from tests.conftest import ManualWall, Member
+from tests.conftest import ManualWall
 
 Managers = Callable[..., CatalogManager]
 
@@ -42,50 +39,11 @@ def names(manager: CatalogManager) -> list[str]:
     return shown(manager.present())
 
 
-def test_a_new_catalog_is_version_2_after_its_fence(manager: CatalogManager) -> None:
-    assert shown(manager.catalog(0)) == []
-    assert manager.latest_catalog().version == 2
-    assert names(manager) == ["default"]
-
-
-def test_each_command_is_a_version_and_old_versions_stay_as_they_were(
-    manager: CatalogManager,
-) -> None:
-    versions = [manager.execute(create(n), author="ann").version for n in ("a", "b", "c")]
-    assert versions == [3, 4, 5]
-    assert shown(manager.catalog(4)) == ["a", "b", "default"]
-    assert shown(manager.catalog(2)) == ["default"]
-
-
-def test_a_batch_is_one_version_all_or_nothing(manager: CatalogManager) -> None:
-    with pytest.raises(AlreadyExists):
-        manager.execute([create("a"), create("b"), create("a")], author="ann")
-    assert manager.latest_catalog().version == 2
-    done = manager.execute(
-        [create("a", if_not_exists=True), create("b"), create("a", if_not_exists=True)],
-        author="ann",
-    )
-    assert (done.version, done.applied) == (3, (True, True, False))
-
-
 def test_a_command_that_changes_nothing_makes_no_version(manager: CatalogManager) -> None:
     manager.execute(create("a"), author="ann")
     done = manager.execute(create("a", if_not_exists=True), author="ann")
     assert (done.version, done.applied) == (3, (False,))
     assert manager.execute([], author="ann").version == 3
-
-
-def test_a_refused_command_changes_nothing_and_uses_no_id(manager: CatalogManager) -> None:
-    before = manager.latest_catalog()
-    with pytest.raises(ObjectNotFound):
-        manager.execute([create("a"), DropSchema(name="nope")], author="ann")
-    assert manager.latest_catalog() is before
-
-
-@pytest.mark.parametrize("version", [-1, 3, 100])
-def test_versions_that_are_not_there_are_named(manager: CatalogManager, version: int) -> None:
-    with pytest.raises(VersionNotFound, match=str(version)):
-        manager.catalog(version)
 
 
 def test_the_catalog_as_of_a_time_is_the_one_active_then(
@@ -195,32 +153,6 @@ def test_with_a_delay_the_call_returns_when_every_clock_has_passed_the_activatio
     assert manager.execute(create("a", if_not_exists=True), author="ann").version == 3
 
 
-def test_with_a_delay_a_refusal_waits_for_the_version_it_was_judged_by(
-    new_manager: Managers, wall: ManualWall
-) -> None:
-    manager = new_manager(delay_ms=200, skew_ms=0)
-    wall.now += 1000
-    with pytest.raises(UnknownOutcome):
-        manager.execute(create("a"), author="ann", timeout=0.3)
-    done = threading.Event()
-    found: list[BaseException] = []
-
-    def again() -> None:
-        try:
-            manager.execute(create("a"), author="ann", timeout=30)
-        except AlreadyExists as error:
-            found.append(error)
-        done.set()
-
-    thread = threading.Thread(target=again)
-    thread.start()
-    assert not done.wait(0.05)
-    wall.now += 201
-    assert done.wait(10)
-    thread.join()
-    assert len(found) == 1
-
-
 def test_with_a_delay_memory_answers_until_the_horizon_and_asks_again_beyond(
     new_manager: Managers, wall: ManualWall
 ) -> None:
@@ -322,22 +254,6 @@ def test_trimmed_versions_are_refused_by_name_and_the_rest_answer_as_before(
     assert "e" in names(other)
 
 
-def test_a_node_that_slept_through_a_trimming_begins_again_from_the_snapshot(
-    new_manager: Managers,
-) -> None:
-    awake, asleep = new_manager(), new_manager()
-    for name in "abc":
-        awake.execute(create(name), author="ann")
-    assert awake.compact(5)
-    assert names(asleep) == ["a", "b", "c", "default"]
-    assert asleep.earliest_catalog().version == 5
-
-
-def test_compacting_what_is_not_there_is_refused(manager: CatalogManager) -> None:
-    with pytest.raises(VersionNotFound):
-        manager.compact(9)
-
-
 # -- life --------------------------------------------------------------------------------------
 
 
@@ -361,15 +277,6 @@ def test_a_stopped_manager_refuses_work_and_still_answers_from_memory(
     with pytest.raises(Stopping):
         manager.catalog_ready(99)
     assert manager.latest_catalog().version == 2
-
-
-def test_a_manager_that_was_fenced_changes_nothing_more(
-    new_manager: Managers, new_member: Callable[[], Member]
-) -> None:
-    manager = new_manager()
-    new_member().open()
-    with pytest.raises(Fenced):
-        manager.execute(create("a"), author="ann")
 
 
 def test_a_batch_has_a_size(manager: CatalogManager) -> None:
@@ -497,12 +404,6 @@ def test_a_time_out_below_zero_does_not_wait(manager: CatalogManager) -> None:
         manager.catalog_ready(99, timeout=-1)
 
 
-@pytest.mark.parametrize("at", [0, -1, 1 << 63, 1 << 200])
-def test_a_number_that_is_no_time_is_refused(manager: CatalogManager, at: int) -> None:
-    with pytest.raises(InvalidInput, match="not a time"):
-        manager.catalog_as_of(Timestamp(at))
-
-
 def test_with_a_delay_a_start_leaves_the_clock_at_the_stores_time(
     new_manager: Managers, wall: ManualWall
 ) -> None:
@@ -513,18 +414,3 @@ def test_with_a_delay_a_start_leaves_the_clock_at_the_stores_time(
     again = new_manager()
     assert again.latest_catalog().version == 3
     assert again.present().version < 3
-
-
-def test_history_is_not_trimmed_to_a_version_that_is_not_active_yet(
-    new_manager: Managers, wall: ManualWall
-) -> None:
-    manager = new_manager(delay_ms=5000)
-    wall.now += 60_000
-    with pytest.raises(UnknownOutcome):
-        manager.execute(create("a"), author="ann", timeout=0.3)
-    with pytest.raises(VersionNotFound, match="version 3 becomes active at"):
-        manager.compact(3)
-    assert manager.present().version == 2
-    wall.now += 5001
-    assert manager.compact(3)
-    assert manager.present().version == 3

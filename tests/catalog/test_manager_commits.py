@@ -36,7 +36,6 @@ from strandline.errors import (
     Fenced,
     InvalidInput,
     ObjectNotFound,
-    OutOfSync,
     Stopping,
     StrandlineError,
     Unavailable,
@@ -44,7 +43,7 @@ from strandline.errors import (
 )
 from strandline.model.bookkeeping import Setting
 from strandline.model.types import INT
-from tests.conftest import ManualWall, Member
+from tests.conftest import Member
 
 Managers = Callable[..., CatalogManager]
 
@@ -355,37 +354,6 @@ def test_an_append_whose_outcome_is_unknown_is_sent_again_with_the_same_ids(
 # -- lost appends ------------------------------------------------------------------------------
 
 
-def test_a_lost_append_is_judged_again_as_often_as_it_takes(new_manager: Managers) -> None:
-    manager, other = new_manager(), new_manager()
-    gate = Gate(manager)
-    gate.let_all_pass()
-    real, left = gate.real, list(range(25))
-
-    def lose(*arguments: Any, **named: Any) -> Any:
-        if left:
-            other.execute(create(f"s{left.pop():02d}"), author="bob")
-        return real(*arguments, **named)
-
-    gate.real = lose
-    with pytest.raises(AlreadyExists):
-        manager.execute(create("s00"), author="ann")
-    assert manager.statistics().lost_appends == 25
-    assert manager.execute(create("mine"), author="ann").version == 28
-
-
-def test_an_append_that_is_always_lost_ends_at_the_deadline(
-    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lose(*_: Any, **__: Any) -> Any:
-        raise OutOfSync("somebody else was first")
-
-    monkeypatch.setattr(manager._state.log, "append", lose)
-    with pytest.raises(StrandlineError) as raised:
-        manager.execute(create("a"), author="ann", timeout=0.2)
-    assert isinstance(raised.value, DeadlineExceeded | UnknownOutcome)
-    assert manager.statistics().lost_appends > 10
-
-
 @pytest.mark.parametrize("silent", [True, False])
 def test_an_append_lost_to_silent_versions_alone_is_not_judged_again(
     new_manager: Managers, silent: bool
@@ -480,19 +448,6 @@ def test_who_waits_when_the_node_stops_is_told_and_nothing_of_it_happens(
     assert schemas(other) == ["first"]
 
 
-def test_who_waits_for_the_activation_when_the_node_stops_is_told_where_the_change_is(
-    new_manager: Managers, wall: ManualWall
-) -> None:
-    manager = new_manager(delay_ms=5000, skew_ms=100)
-    wall.now += 60_000
-    call = Call(manager, create("a"))
-    wait_for(lambda: manager.latest_catalog().version == 3)
-    manager.stop()
-    outcome = call.outcome()
-    assert isinstance(outcome, Stopping)
-    assert "in the log as version 3" in outcome.message
-
-
 def test_a_send_that_never_ends_does_not_hold_up_the_stop_for_ever(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -557,6 +512,24 @@ def test_the_call_does_not_return_and_no_next_version_comes_before_the_listener_
     assert [first.outcome(), second.outcome()] == [3, 4]
     assert ready.result(timeout=30).version == 3
     assert heard == [3, 4]
+
+
+def test_a_call_whose_listener_takes_too_long_is_told_the_version_that_it_has_in_the_log(
+    manager: CatalogManager,
+) -> None:
+    may_go_on = threading.Event()
+
+    def slow(_: AppliedVersion) -> None:
+        assert may_go_on.wait(30)
+
+    manager.subscribe(slow)
+    try:
+        with pytest.raises(UnknownOutcome, match=r"in the log as version 3.* Do not repeat it"):
+            manager.execute(create("a"), author="ann", timeout=0.2)
+    finally:
+        may_go_on.set()
+    assert manager.catalog_ready(3).version == 3
+    assert manager.execute(create("b"), author="ann").version == 4
 
 
 def test_a_listener_that_asks_for_a_change_is_refused_and_not_deadlocked(

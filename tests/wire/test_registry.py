@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from strandline.errors import CorruptData, IncompatibleFormat, InvalidInput
 from strandline.model.bookkeeping import ConfigEntry, FenceEntry
 from strandline.model.descriptors import DatabaseDescriptor, SchemaDescriptor
 from strandline.model.privileges import Grant, Privilege
-from strandline.wire import codecs, registry
+from strandline.wire import registry
 from strandline.wire.codecs import (
     BOOL,
     BYTES,
@@ -30,6 +31,7 @@ from strandline.wire.codecs import (
 )
 from strandline.wire.registry import decode, encode, register
 from strandline.wire.stored import Stored
+from tests.case_table import CaseTable
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,51 @@ def test_bytes_that_are_no_element_are_corrupt(codec: Codec[Any], data: str) -> 
         codec.read(Reader(bytes.fromhex(data)))
 
 
-@pytest.mark.parametrize("length", range(1, 11))
-def test_a_number_takes_a_byte_for_each_seven_bits(length: int) -> None:
-    lowest = 1 << 7 * (length - 1) if length > 1 else 0
-    highest = min((1 << 7 * length) - 1, (1 << 64) - 1)
-    for number in (lowest, highest):
-        data = written(UINT, number)
-        assert len(data) == length
-        assert UINT.read(Reader(data)) == number
+def longest(length: int) -> int:
+    """The highest number that takes so many bytes."""
+    return min((1 << 7 * length) - 1, (1 << 64) - 1)
+
+
+NUMBERS = CaseTable(
+    "a number takes a byte for each seven bits, at most ten",
+    cases=[85],
+    rows=[
+        (UINT, 0, 1),
+        *((UINT, longest(length), length) for length in range(1, 11)),
+        *((UINT, longest(length) + 1, length + 1) for length in range(1, 10)),
+        *((SINT, number, 1) for number in (0, -1, 1, 63, -64)),
+        *((SINT, number, 2) for number in (64, -65, 8191, -8192)),
+        *((SINT, number, 3) for number in (8192, -8193)),
+        (SINT, (1 << 63) - 1, 10),
+        (SINT, -(1 << 63), 10),
+    ],
+    note="a number without a sign begins at 0; one with a sign lies between, so that small ones "
+    "are short on both sides",
+)
+
+
+@pytest.mark.parametrize(("codec", "number", "length"), NUMBERS.rows)
+def test_a_number_takes_a_byte_for_each_seven_bits(
+    codec: Codec[int], number: int, length: int
+) -> None:
+    data = written(codec, number)
+    assert len(data) == length
+    reader = Reader(data)
+    assert codec.read(reader) == number
+    reader.finish()
+
+
+NO_NUMBERS = CaseTable(
+    "a number outside 64 bits is not written",
+    cases=[85],
+    rows=[(UINT, -1), (UINT, 1 << 64), (SINT, 1 << 63), (SINT, -(1 << 63) - 1)],
+)
+
+
+@pytest.mark.parametrize(("codec", "number"), NO_NUMBERS.rows)
+def test_a_number_outside_64_bits_is_not_written(codec: Codec[int], number: int) -> None:
+    with pytest.raises(InvalidInput, match="64"):
+        written(codec, number)
 
 
 @given(st.integers(min_value=-(1 << 63), max_value=(1 << 63) - 1))
@@ -111,28 +150,41 @@ def test_every_signed_number_survives(number: int) -> None:
     assert SINT.read(Reader(written(SINT, number))) == number
 
 
-@pytest.mark.usefixtures("formats")
-@pytest.mark.parametrize("versions", [(2,), (1, 1), (1, 3), (0,), (1, 2, 2)])
-def test_a_gap_or_a_double_fails_at_registration(versions: tuple[int, ...]) -> None:
-    def everything() -> None:
-        for version in versions:
-            register(Thing, type_id=99, version=version, since="1", fields=[("name", TEXT)])
-
-    with pytest.raises(ValueError, match=r"version|format"):
-        everything()
-
-
-@pytest.mark.usefixtures("formats")
-@pytest.mark.parametrize(
-    ("type_id", "version", "since"),
-    [(99, 0, "1"), (99, -1, "1"), (99, 1, ""), (99, 1, " "), (0, 1, "1"), (1 << 16, 1, "1")],
+REFUSED_FORMATS = CaseTable(
+    "a gap, a double, or a format without a number, a version or a release is not registered",
+    cases=[86],
+    rows=[
+        ([], (Thing, 99, 2, "1"), "version 2 of Thing does not follow version 0"),
+        ([1], (Thing, 99, 1, "1"), "version 1 of Thing does not follow version 1"),
+        ([1], (Thing, 99, 3, "1"), "version 3 of Thing does not follow version 1"),
+        ([1, 2], (Thing, 99, 2, "1"), "version 2 of Thing does not follow version 2"),
+        ([], (Thing, 99, 0, "1"), "format 99.0 "),
+        ([], (Thing, 99, -1, "1"), "format 99.-1 "),
+        ([], (Thing, 99, 1 << 21, "1"), "format 99.2097152 "),
+        ([], (Thing, 99, 1, ""), "format 99.1 since ''"),
+        ([], (Thing, 99, 1, " "), "format 99.1 since ' '"),
+        ([], (Thing, 0, 1, "1"), "format 0.1 "),
+        ([], (Thing, 1 << 16, 1, "1"), "format 65536.1 "),
+        ([1], (ConfigEntry, 99, 2, "1"), "type id 99 belongs to Thing"),
+        ([1], (Thing, 98, 1, "1"), "Thing is registered under another type id"),
+    ],
+    note="a format is a list of fields and the class that they make, so nothing is registered that "
+    "has no layout; the program does not start with one of these",
 )
-def test_a_format_has_a_number_a_version_and_a_release(
-    type_id: int, version: int, since: str
+
+
+@pytest.mark.usefixtures("formats")
+@pytest.mark.parametrize(("there", "added", "says"), REFUSED_FORMATS.rows)
+def test_a_format_that_does_not_fit_is_not_registered(
+    there: list[int], added: tuple[type[Any], int, int, str], says: str
 ) -> None:
-    with pytest.raises(ValueError, match="format"):
-        register(Thing, type_id=type_id, version=version, since=since, fields=[("name", TEXT)])
-    assert registry.formats() == ()
+    for version in there:
+        register(Thing, type_id=99, version=version, since="1", fields=[("name", TEXT)])
+    before = registry.formats()
+    of, type_id, version, since = added
+    with pytest.raises(ValueError, match=re.escape(says)):
+        register(of, type_id=type_id, version=version, since=since, fields=[("name", TEXT)])
+    assert registry.formats() == before
 
 
 @pytest.mark.usefixtures("formats")
@@ -151,15 +203,6 @@ def test_a_class_without_a_format_is_not_written() -> None:
 
 
 @pytest.mark.usefixtures("formats")
-def test_a_type_id_belongs_to_one_class_and_a_class_to_one_type_id() -> None:
-    register(Thing, type_id=99, version=1, since="1", fields=[("name", TEXT)])
-    with pytest.raises(ValueError, match="belongs to Thing"):
-        register(ConfigEntry, type_id=99, version=2, since="1", fields=[("name", TEXT)])
-    with pytest.raises(ValueError, match="another type id"):
-        register(Thing, type_id=98, version=1, since="1", fields=[("name", TEXT)])
-
-
-@pytest.mark.usefixtures("formats")
 def test_old_bytes_are_read_by_the_old_format_and_written_by_the_newest() -> None:
     register(Thing, type_id=99, version=1, since="1", fields=[("name", TEXT)])
     old = encode(Thing("a"))
@@ -175,9 +218,10 @@ def test_old_bytes_are_read_by_the_old_format_and_written_by_the_newest() -> Non
     assert encode(Thing("a"))[4] == 2
 
 
-@pytest.mark.parametrize(
-    ("spoil", "error", "says"),
-    [
+UNREADABLE = CaseTable(
+    "a record of an unknown protocol, type or version is an error that names it",
+    cases=[86],
+    rows=[
         (lambda data: b"\x09\x00" + data[2:], IncompatibleFormat, "protocol 9"),
         (lambda data: data[:2] + b"\xff\x7f" + data[4:], IncompatibleFormat, "object type 32767"),
         (lambda data: data[:4] + b"\x09" + data[5:], IncompatibleFormat, "format version 9"),
@@ -191,6 +235,9 @@ def test_old_bytes_are_read_by_the_old_format_and_written_by_the_newest() -> Non
         (lambda data: data[:3], CorruptData, "left"),
     ],
 )
+
+
+@pytest.mark.parametrize(("spoil", "error", "says"), UNREADABLE.rows)
 def test_what_is_no_record_of_this_program_says_what_was_found(
     spoil: Callable[[bytes], bytes], error: type[Exception], says: str
 ) -> None:
@@ -236,11 +283,6 @@ def test_a_flipped_bit_gives_a_typed_error_or_another_object(where: int, flip: i
     data[where % len(data)] ^= flip
     with suppress(CorruptData, IncompatibleFormat):
         decode(bytes(data), SchemaDescriptor)
-
-
-def test_numbers_beyond_64_bits_are_not_written() -> None:
-    with pytest.raises(InvalidInput, match="64"):
-        codecs.write_uint(bytearray(), 1 << 64)
 
 
 def test_a_name_that_is_no_text_is_corrupt_where_records_are_indexed() -> None:

@@ -120,6 +120,69 @@ SCENARIOS = [
         run=CreateCluster(name="c", size="huge"),
         expect=Refused(InvalidInput, "cluster_sizes has small, medium, large"),
     ),
+    *(
+        Scenario(
+            f"{what} is refused, though there is no replica that it would be for",
+            setup=[CreateCluster(name="c", size="small", replication_factor=0)],
+            run=command,
+            expect=Refused(InvalidInput, says),
+        )
+        for what, command, says in (
+            (
+                "an unknown size of a new cluster",
+                CreateCluster(name="d", size="huge", replication_factor=0),
+                "cluster_sizes has",
+            ),
+            (
+                "a bad address of a new cluster",
+                CreateCluster(name="d", size="small", replication_factor=0, address="x"),
+                "a replica cannot be at",
+            ),
+            ("an unknown size", AlterCluster(name="c", size="huge"), "cluster_sizes has"),
+            ("a bad address", AlterCluster(name="c", address="x"), "a replica cannot be at"),
+            ("a number below 0", AlterCluster(name="c", replication_factor=-1), "-1 replicas"),
+            ("a number above 64", AlterCluster(name="c", replication_factor=65), "65 replicas"),
+        )
+    ),
+    *(
+        Scenario(
+            f"{what} of a replica is refused",
+            setup=[PLAIN, REPLICA],
+            run=command,
+            expect=Refused(InvalidInput, says),
+        )
+        for what, command, says in (
+            (
+                "an unknown size",
+                AlterClusterReplica(cluster="p", replica="one", size="huge"),
+                "cluster_sizes has",
+            ),
+            (
+                "a bad address",
+                AlterClusterReplica(cluster="p", replica="one", address="x"),
+                "a replica cannot be at",
+            ),
+        )
+    ),
+    *(
+        Scenario(
+            f"a replica of a managed cluster cannot {what}",
+            setup=[MANAGED],
+            run=command,
+            expect=Refused(IllegalChange, "is managed"),
+        )
+        for what, command in (
+            ("grow", AlterClusterReplica(cluster="c", replica="r1", size="large")),
+            ("move", AlterClusterReplica(cluster="c", replica="r1", address="yarn")),
+            ("be given away", AlterClusterReplica(cluster="c", replica="r1", owner="eve")),
+            ("be renamed", RenameClusterReplica(cluster="c", replica="r1", new_name="x")),
+        )
+    ),
+    Scenario(
+        "a replica of a missing cluster",
+        run=REPLICA,
+        expect=Refused(ObjectNotFound, "cluster 'p' does not exist"),
+    ),
     Scenario(
         "a size that was configured is taken",
         setup=[
@@ -185,6 +248,33 @@ SCENARIOS = [
         run=AlterCluster(name="c", address="k8s://https://host:6443"),
         expect=Made(["alter_cluster_replica", "alter_cluster_replica"]),
         checks=[(lambda r: {line.split()[2] for line in replicas(r)}, {"k8s://https://host:6443"})],
+    ),
+    Scenario(
+        "a managed cluster moves and grows at once",
+        setup=[CreateCluster(name="c", size="small", address="sc://a")],
+        run=AlterCluster(name="c", replication_factor=2, address="sc://b"),
+        expect=Made(["alter_cluster", "alter_cluster_replica", "create_cluster_replica"]),
+        checks=[(replicas, ["c.r1 small sc://b", "c.r2 small sc://b"])],
+    ),
+    Scenario(
+        "a managed cluster comes home",
+        setup=[CreateCluster(name="c", size="small", address="sc://a")],
+        run=AlterCluster(name="c", address=""),
+        expect=Made(["alter_cluster_replica"]),
+        checks=[(replicas, ["c.r1 small local[2]"])],
+    ),
+    Scenario(
+        "an unmanaged cluster gets another owner, and its replicas keep theirs",
+        setup=[PLAIN, REPLICA],
+        run=AlterCluster(name="p", owner="eve"),
+        expect=Made(["alter_cluster"]),
+        checks=[(owners, ["p eve", "one ann", "event_log ann", "spark_ui ann"])],
+    ),
+    Scenario(
+        "a cluster belongs to whom it names, and its replicas too",
+        run=CreateCluster(name="c", size="small", owner="eve", replication_factor=64),
+        expect=Made(),
+        checks=[(lambda r: set(owners(r)), {"c eve", *(f"r{n} eve" for n in range(1, 65))})],
     ),
     Scenario(
         "an alter of a cluster without a difference makes no version",

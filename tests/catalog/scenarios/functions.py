@@ -86,6 +86,27 @@ SCENARIOS = [
         checks=[(function("f", "name", "class_name", "resources"), ("f", "x", ()))],
     ),
     Scenario(
+        "OR REPLACE makes a function that is missing",
+        setup=[SCHEMA],
+        run=CreateFunction(schema="s", name="f", class_name="x", owner="eve", or_replace=True),
+        expect=Made(["create_function"]),
+        checks=[(function("f", "class_name", "owner"), ("x", "eve"))],
+    ),
+    Scenario(
+        "an altered function needs a class too",
+        setup=[SCHEMA, FUNCTION],
+        run=AlterFunction(schema="s", function="f", class_name=" "),
+        expect=Refused(InvalidInput, "name of a class"),
+    ),
+    Scenario(
+        "more files than a function may have",
+        setup=[SCHEMA],
+        run=CreateFunction(
+            schema="s", name="f", class_name="x", resources=(("JAR", "file:/a.jar"),) * 1001
+        ),
+        expect=Refused(InvalidInput, "may have 1000 resources, found 1001"),
+    ),
+    Scenario(
         "a function in a missing schema is refused",
         run=FUNCTION,
         expect=Refused(ObjectNotFound, "schema 's'"),

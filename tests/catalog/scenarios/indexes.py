@@ -192,9 +192,9 @@ SCENARIOS = [
         expect=Refused(InvalidInput, "must hold all colocation columns of t; b is missing"),
     ),
     Scenario(
-        "unique with all colocation columns",
+        "unique with all colocation columns, and without others",
         cases=[65],
-        setup=[SCHEMA, create_table("s.t", colocation=("a",))],
+        setup=[SCHEMA, create_table("s.t", "a int", "b int", "c int", colocation=("a",))],
         run=[
             replace(INDEX, unique=True, columns=("B", "A")),
             replace(INDEX, index="j", columns=("b",)),
@@ -248,7 +248,11 @@ SCENARIOS = [
             setup=REACHED[before],
             run=step,
             expect=Made([verb]),
-            checks=[(indexes("s.t"), [f"i {after}"]), (told(verb, "index"), ["s.i"])],
+            checks=[
+                (indexes("s.t"), [f"i {after}"]),
+                (told(verb, "index"), ["s.i"]),
+                (told(verb, "table"), ["s.t"]),
+            ],
         )
         for before, step, verb, after in (
             ("REGISTERED", START, "index_building", "BUILDING"),

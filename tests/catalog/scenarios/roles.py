@@ -25,6 +25,7 @@ from strandline.errors import (
     InvalidName,
     ObjectNotFound,
 )
+from strandline.model.descriptors import PrincipalType
 from strandline.model.privileges import ObjectKind, Privilege
 from tests.catalog.scenario import (
     SCHEMA,
@@ -64,7 +65,7 @@ def groups(name: str) -> Callable[[Result], list[str]]:
         found = result.after.role(name)
         assert found is not None
         ids = {one.id: one.name for one in result.after.roles()}
-        return [f"{ids[group]} by {ids.get(by, '-')}" for group, by in found.member_of]
+        return [f"{ids.get(group, '?')} by {ids.get(by, '-')}" for group, by in found.member_of]
 
     return read
 
@@ -180,6 +181,20 @@ SCENARIOS = [
             (lambda result: table_of(result.after, "s.t").owner, "ann"),
             (count("role"), 0),
         ],
+    ),
+    Scenario(
+        "a schema that a role owned is a user's when it goes to one",
+        setup=[BOB, CreateSchema(name="s", owner="bob", owner_type=PrincipalType.ROLE)],
+        run=DropRole(name="bob", reassign_to="nobody_here"),
+        expect=Made(["drop_role"]),
+        checks=[(schema("owner"), "nobody_here"), (schema("owner_type"), PrincipalType.USER)],
+    ),
+    Scenario(
+        "a schema that a role owned is a role's when it goes to one",
+        setup=[BOB, ANN, CreateSchema(name="s", owner="bob", owner_type=PrincipalType.ROLE)],
+        run=DropRole(name="bob", reassign_to="ann"),
+        expect=Made(["drop_role"]),
+        checks=[(schema("owner"), "ann"), (schema("owner_type"), PrincipalType.ROLE)],
     ),
     Scenario(
         "a role's things cannot be given to itself",

@@ -31,6 +31,7 @@ from tests.catalog.scenario import (
     Result,
     Run,
     Scenario,
+    arguments,
     create_table,
     create_view,
     names,
@@ -45,6 +46,7 @@ FULL: list[Run] = [
     CreateIndex(schema="s", index="i", table="t", columns=("a",)),
     CreateFunction(schema="s", name="f", class_name="a.B"),
 ]
+BEFORE = ["default", "system"]
 LAKE = CreateDatabase(name="lake")
 DEFAULTS_ANYWHERE = AlterDefaultPrivileges(
     kind=ObjectKind.TABLE, privileges=Privilege.SELECT, grantee="public"
@@ -258,6 +260,12 @@ SCENARIOS = [
         ],
     ),
     Scenario(
+        "a database belongs to its maker unless it names another",
+        run=[LAKE, CreateDatabase(name="sea", owner="eve")],
+        expect=Made(["create_database", "create_database"]),
+        checks=[(lambda r: [d.owner for d in r.after.databases()], ["system", "ann", "eve"])],
+    ),
+    Scenario(
         "a database is created once",
         setup=[LAKE],
         run=CreateDatabase(name="LAKE"),
@@ -279,7 +287,29 @@ SCENARIOS = [
         setup=[SCHEMA, TABLE, LAKE, CreateSchema(name="s", database="lake")],
         run=DropSchema(name="s", database="lake"),
         expect=Made(["drop_schema"]),
-        checks=[(schema_names, ["default", "s", "system"]), (names("s"), ["t"])],
+        checks=[
+            (schema_names, ["default", "s", "system"]),
+            (names("s"), ["t"]),
+            (arguments("drop_schema"), [{"schema": "s", "location": "", "database": "lake"}]),
+        ],
+    ),
+    Scenario(
+        "a schema named default is like any other in another database",
+        setup=[LAKE, CreateSchema(name="default", database="lake")],
+        run=[
+            RenameSchema(name="default", new_name="x", database="lake"),
+            RenameSchema(name="x", new_name="default", database="lake"),
+            DropSchema(name="default", database="lake"),
+        ],
+        expect=Made(["rename_schema", "rename_schema", "drop_schema"]),
+        checks=[(lambda r: r.after.schemas(database="lake"), []), (schema_names, BEFORE)],
+    ),
+    Scenario(
+        "functions of a schema are in nobody's way in another database",
+        setup=[SCHEMA, FULL[-1], LAKE, CreateSchema(name="s", database="lake")],
+        run=DropSchema(name="s", database="lake"),
+        expect=Made(["drop_schema"]),
+        checks=[(lambda r: r.after.contents.count("function"), 1)],
     ),
     Scenario(
         "a schema is not created in a missing database",

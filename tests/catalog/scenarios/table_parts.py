@@ -21,11 +21,13 @@ from strandline.catalog.commands import (
 )
 from strandline.errors import (
     AlreadyExists,
+    IllegalChange,
     InvalidInput,
     InvalidName,
     ObjectNotFound,
     UnsupportedOperation,
 )
+from strandline.model.descriptors import PrincipalType
 from strandline.model.indexes import Collation
 from strandline.model.privileges import ObjectKind
 from strandline.model.types import INT
@@ -89,6 +91,19 @@ SCENARIOS = [
         setup=[SCHEMA],
         run=create_table("s.t", stale_rows_fraction=math.nan),
         expect=Refused(InvalidInput, "must be between 0 and 1"),
+    ),
+    Scenario(
+        "limits of staleness at their edges",
+        cases=[53],
+        setup=[SCHEMA, TABLE],
+        run=SetTableProperties(
+            schema="s", table="t", stale_rows_fraction=1.0, min_stale_rows=(1 << 63) - 1
+        ),
+        expect=Made(),
+        checks=[
+            (field("s.t", "stale_rows_fraction"), 1.0),
+            (field("s.t", "min_stale_rows"), (1 << 63) - 1),
+        ],
     ),
     Scenario(
         "fewer stale rows than none",
@@ -204,6 +219,30 @@ SCENARIOS = [
         expect=Made(),
         checks=[(field("s.t", "colocation"), (2,))],
     ),
+    *(
+        Scenario(
+            f"a table with {what}",
+            setup=[SCHEMA],
+            run=create_table("s.t", "a int", "b int", **more),
+            expect=Refused(error, says),
+        )
+        for what, more, error, says in (
+            ("no columns", {"columns": ()}, InvalidInput, "needs at least one column"),
+            (
+                "a first column that partitions it",
+                {"partition_columns": ("a",)},
+                InvalidInput,
+                "must be the last columns",
+            ),
+            (
+                "a partition column twice",
+                {"partition_columns": ("b", "B")},
+                InvalidInput,
+                "stands twice in the partition columns",
+            ),
+            ("an unknown partition column", {"partition_columns": ("z",)}, ObjectNotFound, "'z'"),
+        )
+    ),
     Scenario(
         "a key of maps",
         cases=[55],
@@ -307,6 +346,33 @@ SCENARIOS = [
         run=[SetOwner(kind=ObjectKind.SCHEMA, name="s", owner="bob")] * 2,
         expect=Made(["alter_schema"], applied=[True, False]),
         checks=[(lambda r: r.after.schema("s").owner, "bob")],
+    ),
+    Scenario(
+        "a schema gets an owner of another type",
+        setup=[SCHEMA],
+        run=SetOwner(kind=ObjectKind.SCHEMA, name="s", owner="bob", owner_type=PrincipalType.ROLE),
+        expect=Made(["alter_schema"]),
+        checks=[
+            (lambda r: r.after.schema("s").owner_type, PrincipalType.ROLE),
+            (arguments("alter_schema"), [{"schema": "s", "changed": ["owner"]}]),
+        ],
+    ),
+    Scenario(
+        "the owner of a table has no type",
+        setup=[SCHEMA, TABLE],
+        run=SetOwner(
+            kind=ObjectKind.TABLE,
+            schema="s",
+            name="t",
+            owner="bob",
+            owner_type=PrincipalType.ROLE,
+        ),
+        expect=Refused(InvalidInput, "the owner of a table has no type"),
+    ),
+    Scenario(
+        "the system schema keeps its owner",
+        run=SetOwner(kind=ObjectKind.SCHEMA, name="system", owner="bob"),
+        expect=Refused(IllegalChange, "system schema system cannot be altered"),
     ),
     Scenario(
         "a view is no table to own",

@@ -88,6 +88,14 @@ SCENARIOS = [
         note="a table of Spark needs no key, so a missing one is no error",
     ),
     Scenario(
+        "a table without a key needs no name for one, and takes one id",
+        cases=[21, 26],
+        setup=[SCHEMA, create_table("s.t_pk")],
+        run=[TABLE, create_table("s.u")],
+        expect=Made(["create_table", "create_table"]),
+        checks=[(lambda r: table_of(r.after, "s.u").id - table_of(r.after, "s.t").id, 1)],
+    ),
+    Scenario(
         "a key is named by its maker",
         cases=[22],
         setup=[SCHEMA],
@@ -276,6 +284,15 @@ SCENARIOS = [
         checks=[(ids_grow, True)],
     ),
     Scenario(
+        "a dropped table whose files stay says so",
+        setup=[SCHEMA, TABLE, VIEW],
+        run=[DropTable(schema="s", table="t", keep_data=True), DropTable(schema="s", table="v")],
+        expect=Made(["drop_table", "drop_view"]),
+        checks=[
+            (lambda r: [said.get("data") for _, said in r.actions], ["keep", None]),
+        ],
+    ),
+    Scenario(
         "drop a missing table",
         cases=[32],
         setup=[SCHEMA],
@@ -317,6 +334,19 @@ SCENARIOS = [
         expect=Made(["rename_table"]),
         checks=[(indexes("s.n"), ["mine AVAILABLE+"])],
         note="overwriting it would lose what a person chose",
+    ),
+    Scenario(
+        "an index that has the generated name and is not the key's keeps it",
+        cases=[40],
+        setup=[
+            SCHEMA,
+            KEYED,
+            RenameIndex(schema="s", index="k_pk", new_name="mine"),
+            CreateIndex(schema="s", index="k_pk", table="k", columns=("v",)),
+        ],
+        run=RenameTable(schema="s", table="k", new_name="n"),
+        expect=Made(["rename_table"]),
+        checks=[(indexes("s.n"), ["mine AVAILABLE+", "k_pk REGISTERED"])],
     ),
     Scenario(
         "the new name of the key is taken",
@@ -385,6 +415,19 @@ SCENARIOS = [
             (lambda r: r.after.alive_index("u", "i") is not None, True),
             (lambda r: r.after.alive_index("s", "i"), None),
         ],
+    ),
+    Scenario(
+        "a stopping index follows its table to where its name is taken",
+        setup=[
+            SCHEMA,
+            CreateSchema(name="u"),
+            create_table("u.i"),
+            [TABLE, INDEX],
+            DropIndex(schema="s", index="i"),
+        ],
+        run=RenameTable(schema="s", table="t", new_name="t", new_schema="u"),
+        expect=Made(["rename_table"]),
+        checks=[(indexes("u.t"), ["i STOPPING+"]), (names("u"), ["i", "t"])],
     ),
     Scenario(
         "an index's name is taken in the other schema",

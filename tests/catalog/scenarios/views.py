@@ -121,6 +121,16 @@ SCENARIOS = [
         expect=Refused(InvalidInput, "stands twice in v"),
     ),
     Scenario(
+        "an altered view has each column once too",
+        setup=[SCHEMA, VIEW],
+        run=AlterView(
+            schema="s",
+            view="v",
+            definition=replace(OTHER, columns=(column("a int"), column("A int"))),
+        ),
+        expect=Refused(InvalidInput, "stands twice in v"),
+    ),
+    Scenario(
         "an altered view",
         setup=[SCHEMA, VIEW],
         run=AlterView(schema="s", view="V", definition=OTHER),

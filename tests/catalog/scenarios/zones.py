@@ -148,8 +148,14 @@ SCENARIOS = [
     refused_setting("no storage profiles", "at least one", storage_profiles=()),
     refused_setting("a profile twice", "stands twice", storage_profiles=("a", "b", "a")),
     refused_setting("a location that is no URI", "not a URI", storage_location="/data"),
+    refused_setting("a location with a space", "not a URI", storage_location="s3://b/a b"),
+    refused_setting("a location without a place", "not a URI", storage_location="file:"),
+    refused_setting("a quorum of 1 on every node", "a replica on every node", quorum_size=1),
     refused_setting("a quorum below 5 replicas' range", "2 to 3", replicas=5, quorum_size=1),
     refused_setting("a quorum above 5 replicas' range", "2 to 3", replicas=5, quorum_size=4),
+    refused_setting(
+        "more profiles than 100", "found 101", storage_profiles=tuple(f"p{n}" for n in range(101))
+    ),
     Scenario(
         "a storage profile without a name cannot be created",
         cases=[70],

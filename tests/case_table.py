@@ -1,0 +1,22 @@
+"""The form in which behaviours about bytes and numbers are kept: a table of values.
+
+A module of tests has such tables and runs each by a test that is parametrized with its ``rows``.
+``tests/catalog/test_cases.py`` counts what they claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class CaseTable:
+    """``cases`` and ``note`` are as in a `tests.catalog.scenario.Scenario`."""
+
+    name: str
+    rows: Sequence[Any]
+    """The arguments of the test, one row each."""
+    cases: Sequence[int]
+    note: str = ""

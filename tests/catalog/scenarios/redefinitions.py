@@ -1,0 +1,270 @@
+"""ALTER TABLE of clients that send the whole new definition: what it adds, drops and alters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strandline.catalog.commands import AlterTable, ColumnDefinition, CreateIndex, TableDefinition
+from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
+from strandline.model.descriptors import StorageFormat, TableKind
+from strandline.model.types import INT
+from tests.catalog.scenario import (
+    SCHEMA,
+    Made,
+    Nothing,
+    Refused,
+    Scenario,
+    arguments,
+    column,
+    columns,
+    create_table,
+    create_view,
+    field,
+    same,
+)
+
+PLAIN = create_table("s.t", "a int", "b string", transactional=False, owner="eve", comment="c")
+TABLE = create_table("s.t", "a int", "b string", "d int not null")
+PARTITIONED = create_table("s.t", "a int", "p date", partition_columns=("p",))
+KEYED = create_table("s.t", "id int not null", "v int", primary_key=("id",))
+INDEX = CreateIndex(schema="s", index="i", table="t", columns=("a",))
+COMPLETED = column("c int not null default 7", metadata='{"EXISTS_DEFAULT":"7"}')
+AS_IT_IS = replace(PLAIN.definition, owner="")
+
+
+def redefine(*texts: str, **more: object) -> AlterTable:
+    """The table becomes one of these columns, everything else as in `PLAIN`."""
+    definition = replace(AS_IT_IS, columns=tuple(column(text) for text in texts))
+    return AlterTable(schema="s", table="t", definition=replace(definition, **more))  # type: ignore[arg-type]  # fields of the definition
+
+
+SCENARIOS = [
+    Scenario(
+        "a table redefined as it is",
+        setup=[SCHEMA, PLAIN],
+        run=redefine("a int", "b string"),
+        expect=Nothing(),
+        checks=[(field("s.t", "owner"), "eve")],
+    ),
+    *(
+        Scenario(
+            f"a redefinition with {what}",
+            setup=[SCHEMA, PLAIN],
+            run=redefine(*texts),
+            expect=Made([verb]),
+            checks=[(columns("s.t"), found), (arguments(verb), [{"table": "s.t"} | said])],
+        )
+        for what, texts, verb, found, said in (
+            (
+                "one more column",
+                ("a int", "c int", "b string"),
+                "add_columns",
+                ["1 a int", "3 c int", "2 b string"],
+                {"added": ["c"]},
+            ),
+            ("a column less", ("b string",), "drop_columns", ["2 b string"], {"dropped": ["a"]}),
+            (
+                "a column altered",
+                ("a bigint", "B string"),
+                "alter_column",
+                ["1 a bigint", "2 B string"],
+                {"altered": ["a", "B"]},
+            ),
+            (
+                "one column for another",
+                ("a int", "c int"),
+                "alter_column",
+                ["1 a int", "3 c int"],
+                {"added": ["c"], "dropped": ["b"]},
+            ),
+            (
+                "a column more and one altered",
+                ("a bigint", "b string", "c int"),
+                "alter_column",
+                ["1 a bigint", "2 b string", "3 c int"],
+                {"added": ["c"], "altered": ["a"]},
+            ),
+            (
+                "a column less and one altered",
+                ("a bigint",),
+                "alter_column",
+                ["1 a bigint"],
+                {"dropped": ["b"], "altered": ["a"]},
+            ),
+        )
+    ),
+    *(
+        Scenario(
+            f"a redefinition with another {name}",
+            setup=[SCHEMA, PLAIN],
+            run=redefine("a int", "b string", **{name: value}),
+            expect=Made(["alter_table"]),
+            checks=[
+                (field("s.t", name), value),
+                (same("s.t", "schema_versions"), True),
+                (arguments("alter_table"), [{"table": "s.t", "changed": changed}]),
+            ],
+        )
+        for name, value, changed in (
+            ("owner", "bob", ["owner"]),
+            ("kind", TableKind.EXTERNAL, ["kind"]),
+            ("provider", "orc", ["provider"]),
+            ("storage", StorageFormat(serde="x"), ["storage"]),
+            ("location", "file:/x", ["location"]),
+            ("comment", "d", ["comment"]),
+            ("properties", (("k", "v"),), ["property k"]),
+        )
+    ),
+    Scenario(
+        "columns and the rest are two entries of one version",
+        setup=[SCHEMA, PLAIN],
+        run=redefine("a int", comment="d"),
+        expect=Made(["drop_columns", "alter_table"]),
+    ),
+    *(
+        Scenario(
+            f"a redefinition cannot {what}",
+            setup=[SCHEMA, table],
+            run=run,
+            expect=Refused(error, says),
+        )
+        for what, table, run, error, says in (
+            (
+                "leave out a column of a transactional table",
+                TABLE,
+                redefine("a int", "d int not null"),
+                IllegalChange,
+                "'b' of transactional table t would be lost",
+            ),
+            (
+                "add a column that is NOT NULL",
+                TABLE,
+                redefine("a int", "b string", "d int not null", "e int not null"),
+                IllegalChange,
+                "new column 'e' of t is NOT NULL",
+            ),
+            (
+                "narrow a column",
+                PLAIN,
+                redefine("a tinyint", "b string"),
+                IllegalChange,
+                "cannot change the type",
+            ),
+            (
+                "make a column NOT NULL",
+                PLAIN,
+                redefine("a int not null", "b string"),
+                IllegalChange,
+                "cannot become NOT NULL",
+            ),
+            (
+                "leave out a column of the key",
+                KEYED,
+                redefine("v int"),
+                IllegalChange,
+                "'id' is a primary key column",
+            ),
+            (
+                "make a column of the key nullable",
+                KEYED,
+                redefine("id int", "v int"),
+                IllegalChange,
+                "cannot become nullable",
+            ),
+            (
+                "partition a table in another way",
+                PARTITIONED,
+                redefine("a int", "p date"),
+                IllegalChange,
+                "partition keys can not be changed",
+            ),
+            (
+                "name a column twice",
+                PLAIN,
+                redefine("a int", "A int"),
+                InvalidInput,
+                "'A' stands twice",
+            ),
+            (
+                "give a transactional table a type that cannot be stored",
+                create_table("s.t", "a struct<x: int>"),
+                redefine("a struct<x: int, y: void>"),
+                UnsupportedOperation,
+                "has the type void",
+            ),
+            (
+                "give a column a default that does not fit",
+                PLAIN,
+                redefine("a int default 'x'", "b string"),
+                InvalidInput,
+                "does not match its type int",
+            ),
+            (
+                "be one of a view",
+                create_view("s.t"),
+                redefine("a int"),
+                UnsupportedOperation,
+                "is a view",
+            ),
+        )
+    ),
+    Scenario(
+        "a redefinition of a missing table",
+        setup=[SCHEMA],
+        run=redefine("a int"),
+        expect=Refused(ObjectNotFound, "s.t"),
+    ),
+    Scenario(
+        "a plain table redefined with a column more that is NOT NULL",
+        setup=[SCHEMA, PLAIN],
+        run=redefine(columns=(*PLAIN.definition.columns, COMPLETED)),
+        expect=Made(["add_columns"]),
+        checks=[(columns("s.t"), ["1 a int", "2 b string", "3 c int not null default 7"])],
+        note="the client that sends it, Spark, completes the rows of its files",
+    ),
+    Scenario(
+        "a transactional table redefined with a nullable column more",
+        setup=[SCHEMA, TABLE],
+        run=AlterTable(
+            schema="s",
+            table="t",
+            definition=replace(
+                TABLE.definition, columns=(*TABLE.definition.columns, ColumnDefinition("e", INT))
+            ),
+        ),
+        expect=Made(["add_columns"]),
+        checks=[(columns("s.t"), ["1 a int", "2 b string", "3 d int not null", "4 e int"])],
+    ),
+    Scenario(
+        "a key whose table is redefined may have another default",
+        setup=[SCHEMA, KEYED],
+        run=redefine("id int not null default 7", "v int", owner="", comment=None),
+        expect=Made(),
+        checks=[(columns("s.t"), ["1 id int not null default 7", "2 v int"])],
+    ),
+    Scenario(
+        "an index is in the way of its column",
+        cases=[38],
+        setup=[SCHEMA, PLAIN, INDEX],
+        run=redefine("b string"),
+        expect=Refused(IllegalChange, "used by index(es) i"),
+    ),
+    Scenario(
+        "an index is in the way of its column alone",
+        setup=[SCHEMA, PLAIN, INDEX],
+        run=redefine("a int"),
+        expect=Made(["drop_columns"]),
+        checks=[(columns("s.t"), ["1 a int"])],
+    ),
+    Scenario(
+        "a definition names its columns and not its table",
+        setup=[SCHEMA, PLAIN],
+        run=AlterTable(
+            schema="s",
+            table="T",
+            definition=TableDefinition(name="other", columns=(column("a int"), column("b string"))),
+        ),
+        expect=Made(["alter_table"]),
+        checks=[(field("s.t", "name"), "t"), (field("s.t", "owner"), "eve")],
+    ),
+]

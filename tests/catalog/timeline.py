@@ -1,0 +1,307 @@
+"""The form of the timelines in ``tests/catalog/timelines``: what nodes do one after the other.
+
+Each module there has a list ``TIMELINES``. A timeline is run on a store of its own, by nodes that
+share a wall clock, which stands until a step moves it::
+
+    Timeline(
+        "a version is not active before its time",
+        cases=[7],
+        delay_ms=DAY,
+        steps=[
+            Begin("a", execute(CreateSchema(name="a"))),
+            Waits("a", until=DAY),
+            Do(latest, 3),
+            Do(present, 2),
+            Wall(DAY),
+            Ends("a", Done(3)),
+        ],
+    )
+
+``nodes``
+    How many nodes are there at the beginning. Node 1 makes the catalog, the others join it. Version
+    1 is then its fence, version 2 its first contents.
+``delay_ms``, ``skew_ms``
+    What the catalog is made with.
+``steps``
+    What happens, in order. Most steps ask a node something, by default node 1, and say what that
+    must give: a value; `Refused` with this kind of error and this fragment in its message; or
+    `OneOf` several. What can be asked stands in `tests.catalog.timeline_asks`. Times are in
+    milliseconds since the beginning.
+``cases``, ``note``
+    As in a `tests.catalog.scenario.Scenario`.
+
+That something has *not* happened yet is said by `Waits`, where the clock stands in the way, and
+otherwise by `Pending`, behind steps that show that the others have gone on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from strandline.errors import OutOfSync, StrandlineError
+from tests.catalog.scenario import Refused
+from tests.catalog.timeline_asks import Ask, Done
+from tests.catalog.timeline_world import PATIENCE, Reaction, Told, World
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Any of these, where it is a matter of chance which."""
+
+    outcomes: Sequence[object]
+
+
+class Step(Protocol):
+    """One step of a timeline."""
+
+    def take(self, world: World) -> None:
+        """Let it happen; `AssertionError` where it goes otherwise than it says."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """See the module."""
+
+    name: str
+    steps: Sequence[Step]
+    cases: Sequence[int] = ()
+    nodes: int = 1
+    delay_ms: int = 0
+    skew_ms: int = 0
+    note: str = ""
+
+
+def fits(found: object, due: object) -> bool:
+    """Whether ``found``, a value or an error, is what was due."""
+    if isinstance(due, OneOf):
+        return any(fits(found, one) for one in due.outcomes)
+    if isinstance(due, Refused):
+        return type(found) is due.error and due.says in str(found)
+    return found == due
+
+
+def check(work: Callable[[], object], due: object) -> None:
+    """Do ``work``: it gives what is due, or is refused so."""
+    try:
+        found = work()
+    except StrandlineError as error:
+        found = error
+    assert fits(found, due), f"{found!r} where {due!r} was due"
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Do:
+    """A node is asked something, and nothing else happens until it has answered."""
+
+    ask: Ask
+    gives: object = None
+    node: int = 1
+
+    def take(self, world: World) -> None:
+        node = world.node(self.node)
+        check(lambda: self.ask(node), self.gives)
+
+
+@dataclass(frozen=True)
+class Begin:
+    """A node is asked something by a thread of its own; ``call`` is how later steps name it."""
+
+    call: str
+    ask: Ask
+    node: int = 1
+
+    def take(self, world: World) -> None:
+        node = world.node(self.node)
+        world.call(self.call, lambda: self.ask(node))
+
+
+@dataclass(frozen=True)
+class Await:
+    """A future is taken of the moment when ``version`` is applied on a node; it gives a version."""
+
+    call: str
+    version: int
+    node: int = 1
+
+    def take(self, world: World) -> None:
+        ready = world.node(self.node).manager.ready(self.version)
+        ready.add_done_callback(lambda _: world.tell())
+        world.calls[self.call] = ready
+
+
+@dataclass(frozen=True)
+class Waits:
+    """The call waits for the clock to reach that time, which it has not: it cannot be done."""
+
+    call: str
+    until: int
+
+    def take(self, world: World) -> None:
+        found = world.wait_of(self.call)
+        assert found is not None, f"call {self.call} is done: {world.calls[self.call]}"
+        assert found == self.until, f"call {self.call} waits for {found} and not {self.until}"
+
+
+@dataclass(frozen=True)
+class Pending:
+    """The call is not done yet."""
+
+    call: str
+
+    def take(self, world: World) -> None:
+        call = world.calls[self.call]
+        assert not call.done(), f"call {self.call} is done: {call}"
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The call ends, and gives this; ``at_once``: without a wait for the clock."""
+
+    call: str
+    gives: object
+    at_once: bool = False
+
+    def take(self, world: World) -> None:
+        if self.at_once:
+            assert world.wait_of(self.call) is None, f"call {self.call} waits for the clock"
+        call = world.calls[self.call]
+        world.until(call.done, f"call {self.call} ends")
+
+        def result() -> object:
+            found = call.result()
+            return found if isinstance(found, Done) else getattr(found, "version", found)
+
+        check(result, self.gives)
+
+
+@dataclass(frozen=True)
+class Wall:
+    """Time goes by on all nodes."""
+
+    ms: int
+
+    def take(self, world: World) -> None:
+        world.move(self.ms)
+
+
+@dataclass(frozen=True)
+class Join:
+    """A process starts as node ``node`` and joins the catalog. Where one runs, it ends first."""
+
+    node: int = 1
+    gives: object = None
+
+    def take(self, world: World) -> None:
+        node = world.restart(self.node)
+        check(lambda: node.begin(hold=False), self.gives)
+
+
+@dataclass(frozen=True)
+class TakeOver:
+    """A process starts as node ``node`` and holds the catalog in a new epoch, made if need be."""
+
+    node: int = 1
+
+    def take(self, world: World) -> None:
+        world.restart(self.node).begin(hold=True)
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A node stops; its memory can still be asked."""
+
+    node: int = 1
+
+    def take(self, world: World) -> None:
+        world.node(self.node).manager.stop()
+
+
+@dataclass(frozen=True)
+class Listen:
+    """A listener is told of the versions of a node from now on, and does ``reaction`` each time."""
+
+    name: str
+    reaction: Reaction = lambda _: None
+    node: int = 1
+
+    def take(self, world: World) -> None:
+        manager = world.node(self.node).manager
+        world.listeners[self.name] = Told(world, manager, self.reaction)
+        manager.subscribe(world.listeners[self.name])
+
+
+@dataclass(frozen=True)
+class Hears:
+    """The listener is told until it has heard of exactly these versions."""
+
+    name: str
+    versions: Sequence[int]
+
+    def take(self, world: World) -> None:
+        heard = world.listeners[self.name].heard
+        due = list(self.versions)
+        world.until(lambda: len(heard) >= len(due), f"{self.name} heard {heard} and not {due}")
+        assert heard == due, f"{self.name} heard {heard} and not {due}"
+
+
+@dataclass(frozen=True)
+class Release:
+    """The listener that `holds` up returns, and does from now on."""
+
+    name: str
+
+    def take(self, world: World) -> None:
+        world.listeners[self.name].may_return.set()
+
+
+@dataclass(frozen=True)
+class Overtaken:
+    """Before each of the next appends of ``node`` another node does one of these, in order."""
+
+    by: int
+    asks: Sequence[Ask]
+    node: int = 1
+
+    def take(self, world: World) -> None:
+        log: Any = world.node(self.node).log
+        real, left = log.append, list(self.asks)
+
+        def append(*arguments: object, **named: object) -> object:
+            if left:
+                left.pop(0)(world.node(self.by))
+            return real(*arguments, **named)
+
+        log.append = append
+
+
+@dataclass(frozen=True)
+class AlwaysLost:
+    """Every append of ``node`` comes too late from now on."""
+
+    node: int = 1
+
+    def take(self, world: World) -> None:
+        log: Any = world.node(self.node).log
+
+        def append(*_: object, **__: object) -> object:
+            raise OutOfSync("somebody else was first")
+
+        log.append = append
+
+
+# -- what listeners do -----------------------------------------------------------------------------
+
+
+def fails(_told: Told) -> None:
+    """Break."""
+    raise RuntimeError("the listener broke")
+
+
+def holds(told: Told) -> None:
+    """Not return before `Release`."""
+    assert told.may_return.wait(PATIENCE)

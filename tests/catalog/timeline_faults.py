@@ -1,0 +1,220 @@
+"""Faults of the manager and the log, one at a time; ``test_scenario_teeth.py`` plants them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from strandline.catalog import AppliedVersion, Catalog, CatalogManager
+from strandline.catalog.events import Listeners
+from strandline.catalog.follower import CatalogFollower
+from strandline.catalog.group_commit import GroupCommit
+from strandline.catalog.history import History
+from strandline.catalog.requests import Judged, Request, Round, judge
+from strandline.clock import Timestamp
+from strandline.durable import DurableCatalogState, MetastorageLog
+from strandline.durable.contents import Contents
+from strandline.durable.update import Update
+from strandline.errors import OutOfSync
+from strandline.fencing import FenceToken
+from tests.catalog.scenario_faults import Fault, nothing
+
+
+def a_call_returns_when_its_version_is_in_the_log(patch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the activation."""
+    patch.setattr(CatalogManager, "_await_activation", nothing)
+
+
+def a_refusal_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Who is refused does not wait for the version that he was judged by."""
+    real = GroupCommit.execute
+
+    def execute(self: GroupCommit, request: Request) -> None:
+        real(self, request)
+        if request.error is not None:
+            raise request.error
+
+    patch.setattr(GroupCommit, "execute", execute)
+
+
+def the_skew_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A call waits for the activation by its own clock alone."""
+    real = CatalogManager._await_activation
+
+    def wait(self: CatalogManager, catalog: Catalog, end: float) -> None:
+        skew, self.skew = self.skew, 0
+        try:
+            real(self, catalog, end)
+        finally:
+            self.skew = skew
+
+    patch.setattr(CatalogManager, "_await_activation", wait)
+
+
+def listeners_have_threads_of_their_own(patch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the listeners."""
+    real = Listeners.tell
+
+    def tell(self: Listeners, *versions: AppliedVersion) -> None:
+        threading.Thread(target=real, args=(self, *versions), daemon=True).start()
+
+    patch.setattr(Listeners, "tell", tell)
+
+
+def a_version_is_ready_before_its_listeners_are(patch: pytest.MonkeyPatch) -> None:
+    """A version counts as applied when it is in the history."""
+    real = CatalogFollower._tell_awaiting
+
+    def tell_awaiting(self: CatalogFollower) -> None:
+        seen = self._seen
+        self._seen = replace(seen, upper=self._history.latest.version + 1)
+        real(self)
+        self._seen = seen
+
+    patch.setattr(CatalogFollower, "_tell_awaiting", tell_awaiting)
+
+
+def a_broken_listener_breaks_the_call(patch: pytest.MonkeyPatch) -> None:
+    """What a listener raises is nobody's business but the caller's."""
+
+    def tell_one(self: Listeners, version: AppliedVersion) -> None:
+        for listener in self._listeners:
+            listener(version)
+
+    patch.setattr(Listeners, "_tell_one", tell_one)
+
+
+def every_command_counts_as_applied(patch: pytest.MonkeyPatch) -> None:
+    """A batch that changed something says so of each of its commands."""
+
+    def all_applied(view: Catalog, request: Request, now: Timestamp) -> Judged:
+        judged = judge(view, request, now)
+        judged.applied = tuple([any(judged.applied)] * len(judged.applied))
+        return judged
+
+    patch.setattr("strandline.catalog.group_commit.judge", all_applied)
+
+
+def ten_tries_are_enough(patch: pytest.MonkeyPatch) -> None:
+    """An append that is lost for the eleventh time is given up."""
+    real = GroupCommit._rebase
+
+    def rebase(self: GroupCommit, judged: Round) -> Round | None:
+        if self.counts.lost_appends > 10:
+            raise OutOfSync("lost too often")
+        return real(self, judged)
+
+    patch.setattr(GroupCommit, "_rebase", rebase)
+
+
+def a_late_append_goes_behind_the_last(patch: pytest.MonkeyPatch) -> None:
+    """An append at any version is taken, as the next one."""
+    real = MetastorageLog.append
+
+    def append(
+        self: MetastorageLog,
+        _upper: int,
+        token: FenceToken | None,
+        updates: Sequence[Update],
+        **named: Any,
+    ) -> tuple[Update, ...]:
+        upper = self.frontier().upper
+        moved = [replace(one, version=upper + n) for n, one in enumerate(updates)]
+        return real(self, upper, token, moved, **named)
+
+    patch.setattr(MetastorageLog, "append", append)
+
+
+def any_token_appends(patch: pytest.MonkeyPatch) -> None:
+    """The log compares its token with itself."""
+    real = MetastorageLog.append
+
+    def append(
+        self: MetastorageLog,
+        upper: int,
+        _token: FenceToken | None,
+        updates: Sequence[Update],
+        **named: Any,
+    ) -> tuple[Update, ...]:
+        return real(self, upper, self.token(), updates, **named)
+
+    patch.setattr(MetastorageLog, "append", append)
+
+
+def a_snapshot_has_the_time_of_today(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot carries the time of the trimming, and not that of its version."""
+    real = DurableCatalogState.compact_at
+
+    def compact_at(self: DurableCatalogState, version: int, _time: Any, contents: Contents) -> bool:
+        return real(self, version, self.check().time, contents)
+
+    patch.setattr(DurableCatalogState, "compact_at", compact_at)
+
+
+def one_version_too_many_is_trimmed(patch: pytest.MonkeyPatch) -> None:
+    """The version that is trimmed to goes as well."""
+    real = History.trimmed
+    patch.setattr(History, "trimmed", lambda self, version: real(self, version + 1))
+
+
+def a_trimming_may_go_back(patch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for a trimming is told that it was done."""
+    real = CatalogManager.compact
+
+    def compact(self: CatalogManager, version: int) -> bool:
+        real(self, version)
+        return True
+
+    patch.setattr(CatalogManager, "compact", compact)
+
+
+OF_NODES: dict[Fault, tuple[str, str]] = {
+    a_call_returns_when_its_version_is_in_the_log: (
+        "activation",
+        "a version is not active before its time: .*call a is done",
+    ),
+    a_refusal_is_told_at_once: (
+        "activation",
+        "a refusal waits for the version that it was judged by: .*call again is done",
+    ),
+    the_skew_is_forgotten: ("activation", "call first waits for 1200 and not 1300"),
+    listeners_have_threads_of_their_own: (
+        "log",
+        r"before a listener has returned: .*(call \w+ is done|where Done\()",
+    ),
+    a_version_is_ready_before_its_listeners_are: (
+        "log",
+        "before a listener has returned: .*call ready is done",
+    ),
+    a_broken_listener_breaks_the_call: (
+        "log",
+        r"a listener that fails stops nobody .*UnknownOutcome\(.* where Done\(version=3",
+    ),
+    every_command_counts_as_applied: (
+        "versions",
+        r"a batch says which .*\(True, True, True, True, True\)\) where",
+    ),
+    ten_tries_are_enough: ("log", r"more often than ten times: .*OutOfSync\('lost too often"),
+    a_late_append_goes_behind_the_last: (
+        "log",
+        r"an append is taken at the next version alone: .*4 where Refused\(.*OutOfSync",
+    ),
+    any_token_appends: (
+        "log",
+        r"a log of somebody else is left alone: .*3 where Refused\(.*Fenced",
+    ),
+    a_snapshot_has_the_time_of_today: (
+        "trimming",
+        "a restart begins from the snapshot .*version 5 .* does not follow 4",
+    ),
+    one_version_too_many_is_trimmed: (
+        "trimming",
+        "trimming moves the earliest version, .*5 where 4 was due",
+    ),
+    a_trimming_may_go_back: ("trimming", "trimming .*: .*True where False was due"),
+}
+"""Each planted fault, whose timelines find it, and the first complaint that they have."""
