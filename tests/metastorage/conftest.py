@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -12,6 +13,9 @@ import pytest
 from strandline.clock import HybridClock
 from strandline.metastorage import Metastorage, Outcome, Put
 from tests.metastorage.stores import PATIENCE, STORES, Server, StoreKind
+
+LONG = 60.0
+"""Seconds that a waiter is given whom news has to wake, as it does within milliseconds."""
 
 
 @dataclass
@@ -92,3 +96,10 @@ def put(store: Metastorage, key: str, value: bytes = b"") -> Outcome:
 
 def keys(store: Metastorage, prefix: str = "") -> list[str]:
     return [found.key for found in store.range(prefix, prefix + "~")]
+
+
+def hears(store: Metastorage, prefix: str, after: int) -> bool:
+    """Whether a waiter is woken by a change, and does not just find it when its time is over."""
+    began = time.monotonic()
+    changed = store.wait_for_change(prefix, after, timeout=LONG)
+    return changed and time.monotonic() - began < LONG / 2

@@ -6,8 +6,15 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+from hypothesis import seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from strandline.clock import HybridClock, Timestamp, timestamp
 from strandline.metastorage import (
@@ -26,8 +33,11 @@ from strandline.metastorage import (
 from tests.metastorage.conftest import Wall
 from tests.metastorage.stores import StoreKind
 
+NODES = st.integers(0, 1)
 KEYS = st.sampled_from(["a", "a.1", "a.10", "a.2", "b", "c~"])
 PREFIXES = st.sampled_from(["", "a", "a.", "a.1", "b", "c", "d"])
+CONTESTED = st.sampled_from(["a", "a.1"])
+BOUNDS = st.tuples(KEYS | st.just(""), KEYS | st.just("\x7f")).map(sorted)
 VALUES = st.sampled_from([b"", b"1", b"2"])
 CONDITIONS = st.lists(
     st.one_of(
@@ -75,12 +85,17 @@ class AgainstADictionary(RuleBasedStateMachine):
         """Close both nodes and remove the store."""
         self.stack.close()
 
-    @rule(node=st.integers(0, 1), wall=st.integers(1, 5_000))
+    @initialize(node=NODES, there=st.dictionaries(KEYS, VALUES, min_size=2))
+    def begin(self, node: int, there: dict[str, bytes]) -> None:
+        """The store is not empty, so that what comes finds something."""
+        self.invoke(node, [], [Put(key, value) for key, value in there.items()], [])
+
+    @rule(node=NODES, wall=st.integers(1, 5_000))
     def set_wall(self, node: int, wall: int) -> None:
         self.walls[node].now = wall
 
     @rule(
-        node=st.integers(0, 1),
+        node=NODES,
         conditions=CONDITIONS,
         on_success=operations(),
         on_failure=operations(),
@@ -107,6 +122,30 @@ class AgainstADictionary(RuleBasedStateMachine):
                 del self.entries[key]
             else:
                 self.entries[key] = KeyValue(key, value, self.revision, self.time)
+
+    @rule(
+        node=NODES,
+        key=CONTESTED,
+        value=st.none() | VALUES,
+        by_value=st.booleans(),
+        further=CONDITIONS,
+    )
+    def compare_and_set(
+        self,
+        node: int,
+        key: str,
+        value: bytes | None,
+        by_value: bool,
+        further: list[Condition],
+    ) -> None:
+        """The first condition holds, and the other node hears of what became of it."""
+        found = self.entries.get(key)
+        holds: Condition = Absent(key)
+        if found is not None:
+            holds = ValueIs(key, found.value) if by_value else RevisionIs(key, found.revision)
+        operation = Delete(key) if value is None else Put(key, value)
+        self.invoke(node, [holds, *further], [operation], [])
+        self.wait(1 - node, key, 1)
 
     def holds(self, condition: Condition) -> bool:
         match condition:
@@ -135,23 +174,24 @@ class AgainstADictionary(RuleBasedStateMachine):
                     found.update(dict.fromkeys(inside))
         return found
 
-    @rule(node=st.integers(0, 1), key=KEYS)
+    @rule(node=NODES, key=KEYS)
     def get(self, node: int, key: str) -> None:
         assert self.nodes[node].get(key) == self.entries.get(key)
 
-    @rule(node=st.integers(0, 1), start=KEYS, end=KEYS, limit=st.none() | st.integers(1, 3))
-    def range(self, node: int, start: str, end: str, limit: int | None) -> None:
+    @rule(node=NODES, bounds=BOUNDS, limit=st.none() | st.integers(1, 3))
+    def range(self, node: int, bounds: list[str], limit: int | None) -> None:
+        start, end = bounds
         wanted = [self.entries[key] for key in sorted(self.entries) if start <= key < end]
         assert self.nodes[node].range(start, end, limit=limit) == wanted[:limit]
 
-    @rule(node=st.integers(0, 1))
+    @rule(node=NODES)
     def check(self, node: int) -> None:
         head = self.nodes[node].check()
         assert head.revision == self.revision
         assert head.time > self.floor
         self.floor = head.time
 
-    @rule(node=st.integers(0, 1), prefix=PREFIXES, back=st.integers(0, 4))
+    @rule(node=NODES, prefix=PREFIXES, back=st.integers(0, 4))
     def wait(self, node: int, prefix: str, back: int) -> None:
         after = max(0, self.revision - back)
         inside = (r for k, r in self.changed.items() if prefix <= k < prefix_end(prefix))
@@ -159,5 +199,27 @@ class AgainstADictionary(RuleBasedStateMachine):
         assert self.nodes[node].wait_for_change(prefix, after, timeout=0) == wanted
 
     @invariant()
-    def revision_is_the_model_s(self) -> None:
-        assert [node.revision() for node in self.nodes] == [self.revision] * 2
+    def all_nodes_have_the_model_s_entries(self) -> None:
+        wanted = [self.entries[key] for key in sorted(self.entries)]
+        for node in self.nodes:
+            assert node.revision() == self.revision
+            assert node.range("", "\x7f") == wanted
+
+
+AS_USUAL = settings(max_examples=25, stateful_step_count=25, deadline=None)
+
+
+def compare_with_a_dictionary(
+    kind: StoreKind, how: settings = AS_USUAL, *, first: int | None = None
+) -> None:
+    """Random calls on stores of this kind give what a dictionary gives.
+
+    They are the same each time that they begin with the same ``first`` number.
+    """
+
+    class OnThisKind(AgainstADictionary):
+        def __init__(self) -> None:
+            super().__init__(kind)
+
+    machine = OnThisKind if first is None else seed(first)(OnThisKind)
+    run_state_machine_as_test(machine, settings=how)

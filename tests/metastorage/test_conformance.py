@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -29,7 +30,10 @@ from strandline.metastorage import (
     RevisionIs,
     ValueIs,
 )
-from tests.metastorage.conftest import Place, keys, put
+from tests.metastorage.conftest import LONG, Place, hears, keys, put
+
+AWHILE = 0.05
+"""Seconds in which a waiter would have answered if it could."""
 
 # Reading and writing
 
@@ -69,11 +73,19 @@ def test_a_range_is_in_byte_order_and_half_open(store: Metastorage) -> None:
     assert store.range("a", "a") == []
 
 
+def test_a_range_of_many_keys_is_whole(store: Metastorage) -> None:
+    names = [f"k{number:04d}" for number in range(700)]
+    for first in range(0, len(names), many := min(store.max_operations, 200)):
+        store.invoke([], [Put(name, b"") for name in names[first : first + many]])
+    assert keys(store) == names
+    assert [found.key for found in store.range("k", "l", limit=600)] == names[:600]
+
+
 def test_deletes_remove_what_is_there(store: Metastorage) -> None:
-    store.invoke([], [Put(f"k{n}", b"") for n in range(6)])
+    store.invoke([], [Put(f"k{n}", b"") for n in (0, 1, 2, 3, 4, 5, 50)])
     outcome = store.invoke([], [Delete("k5"), DeleteRange("k1", "k3"), Put("new", b"")])
     assert (outcome.succeeded, outcome.revision) == (True, 2)
-    assert keys(store) == ["k0", "k3", "k4", "new"]
+    assert keys(store) == ["k0", "k3", "k4", "k50", "new"]
 
 
 @pytest.mark.parametrize(
@@ -299,10 +311,10 @@ def test_a_waiter_wakes_for_its_prefix_and_sleeps_through_others(place: Place) -
     for writer in (store, other):
         seen = store.revision()
         with ThreadPoolExecutor(1) as threads:
-            waiting = threads.submit(store.wait_for_change, "a", seen, timeout=60)
+            waiting = threads.submit(hears, store, "a", seen)
             put(writer, "b")
             put(writer, "c")
-            assert not waiting.done()
+            assert not futures.wait([waiting], timeout=AWHILE).done
             put(writer, "a")
             assert waiting.result()
 
@@ -318,23 +330,22 @@ def test_a_follower_sees_every_state_that_stays(place: Place) -> None:
     rounds = 100
     turn = threading.Barrier(2)
 
-    def follow() -> list[bytes]:
-        states = []
-        for _ in range(rounds):
-            seen = follower.revision()
-            turn.wait(60)
-            assert follower.wait_for_change("state", seen, timeout=60)
-            found = follower.get("state")
-            states.append(b"none" if found is None else found.value)
-        return states
-
-    with ThreadPoolExecutor(1) as threads:
-        following = threads.submit(follow)
+    def write() -> None:
         for number in range(rounds):
-            turn.wait(60)
+            turn.wait(LONG)
             change = Delete("state") if number % 3 == 2 else Put("state", b"%d" % number)
             writer.invoke([], [change])
-        states = following.result()
+
+    states = []
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(write)
+        for _ in range(rounds):
+            seen = follower.revision()
+            turn.wait(LONG)
+            assert hears(follower, "state", seen)
+            found = follower.get("state")
+            states.append(b"none" if found is None else found.value)
+        writing.result()
     assert states == [b"none" if n % 3 == 2 else b"%d" % n for n in range(rounds)]
 
 
@@ -344,9 +355,11 @@ def test_a_follower_sees_every_state_that_stays(place: Place) -> None:
 def test_a_closed_store_refuses_and_ends_those_who_wait(place: Place) -> None:
     store, other = place.node(), place.node()
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(store.wait_for_change, "a", 0, timeout=60)
+        waiting = threads.submit(store.wait_for_change, "a", 0, timeout=LONG)
         put(other, "b")
+        assert not futures.wait([waiting], timeout=AWHILE).done
         store.close()
+        assert futures.wait([waiting], timeout=LONG / 2).done
         assert isinstance(waiting.exception(), Stopping)
     store.close()
     for call in (store.revision, store.check, lambda: store.get("a"), lambda: put(store, "a")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,7 +15,7 @@ from strandline.metastorage import (
     Metastorage,
     Put,
 )
-from tests.metastorage.conftest import Place, Wall, keys, put
+from tests.metastorage.conftest import LONG, Place, Wall, keys, put
 
 
 def test_a_lease_has_one_holder_and_its_token_grows_with_each(place: Place) -> None:
@@ -34,6 +35,7 @@ def test_a_lease_has_one_holder_and_its_token_grows_with_each(place: Place) -> N
     assert second.token > first.token
     store.release_lease(first)
     assert store.lease("lead") == second
+    assert store.revision() == 0
 
 
 def test_the_holder_keeps_its_token_when_it_asks_again(store: Metastorage) -> None:
@@ -63,6 +65,10 @@ def test_an_expired_lease_is_gone_for_every_reader_for_good(place: Place) -> Non
     second = slow.acquire_lease("lead", "one", ttl_ms=500)
     assert second is not None
     assert second.token > first.token
+    with pytest.raises(Conflict, match="lead"):
+        slow.renew_lease(first, ttl_ms=500)
+    slow.release_lease(first)
+    assert slow.lease("lead") == second
 
 
 def test_a_lease_expires_by_the_store_s_time_not_by_the_reader_s(place: Place) -> None:
@@ -107,9 +113,17 @@ def test_a_lost_lease_can_not_be_renewed(place: Place) -> None:
 
 def test_one_of_many_gets_a_lease(place: Place) -> None:
     nodes = [place.node(), place.node()]
+    names = [f"lead{number}" for number in range(10)]
+    together = threading.Barrier(8)
 
-    def run_for(number: int) -> bool:
-        return nodes[number % 2].acquire_lease("lead", f"n{number}", ttl_ms=60_000) is not None
+    def run_for(number: int) -> list[str]:
+        got = []
+        for name in names:
+            together.wait(LONG)
+            if nodes[number % 2].acquire_lease(name, f"n{number}", ttl_ms=60_000) is not None:
+                got.append(name)
+        return got
 
     with ThreadPoolExecutor(8) as threads:
-        assert sum(threads.map(run_for, range(8))) == 1
+        got = list(threads.map(run_for, range(8)))
+    assert sorted(name for one in got for name in one) == names

@@ -8,9 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
 
-from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
-
 from strandline.clock import timestamp
 from strandline.metastorage import (
     Delete,
@@ -20,7 +17,7 @@ from strandline.metastorage import (
     Put,
 )
 from tests.metastorage.conftest import Place, Wall, put
-from tests.metastorage.model import AgainstADictionary
+from tests.metastorage.model import compare_with_a_dictionary
 from tests.metastorage.stores import StoreKind
 from tests.metastorage.work import increment
 from tests.sql.processes import Process
@@ -129,13 +126,7 @@ def test_increments_of_many_threads_lose_nothing(place: Place) -> None:
 
 
 def test_random_calls_on_two_nodes_give_what_a_dictionary_gives(kind: StoreKind) -> None:
-    class OnThisKind(AgainstADictionary):
-        def __init__(self) -> None:
-            super().__init__(kind)
-
-    run_state_machine_as_test(
-        OnThisKind, settings=settings(max_examples=25, stateful_step_count=25, deadline=None)
-    )
+    compare_with_a_dictionary(kind)
 
 
 # Several processes

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 
 import pytest
 
 from strandline.errors import Unavailable, UnknownOutcome
 from strandline.metastorage import Absent, Metastorage, Put, RevisionIs
-from tests.metastorage.conftest import Place, Wall, keys, put
+from tests.metastorage.conftest import LONG, Place, Wall, hears, keys, put
 from tests.metastorage.stores import STORES, Server, StoreKind
 from tests.servers.loopback import Cut, Proxy
 
 SHORT = 0.4
+AWHILE = 0.2
+"""Seconds in which a waiter finds that the server is away."""
+SOON = 20.0
+"""Seconds after which one who has not found the server again will not."""
 VALUE = b"A" * 48
 
 
@@ -92,9 +98,11 @@ def test_a_waiter_sleeps_through_a_restart_and_hears_what_comes_after(
     store, other = place.node(), place.node()
     seen = put(store, "b").revision
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(store.wait_for_change, "a", seen, timeout=60)
+        waiting = threads.submit(hears, store, "a", seen)
         put(other, "b")
-        server.restart()
+        server.stop()
+        assert not futures.wait([waiting], timeout=AWHILE).done
+        server.start()
         put(other, "b")
         assert not waiting.done()
         put(other, "a")
@@ -104,14 +112,29 @@ def test_a_waiter_sleeps_through_a_restart_and_hears_what_comes_after(
 def test_a_change_before_the_waiter_listens_again_is_not_missed(
     place: Place, server: Server
 ) -> None:
-    """Over and over, since where the change falls in the reconnection is chance."""
-    store, other = place.node(), place.node()
-    for _ in range(3):
-        seen = store.revision()
-        with ThreadPoolExecutor(1) as threads:
-            waiting = threads.submit(store.wait_for_change, "a", seen, timeout=60)
-            server.restart()
-            put(other, "a")
+    """Over and over, since where the change falls in the reconnection is chance.
+
+    The longer a server is away the longer are the pauses in which nobody looks for it.
+    """
+    other = place.node()
+
+    def put_as_soon_as_it_answers() -> None:
+        end = time.monotonic() + LONG
+        while time.monotonic() < end:
+            with suppress(Unavailable):
+                put(other, "a")
+                return
+
+    with ThreadPoolExecutor(2) as threads, closing(place.node()) as store:
+        for away in (0.0, 0.1, 0.2, 0.3):
+            seen = store.revision()
+            waiting = threads.submit(store.wait_for_change, "a", seen, timeout=LONG)
+            server.stop()
+            assert not futures.wait([waiting], timeout=away).done
+            putting = threads.submit(put_as_soon_as_it_answers)
+            server.start()
+            putting.result()
+            assert futures.wait([waiting], timeout=SOON).done
             assert waiting.result()
 
 

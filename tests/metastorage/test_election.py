@@ -92,6 +92,8 @@ def test_when_the_leader_stops_another_leads_with_a_higher_token(
         participants.heard[name].wait_for_leader({"n0"})
     participants.elections["n0"].stop()
     assert participants.elections["n0"].leading() is None
+    held = participants.stores["n0"].lease("lead")
+    assert held is None or held.holder != "n0"
     second = [participants.heard[name].wait_for_leader({"n1", "n2"}) for name in ("n1", "n2")]
     assert second[0].holder == second[1].holder
     assert second[0].token > first.token
@@ -120,6 +122,29 @@ def test_a_leader_that_is_cut_off_is_replaced_and_learns_it(
         assert lost.terms == lost.losses > 0
         assert lost.failures > 0
     assert participants.heard["n0"].wait_for_leader({"n0", "n1"}).token >= second.token
+
+
+def test_a_lease_that_was_answered_late_does_not_make_a_leader_for_longer(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer comes when the lease is over, and then no more of them."""
+    store, heard = place.node(), Heard()
+    acquire = store.acquire_lease
+
+    def acquire_slowly(name: str, holder: str, *, ttl_ms: int) -> Lease | None:
+        lease = acquire(name, holder, ttl_ms=ttl_ms)
+        time.sleep(ttl_ms / 1000)
+        return lease
+
+    def cut(*_: object, **__: object) -> Lease:
+        raise Unavailable("the cable is out")
+
+    monkeypatch.setattr(store, "acquire_lease", acquire_slowly)
+    monkeypatch.setattr(store, "renew_lease", cut)
+    election = Election(store, "lead", "n0", ttl_ms=SHORT_TTL_MS, listener=heard).start()
+    heard.wait_for_leader({"n0"})
+    assert election.leading() is None
+    election.stop()
 
 
 def test_while_nobody_leads_that_is_heard(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +201,9 @@ def test_a_leader_that_renews_is_left_alone_while_the_store_s_time_stands_still(
         made = Election(place.node(), "lead", name, ttl_ms=TTL_MS, listener=listener).start()
         elections.append(made)
         listener.wait_for_leader({"n0"})
+    end = time.monotonic() + PATIENCE
     while elections[1].statistics().rounds < 9:
+        assert time.monotonic() < end
         time.sleep(0.01)
     assert [len(listener.told) for listener in heard.values()] == [1, 1]
     for election in elections:
@@ -212,11 +239,13 @@ def test_a_leader_that_is_stopped_by_its_own_listener_gives_the_lease_back(place
     election = Election(store, "lead", "n0", ttl_ms=600_000, listener=stop)
     election.start()
     assert stopped.wait(PATIENCE)
-    again = Heard()
-    other = Election(place.node(), "lead", "n1", ttl_ms=TTL_MS, listener=again).start()
-    assert again.wait_for_leader({"n1"}).token == 2
+    other = place.node()
+    end = time.monotonic() + PATIENCE
+    while (lease := other.acquire_lease("lead", "n1", ttl_ms=TTL_MS)) is None:
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    assert lease.token == 2
     assert election.leading() is None
-    other.stop()
 
 
 def test_bad_names_and_times_are_refused(store: Metastorage) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from strandline.clock import HybridClock
 from strandline.metastorage import Absent, Metastorage, Put, RevisionIs
+from tests.metastorage.conftest import hears
 from tests.metastorage.stores import STORES
 
 Say = Callable[[object], None]
@@ -42,7 +43,7 @@ def wait_for_changes(say: Say, hear: Hear, kind: str, address: str, prefix: str)
             say([[pair.key, pair.value.decode()] for pair in found])
             if any(pair.key == prefix + "end" for pair in found):
                 return
-            assert store.wait_for_change(prefix, seen, timeout=60)
+            assert hears(store, prefix, seen)
 
 
 def answer_revisions(say: Say, hear: Hear, kind: str, address: str) -> None:

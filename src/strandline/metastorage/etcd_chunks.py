@@ -49,10 +49,6 @@ class ChunkedValues:
             self._gateway.put(self._keys.chunk(key, identity, number), piece)
         return Reference(identity, len(value), hashlib.sha256(value).digest())
 
-    def first_chunk(self, key: str, reference: Reference) -> bytes:
-        """The key in etcd that is there as long as the chunks are."""
-        return self._keys.chunk(key, reference.identity, 0)
-
     def value(self, key: str, stored: Stored, *, revision: int) -> bytes:
         """The value of an entry that was read in this revision of etcd.
 

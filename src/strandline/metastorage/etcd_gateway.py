@@ -113,12 +113,13 @@ class EtcdGateway:
         asked = range_operation(key, end, limit=limit, revision=revision, keys_only=keys_only)
         return page_of(self._call("kv/range", asked["request_range"], repeatable=True))
 
-    def pages(self, key: bytes, end: bytes, *, limit: int | None = None, revision: int = 0) -> Page:
+    def pages(self, key: bytes, end: bytes, *, limit: int | None = None) -> Page:
         """A range of any size as it stood at one moment, read in pages at the first one's revision.
 
         Raises `CompactedRevision` when that moment's history is gone before the last page.
         """
         found: list[Pair] = []
+        revision = 0
         while True:
             room = PAGE_KEYS if limit is None else min(PAGE_KEYS, limit - len(found))
             page = self.range(key, end, limit=room, revision=revision)

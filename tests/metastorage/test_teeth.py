@@ -1,0 +1,341 @@
+"""The suite about entries, waiting and ends can fail: each planted fault is found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from strandline.metastorage import (
+    Absent,
+    Condition,
+    Delete,
+    Head,
+    Operation,
+    Put,
+    ValueIs,
+    prefix_end,
+    sql_store,
+    sqlite,
+)
+from strandline.metastorage.etcd import EtcdMetastorage
+from strandline.metastorage.etcd_chunks import CHUNK_BYTES
+from strandline.metastorage.etcd_feed import ChangeFeed
+from strandline.metastorage.etcd_gateway import EtcdGateway
+from strandline.metastorage.etcd_invoke import Invoke
+from strandline.metastorage.etcd_messages import Page
+from strandline.metastorage.postgresql import PostgresMetastorage
+from strandline.metastorage.sql_store import SqlMetastorage
+from strandline.metastorage.sqlite import SqliteMetastorage
+from strandline.sql import run
+from strandline.sql.postgres_listener import PostgresListener
+from tests.metastorage import test_conformance as entries
+from tests.metastorage.teeth import Teeth, Tooth, waiters_are_missed_soon, wrap
+
+STORES = (SqlMetastorage, EtcdMetastorage)
+WAITING = (SqliteMetastorage, PostgresMetastorage, EtcdMetastorage)
+TEETH = Teeth()
+
+# -- reading and writing -----------------------------------------------------------------------
+
+
+@TEETH.found_by(
+    entries.test_a_range_is_in_byte_order_and_half_open,
+    "sqlite",
+    "postgresql",
+    complaint=r'range\("a.1", "a.2"\)',
+)
+def range_with_its_end(patch: pytest.MonkeyPatch) -> None:
+    """A range holds the key that ends it."""
+    patch.setattr(sql_store, "_RANGE", sql_store._RANGE.replace("key < ?", "key <= ?"))
+
+
+@TEETH.found_by(entries.test_a_range_is_in_byte_order_and_half_open, "etcd", complaint="limit=2")
+def limit_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A range is read to its end."""
+    wrap(patch, "pages", EtcdGateway, by=lambda real, self, *ends, limit: real(self, *ends))
+
+
+@TEETH.found_by(
+    entries.test_a_range_of_many_keys_is_whole,
+    "etcd",
+    complaint="keys.store. == names",
+)
+def only_the_first_page(patch: pytest.MonkeyPatch) -> None:
+    """What comes behind the first page of a range is not asked for."""
+
+    def first(real: Any, self: EtcdGateway, *arguments: Any, **named: Any) -> Page:
+        page = real(self, *arguments, **named)
+        return Page(page.pairs, False, page.revision)
+
+    wrap(patch, "range", EtcdGateway, by=first)
+
+
+@TEETH.found_by(
+    entries.test_all_conditions_must_hold,
+    "sqlite",
+    "etcd",
+    complaint="assert not store.invoke",
+)
+def only_the_first_condition(patch: pytest.MonkeyPatch) -> None:
+    """Of several conditions the first decides."""
+
+    def invoke(real: Any, self: Any, conditions: Sequence[Condition], *branches: Any) -> Any:
+        return real(self, conditions[:1], *branches)
+
+    wrap(patch, "invoke", *STORES, by=invoke)
+
+
+@TEETH.found_by(
+    entries.test_a_condition_chooses_the_branch,
+    "sqlite",
+    complaint="succeeded is holds",
+    condition=ValueIs("b", b""),
+    holds=False,
+)
+def empty_is_absent(patch: pytest.MonkeyPatch) -> None:
+    """The empty value is none: a key that has it counts as absent."""
+
+    def holds(real: Any, connection: Connection, condition: Condition, now: object) -> Any:
+        if isinstance(condition, ValueIs) and not condition.value:
+            condition = Absent(condition.key)
+        return real(connection, condition, now)
+
+    wrap(patch, "_holds", sql_store, by=holds)
+
+
+@TEETH.found_by(
+    entries.test_an_invoke_of_many_conditions_and_operations_is_one_step,
+    "sqlite",
+    "etcd",
+    complaint="keys.store. == names",
+)
+def refused_but_begun(patch: pytest.MonkeyPatch) -> None:
+    """A refused invoke leaves its first operation behind."""
+
+    def invoke(real: Any, self: Any, conditions: Any, on_success: Any, on_failure: Any = ()) -> Any:
+        outcome = real(self, conditions, on_success, on_failure)
+        if not outcome.succeeded:
+            real(self, [], on_success[:1])
+        return outcome
+
+    wrap(patch, "invoke", *STORES, by=invoke)
+
+
+@TEETH.found_by(
+    entries.test_a_key_carries_the_revision_and_time_of_the_invoke_that_wrote_it,
+    "postgresql",
+    "etcd",
+    complaint=r"== \(True, 1, 2\)",
+)
+@TEETH.found_by(
+    entries.test_what_no_store_takes_is_refused_whole,
+    "sqlite",
+    complaint="keys.store. == ",
+    operations=[Put("é", b"")],
+)
+def one_after_the_other(patch: pytest.MonkeyPatch) -> None:
+    """Each operation is written by itself."""
+
+    def invoke(real: Any, self: Any, conditions: Any, on_success: Any, on_failure: Any = ()) -> Any:
+        outcome = real(self, conditions, on_success[:1], on_failure)
+        for operation in on_success[1:] if outcome.succeeded else ():
+            outcome = real(self, [], [operation])
+        return outcome
+
+    wrap(patch, "invoke", *STORES, by=invoke)
+
+
+@TEETH.found_by(entries.test_deletes_remove_what_is_there, "sqlite", complaint="keys.store. == ")
+def delete_by_prefix(patch: pytest.MonkeyPatch) -> None:
+    """A key's delete takes along the keys that begin with it."""
+    real = sql_store._delete
+
+    def delete(connection: Connection, start: str, end: str, head: Head) -> int:
+        return real(connection, start, prefix_end(start) if end == start + "\1" else end, head)
+
+    patch.setattr(sql_store, "_delete", delete)
+
+
+@TEETH.found_by(
+    entries.test_an_invoke_that_changes_nothing_does_not_move_the_head,
+    "postgresql",
+    complaint="after.revision",
+    conditions=[],
+    operations=[Delete("none")],
+)
+def every_operation_moves_the_head(patch: pytest.MonkeyPatch) -> None:
+    """A delete that finds nothing is a revision, too."""
+    real = sql_store._delete
+    patch.setattr(sql_store, "_delete", lambda *arguments: max(1, real(*arguments)))
+
+
+@TEETH.found_by(
+    entries.test_writing_the_same_value_again_is_a_write,
+    "sqlite",
+    "etcd",
+    complaint="revision == 2",
+)
+def equal_values_are_not_written(patch: pytest.MonkeyPatch) -> None:
+    """A put of the value that is there is left out."""
+
+    def invoke(real: Any, self: Any, conditions: Any, on_success: Any, on_failure: Any = ()) -> Any:
+        def is_new(operation: Operation) -> bool:
+            if not isinstance(operation, Put):
+                return True
+            found = self.get(operation.key)
+            return found is None or found.value != operation.value
+
+        return real(self, conditions, [*filter(is_new, on_success)], on_failure)
+
+    wrap(patch, "invoke", *STORES, by=invoke)
+
+
+@TEETH.found_by(
+    entries.test_a_value_of_twenty_megabytes_is_one_value, "etcd", complaint="do not add up"
+)
+def last_chunk_lost(patch: pytest.MonkeyPatch) -> None:
+    """The piece of a large value that is shorter than the others is not written."""
+
+    def put(real: Any, self: EtcdGateway, key: bytes, value: bytes) -> None:
+        if len(value) == CHUNK_BYTES:
+            real(self, key, value)
+
+    wrap(patch, "put", EtcdGateway, by=put)
+
+
+# -- waiting -----------------------------------------------------------------------------------
+
+
+@TEETH.found_by(
+    entries.test_a_delete_is_a_change_under_its_own_prefix_only,
+    "sqlite",
+    "postgresql",
+    "etcd",
+    complaint=r'assert wait\(node, "a.", 1\)',
+    operation=Delete("a.2"),
+)
+def silent_deletes(patch: pytest.MonkeyPatch) -> None:
+    """A delete leaves no word of itself, so that a waiter misses it."""
+
+    def delete(connection: Connection, start: str, end: str, _: Head) -> int:
+        statement = "DELETE FROM metastorage WHERE key >= ? AND key < ?"
+        return run(connection, statement, (start, end)).rowcount
+
+    patch.setattr(sql_store, "_delete", delete)
+
+    def bookkeeping(
+        real: Any, self: Invoke, head: Head, touched: Sequence[str], _: object, kept: int
+    ) -> Any:
+        put = {put.key for put in self.puts(succeeded=True)}
+        return real(self, head, [key for key in touched if key in put], [], kept)
+
+    wrap(patch, "_bookkeeping", Invoke, by=bookkeeping)
+
+
+@TEETH.found_by(
+    entries.test_a_change_of_the_past_is_told_at_once,
+    "sqlite",
+    "postgresql",
+    "etcd",
+    complaint=r'assert wait\(node, "a.", 0\)',
+)
+def waits_from_now_on(patch: pytest.MonkeyPatch) -> None:
+    """Who waits hears of what comes after his call, whatever he has seen."""
+
+    def wait(real: Any, self: Any, prefix: str, after: int, *, timeout: float) -> Any:
+        return real(self, prefix, max(after, self.revision()), timeout=timeout)
+
+    wrap(patch, "wait_for_change", *WAITING, by=wait)
+
+
+@TEETH.found_by(
+    entries.test_a_change_of_the_past_is_told_at_once,
+    "sqlite",
+    complaint=r'assert not wait\(node, "a.", 1\)',
+)
+def everything_is_news(patch: pytest.MonkeyPatch) -> None:
+    """A waiter looks at the revision, and not at what it changed."""
+    patch.setattr(sqlite, "_changed", lambda *_: True)
+
+
+@TEETH.found_by(
+    entries.test_a_waiter_wakes_for_its_prefix_and_sleeps_through_others,
+    "postgresql",
+    complaint=r"assert waiting.result\(\)",
+)
+def unannounced(patch: pytest.MonkeyPatch) -> None:
+    """Nobody is notified of a commit."""
+    patch.setattr(PostgresMetastorage, "_head_moved", SqlMetastorage._head_moved)
+
+
+@TEETH.found_by(
+    entries.test_a_waiter_wakes_for_its_prefix_and_sleeps_through_others,
+    "etcd",
+    complaint=r"assert not futures.wait",
+)
+def wakes_for_any_key(patch: pytest.MonkeyPatch) -> None:
+    """What the watch tells wakes everyone."""
+
+    def wait(real: Any, self: ChangeFeed, _start: str, _end: str, *after: int, **named: Any) -> Any:
+        return real(self, "", "\x7f", *after, **named)
+
+    wrap(patch, "wait", ChangeFeed, by=wait)
+
+
+@TEETH.found_by(
+    entries.test_a_follower_sees_every_state_that_stays,
+    "postgresql",
+    complaint=r"assert hears",
+)
+def listens_after_the_look(patch: pytest.MonkeyPatch) -> None:
+    """A waiter looks, and a little later begins to listen."""
+
+    def wait(real: Any, self: PostgresListener, _: int, *, timeout: float) -> Any:
+        time.sleep(0.05)
+        return real(self, self.news(), timeout=timeout)
+
+    wrap(patch, "wait", PostgresListener, by=wait)
+
+
+@TEETH.found_by(
+    entries.test_a_closed_store_refuses_and_ends_those_who_wait,
+    "etcd",
+    complaint="assert futures.wait",
+)
+def left_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    """Nobody tells those who wait that the store is closed."""
+
+    def close(self: ChangeFeed) -> None:
+        self._closed = True
+        if self._thread is not None:
+            self._thread.join()
+
+    patch.setattr(ChangeFeed, "close", close)
+
+
+@TEETH.found_by(
+    entries.test_statistics_count_the_calls,
+    "sqlite",
+    "etcd",
+    complaint="counted.refused",
+)
+def only_calls_are_counted(patch: pytest.MonkeyPatch) -> None:
+    """How a call ended is not counted."""
+
+    def count(real: Any, self: Any, what: str) -> None:
+        if what != "refused":
+            real(self, what)
+
+    wrap(patch, "_count", *STORES, by=count)
+
+
+@pytest.mark.parametrize(("kind_name", "tooth"), TEETH.cases())
+def test_the_suite_finds(
+    kind_name: str, tooth: Tooth, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiters_are_missed_soon(monkeypatch)
+    tooth.bite(request)

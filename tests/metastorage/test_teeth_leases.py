@@ -1,0 +1,255 @@
+"""The suite about leases can fail: each planted fault is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from strandline.clock import Timestamp
+from strandline.metastorage import (
+    Condition,
+    Lease,
+    LeaseHeld,
+    etcd_invoke,
+    etcd_leases,
+    sql_store,
+    sql_tables,
+)
+from strandline.metastorage.etcd import EtcdMetastorage
+from strandline.metastorage.etcd_invoke import Invoke, Plan
+from strandline.metastorage.etcd_leases import EtcdLeases, is_live
+from strandline.metastorage.etcd_messages import Json, to_text
+from strandline.metastorage.sql_store import SqlMetastorage
+from strandline.sql import run, stored_time
+from tests.metastorage import test_conformance_leases as leases
+from tests.metastorage.teeth import Teeth, Tooth, waiters_are_missed_soon, wrap
+
+STORES = (SqlMetastorage, EtcdMetastorage)
+TEETH = Teeth()
+
+
+@TEETH.found_by(
+    leases.test_a_lease_has_one_holder_and_its_token_grows_with_each,
+    "sqlite",
+    complaint="second.token > first.token",
+)
+def tokens_begin_anew(patch: pytest.MonkeyPatch) -> None:
+    """The row of a lease goes when it is released, and its token with it."""
+
+    def end_lease(connection: Connection, lease: Lease) -> None:
+        run(connection, "DELETE FROM metastorage_lease WHERE name = ?", (lease.name,))
+
+    patch.setattr(sql_tables, "end_lease", end_lease)
+
+
+@TEETH.found_by(
+    leases.test_an_expired_lease_is_gone_for_every_reader_for_good,
+    "sqlite",
+    complaint=r'lease\("lead"\) == second',
+)
+def released_by_name(patch: pytest.MonkeyPatch) -> None:
+    """A release looks at the holder's name, and not at the token."""
+
+    def end_lease(connection: Connection, lease: Lease) -> None:
+        statement = "UPDATE metastorage_lease SET holder = NULL WHERE name = ?"
+        run(connection, statement, (lease.name,))
+
+    patch.setattr(sql_tables, "end_lease", end_lease)
+
+
+@TEETH.found_by(
+    leases.test_a_lease_has_one_holder_and_its_token_grows_with_each,
+    "postgresql",
+    "etcd",
+    complaint=r'lease\("lead"\) == second',
+)
+def released_by_anyone(patch: pytest.MonkeyPatch) -> None:
+    """A release ends the lease, whoever has it."""
+
+    def release(real: Any, self: Any, lease: Lease) -> None:
+        real(self, self.lease(lease.name) or lease)
+
+    wrap(patch, "release_lease", *STORES, by=release)
+
+
+@TEETH.found_by(
+    leases.test_the_holder_keeps_its_token_when_it_asks_again,
+    "sqlite",
+    complaint="again.token == first.token",
+)
+def a_token_for_each_renewal(patch: pytest.MonkeyPatch) -> None:
+    """A holder that asks again begins a term of its own."""
+    _granted_over(patch, lambda held, holder: held.holder == holder)
+
+
+@TEETH.found_by(
+    leases.test_a_lease_expires_by_the_store_s_time_not_by_the_reader_s,
+    "sqlite",
+    "postgresql",
+    "etcd",
+    complaint=r'assert slow.lease\("lead"\) is None',
+)
+def expired_by_the_reader_s_clock(patch: pytest.MonkeyPatch) -> None:
+    """A lease is alive as long as the reader's clock says so."""
+    patch.setattr(sql_store, "stored_time", lambda _: Timestamp(0))
+
+    def lease(real: Any, self: EtcdLeases, name: str) -> Any:
+        row, _, _ = self._read(name)
+        return row if is_live(row, self._clock.current()) else real(self, name)
+
+    wrap(patch, "lease", EtcdLeases, by=lease)
+
+
+@TEETH.found_by(
+    leases.test_an_expired_lease_is_gone_for_every_reader_for_good,
+    "sqlite",
+    "etcd",
+    complaint=r'assert store.lease\("lead"\) is None',
+)
+def expired_without_a_trace(patch: pytest.MonkeyPatch) -> None:
+    """Who sees a lease expired keeps the time of that to himself."""
+
+    def lease(self: Any, name: str) -> Lease | None:
+        with self._all.read() as connection:
+            now = max(self._clock.current(), stored_time(connection))
+            return sql_tables.live_lease(connection, name, now)
+
+    patch.setattr(SqlMetastorage, "_lease", lease)
+
+    def etcd_lease(self: EtcdLeases, name: str) -> Lease | None:
+        row, _, stored = self._read(name)
+        return row if is_live(row, max(self._clock.current(), stored)) else None
+
+    patch.setattr(EtcdLeases, "lease", etcd_lease)
+
+
+@TEETH.found_by(
+    leases.test_an_expired_lease_is_gone_for_every_reader_for_good,
+    "sqlite",
+    "etcd",
+    complaint=r"DID NOT RAISE",
+)
+def renewed_by_name(patch: pytest.MonkeyPatch) -> None:
+    """A renewal looks at the holder's name, and not at the token."""
+
+    def renew(real: Any, self: Any, lease: Lease, *, ttl_ms: int) -> Any:
+        held = self.lease(lease.name)
+        same = held is not None and held.holder == lease.holder
+        return real(self, held if same else lease, ttl_ms=ttl_ms)
+
+    wrap(patch, "renew_lease", *STORES, by=renew)
+
+
+@TEETH.found_by(
+    leases.test_an_expired_lease_is_gone_for_every_reader_for_good,
+    "postgresql",
+    "etcd",
+    complaint=r"DID NOT RAISE",
+)
+def lost_and_renewed(patch: pytest.MonkeyPatch) -> None:
+    """Who comes to renew a lease that is free gets it."""
+
+    def renew(real: Any, self: Any, lease: Lease, *, ttl_ms: int) -> Any:
+        found = self.acquire_lease(lease.name, lease.holder, ttl_ms=ttl_ms)
+        return found or real(self, lease, ttl_ms=ttl_ms)
+
+    wrap(patch, "renew_lease", *STORES, by=renew)
+
+
+@TEETH.found_by(
+    leases.test_a_write_that_relies_on_a_lease_names_its_token,
+    "sqlite",
+    "postgresql",
+    "etcd",
+    complaint=r"assert not store.invoke\(relying",
+)
+def relied_on_when_expired(patch: pytest.MonkeyPatch) -> None:
+    """A write under a lease compares its token, and not the time."""
+    real = sql_store._holds
+
+    def holds(connection: Connection, condition: Condition, now: Timestamp | None) -> bool:
+        if not isinstance(condition, LeaseHeld):
+            return real(connection, condition, now)
+        lease = sql_tables.lease_row(connection, condition.name)
+        return lease is not None and lease.token == condition.token
+
+    patch.setattr(sql_store, "_holds", holds)
+    patch.setattr(etcd_invoke, "is_live", lambda lease, _: bool(lease.holder))
+
+
+@TEETH.found_by(
+    leases.test_a_write_that_relies_on_a_lease_names_its_token,
+    "etcd",
+    complaint=r"assert not slow.invoke\(relying",
+)
+def judged_without_a_trace(patch: pytest.MonkeyPatch) -> None:
+    """A write that is refused for an expired lease keeps the time of that to itself."""
+
+    def decide(real: Any, *given: Any, **named: Any) -> Any:
+        plan = real(*given, **named)
+        if isinstance(plan, Plan) and not plan.head_moves:
+            return replace(plan, writes=[])
+        return plan
+
+    wrap(patch, "decide", Invoke, by=decide)
+
+
+@TEETH.found_by(
+    leases.test_a_lease_has_one_holder_and_its_token_grows_with_each,
+    "sqlite",
+    complaint=r"revision\(\) == 0",
+)
+def a_lease_is_a_revision(patch: pytest.MonkeyPatch) -> None:
+    """Whoever takes a lease moves the head."""
+
+    def grant(real: Any, connection: Connection, *given: Any) -> Any:
+        run(
+            connection,
+            "INSERT INTO metastorage_head (id, revision, time, forgotten) VALUES (1, 1, 1, 0)"
+            " ON CONFLICT (id) DO UPDATE SET revision = metastorage_head.revision + 1",
+        )
+        return real(connection, *given)
+
+    wrap(patch, "grant_lease", sql_tables, by=grant)
+
+
+@TEETH.found_by(leases.test_one_of_many_gets_a_lease, "sqlite", "postgresql", complaint="== names")
+def granted_on_a_look_before_the_lock(patch: pytest.MonkeyPatch) -> None:
+    """That a lease is free is read first, and not looked at again when it is written."""
+    _granted_over(patch, lambda held, holder: held.holder != holder)
+
+
+def _granted_over(patch: pytest.MonkeyPatch, which: Callable[[Lease, str], bool]) -> None:
+    """A lease that is held ends for the one that is granted."""
+
+    def grant(
+        real: Any, connection: Connection, name: str, holder: str, now: Timestamp, ttl_ms: int
+    ) -> Any:
+        held = sql_tables.live_lease(connection, name, now)
+        if held is not None and which(held, holder):
+            sql_tables.end_lease(connection, held)
+        return real(connection, name, holder, now, ttl_ms)
+
+    wrap(patch, "grant_lease", sql_tables, by=grant)
+
+
+@TEETH.found_by(leases.test_one_of_many_gets_a_lease, "etcd", complaint="== names")
+def row_not_compared(patch: pytest.MonkeyPatch) -> None:
+    """A lease is written whatever became of its row since it was read."""
+
+    def always(key: bytes, _: int) -> Json:
+        return {"key": to_text(key), "target": "MOD", "result": "GREATER", "mod_revision": -1}
+
+    patch.setattr(etcd_leases, "if_modified_at", always)
+
+
+@pytest.mark.parametrize(("kind_name", "tooth"), TEETH.cases())
+def test_the_suite_finds(
+    kind_name: str, tooth: Tooth, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiters_are_missed_soon(monkeypatch)
+    tooth.bite(request)

@@ -1,0 +1,312 @@
+"""The suite about order can fail, and so can the comparison with a dictionary."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from sqlalchemy import Connection
+
+from strandline.clock import HybridClock, Timestamp
+from strandline.metastorage import (
+    Head,
+    Outcome,
+    etcd_invoke,
+    sql_store,
+)
+from strandline.metastorage.etcd import EtcdMetastorage
+from strandline.metastorage.etcd_invoke import Invoke, Plan
+from strandline.metastorage.postgresql import PostgresMetastorage
+from strandline.metastorage.sql_store import SqlMetastorage
+from strandline.metastorage.sqlite import SqliteMetastorage
+from strandline.sql import SqliteDatabase, postgres_database, run, stored_time
+from tests.metastorage import model
+from tests.metastorage import test_conformance_order as order
+from tests.metastorage import test_teeth as entries
+from tests.metastorage.stores import StoreKind
+from tests.metastorage.teeth import Teeth, Tooth, waiters_are_missed_soon, wrap
+
+STORES = (SqliteMetastorage, PostgresMetastorage, EtcdMetastorage)
+FIRST = 0
+TEETH = Teeth()
+CHANGED_ONLY = (
+    "value = excluded.value",
+    "value = excluded.value WHERE metastorage.value <> excluded.value",
+)
+
+# -- order -------------------------------------------------------------------------------------
+
+
+def random_calls(kind: StoreKind) -> None:
+    """The comparison with a dictionary; a failure is not made smaller here."""
+    how = settings(
+        model.AS_USUAL,
+        max_examples=200,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+    )
+    model.compare_with_a_dictionary(kind, how, first=FIRST)
+
+
+@TEETH.found_by(
+    order.test_time_grows_with_revision_whatever_the_wall_clocks_do,
+    "sqlite",
+    "postgresql",
+    complaint=r"later.time > earlier.time",
+)
+def time_of_the_writer(patch: pytest.MonkeyPatch) -> None:
+    """The time of a write is that of its writer's clock."""
+    patch.setattr(sql_store, "take_time", lambda _, clock: clock.now())
+
+
+@TEETH.found_by(
+    order.test_checks_and_writes_of_many_threads_form_one_order,
+    "sqlite",
+    "postgresql",
+    complaint=r"assert \(outcome.revision > head.revision\) ==",
+)
+def time_before_the_lock(patch: pytest.MonkeyPatch) -> None:
+    """The time of a write is taken, above the stored one, before it waits for the lock."""
+    mine = threading.local()
+
+    def invoke(real: Any, self: SqlMetastorage, *arguments: Any) -> Any:
+        with self._all.read() as connection:
+            mine.time = max(self._clock.now(), stored_time(connection) + 1)
+        return real(self, *arguments)
+
+    def take(connection: Connection, _: HybridClock) -> Any:
+        run(connection, "UPDATE strandline_clock SET time = ? WHERE time < ?", (mine.time,) * 2)
+        return mine.time
+
+    wrap(patch, "invoke", SqlMetastorage, by=invoke)
+    patch.setattr(sql_store, "take_time", take)
+
+
+@TEETH.found_by(
+    order.test_every_write_after_a_check_has_a_later_time,
+    "sqlite",
+    "postgresql",
+    "etcd",
+    complaint=r"slow.check\(\).time > checked.time",
+)
+def checked_without_a_trace(patch: pytest.MonkeyPatch) -> None:
+    """The time of a check is not left in the store."""
+    for store in STORES:
+        patch.setattr(store, "check", lambda self: Head(self.revision(), self._clock.now()))
+
+
+@TEETH.found_by(
+    order.test_checks_and_writes_of_many_threads_form_one_order,
+    "sqlite",
+    "etcd",
+    complaint=r"assert \(outcome.revision > head.revision\) ==",
+)
+def checked_in_two_steps(patch: pytest.MonkeyPatch) -> None:
+    """A check reads the revision, and then takes its time."""
+
+    def check(real: Any, self: Any) -> Head:
+        revision = self.revision()
+        return Head(revision, real(self).time)
+
+    wrap(patch, "check", *STORES, by=check)
+
+
+@TEETH.found_by(
+    order.test_the_revision_is_never_older_than_a_write_that_returned,
+    "sqlite",
+    "postgresql",
+    complaint=r"revision\(\) >= floor",
+)
+@TEETH.found_by(
+    order.test_the_revision_in_another_process_is_never_old,
+    "sqlite",
+    complaint=r"revision\(\) == theirs|seen == mine",
+)
+def revision_from_memory(patch: pytest.MonkeyPatch) -> None:
+    """The revision is read anew only after some time."""
+    known: dict[int, tuple[float, int]] = {}
+
+    def revision(real: Any, self: Any) -> int:
+        read, found = known.get(id(self), (0.0, 0))
+        if time.monotonic() - read > 0.02:
+            read, found = known[id(self)] = time.monotonic(), real(self)
+        return found
+
+    wrap(patch, "revision", *STORES, by=revision)
+
+
+@TEETH.found_by(
+    order.test_the_revision_is_never_older_than_a_write_that_returned,
+    "sqlite",
+    complaint=r"revision\(\) >= floor",
+)
+def observed_after_the_read(patch: pytest.MonkeyPatch) -> None:
+    """The revision is remembered under what is the data version after it was read."""
+
+    def revision(self: SqliteMetastorage) -> int:
+        if self._remembered[0] != self._database.data_version():
+            with self._database.read() as connection:
+                found = self.revision_on(connection)
+            self._remembered = (self._database.data_version(), found)
+        return self._remembered[1]
+
+    patch.setattr(SqliteMetastorage, "revision", revision)
+
+
+@TEETH.found_by(
+    order.test_increments_of_many_threads_lose_nothing,
+    "sqlite",
+    "postgresql",
+    complaint=r"\(b\"160\", 160\)",
+)
+def decided_before_the_lock(patch: pytest.MonkeyPatch) -> None:
+    """The conditions of an invoke are read before its transaction."""
+
+    def invoke(real: Any, self: SqlMetastorage, conditions: Any, *branches: Any) -> Any:
+        with self._all.read() as connection:
+            if not all(sql_store._holds(connection, one, None) for one in conditions):
+                return Outcome(False, 0, Timestamp(0))
+        return real(self, [], *branches)
+
+    wrap(patch, "invoke", SqlMetastorage, by=invoke)
+
+
+@TEETH.found_by(
+    order.test_increments_of_many_threads_lose_nothing,
+    "postgresql",
+    complaint=r"\(b\"160\", 160\)",
+)
+def turns_of_one_process_only(patch: pytest.MonkeyPatch) -> None:
+    """Writers take turns within their node, and not with others."""
+    patch.setattr(postgres_database, "_LOCK", "SELECT 1")
+
+
+@TEETH.found_by(
+    order.test_increments_of_many_threads_lose_nothing,
+    "etcd",
+    complaint=r"\(b\"160\", 160\)",
+)
+def head_not_compared(patch: pytest.MonkeyPatch) -> None:
+    """An invoke is written though somebody else was first."""
+    _without_compare(patch, 0)
+
+
+@TEETH.found_by(
+    order.test_checks_and_writes_of_many_threads_form_one_order,
+    "etcd",
+    complaint=r"assert \(outcome.revision > head.revision\) ==",
+)
+def time_not_compared(patch: pytest.MonkeyPatch) -> None:
+    """An invoke is written though its time was passed meanwhile."""
+    _without_compare(patch, 1)
+
+
+def _without_compare(patch: pytest.MonkeyPatch, left_out: int) -> None:
+    def decide(real: Any, self: Invoke, *arguments: Any, **named: Any) -> Any:
+        plan = real(self, *arguments, **named)
+        if not isinstance(plan, Plan):
+            return plan
+        compares = [one for at, one in enumerate(plan.compares) if at != left_out]
+        return replace(plan, compares=compares)
+
+    wrap(patch, "decide", Invoke, by=decide)
+
+
+# -- the comparison with a dictionary ----------------------------------------------------------
+
+
+@TEETH.found_by(
+    random_calls, "etcd", complaint="outcome.succeeded == succeeded|self.revision, self.time"
+)
+def refused_from_memory(patch: pytest.MonkeyPatch) -> None:
+    """An invoke that has nothing to do in what is remembered is not decided again."""
+
+    def attempt(real: Any, self: EtcdMetastorage, invoke: Invoke, *arguments: Any) -> Any:
+        view = self._remembered
+        if view is not None and invoke.is_covered_by(view):
+            plan = invoke.decide(view, self._clock.now(), {}, changes_kept=1)
+            if isinstance(plan, Plan) and not plan.writes:
+                return plan.outcome
+        return real(self, invoke, *arguments)
+
+    wrap(patch, "_attempt", EtcdMetastorage, by=attempt)
+
+
+@TEETH.found_by(random_calls, "sqlite", "etcd", complaint="outcome.succeeded == succeeded")
+def one_condition_is_enough(patch: pytest.MonkeyPatch) -> None:
+    """Conditions are joined by or."""
+    for module in (sql_store, etcd_invoke):  # which use the name for their conditions only
+        patch.setattr(module, "all", lambda found: any([*found] or [True]), raising=False)
+
+
+@TEETH.found_by(random_calls, "sqlite", complaint=r"assert node.range|wait_for_change")
+def the_first_revision_stays(patch: pytest.MonkeyPatch) -> None:
+    """A value that is written again as it was keeps its revision."""
+
+    def rerun(connection: Connection, statement: str, parameters: Any = ()) -> Any:
+        return run(connection, statement.replace(*CHANGED_ONLY), parameters)
+
+    patch.setattr(sql_store, "run", rerun)
+
+
+@TEETH.found_by(random_calls, "etcd", complaint="assert .?outcome")
+def nothing_else(patch: pytest.MonkeyPatch) -> None:
+    """A refused invoke does nothing, whatever it was to do then."""
+
+    def invoke(real: Any, self: Any, conditions: Any, on_success: Any, _: Any = ()) -> Any:
+        return real(self, conditions, on_success)
+
+    wrap(patch, "invoke", *STORES, by=invoke)
+
+
+for fault, kind, complaint in (
+    (entries.range_with_its_end, "sqlite", "range.start, end"),
+    (entries.limit_forgotten, "etcd", "range.start, end"),
+    (entries.delete_by_prefix, "sqlite", "assert node.range|assert .outcome"),
+    (entries.every_operation_moves_the_head, "sqlite", "outcome.revision, outcome.time"),
+    (entries.silent_deletes, "etcd", "wait_for_change"),
+):
+    TEETH.found_by(random_calls, kind, complaint=complaint)(fault)
+
+
+# -- other processes ---------------------------------------------------------------------------
+
+
+@TEETH.found_by(
+    order.test_a_waiter_in_another_process_is_told_of_puts_and_deletes,
+    "sqlite",
+    complaint=r'hear\(\) == \[\["p.1", "x"',
+)
+def news_of_this_process_only(patch: pytest.MonkeyPatch) -> None:
+    """A waiter hears of the commits of its own process."""
+    patch.setattr(SqliteDatabase, "data_version", lambda self: self._commits)
+
+
+@TEETH.found_by(
+    order.test_a_process_killed_while_it_writes_loses_nothing_acknowledged_and_tears_nothing,
+    "sqlite",
+    "etcd",
+    complaint="left is not None|int.left.value. - acknowledged",
+)
+def acknowledged_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
+    """An invoke returns, and is written a little later."""
+
+    def invoke(real: Any, self: Any, *arguments: Any) -> Outcome:
+        threading.Timer(0.05, real, (self, *arguments)).start()
+        return Outcome(True, 0, Timestamp(0))
+
+    wrap(patch, "invoke", *STORES, by=invoke)
+
+
+@pytest.mark.parametrize(("kind_name", "tooth"), TEETH.cases())
+def test_the_suite_finds(
+    kind_name: str, tooth: Tooth, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiters_are_missed_soon(monkeypatch)
+    tooth.bite(request)
