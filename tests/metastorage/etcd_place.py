@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from strandline.clock import HybridClock
-from strandline.metastorage.etcd import EtcdMetastorage
-from strandline.metastorage.etcd_gateway import EtcdGateway
-from strandline.metastorage.etcd_layout import (
+from strandline.metastorage.etcd.gateway import EtcdGateway
+from strandline.metastorage.etcd.layout import (
     EtcdKeys,
     parse_etcd_url,
 )
-from strandline.metastorage.etcd_messages import Pair
+from strandline.metastorage.etcd.messages import Pair
+from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.metastorage.conftest import Wall
 from tests.servers import etcd
 

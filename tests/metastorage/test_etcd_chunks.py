@@ -24,13 +24,13 @@ from strandline.metastorage import (
     Put,
     ValueIs,
 )
-from strandline.metastorage.etcd import EtcdMetastorage
-from strandline.metastorage.etcd_chunks import CHUNK_BYTES, ORPHAN_AGE_MS, ChunkedValues
-from strandline.metastorage.etcd_layout import (
+from strandline.metastorage.etcd.chunks import CHUNK_BYTES, ORPHAN_AGE_MS, ChunkedValues
+from strandline.metastorage.etcd.layout import (
     EtcdKeys,
     Reference,
     Stored,
 )
+from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.metastorage.conftest import Wall, put
 from tests.metastorage.etcd_place import EtcdPlace
 from tests.servers.loopback import Cut, Proxy

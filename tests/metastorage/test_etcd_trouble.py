@@ -15,10 +15,10 @@ import pytest
 from strandline.clock import HybridClock
 from strandline.errors import InvalidInput, Unavailable, UnknownOutcome
 from strandline.metastorage import Absent, Exists, Put, open_metastorage
-from strandline.metastorage.etcd import EtcdMetastorage
-from strandline.metastorage.etcd_chunks import CHUNK_BYTES, ChunkedValues
-from strandline.metastorage.etcd_gateway import EtcdGateway
-from strandline.metastorage.etcd_layout import Reference
+from strandline.metastorage.etcd.chunks import CHUNK_BYTES, ChunkedValues
+from strandline.metastorage.etcd.gateway import EtcdGateway
+from strandline.metastorage.etcd.layout import Reference
+from strandline.metastorage.etcd.store import EtcdMetastorage
 from tests.metastorage.conftest import put
 from tests.metastorage.etcd_place import EtcdPlace
 from tests.servers.loopback import Cut, Proxy

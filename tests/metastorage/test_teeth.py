@@ -21,12 +21,12 @@ from strandline.metastorage import (
     sql_store,
     sqlite,
 )
-from strandline.metastorage.etcd import EtcdMetastorage
-from strandline.metastorage.etcd_chunks import CHUNK_BYTES
-from strandline.metastorage.etcd_feed import ChangeFeed
-from strandline.metastorage.etcd_gateway import EtcdGateway
-from strandline.metastorage.etcd_invoke import Invoke
-from strandline.metastorage.etcd_messages import Page
+from strandline.metastorage.etcd.chunks import CHUNK_BYTES
+from strandline.metastorage.etcd.feed import ChangeFeed
+from strandline.metastorage.etcd.gateway import EtcdGateway
+from strandline.metastorage.etcd.invoke import Invoke
+from strandline.metastorage.etcd.messages import Page
+from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.metastorage.postgresql import PostgresMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.metastorage.sqlite import SqliteMetastorage

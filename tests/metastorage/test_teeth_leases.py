@@ -14,15 +14,15 @@ from strandline.metastorage import (
     Condition,
     Lease,
     LeaseHeld,
-    etcd_invoke,
-    etcd_leases,
     sql_store,
     sql_tables,
 )
-from strandline.metastorage.etcd import EtcdMetastorage
-from strandline.metastorage.etcd_invoke import Invoke, Plan
-from strandline.metastorage.etcd_leases import EtcdLeases, is_live
-from strandline.metastorage.etcd_messages import Json, to_text
+from strandline.metastorage.etcd import invoke as etcd_invoke
+from strandline.metastorage.etcd import leases as etcd_leases
+from strandline.metastorage.etcd.invoke import Invoke, Plan
+from strandline.metastorage.etcd.leases import EtcdLeases, is_live
+from strandline.metastorage.etcd.messages import Json, to_text
+from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.sql import run, stored_time
 from tests.metastorage import test_conformance_leases as leases

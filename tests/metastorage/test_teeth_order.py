@@ -15,11 +15,11 @@ from strandline.clock import HybridClock, Timestamp
 from strandline.metastorage import (
     Head,
     Outcome,
-    etcd_invoke,
     sql_store,
 )
-from strandline.metastorage.etcd import EtcdMetastorage
-from strandline.metastorage.etcd_invoke import Invoke, Plan
+from strandline.metastorage.etcd import invoke as etcd_invoke
+from strandline.metastorage.etcd.invoke import Invoke, Plan
+from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.metastorage.postgresql import PostgresMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.metastorage.sqlite import SqliteMetastorage

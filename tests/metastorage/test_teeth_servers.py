@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from strandline.errors import Unavailable, UnknownOutcome
-from strandline.metastorage import etcd_feed, etcd_gateway, postgresql
-from strandline.metastorage.etcd import EtcdMetastorage
-from strandline.metastorage.etcd_feed import ChangeFeed
-from strandline.metastorage.etcd_gateway import EtcdGateway
+from strandline.metastorage import postgresql
+from strandline.metastorage.etcd import feed as etcd_feed
+from strandline.metastorage.etcd import gateway as etcd_gateway
+from strandline.metastorage.etcd.feed import ChangeFeed
+from strandline.metastorage.etcd.gateway import EtcdGateway
+from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.metastorage.postgresql import PostgresMetastorage
 from strandline.sql import postgres_database, run
 from strandline.sql.postgres_database import PostgresDatabase

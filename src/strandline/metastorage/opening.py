@@ -16,7 +16,7 @@ from strandline.sql import PATIENCE
 KINDS = {
     "sqlite": "strandline.metastorage.sqlite",
     "postgresql": "strandline.metastorage.postgresql",
-    "etcd": "strandline.metastorage.etcd",
+    "etcd": "strandline.metastorage.etcd.store",
 }
 """Scheme of a URL, and the module whose ``open_store`` opens it."""
 

@@ -25,7 +25,7 @@ next call after a write whose outcome is unknown: if that is still on its way, i
 
 Each revision leaves its touched keys under a key of its own. A waiter reads those after its
 revision; the last few thousand are kept, and who is behind them is told that something changed.
-See `etcd_feed` for the watch, `etcd_chunks` for large values, `etcd_layout` for the keys.
+See `feed` for the watch, `chunks` for large values, `layout` for the keys.
 
 Rejected: one transaction with the conditions nested in it, decided by etcd. It saves the view's
 read when nothing is remembered, but can compare neither our revisions nor large values, does not
@@ -50,11 +50,11 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
 )
-from strandline.metastorage.etcd_chunks import ChunkedValues
-from strandline.metastorage.etcd_feed import ChangeFeed
-from strandline.metastorage.etcd_gateway import CompactedRevision, EtcdGateway
-from strandline.metastorage.etcd_invoke import MAX_OPERATIONS, Invoke, Missing, View
-from strandline.metastorage.etcd_layout import (
+from strandline.metastorage.etcd.chunks import ChunkedValues
+from strandline.metastorage.etcd.feed import ChangeFeed
+from strandline.metastorage.etcd.gateway import CompactedRevision, EtcdGateway
+from strandline.metastorage.etcd.invoke import MAX_OPERATIONS, Invoke, Missing, View
+from strandline.metastorage.etcd.layout import (
     FORMAT,
     EtcdKeys,
     Reference,
@@ -64,8 +64,8 @@ from strandline.metastorage.etcd_layout import (
     encode_time,
     parse_etcd_url,
 )
-from strandline.metastorage.etcd_leases import EtcdLeases, lost_time, time_above
-from strandline.metastorage.etcd_messages import (
+from strandline.metastorage.etcd.leases import EtcdLeases, lost_time, time_above
+from strandline.metastorage.etcd.messages import (
     if_modified_at,
     if_value_below,
     put_operation,

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.clock import Timestamp
-from strandline.metastorage.etcd_gateway import CompactedRevision, EtcdGateway
-from strandline.metastorage.etcd_layout import (
+from strandline.metastorage.etcd.gateway import CompactedRevision, EtcdGateway
+from strandline.metastorage.etcd.layout import (
     EtcdKeys,
     Reference,
     Stored,
@@ -23,8 +23,8 @@ from strandline.metastorage.etcd_layout import (
     encode_stored,
     encode_time,
 )
-from strandline.metastorage.etcd_leases import is_live
-from strandline.metastorage.etcd_messages import (
+from strandline.metastorage.etcd.leases import is_live
+from strandline.metastorage.etcd.messages import (
     Json,
     Page,
     TxnAnswer,

@@ -38,7 +38,7 @@ from strandline.errors import (
     UnknownOutcome,
     UnsupportedOperation,
 )
-from strandline.metastorage.etcd_messages import (
+from strandline.metastorage.etcd.messages import (
     Json,
     Page,
     Pair,
