@@ -67,7 +67,7 @@ def open_url(url: str, *, patience: float = PATIENCE) -> PostgresDatabase:
 class PostgresDatabase(Database):
     """See `Database`. ``patience`` also bounds how long any call waits for the server's answer.
 
-    A call that needs a new connection waits for two seconds at least, the shortest that libpq takes.
+    A call that needs a new connection waits two seconds at least, the shortest that libpq takes.
     """
 
     dialect = "postgresql"
