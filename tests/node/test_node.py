@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import sqlite3
 import threading
@@ -328,23 +330,51 @@ def test_a_node_that_cannot_start_leaves_no_thread_behind(
 
 
 def test_history_is_not_trimmed_before_its_effects_are_carried_out(
-    folder: Path, tmp_path: Path
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    place = tmp_path / "schema"
+
+    def full(path: Path, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with Node.open(folder) as node:
+        session = node.session(user="ann")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "mkdir", full)
+            with pytest.raises(Unavailable, match="not carried out"):
+                session.execute(CreateSchema(name="late", location=place.as_uri()))
+            version = node.catalogs.present().version
+            with pytest.raises(Unavailable, match="not carried out"):
+                session.compact(version)
+            assert node.catalogs.earliest_catalog().version == 0
+        assert session.compact(version)
+        assert place.is_dir()
+        create_table(node)
+
+
+def test_a_folder_that_is_refused_stops_no_ddl_and_no_node(folder: Path, tmp_path: Path) -> None:
     in_the_way = tmp_path / "in_the_way"
     in_the_way.write_text("a file where a folder is needed")
     location = (in_the_way / "schema").as_uri()
     with Node.open(folder) as node:
-        session = node.session(user="ann")
-        with pytest.raises(Unavailable):
-            session.execute(CreateSchema(name="late", location=location))
-        version = node.catalogs.present().version
-        with pytest.raises(Unavailable, match="not carried out"):
-            session.compact(version)
-        assert node.catalogs.earliest_catalog().version == 0
-        in_the_way.unlink()
-        assert session.compact(version)
-        assert (in_the_way / "schema").is_dir()
+        # As if the file had come between the look at the place and the append.
+        node.catalogs.execute(CreateSchema(name="late", location=location), author="ann")
         create_table(node)
+        counts = node.statistics().projection
+        assert (counts.unmade, counts.stayed, counts.unremoved) == (1, 0, 0)
+    with Node.open(folder) as node:
+        create_table(node, "u")
+        assert node.session(user="ann").compact(node.catalogs.present().version)
+        in_the_way.unlink()
+        session = node.session(user="ann")
+        create = CreateTable(
+            schema="late",
+            definition=TableDefinition(
+                name="t", columns=(ColumnDefinition("a", INT),), transactional=True
+            ),
+        )
+        session.execute(create)
+        assert Path(session.table("late.t").location.removeprefix("file://")).is_dir()
 
 
 def test_names_and_folders_with_odd_characters_lie_where_they_should(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from strandline.errors import (
     InvalidName,
     InvalidType,
     ObjectNotFound,
+    Unavailable,
     UnsupportedOperation,
 )
 from strandline.model.descriptors import TableKind
@@ -157,3 +158,15 @@ def test_a_table_that_is_not_there_is_said_to_be_missing(tables: Tables) -> None
         tables.append("shop.missing", numbers(tables, 1))
     with pytest.raises(ObjectNotFound, match=r"shop\.missing"):
         tables.delete("shop.missing", "true")
+
+
+def test_a_table_without_a_folder_is_empty_and_its_writer_is_told(tables: Tables) -> None:
+    """As it is where the node was not allowed to make one."""
+    tables.create("shop.t", "id BIGINT")
+    folder(tables, "shop.t").rmdir()
+    assert ids(tables.read("shop.t")) == []
+    with pytest.raises(Unavailable, match="if the folder was never made, make it"):
+        tables.append("shop.t", numbers(tables, 1))
+    folder(tables, "shop.t").mkdir()
+    tables.append("shop.t", numbers(tables, 1))
+    assert ids(tables.read("shop.t")) == [1]

@@ -14,6 +14,8 @@ the two clocks (catalog versions and write ids) always stand at the same place:
 
 from __future__ import annotations
 
+import hashlib
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,20 +23,25 @@ from itertools import chain, count
 from urllib.parse import quote
 
 from strandline.catalog import DEFAULT_DATABASE, Applied, Catalog, CatalogManager, Command
-from strandline.catalog.commands import DEFAULT_SCHEMA
+from strandline.catalog.commands import DEFAULT_SCHEMA, CreateSchema, CreateTable
 from strandline.catalog.differences import Difference, differences
-from strandline.catalog.privileges import Access
-from strandline.catalog.undo import HistoryMoved, Undo
-from strandline.catalog.undo_reading import read_undo, read_undrop
+from strandline.catalog.privileges.access import Access
+from strandline.catalog.undo.command import HistoryMoved, Undo
+from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import Conflict, ObjectNotFound, VersionNotFound
 from strandline.metastore.interface import PRESENT, AsOf, ResolvedTable, Snapshot
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.projection import Projector
+from strandline.metastore.store.warehouse import Warehouse
 from strandline.metastore.undo_places import places_of_undo
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
 from strandline.model.identifiers import QualifiedName
 from strandline.transactions import Transactions
+
+_LONGEST_FOLDER_NAME = 240
+"""Characters, all ASCII; the rest of 255 is for what stands behind the name of a schema."""
+_HASH_DIGITS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,7 @@ class Metastore:
         self.store = store
         self.projector = projector
         self.warehouse = warehouse.rstrip("/")
+        self._folders = Warehouse()
 
     def execute(
         self,
@@ -75,9 +83,24 @@ class Metastore:
 
         ``identity`` is whose privileges it is judged by; None is the program itself.
         """
+        self._refuse_unmakeable_places(commands)
         applied = self.catalogs.execute(commands, author=author, identity=identity, timeout=timeout)
         self.projector.project_up_to(applied.version)
         return applied
+
+    def _refuse_unmakeable_places(self, commands: Command | Sequence[Command]) -> None:
+        """Raise `InvalidInput` for a new schema or table whose folder cannot be made."""
+        catalog = self.catalogs.latest_catalog()
+        for command in commands if isinstance(commands, Sequence) else [commands]:
+            match command:
+                case CreateSchema(name=name, location=place, database=database):
+                    new = catalog.schema(name, database=database) is None
+                case CreateTable(schema=schema, definition=table, managed_location=place):
+                    new = catalog.relation(schema, table.name) is None
+                case _:
+                    continue
+            if new and place:
+                self._folders.refuse_unmakeable(place)
 
     def undo(
         self, version: int, *, author: str, identity: str | None = None, timeout: float = 30.0
@@ -261,6 +284,11 @@ def _folder_name(name: str) -> str:
     """A name as one part of a path: lower case, with nothing in it that leads elsewhere.
 
     A leading dot is escaped too: such folders are ours (``.dropped``) or mean another one (``..``).
+    What would be too long for a file system ends in a hash of the name.
     """
-    escaped = quote(name.lower(), safe="")
+    escaped = quote(name.lower(), safe="", errors="surrogatepass")
+    if len(escaped) > _LONGEST_FOLDER_NAME:
+        digest = hashlib.sha256(escaped.encode()).hexdigest()[:_HASH_DIGITS]
+        kept = re.sub("%.?$", "", escaped[: _LONGEST_FOLDER_NAME - _HASH_DIGITS - 1])
+        escaped = f"{kept}~{digest}"
     return f"%2E{escaped[1:]}" if escaped.startswith(".") else escaped

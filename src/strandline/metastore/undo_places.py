@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from strandline.catalog import CatalogManager
-from strandline.catalog.undo import TableMove, Undo
+from strandline.catalog.undo.command import TableMove, Undo
 from strandline.errors import ObjectNotFound
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.projection import Projector

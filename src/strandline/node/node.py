@@ -24,7 +24,11 @@ from strandline.metastore.metastore import Metastore
 from strandline.metastore.session import LocalSession
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
-from strandline.metastore.store.projection import ProjectedCatalogs, Projector
+from strandline.metastore.store.projection import (
+    ProjectedCatalogs,
+    ProjectionStatistics,
+    Projector,
+)
 from strandline.metastore.store.transaction_events import TransactionEvents
 from strandline.metastore.store.warehouse import Warehouse
 from strandline.node.configuration import EffectiveConfiguration
@@ -45,6 +49,7 @@ class NodeStatistics:
     member: str
     catalog: CatalogStatistics
     transactions: TransactionStatistics
+    projection: ProjectionStatistics
 
 
 class Node:
@@ -176,7 +181,10 @@ class Node:
     def statistics(self) -> NodeStatistics:
         """What the parts of this node count."""
         return NodeStatistics(
-            self.member, self.catalogs.statistics(), self.transactions.statistics()
+            self.member,
+            self.catalogs.statistics(),
+            self.transactions.statistics(),
+            self.projector.statistics(),
         )
 
     def close(self) -> None:

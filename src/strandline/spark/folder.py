@@ -64,7 +64,7 @@ class TableFolder:
         except OSError as error:
             raise Unavailable(
                 f"the folder {self.path} of {table} cannot be opened: {error.strerror}; if the"
-                " table is just being renamed, try again"
+                " table is just being renamed, try again; if the folder was never made, make it"
             ) from error
 
     def close(self) -> None:

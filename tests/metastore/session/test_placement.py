@@ -21,6 +21,7 @@ from strandline.catalog.commands import (
     TableDefinition,
     ViewDefinition,
 )
+from strandline.errors import InvalidInput, InvalidName
 from strandline.metastore.session import LocalSession
 from strandline.metastore.session.placement import completed
 from strandline.model.descriptors import TableKind
@@ -202,3 +203,75 @@ def test_schemas_of_two_databases_have_folders_of_their_own(
     assert other is not None
     assert other.location == f"{warehouse}/s~2.db"
     session.execute([DropSchema(name="s", database="lake"), DropDatabase(name="lake")])
+
+
+@pytest.mark.parametrize("name", ["s" * 255, "é" * 200, "/" * 100, "日" * 255])
+def test_a_name_of_any_length_that_is_allowed_has_a_folder(tmp_path: Path, name: str) -> None:
+    """What a file system would not take is escaped or cut, so a folder can be made for each."""
+    with Node.open(tmp_path) as node:
+        session = node.session(user="ann")
+        session.execute(CreateSchema(name=name))
+        session.execute([create(name, schema=name), create(name[:-1] + "x", schema=name)])
+        session.execute(RenameTable(schema=name, table=name, new_name=name[:-1] + "y"))
+        places = {folder(session, f"`{name}`.`{name[:-1]}{end}`") for end in "xy"}
+    assert len(places) == 2
+    assert all(Path(place.removeprefix("file://")).is_dir() for place in places)
+    with Node.open(tmp_path) as node:
+        node.session(user="ann").execute(CreateSchema(name="after"))
+
+
+@pytest.mark.parametrize("where", ["a file", "too long"])
+def test_a_place_where_no_folder_can_be_made_is_refused_and_stops_nobody(
+    session: LocalSession, node: Node, tmp_path: Path, where: str
+) -> None:
+    (tmp_path / "file").touch()
+    place = f"file:{tmp_path}/" + ("file/a" if where == "a file" else "a" * 256)
+    before = node.catalogs.latest_catalog().version
+    for command in (CreateSchema(name="bad", location=place), create("bad", location=place)):
+        with pytest.raises(InvalidInput, match=r"is not a folder|too long"):
+            session.execute(command)
+    assert node.catalogs.latest_catalog().version == before
+    session.execute(CreateSchema(name="s", location=place, if_not_exists=True))
+    session.execute(create("after"))
+
+
+@pytest.mark.parametrize("in_one_batch", [False, True])
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_new_table_never_shows_the_files_of_one_whose_folder_stayed(
+    tmp_path: Path, in_one_batch: bool, transactional: bool
+) -> None:
+    definition = replace(DEFINITION, transactional=transactional)
+    new = CreateTable(schema="default", definition=definition)
+    with Node.open(tmp_path) as node:
+        session = node.session(user="ann")
+        session.execute(new)
+        old = Path(folder(session, "t").removeprefix("file://"))
+        (old / "part-0.parquet").touch()
+        (old.parent / ".dropped").write_text("a file where dropped tables belong")
+        batch: list[Command] = [DropTable(schema="default", table="t"), new]
+        for commands in [batch] if in_one_batch else [[one] for one in batch]:
+            session.execute(commands)
+        made = session.table("t")
+        assert folder(session, "t") == f"file://{old}~{made.descriptor.id}"
+        assert list(Path(made.location.removeprefix("file://")).iterdir()) == []
+        assert (old / "part-0.parquet").exists()
+        # It was put elsewhere, and stays there when it is renamed.
+        session.execute(RenameTable(schema="default", table="t", new_name="u"))
+        assert folder(session, "u") == made.location
+        assert node.statistics().projection.stayed == 1
+
+
+def test_a_place_that_somebody_names_is_used_though_a_dropped_table_has_it(
+    session: LocalSession, tmp_path: Path
+) -> None:
+    place = f"{tmp_path.as_uri()}/far"
+    session.execute(create(location=place))
+    session.execute(DropTable(schema="s", table="t", keep_data=True))
+    session.execute(create("u", location=place))
+    assert folder(session, "s.u") == place
+
+
+def test_half_a_character_is_no_name(session: LocalSession) -> None:
+    for command in (CreateSchema(name="\ud800"), create("\ud800")):
+        with pytest.raises(InvalidName, match="control characters"):
+            session.execute(command)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from strandline.durable import MetastorageLog, durable_state
 from strandline.errors import Fenced, Unavailable
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqliteMetastorage
+from strandline.metastore.store.folder_effects import MOST_EFFECTS, Turn
 from strandline.metastore.store.notifications import COMMIT, NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.projection import ProjectedCatalogs, Projector
@@ -95,6 +98,11 @@ class Node:
             self.projector.project_up_to(applied.version)
         return applied.version
 
+    def project_a_step(self, version: int) -> None:
+        """Project what one SQL transaction may have."""
+        with self.database.write() as connection:
+            self.projector._advance(connection, version, self.catalogs.updates, Turn(connection))
+
     def table(self, name: str, schema: str = "nyc") -> TableDescriptor:
         found = self.catalogs.present().table(schema, name)
         assert found is not None
@@ -130,6 +138,18 @@ def create(node: Node, name: str, **more: object) -> CreateTable:
     )
     place = None if more.get("external") else node.place(name)
     return CreateTable(schema="nyc", definition=definition, managed_location=place)
+
+
+def failing(code: int, *, at: Path | None = None) -> Callable[..., None]:
+    """`os.mkdir` of a system that answers so, at that place or at each."""
+    mkdir = os.mkdir
+
+    def make(path: Path, *more: int) -> None:
+        if at is None or Path(path) == at:
+            raise OSError(code, os.strerror(code), str(path))
+        mkdir(path, *more)
+
+    return make
 
 
 def rename(node: Node, name: str, to: str) -> RenameTable:
@@ -281,10 +301,9 @@ def test_an_effect_that_was_done_and_not_noted_is_recognized(
         with pytest.raises(KeyError):
             node.projector.project_up_to(version)
         monkeypatch.setattr(node.log, "move_projection", move_projection)
-        with node.database.write() as connection:
-            node.projector._advance(connection, version, effects=1)
+        node.project_a_step(version)
         survived.append(node.projector.projected_version())
-    assert len(survived) == 4
+    assert len(survived) == 3
     assert node.store.location(old.id) == node.place("c")
     assert [f.name for f in node.folder("c").iterdir()] == ["of-old"]
     assert list(node.folder("b").iterdir()) == []
@@ -292,20 +311,25 @@ def test_an_effect_that_was_done_and_not_noted_is_recognized(
     assert node.verbs()[-4:] == ["rename_table", "create_table", "rename_table", "rename_table"]
 
 
-def test_what_cannot_be_carried_out_is_an_error_and_is_tried_again(node: Node) -> None:
-    node.folder("a").write_text("a file where the folder belongs")
-    with pytest.raises(Unavailable, match=r"create_table is not carried out.*tried again"):
-        node.ddl(create(node, "a"))
-    version = node.catalogs.latest_catalog().version
-    assert node.projector.projected_version() == version - 1
-    with pytest.raises(Unavailable):
-        node.ddl(create(node, "b"))
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE])
+def test_what_something_is_short_for_is_an_error_and_is_tried_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", failing(code))
+        with pytest.raises(Unavailable, match=r"create_table is not carried out.*tried again"):
+            node.ddl(create(node, "a"))
+        version = node.catalogs.latest_catalog().version
+        assert node.projector.projected_version() == version - 1
+        with pytest.raises(Unavailable):
+            node.ddl(create(node, "b"))
     assert not node.folder("b").exists()
-    node.folder("a").unlink()
     node.projector.project_up_to(version + 1)
     assert node.folder("a").is_dir()
     assert node.folder("b").is_dir()
     assert node.verbs().count("create_table") == 2
+    counts = node.projector.statistics()
+    assert (counts.failures, counts.unmade) == (2, 0)
 
 
 def test_a_fenced_node_projects_nothing(node: Node) -> None:
@@ -345,15 +369,97 @@ def test_a_plain_change_comes_after_the_ddl_that_it_relies_on(node: Node, unproj
     assert len(kept) == 1
 
 
-def test_one_sql_transaction_carries_out_one_effect(node: Node) -> None:
-    version = node.ddl(create(node, "a"), create(node, "b"), project=False)
+def test_an_effect_that_touches_the_folder_of_another_waits_for_the_next_sql_transaction(
+    node: Node,
+) -> None:
+    """Met again together they could not be told apart: both folders would be there."""
+    node.ddl(create(node, "a"))
+    version = node.ddl(
+        create(node, "new"), rename(node, "a", "b"), create(node, "a"), project=False
+    )
     with pytest.raises(Behind), node.database.write() as connection:
         node.projector.project_on(connection, version)
+    assert (node.folder("new").is_dir(), node.folder("b").is_dir()) == (True, True)
+    assert not node.folder("a").exists()
+    assert node.verbs()[-1] == "create_table"
+    assert node.verbs().count("create_table") == 1
+    node.projector.project_up_to(version)
     assert node.folder("a").is_dir()
-    assert not node.folder("b").exists()
+    assert node.verbs()[-3:] == ["create_table", "rename_table", "create_table"]
+
+
+def test_a_sql_transaction_has_so_many_effects_at_most(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"t{number}" for number in range(MOST_EFFECTS + 10)]
+    version = node.ddl(*(create(node, name) for name in names), project=False)
+    read: list[int] = []
+    updates = node.catalogs.updates
+
+    def counted(start: int, end: int) -> object:
+        read.append(start)
+        return updates(start, end)
+
+    monkeypatch.setattr(node.projector, "_updates", counted)
+    node.project_a_step(version)
+    assert sum(node.folder(name).is_dir() for name in names) == MOST_EFFECTS
+    assert node.verbs().count("create_table") == MOST_EFFECTS
+    node.projector.project_up_to(version)
+    assert all(node.folder(name).is_dir() for name in names)
+    assert node.verbs().count("create_table") == len(names)
+    assert read == [version]
+
+
+def test_a_version_of_many_effects_is_read_from_the_log_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a version of n effects would be decoded n times."""
+    names = [f"t{number}" for number in range(20)]
+    node.ddl(*(create(node, name) for name in names))
+    moves = [rename(node, name, f"{name}_moved") for name in names]
+    version = node.ddl(*moves, project=False)
+    read: list[int] = []
+    updates = node.catalogs.updates
+
+    def counted(start: int, end: int) -> object:
+        read.append(start)
+        return updates(start, end)
+
+    monkeypatch.setattr(node.projector, "_updates", counted)
+    node.projector.project_up_to(version)
+    assert read == [version]
+    assert node.verbs().count("rename_table") == len(names)
+
+
+def test_folders_that_were_made_and_not_noted_are_found(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = node.ddl(create(node, "a"), create(node, "b"), project=False)
+
+    def crash(*args: object, **kwargs: object) -> None:
+        raise KeyError("power cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.log, "move_projection", crash)
+        with pytest.raises(KeyError):
+            node.projector.project_up_to(version)
+    assert node.folder("b").is_dir()
     assert "create_table" not in node.verbs()
     node.projector.project_up_to(version)
-    assert node.folder("b").is_dir()
+    assert node.verbs().count("create_table") == 2
+    assert node.store.location(node.table("b").id) == node.place("b")
+
+
+def test_what_fails_does_not_hold_up_what_is_before_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = node.ddl(create(node, "a"), project=False)
+    monkeypatch.setattr(os, "mkdir", failing(errno.ENOSPC, at=node.folder("b")))
+    with pytest.raises(Unavailable, match="create_table is not carried out"):
+        node.ddl(create(node, "b"))
+    assert node.projector.projected_version() == before
+    assert node.verbs().count("create_table") == 1
+    assert node.folder("a").is_dir()
 
 
 def test_the_store_remembers_the_highest_version(node: Node) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,13 @@ import pytest
 from strandline.errors import InvalidInput, Unavailable, UnsupportedOperation
 from strandline.metastore.store import warehouse
 from strandline.metastore.store.warehouse import (
+    FolderRefused,
     Moved,
+    Unsynced,
     Warehouse,
     relative_location,
     resolve_location,
+    same_place,
 )
 
 FOLDERS = Warehouse()
@@ -44,6 +49,10 @@ def test_local_locations_name_folders(location: str, path: str) -> None:
         ("w/a", InvalidInput, "w/a"),
         ("file:w", InvalidInput, "file:w"),
         ("", InvalidInput, "''"),
+        ("/w/" + "a" * 256, InvalidInput, "too long"),
+        ("/w/" + "é" * 128, InvalidInput, "too long"),
+        ("/w" * 2048, InvalidInput, "too long"),
+        ("/w/\ud800", InvalidInput, "half a character"),
     ],
 )
 def test_other_locations_are_refused_by_name(
@@ -52,6 +61,28 @@ def test_other_locations_are_refused_by_name(
     with pytest.raises(error, match=named):
         FOLDERS.path(location)
     assert not FOLDERS.reaches(location)
+
+
+@pytest.mark.parametrize("place", ["file:{}/a/b", "file:{}", "s3://bucket/a"])
+def test_what_can_be_made_or_is_out_of_reach_is_not_refused(tmp_path: Path, place: str) -> None:
+    FOLDERS.refuse_unmakeable(place.format(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_behind_a_file_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (f"{tmp_path}/file", f"file:{tmp_path}/file/a/b"):
+        with pytest.raises(InvalidInput, match="file is not a folder"):
+            FOLDERS.refuse_unmakeable(place)
+
+
+def test_a_place_where_this_node_may_not_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda folder, _mode: folder != tmp_path)
+    with pytest.raises(InvalidInput, match="may not make one in"):
+        FOLDERS.refuse_unmakeable(f"{tmp_path}/a")
+    FOLDERS.refuse_unmakeable(str(tmp_path))  # it is there
 
 
 def test_a_folder_is_made_once_and_again(tmp_path: Path) -> None:
@@ -78,8 +109,8 @@ def test_a_move_replaces_an_empty_folder_and_no_other(tmp_path: Path) -> None:
     (tmp_path / "full" / "f").touch()
     (tmp_path / "file").touch()
     for taken in ("full", "file", "old/inside"):
-        found = FOLDERS.move(str(tmp_path / "old"), str(tmp_path / taken))
-        assert found is Moved.OCCUPIED, taken
+        with pytest.raises(FolderRefused):
+            FOLDERS.move(str(tmp_path / "old"), str(tmp_path / taken))
     assert FOLDERS.move(str(tmp_path / "old"), str(tmp_path / "empty")) is Moved.MOVED
 
 
@@ -110,10 +141,150 @@ def test_a_move_is_synced_before_it_returns(
     assert set(done[1:]) == {str(tmp_path / "db/.dropped"), str(tmp_path / "db")}
 
 
-def test_what_cannot_be_made_is_a_typed_error(tmp_path: Path) -> None:
+def test_what_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Unavailable, match="could not make the folder"):
-        FOLDERS.make(str(tmp_path / "file" / "below"))
+    for place in (tmp_path / "file", tmp_path / "file/below", Path("/proc/strandline/t")):
+        with pytest.raises(FolderRefused, match="could not make the folder"):
+            FOLDERS.make(str(place))
+
+
+@pytest.mark.parametrize(
+    ("code", "refused"),
+    [
+        *((code, True) for code in ("EACCES", "EPERM", "EROFS", "ENOENT", "ENAMETOOLONG")),
+        *((code, True) for code in ("ELOOP", "ENOTDIR", "EEXIST", "EXDEV", "EINVAL", "EBUSY")),
+        *((code, False) for code in ("ENOSPC", "EDQUOT", "EIO", "EMFILE", "ENFILE", "ENOMEM")),
+        *((code, False) for code in ("ESTALE", "ETIMEDOUT", "EINTR", "EAGAIN")),
+    ],
+)
+def test_what_is_refused_is_told_from_what_something_is_short_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, refused: bool
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(getattr(errno, code), os.strerror(getattr(errno, code)))
+
+    (tmp_path / "t").mkdir()
+    for call in ("mkdir", "rename", "rmdir"):
+        monkeypatch.setattr(os, call, fail)
+    place, other = f"{tmp_path}/t", f"{tmp_path}/u"
+    attempts: list[Callable[[], object]] = [
+        lambda: FOLDERS.make(other),
+        lambda: FOLDERS.move(place, other),
+    ]
+    if code not in ("ENOENT", "EEXIST"):  # gone, or not empty
+        attempts.append(lambda: FOLDERS.remove_empty(place))
+    for attempt in attempts:
+        with pytest.raises(Unavailable) as caught:
+            attempt()
+        assert isinstance(caught.value, FolderRefused) is refused
+
+
+@pytest.mark.parametrize("code", ["EACCES", "EINVAL", "EIO"])
+def test_what_was_done_and_could_not_be_synced_was_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(getattr(errno, code), os.strerror(getattr(errno, code)))
+
+    (tmp_path / "t").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        attempts: list[Callable[[], object]] = [
+            lambda: FOLDERS.make(f"{tmp_path}/new"),
+            lambda: FOLDERS.move(f"{tmp_path}/t", f"{tmp_path}/u"),
+            lambda: FOLDERS.remove_empty(f"{tmp_path}/new"),
+        ]
+        for attempt in attempts:
+            with pytest.raises(Unavailable, match="on disk") as caught:
+                attempt()
+            assert not isinstance(caught.value, FolderRefused)
+    assert FOLDERS.move(f"{tmp_path}/t", f"{tmp_path}/u") is Moved.DONE_BEFORE
+
+
+def test_a_folder_that_may_not_be_read_is_synced_with_everything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its entries may be changed all the same, so it is no reason to stop."""
+    synced: list[str] = []
+    open_folder = os.open
+
+    def refuse(path: Path, flags: int) -> int:
+        if Path(path) == tmp_path:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return open_folder(path, flags)
+
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "sync", lambda: synced.append("all"))
+    FOLDERS.make(f"{tmp_path}/t")
+    assert (tmp_path / "t").is_dir()
+    assert synced == ["all"]
+
+
+def test_a_folder_that_is_gone_needs_no_syncing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    unsynced = Unsynced()
+    unsynced.add([tmp_path / "gone", tmp_path / "file"])
+    unsynced.sync()
+
+
+def test_folders_of_several_changes_are_synced_once_and_by_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(warehouse, "_sync_folder", lambda folder: synced.append(folder.name))
+    unsynced, base = Unsynced(), tmp_path / "base"
+    for name in ("a", "b"):
+        FOLDERS.make(f"{base}/{name}", unsynced=unsynced)
+        FOLDERS.move(f"{base}/{name}", f"{base}/aside/{name}", unsynced=unsynced)
+    assert synced == []
+    unsynced.sync()
+    assert sorted(synced) == sorted([tmp_path.name, "base", "aside"])
+    unsynced.sync()
+    assert len(synced) == 3
+
+
+@pytest.mark.parametrize("what", ["make", "move"])
+def test_what_an_attempt_before_did_is_synced_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """That attempt may have ended before it synced anything."""
+    synced: set[str] = set()
+    monkeypatch.setattr(warehouse, "_sync_folder", lambda folder: synced.add(str(folder)))
+    (tmp_path / "new/t").mkdir(parents=True)
+    unsynced = Unsynced()
+    if what == "make":
+        FOLDERS.make(f"{tmp_path}/new/t", unsynced=unsynced)
+    else:
+        FOLDERS.move(f"{tmp_path}/old/t", f"{tmp_path}/new/t", unsynced=unsynced)
+    unsynced.sync()
+    assert {str(tmp_path), str(tmp_path / "new")} <= synced
+
+
+def test_what_cannot_be_seen_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is there and out of sight must not be taken for one that was never made."""
+    (tmp_path / "file").touch()
+    assert FOLDERS.missing(f"{tmp_path}/t")
+    assert FOLDERS.missing(f"{tmp_path}/file/t")
+    assert not FOLDERS.missing(f"{tmp_path}/file")
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "lstat", refuse)
+    assert not FOLDERS.missing(f"{tmp_path}/t")
+    with pytest.raises(FolderRefused):
+        FOLDERS.move(f"{tmp_path}/t", f"{tmp_path}/u")
+
+
+@pytest.mark.parametrize(
+    "text", ["/w/t", "file:/w/t", "file:///w/t/", "FILE:/w//t", "file://localhost/w/x/../t"]
+)
+def test_a_place_is_the_same_however_it_is_written(text: str) -> None:
+    assert same_place(text) == "/w/t"
+    assert same_place(text) != same_place("s3://w/t")
+    assert same_place("s3://w/t/") == same_place("s3://w/t")
 
 
 def test_only_an_empty_folder_is_removed(tmp_path: Path) -> None:
@@ -126,6 +297,8 @@ def test_only_an_empty_folder_is_removed(tmp_path: Path) -> None:
 
 def test_a_dropped_folder_goes_beside_its_tables() -> None:
     assert FOLDERS.dropped_place("file:/w/nyc.db/t/", 9) == "file:/w/nyc.db/.dropped/9"
+    assert FOLDERS.dropped_place("file:/w/.dropped/9", 9) == "file:/w/.dropped/9"
+    assert FOLDERS.dropped_place("file:/w/.dropped/8", 9) == "file:/w/.dropped/.dropped/9"
 
 
 @pytest.mark.parametrize(
@@ -168,4 +341,5 @@ def test_a_move_is_on_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.M
         f"{tmp_path}/b/c",
         f"{tmp_path}/b",
         f"{tmp_path}/a",
+        f"{tmp_path}",
     }

@@ -31,7 +31,7 @@ from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.transactional import refuse_content_change
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind, new_partition
-from strandline.metastore.store.warehouse import Moved
+from strandline.metastore.store.warehouse import FolderRefused, Moved
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.privileges import Privilege
 
@@ -371,9 +371,10 @@ def _move_folder(call: Call, old: str, new: str) -> tuple[str, str] | None:
             f"the partition cannot be renamed: its files at {old} cannot be moved from here; alter "
             "its location instead"
         )
-    outcome = call.folders.move(old, new)
-    if outcome is Moved.OCCUPIED:
-        raise IllegalChange(f"the partition cannot be renamed: there is something at {new} already")
+    try:
+        outcome = call.folders.move(old, new)
+    except FolderRefused as refused:
+        raise IllegalChange(f"the partition cannot be renamed: {refused.message}") from refused
     if outcome is Moved.MISSING:
         call.folders.make(new)
     return (old, new) if outcome is Moved.MOVED else None

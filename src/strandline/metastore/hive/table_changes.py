@@ -86,7 +86,10 @@ def _creation(
     place = client.location
     if place is None or same_location(place, default):
         place = default
-    return CreateTable(schema=schema, definition=definition, managed_location=place)
+    # Spark knows the default place too, and writes there before it creates the table.
+    return CreateTable(
+        schema=schema, definition=definition, managed_location=place, location_given=True
+    )
 
 
 def _make_folder(call: Call, location: str | None) -> None:

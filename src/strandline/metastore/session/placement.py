@@ -3,7 +3,8 @@
 A command carries the places that it decides, so that every node that applies its version finds the
 same ones. Whoever sends it may leave them out; they are filled in here, from the catalog of the
 present and from what the batch itself does before. A catalog that moves on in between does no harm:
-a place is a fact of its own, and any folder that no other table uses will do.
+a place is a fact of its own, and any folder that no other table uses will do. Where one does use it
+(its own folder could not be moved away), the projection puts the new table beside it.
 
 A managed table follows its name as long as it lies where its name says. One that was put elsewhere
 stays there when it is renamed.
@@ -95,15 +96,20 @@ class _Batch:
 
     def _create_table(self, command: CreateTable) -> CreateTable:
         definition = replace(command.definition, owner=command.definition.owner or self._user)
-        place = None
+        place, given = None, None
         if definition.kind is TableKind.MANAGED:
             # A managed table's place is no part of its definition, whoever chose it.
-            place = command.managed_location or definition.location
-            place = place or self._default(command.schema, definition.name)
+            given = command.managed_location or definition.location
+            place = given or self._default(command.schema, definition.name)
             definition = replace(definition, location=None)
         if self._place(command.schema, definition.name) is None:
             self._tables[_key(command.schema, definition.name)] = place
-        return replace(command, definition=definition, managed_location=place)
+        return replace(
+            command,
+            definition=definition,
+            managed_location=place,
+            location_given=given is not None,
+        )
 
     def _rename_table(self, command: RenameTable) -> RenameTable:
         target = command.new_schema or command.schema

@@ -200,6 +200,14 @@ def location_of(connection: Connection, table_id: int) -> str | None:
     ).scalar_one_or_none()
 
 
+def locations(connection: Connection, *, part: str = "") -> list[tuple[int, str]]:
+    """The places of managed tables, of dropped ones too; those with ``part`` in the text."""
+    statement = select(TABLE_LOCATION.c.table_id, TABLE_LOCATION.c.location)
+    if part:
+        statement = statement.where(TABLE_LOCATION.c.location.contains(part, autoescape=True))
+    return [(table_id, location) for table_id, location in connection.execute(statement)]
+
+
 def put_location(connection: Connection, table_id: int, location: str) -> None:
     """Say where a managed table lies."""
     changed = connection.execute(

@@ -5,9 +5,13 @@ path of a URI stands there as it is, without percent escapes. Nothing but local 
 reached in this release.
 
 Each operation may be done again after a crash that left it done: `make` finds the folder there,
-`move` finds nothing at the old place and the folder at the new one. A move is on disk when it
-returns (the folders above both places are synced), since the fact of where a table lies is about
-to be committed.
+`move` finds nothing at the old place and the folder at the new one. What was done is on disk before
+the fact of where a table lies is committed: when the operation returns, or, where several are
+committed together, when their `Unsynced` is synced.
+
+What the system does not do it either *refuses*, and would refuse again (`FolderRefused`), or it is
+*short* of something at the moment (`Unavailable`). What was done and could not be synced is short,
+whatever the reason: it was not refused, and is recognized when it is done again.
 """
 
 from __future__ import annotations
@@ -15,14 +19,57 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterable
 from enum import Enum
+from itertools import takewhile
 from pathlib import Path
 
 from strandline.errors import InvalidInput, Unavailable, UnsupportedOperation
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_LOCAL = re.compile(r"^file:(//(localhost)?)?(?=/)", re.IGNORECASE)
+MAX_PART_BYTES = 255
+MAX_PATH_BYTES = 4095
+"""What file systems and the kernel allow a name, and a path, to have."""
 DROPPED = ".dropped"
 """The folder, beside those of the tables, that keeps what was dropped."""
+
+REFUSED = frozenset(
+    {
+        # Not for this node.
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        # Not at this place: one above it is missing, is no folder, or cannot have such a name.
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.EILSEQ,
+        errno.EINVAL,
+        # Not beside what is there, or what is at work there.
+        errno.EEXIST,
+        errno.ENOTEMPTY,
+        errno.EISDIR,
+        errno.EBUSY,
+        errno.EMLINK,
+        # Not in this file system, or not across two of them.
+        errno.EXDEV,
+        errno.ENOSYS,
+        errno.ENOTSUP,
+        errno.EOPNOTSUPP,
+    }
+)
+"""What the system answers about the place: the same until somebody changes it, perhaps for ever.
+
+Everything else (no space, no quota, no memory, no descriptors, a disk that fails) is short: it may
+be there the next time without anybody looking at this folder.
+"""
+_NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+
+
+class FolderRefused(Unavailable):
+    """The system refuses it for a reason that lies in the place (`REFUSED`); nothing was done."""
 
 
 class Moved(Enum):
@@ -31,7 +78,29 @@ class Moved(Enum):
     MOVED = "moved"
     DONE_BEFORE = "done before"
     MISSING = "missing"
-    OCCUPIED = "occupied"
+
+
+class Unsynced:
+    """Folders in which something was made, moved or removed, and that are not on disk yet."""
+
+    def __init__(self) -> None:
+        self._folders: dict[Path, None] = {}
+
+    def add(self, folders: Iterable[Path]) -> None:
+        """Note folders; each is synced once, however often it is noted."""
+        self._folders |= dict.fromkeys(folders)
+
+    def sync(self) -> None:
+        """Put them on disk. Raises `Unavailable`, also for what would otherwise be refused."""
+        for folder in self._folders:
+            try:
+                _sync_folder(folder)
+            except OSError as error:
+                raise Unavailable(
+                    f"could not put the folder {folder} on disk: {_reason(error)}; check the disk,"
+                    " and try again"
+                ) from error
+        self._folders.clear()
 
 
 class Warehouse:
@@ -49,7 +118,7 @@ class Warehouse:
         """The folder on this machine that ``location`` names.
 
         Raises `UnsupportedOperation` for another scheme or machine, `InvalidInput` for a path that
-        is not absolute.
+        is not absolute, or too long for any folder to be there.
         """
         scheme = _SCHEME.match(location)
         if scheme is None:
@@ -70,45 +139,75 @@ class Warehouse:
             rest = slash + tail
         return _absolute(rest, location)
 
-    def make(self, location: str) -> None:
-        """Make the folder and those above it, unless it is there; they outlive a power cut."""
-        path = self.path(location)
+    def refuse_unmakeable(self, location: str) -> None:
+        """Raise `InvalidInput` where a folder cannot be made, as far as can be seen now.
+
+        What lies out of reach is not looked at. This is asked before a change is appended: after
+        that, a folder that cannot be made is left unmade.
+        """
         try:
-            missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-            path.mkdir(parents=True, exist_ok=True)
-            for folder in missing:
-                _sync_folder(folder.parent)
-        except OSError as error:
-            raise _failed("make", location, error) from error
+            path = self.path(location)
+        except UnsupportedOperation:
+            return
+        found = next(folder for folder in (path, *path.parents) if os.path.lexists(folder))
+        if not os.path.isdir(found):
+            raise InvalidInput(f"no folder can be made at {location}: {found} is not a folder")
+        if found != path and not os.access(found, os.W_OK | os.X_OK):
+            raise InvalidInput(
+                f"no folder can be made at {location}: this node may not make one in {found}; give "
+                "it the permission, or name another place"
+            )
 
     def exists(self, location: str) -> bool:
         """Whether the folder is there."""
-        return self.path(location).is_dir()
+        return os.path.isdir(self.path(location))
 
-    def move(self, source: str, target: str) -> Moved:
+    def missing(self, location: str) -> bool:
+        """Whether nothing at all is there; False where this cannot be seen."""
+        try:
+            return _is_missing(self.path(location))
+        except OSError:
+            return False
+
+    # Each of these raises `FolderRefused` and `Unavailable`, and with ``unsynced`` leaves the
+    # syncing to the caller. Then what was done before is synced too: perhaps that attempt was not.
+
+    def make(self, location: str, *, unsynced: Unsynced | None = None) -> None:
+        """Make the folder and those above it, unless it is there."""
+        path = self.path(location)
+        try:
+            made = _make(path)
+        except OSError as error:
+            raise _failed("make", location, error) from error
+        if made or unsynced is None:
+            _note(unsynced, [folder.parent for folder in made])
+        else:
+            _note(unsynced, path.parents)
+
+    def move(self, source: str, target: str, *, unsynced: Unsynced | None = None) -> Moved:
         """Move the folder ``source`` to ``target``, making the folders above it.
 
-        An empty folder at ``target`` is replaced. `OCCUPIED`: something else is there, or it is on
-        another file system; `MISSING`: there is nothing at either; then nothing was done.
+        An empty folder at ``target`` is replaced; anything else there, and another file system, is
+        refused. `MISSING`: there is nothing at either, and nothing was done.
         """
         old, new = self.path(source), self.path(target)
         try:
             if old == new:
                 return Moved.DONE_BEFORE
-            if not os.path.lexists(old):
-                return Moved.DONE_BEFORE if os.path.lexists(new) else Moved.MISSING
-            new.parent.mkdir(parents=True, exist_ok=True)
+            if _is_missing(old):
+                if _is_missing(new):
+                    return Moved.MISSING
+                if unsynced is not None:
+                    unsynced.add([old.parent, *new.parents])
+                return Moved.DONE_BEFORE
+            made = _make(new.parent)
             os.rename(old, new)
-            # Two levels of the new place: the folder above it may have been made just now.
-            for folder in (new.parent, new.parent.parent, old.parent):
-                _sync_folder(folder)
         except OSError as error:
-            if error.errno in _IN_THE_WAY:
-                return Moved.OCCUPIED
             raise _failed("move", f"{source} to {target}", error) from error
+        _note(unsynced, [new.parent, old.parent, *(folder.parent for folder in made)])
         return Moved.MOVED
 
-    def remove_empty(self, location: str) -> bool:
+    def remove_empty(self, location: str, *, unsynced: Unsynced | None = None) -> bool:
         """Remove the folder if there is nothing in it; whether it is gone."""
         path = self.path(location)
         try:
@@ -116,15 +215,18 @@ class Warehouse:
         except FileNotFoundError:
             return True
         except OSError as error:
-            if error.errno in _IN_THE_WAY:
+            if error.errno in _NOT_EMPTY:
                 return False
             raise _failed("remove", location, error) from error
+        _note(unsynced, [path.parent])
         return True
 
     def dropped_place(self, location: str, table_id: int) -> str:
         """Where the folder of a dropped table goes: ``.dropped/<table id>`` beside it."""
-        parent = location.rstrip("/").rpartition("/")[0]
-        return f"{parent}/{DROPPED}/{table_id}"
+        aside = f"/{DROPPED}/{table_id}"
+        if location.endswith(aside):  # it could not be moved back when it was restored
+            return location
+        return f"{location.rstrip('/').rpartition('/')[0]}{aside}"
 
 
 def resolve_location(base: str, location: str) -> str:
@@ -151,29 +253,79 @@ def relative_location(base: str, location: str) -> str:
     return rest
 
 
-_IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EXDEV, errno.EINVAL)
+def same_place(location: str) -> str:
+    """A text that is the same for all the ways in which ``location`` can be written."""
+    text = _comparable(location)
+    return os.path.normpath(text) if text.startswith("/") else text.rstrip("/")
 
 
 def _comparable(location: str) -> str:
-    return re.sub(r"^file:(//)?(?=/)", "", location)
+    return _LOCAL.sub("", location)
 
 
 def _absolute(text: str, location: str) -> Path:
     if not text.startswith("/") or "\x00" in text:
         raise InvalidInput(f"{location!r} is not an absolute path or a URI; write file:/path")
-    return Path(os.path.normpath(text))
+    path = os.path.normpath(text)
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{location!r} is no path: it holds half a character") from None
+    longest = max(map(len, encoded.split(b"/")))
+    if longest > MAX_PART_BYTES or len(encoded) > MAX_PATH_BYTES:
+        raise InvalidInput(
+            f"the path {location[:80]!r}… is too long: it may have {MAX_PATH_BYTES} bytes, and "
+            f"{MAX_PART_BYTES} in each part"
+        )
+    return Path(path)
+
+
+def _is_missing(path: Path) -> bool:
+    """Whether nothing is there. What cannot be looked at is an error."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    return False
+
+
+def _make(path: Path) -> list[Path]:
+    """Make the folder and those above it; those that were not there."""
+    missing = list(takewhile(lambda folder: not os.path.isdir(folder), (path, *path.parents)))
+    if missing:
+        path.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _note(unsynced: Unsynced | None, folders: Iterable[Path]) -> None:
+    """Leave the folders to be synced, or sync them now where nobody else will."""
+    now = Unsynced() if unsynced is None else unsynced
+    now.add(folders)
+    if unsynced is None:
+        now.sync()
 
 
 def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        os.sync()  # its entries may be changed, but not read: with everything else
+        return
+    except (FileNotFoundError, NotADirectoryError):
+        return  # somebody removed it meanwhile, and what was in it with it
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
+def _reason(error: OSError) -> str:
+    text = error.strerror or str(error)
+    return f"{text} ({error.filename})" if error.filename else text
+
+
 def _failed(what: str, where: str, error: OSError) -> Unavailable:
-    return Unavailable(
-        f"could not {what} the folder {where}: {error.strerror or error}; check permissions and"
-        " space, and try again"
-    )
+    said = f"could not {what} the folder {where}: {_reason(error)}"
+    if error.errno in REFUSED:
+        return FolderRefused(f"{said}; check what is there and who may write there")
+    return Unavailable(f"{said}; check the space and the disk, and try again")

@@ -1,0 +1,278 @@
+"""Runs of the projection over made-up entries, in which the power may go at any point."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sqlalchemy import Connection, delete
+
+from strandline.clock import HybridClock, Timestamp
+from strandline.durable.update import Change, Entry, Update
+from strandline.fencing import FenceToken
+from strandline.metastore.store import row_queries as queries
+from strandline.metastore.store import tables
+from strandline.metastore.store.folder_effects import Turn
+from strandline.metastore.store.notifications import NotificationLog
+from strandline.metastore.store.projection import Projector
+from strandline.metastore.store.warehouse import Moved, Unsynced, Warehouse
+from strandline.model.descriptors import TableDescriptor, TableKind
+from strandline.sql import FenceRow, SqliteDatabase, open_sqlite
+from strandline.wire import encode
+
+
+class PowerCut(Exception):
+    """Ends an attempt."""
+
+
+class Interrupted(Warehouse):
+    """A warehouse whose machine goes down behind the n-th operation; ``done`` is what can be lost.
+
+    What an operation did can be taken back, as by a power cut before it was synced.
+    """
+
+    def __init__(self, after: int | None = None) -> None:
+        self._after = after
+        self.done: list[tuple[Path | None, Path | None]] = []
+
+    def _count(self, before: Path | None, after: Path | None) -> None:
+        self.done.append((before, after))
+        if len(self.done) == self._after:
+            raise PowerCut
+
+    def make(self, location: str, *, unsynced: Unsynced | None = None) -> None:
+        new = self.missing(location)
+        super().make(location, unsynced=unsynced)
+        self._count(None, self.path(location) if new else None)
+
+    def move(self, source: str, target: str, *, unsynced: Unsynced | None = None) -> Moved:
+        moved = super().move(source, target, unsynced=unsynced)
+        did = moved is Moved.MOVED
+        self._count(*((self.path(source), self.path(target)) if did else (None, None)))
+        return moved
+
+    def remove_empty(self, location: str, *, unsynced: Unsynced | None = None) -> bool:
+        there = not self.missing(location)
+        gone = super().remove_empty(location, unsynced=unsynced)
+        self._count(self.path(location) if there and gone else None, None)
+        return gone
+
+    def lose(self, which: int) -> None:
+        """Take back the operations whose bits are set, the last one first.
+
+        A folder with something in it that is not lost cannot be lost.
+        """
+        for number, (before, after) in reversed(list(enumerate(self.done))):
+            if not which >> number & 1:
+                continue
+            with suppress(OSError):
+                if before and after:
+                    after.rename(before)
+                elif after:
+                    after.rmdir()
+                elif before:
+                    before.mkdir()
+
+
+@dataclass
+class Script:
+    """Entries as the catalog would write them, each its own version or several in one."""
+
+    base: str
+    entries: list[Entry] = field(default_factory=list)
+    alive: dict[str, int] = field(default_factory=dict)
+    dropped: list[tuple[str, int]] = field(default_factory=list)
+    last: int = 10
+
+    def place(self, name: str) -> str:
+        return f"{self.base}/{name}"
+
+    def table(self, verb: str, table_id: int, **arguments: str | bool) -> None:
+        table = TableDescriptor(
+            id=table_id,
+            schema_id=1,
+            name="t",
+            owner="ann",
+            kind=TableKind.MANAGED,
+            transactional=True,
+            provider="parquet",
+            schema_versions=(),
+            next_column_id=1,
+            zone_id=1,
+        )
+        change = Change("table", table_id.to_bytes(8, "big"), None, encode(table))
+        self.entries.append(Entry(verb, arguments, (change,)))
+
+    def schema(self, verb: str, location: str) -> None:
+        self.entries.append(Entry(verb, {"location": location}, ()))
+
+    def create(self, name: str) -> bool:
+        if name in self.alive:
+            return False
+        self.last += 1
+        self.alive[name] = self.last
+        self.table("create_table", self.last, location=self.place(name))
+        return True
+
+    def rename(self, old: str, new: str) -> bool:
+        if old not in self.alive or new in self.alive:
+            return False
+        table_id = self.alive[new] = self.alive.pop(old)
+        self.table("rename_table", table_id, location=self.place(new))
+        return True
+
+    def swap(self, one: str, other: str) -> bool:
+        moves = ((one, "swap"), (other, one), ("swap", other))
+        both = one in self.alive and other in self.alive
+        return both and all(self.rename(*move) for move in moves)
+
+    def drop(self, name: str) -> bool:
+        if name not in self.alive:
+            return False
+        table_id = self.alive.pop(name)
+        self.dropped.append((name, table_id))
+        self.table("drop_table", table_id)
+        return True
+
+    def restore(self) -> bool:
+        """Bring back what was dropped last, if its name is free."""
+        if not self.dropped or self.dropped[-1][0] in self.alive:
+            return False
+        name, table_id = self.dropped.pop()
+        self.alive[name] = table_id
+        self.table("restore_table", table_id, location=self.place(name))
+        return True
+
+    def replace_schema(self) -> bool:
+        """Drop the schema, whose folder may be empty by now, and create it again."""
+        if self.alive:
+            return False
+        self.schema("drop_schema", self.base)
+        self.schema("create_schema", self.base)
+        return True
+
+    def updates(self, *, per_version: int) -> list[Update]:
+        entries = iter(self.entries)
+        found: list[Update] = []
+        while chunk := tuple(itertools.islice(entries, per_version)):
+            version = len(found) + 1
+            found.append(
+                Update(version, bytes(16), "ann", "m", chunk, time=Timestamp(version << 16))
+            )
+        return found
+
+
+State = tuple[frozenset[str], dict[int, str]]
+"""The paths of all folders and files below the base, and the places of all tables."""
+
+
+class Store:
+    """One database for many runs; each begins with an empty one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.base = folder / "w"
+        self.database: SqliteDatabase = open_sqlite(folder / "runs.db")
+        self.log = NotificationLog(self.database, HybridClock())
+        with self.database.write() as connection:
+            FenceRow.initialize(connection, "", FenceToken(0, 1))
+
+    def begin(self, script: Script, *, layout: str) -> None:
+        """An empty warehouse with the tables of the script that were there before, with files."""
+        shutil.rmtree(self.base, ignore_errors=True)
+        (self.base / "s.db").mkdir(parents=True)
+        with self.database.write() as connection:
+            for table in (
+                tables.TABLE_LOCATION,
+                tables.NOTIFICATION_LOG,
+                tables.NOTIFICATION_SEQUENCE,
+            ):
+                connection.execute(delete(table))
+            for name, table_id in script.alive.items():
+                place = f"{self.base}/s.db/{name}"
+                Path(place).mkdir()
+                queries.put_location(connection, table_id, place)
+            self.write_files(connection)
+        LAYOUTS[layout](self.base / "s.db")
+
+    def write_files(self, connection: Connection) -> None:
+        """What the writers of tables do between the SQL transactions."""
+        for table_id, place in queries.locations(connection):
+            if Path(place).is_dir():
+                (Path(place) / str(table_id)).touch()
+
+    def attempt(self, updates: Sequence[Update], warehouse: Warehouse) -> bool:
+        """Project what one SQL transaction may have; whether all is projected then."""
+        projector = Projector(
+            self.database,
+            self.log,
+            updates=lambda start, end: updates[start - 1 : end - 1],
+            guard=lambda _: None,
+            folders=warehouse,
+        )
+        with self.database.write() as connection:
+            reached = projector._advance(
+                connection, len(updates), projector._updates, Turn(connection)
+            )
+        with self.database.write() as connection:
+            self.write_files(connection)
+        return reached.projected_version == len(updates)
+
+    def state(self) -> State:
+        found = frozenset(str(path.relative_to(self.base)) for path in self.base.rglob("*"))
+        with self.database.read() as connection:
+            return found, dict(queries.locations(connection))
+
+    def undisturbed(self, updates: Sequence[Update]) -> tuple[State, list[int]]:
+        """How it ends, and how many operations each SQL transaction had."""
+        operations: list[int] = []
+        for _ in range(1000):
+            warehouse = Interrupted()
+            ready = self.attempt(updates, warehouse)
+            operations.append(len(warehouse.done))
+            if ready:
+                return self.state(), operations
+        raise AssertionError("it does not come to an end")
+
+    def cut(
+        self, updates: Sequence[Update], transaction: int, *, after: int, lost: int = 0
+    ) -> State:
+        """How it ends if the power goes in that SQL transaction behind its n-th operation.
+
+        Of the operations so far those are lost whose bits are set in ``lost``.
+        """
+        for number in range(1000):
+            if number == transaction:
+                warehouse = Interrupted(after)
+                try:
+                    self.attempt(updates, warehouse)
+                except PowerCut:
+                    warehouse.lose(lost)
+                else:
+                    raise AssertionError("the power did not go")
+            if self.attempt(updates, Warehouse()):
+                return self.state()
+        raise AssertionError("it does not come to an end")
+
+
+def _no_aside(schema: Path) -> None:
+    (schema / ".dropped").write_text("a file where dropped tables belong")
+
+
+def _occupied(schema: Path) -> None:
+    (schema / "b").mkdir(exist_ok=True)
+    (schema / "b" / "foreign").touch()
+
+
+LAYOUTS = {"plain": lambda _: None, "nothing can be dropped": _no_aside, "b is taken": _occupied}
+
+
+def points(operations: Sequence[int], *, subsets: bool) -> Iterator[tuple[int, int, int]]:
+    """Where the power may go: the transaction, behind which operation, and what is lost."""
+    for transaction, most in enumerate(operations):
+        for after in range(1, most + 1):
+            for lost in range(1 << after) if subsets else (0,):
+                yield transaction, after, lost

@@ -1,0 +1,404 @@
+"""Folders that are refused stop nobody, and no table ever lies where another one does."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.catalog import Command
+from strandline.catalog.commands import CreateSchema, CreateTable, DropSchema, DropTable
+from strandline.errors import Unavailable
+from strandline.metastore.store import row_queries as queries
+from strandline.metastore.store import warehouse
+from strandline.metastore.store.folder_effects import MOST_EFFECTS, Places, Turn
+from tests.metastore.store.test_projection import Node, create, failing, rename
+from tests.metastore.store.test_projection_restore import undo_of
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path)
+    made.ddl(CreateSchema(name="nyc", location=f"file:{made.warehouse}/nyc.db"))
+    yield made
+    made.catalogs.stop()
+    made.database.close()
+
+
+def drop(name: str, *, keep_data: bool = False) -> DropTable:
+    return DropTable(schema="nyc", table=name, keep_data=keep_data)
+
+
+def refused(node: Node) -> tuple[int, int, int]:
+    """The folders that are unmade, stayed and unremoved; and nothing was tried again."""
+    counts = node.projector.statistics()
+    assert counts.failures == 0
+    return counts.unmade, counts.stayed, counts.unremoved
+
+
+def with_file(node: Node, name: str) -> int:
+    """Create a table with a file in it; its id."""
+    node.ddl(create(node, name))
+    (node.folder(name) / f"of {name}").touch()
+    return node.table(name).id
+
+
+def files(node: Node, table_id: int) -> list[str]:
+    place = node.store.location(table_id)
+    assert place is not None
+    return sorted(os.listdir(place.removeprefix("file:")))
+
+
+# -- what is refused
+
+
+def test_a_folder_that_cannot_be_made_is_left_unmade_and_stops_nobody(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.folder("a").write_text("a file where the folder belongs")
+    with caplog.at_level(logging.WARNING):
+        version = node.ddl(create(node, "a"))
+    assert node.projector.projected_version() == version
+    assert f"version {version} is carried out without the folder {node.place('a')}" in caplog.text
+    assert "Make it" in caplog.text
+    assert refused(node) == (1, 0, 0)
+    node.ddl(create(node, "b"))
+    assert node.folder("b").is_dir()
+    assert node.verbs().count("create_table") == 2
+    # It is used once somebody made it.
+    assert node.store.location(node.table("a").id) == node.place("a")
+    node.folder("a").unlink()
+    node.folder("a").mkdir()
+    node.ddl(rename(node, "a", "c"))
+    assert node.folder("c").is_dir()
+
+
+def test_a_schema_without_a_folder_has_tables_without_folders(node: Node) -> None:
+    place = "/proc/strandline/s.db"
+    node.ddl(CreateSchema(name="odd", location=place))
+    definition = create(node, "t").definition
+    node.ddl(CreateTable(schema="odd", definition=definition, managed_location=f"{place}/t"))
+    table = node.table("t", "odd")
+    assert node.store.location(table.id) == f"{place}/t"
+    assert refused(node) == (2, 0, 0)
+    node.ddl(DropSchema(name="odd", cascade=True))
+    assert node.projector.projected_version() == node.catalogs.latest_catalog().version
+
+
+@pytest.mark.parametrize("verb", ["drop", "rename", "restore"])
+def test_a_folder_that_cannot_be_moved_stays_and_is_found(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, verb: str
+) -> None:
+    table_id = with_file(node, "a")
+    dropped = node.ddl(drop("a")) if verb == "restore" else 0
+    before = node.store.location(table_id)
+    commands: dict[str, Command] = {"drop": drop("a"), "rename": rename(node, "a", "b")}
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    with caplog.at_level(logging.WARNING), monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refuse)
+        command = commands.get(verb) or undo_of(node, dropped, e0=node.place("a"))
+        version = node.ddl(command)
+    assert node.projector.projected_version() == version
+    assert node.store.location(table_id) == before
+    assert files(node, table_id) == ["of a"]
+    assert refused(node) == (0, 1, 0)
+    assert f"the folder of table {table_id} stays at {before}" in caplog.text
+    assert "undo the version and make the change again" in caplog.text
+
+
+def test_what_the_warning_says_to_do_moves_the_folder(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_id = with_file(node, "a")
+    aside = node.folder(".dropped")
+    aside.write_text("a file where dropped tables belong")
+    dropped = node.ddl(drop("a"))
+    aside.unlink()
+    node.ddl(undo_of(node, dropped, e0=node.place("a")))
+    node.ddl(drop("a"))
+    assert node.store.location(table_id) == node.place(f".dropped/{table_id}")
+    assert files(node, table_id) == ["of a"]
+    assert refused(node) == (0, 1, 0)
+
+
+def test_the_folder_of_a_schema_that_cannot_be_removed_is_left(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def busy(path: Path) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+
+    with caplog.at_level(logging.WARNING), monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", busy)
+        version = node.ddl(DropSchema(name="nyc"))
+    assert node.projector.projected_version() == version
+    assert refused(node) == (0, 0, 1)
+    assert "is still there" in caplog.text
+
+
+def test_a_folder_with_something_in_it_is_no_refusal(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_file(node, "a")
+    with caplog.at_level(logging.WARNING):
+        node.ddl(DropSchema(name="nyc", cascade=True))
+    assert refused(node) == (0, 0, 0)
+    assert caplog.text == ""
+
+
+# -- places that are taken
+
+
+@pytest.mark.parametrize("batch", ["one version", "two versions"])
+@pytest.mark.parametrize("away", ["drop", "rename"])
+def test_a_new_table_never_shows_the_files_of_one_that_could_not_be_moved(
+    node: Node, batch: str, away: str
+) -> None:
+    old = with_file(node, "a")
+    for name in (".dropped", "b"):
+        node.folder(name).write_text("in the way")
+    commands = [drop("a") if away == "drop" else rename(node, "a", "b"), create(node, "a")]
+    for several in [commands] if batch == "one version" else [[one] for one in commands]:
+        node.ddl(*several)
+    new = node.table("a").id
+    assert node.store.location(old) == node.place("a")
+    assert node.store.location(new) == node.place(f"a~{new}")
+    assert (files(node, old), files(node, new)) == (["of a"], [])
+    # And once more, with a table that is called like that place.
+    other = f"a~{new + 2}"
+    node.ddl(create(node, other))
+    node.ddl(rename(node, "a", "c"), create(node, "a"))
+    newest = node.table("a").id
+    assert newest == new + 2
+    assert node.store.location(newest) == node.place(f"{other}~2")
+
+
+def test_a_folder_out_of_sight_is_not_given_to_a_new_table(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can say that it is empty, so the table that lies there keeps it."""
+    old = with_file(node, "a")
+    lstat, mkdir = os.lstat, os.mkdir
+
+    def hide(path: Path) -> os.stat_result:
+        if str(path).startswith(str(node.folder(""))):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return lstat(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", hide)
+        node.ddl(drop("a"))
+        node.ddl(create(node, "a"))
+    assert os.mkdir is mkdir
+    assert node.store.location(old) == node.place("a")
+    assert node.store.location(node.table("a").id) == node.place(f"a~{node.table('a').id}")
+
+
+def test_out_of_reach_a_new_table_lies_beside_the_old_one(node: Node) -> None:
+    node.ddl(CreateSchema(name="far", location="s3://bucket/far"))
+    new = CreateTable(
+        schema="far",
+        definition=create(node, "t").definition,
+        managed_location="s3://bucket/far/t",
+    )
+    node.ddl(new)
+    first = node.table("t", "far").id
+    node.ddl(DropTable(schema="far", table="t"), new)
+    second = node.table("t", "far").id
+    assert node.store.location(first) == "s3://bucket/far/t"
+    assert node.store.location(second) == f"s3://bucket/far/t~{second}"
+
+
+def test_files_that_were_kept_are_not_shown_in_a_new_table(node: Node) -> None:
+    old = with_file(node, "a")
+    node.ddl(drop("a", keep_data=True))
+    node.ddl(create(node, "a"))
+    assert files(node, old) == ["of a"]
+    assert files(node, node.table("a").id) == []
+
+
+def test_a_place_that_was_asked_for_is_used_whatever_is_there(node: Node) -> None:
+    old = with_file(node, "a")
+    node.ddl(drop("a", keep_data=True))
+    given = create(node, "a")
+    node.ddl(
+        CreateTable(
+            schema="nyc",
+            definition=given.definition,
+            managed_location=given.managed_location,
+            location_given=True,
+        )
+    )
+    assert node.store.location(node.table("a").id) == node.store.location(old)
+
+
+def test_a_folder_is_not_moved_to_the_place_of_another_table(node: Node) -> None:
+    """An empty folder there would be replaced, and the other table would show the files."""
+    node.ddl(create(node, "a"))
+    old = node.table("a").id
+    node.ddl(drop("a", keep_data=True))
+    new = with_file(node, "b")
+    node.ddl(rename(node, "b", "a"))
+    assert node.store.location(new) == node.place("b")
+    assert (files(node, old), files(node, new)) == ([], ["of b"])
+    assert refused(node) == (0, 1, 0)
+
+
+def test_a_table_without_a_folder_does_not_get_that_of_another(node: Node) -> None:
+    """Nothing at the old place and a folder at the new one: as if it had been moved before."""
+    old = with_file(node, "a")
+    node.ddl(drop("a", keep_data=True))
+    node.ddl(create(node, "b"))
+    node.folder("b").rmdir()
+    node.ddl(rename(node, "b", "a"))
+    assert node.store.location(node.table("a").id) == node.place("b")
+    assert files(node, old) == ["of a"]
+
+
+def test_a_table_that_stayed_where_dropped_ones_are_comes_back_from_there(node: Node) -> None:
+    table_id = with_file(node, "a")
+    first = node.ddl(drop("a"))
+    node.folder("a").write_text("in the way")
+    node.ddl(undo_of(node, first, e0=node.place("a")))
+    aside = node.place(f".dropped/{table_id}")
+    assert node.store.location(table_id) == aside
+    node.folder("a").unlink()
+    second = node.ddl(drop("a"))
+    assert node.store.location(table_id) == aside
+    node.ddl(undo_of(node, second, e0=node.place("a")))
+    assert files(node, table_id) == ["of a"]
+    assert node.folder("a").is_dir()
+
+
+def test_places_are_the_same_asked_once_and_asked_often(node: Node) -> None:
+    with node.database.write() as connection:
+        for table_id, place in enumerate(["/w/a", "file:/w/b", "file:///w/c/", "s3://x/d"], 1):
+            queries.put_location(connection, table_id, place)
+
+        def taken(place: str, by_other_than: int, *, places: Places | None = None) -> bool:
+            return (places or Places(connection)).taken(place, by_other_than=by_other_than)
+
+        often = Places(connection)
+        for ask in (None, often, often):
+            assert taken("file:/w/a", 2, places=ask)
+            assert not taken("file:/w/a", 1, places=ask)
+            assert taken("/w/b", 9, places=ask)
+            assert taken("/w/c", 9, places=ask)
+            assert taken("s3://x/d/", 9, places=ask)
+            assert not taken("/x/d", 9, places=ask)
+            assert not taken("/w/A", 9, places=ask)
+            assert not taken("/w", 9, places=ask)
+        often.put(1, "/w/new")
+        for ask in (None, often):
+            assert taken("/w/new", 9, places=ask)
+            assert not taken("/w/a", 9, places=ask)
+
+
+# -- several effects in one SQL transaction
+
+
+def test_moves_of_many_folders_share_a_sql_transaction(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one sync for each folder in which something changed, before the commit."""
+    names = [f"t{number}" for number in range(MOST_EFFECTS + 10)]
+    node.ddl(*(create(node, name) for name in names))
+    version = node.ddl(DropSchema(name="nyc", cascade=True), project=False)
+    done: list[str] = []
+    sync, move = warehouse._sync_folder, node.log.move_projection
+
+    def noted_sync(folder: Path) -> None:
+        done.append(folder.name)
+        sync(folder)
+
+    def noted_move(*args: object, **more: object) -> None:
+        done.append("commit")
+        move(*args, **more)  # type: ignore[arg-type]  # as they came
+
+    monkeypatch.setattr(warehouse, "_sync_folder", noted_sync)
+    monkeypatch.setattr(node.log, "move_projection", noted_move)
+    node.projector.project_up_to(version)
+    turns = " ".join(done).split(" commit")
+    assert [sorted(turn.split()) for turn in turns] == [
+        [".dropped", "nyc.db"],
+        [".dropped", "nyc.db"],
+        [],  # the schema, in which something is left
+        [],
+    ]
+    assert len(list(node.folder(".dropped").iterdir())) == len(names)
+
+
+def test_what_was_moved_and_could_not_be_synced_is_tried_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_id = with_file(node, "a")
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(Unavailable, match=r"change of folders is not carried out.*on disk"):
+            node.ddl(drop("a"), create(node, "b"))
+    assert not node.folder("a").exists()
+    assert node.store.location(table_id) == node.place("a")
+    assert node.verbs().count("drop_table") == 0
+    node.projector.project_up_to(node.catalogs.latest_catalog().version)
+    assert node.store.location(table_id) == node.place(f".dropped/{table_id}")
+    counts = node.projector.statistics()
+    assert (counts.failures, counts.stayed, counts.unmade) == (1, 0, 0)
+
+
+def test_what_is_short_for_one_folder_holds_up_what_comes_behind_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", failing(errno.ENOSPC, at=node.folder("b")))
+        with pytest.raises(Unavailable, match="No space left"):
+            node.ddl(create(node, "a"), create(node, "b"), create(node, "c"))
+    assert node.folder("a").is_dir()
+    assert node.verbs().count("create_table") == 1
+    node.ddl(create(node, "d"))
+    assert [node.folder(name).is_dir() for name in "abcd"] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "together"),
+    [
+        ("make /w/a", "make /w/b", True),
+        ("make /w/a", "make /w/a/b", True),
+        ("make /w/a/b", "make /w/a", True),
+        ("make /w/a", "make /w/a", False),
+        ("make /w/a", "move /w/a", False),
+        ("move /w/a", "make /w/a", False),
+        ("move /w/a", "move /w/b", True),
+        ("move /w/a", "make /w/a/b", False),
+        ("move /w/a/b", "make /w/a", False),
+        ("make /w/a/b", "move /w/a", False),
+        ("make /w/a", "move /w/a/b", False),
+        ("move /w/a/b/c", "move /w/a", False),
+        ("move /w/a", "move /w/a/b/c", False),
+        ("move /w/a", "move /w/aa", True),
+    ],
+)
+def test_effects_that_touch_are_not_taken_together(
+    node: Node, first: str, second: str, together: bool
+) -> None:
+    with node.database.read() as connection:
+        turn = Turn(connection)
+
+        def take(effect: str) -> bool:
+            verb, path = effect.split()
+            makes, moves = ([Path(path)], []) if verb == "make" else ([], [Path(path)])
+            return turn.take(makes=makes, moves=moves)
+
+        assert turn.untouched
+        assert take(first)
+        assert not turn.untouched
+        assert take(second) is together

@@ -1,0 +1,186 @@
+"""Effects on folders are met again after a crash: it ends as if there had been none.
+
+Each script of DDL is run undisturbed, and then once for every point at which the power may go: a
+SQL transaction is lost behind its n-th operation on folders, with all of these operations done, or
+with any part of them taken back, as the disk may lose what was not synced.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.metastore.store import warehouse
+from strandline.metastore.store.folder_effects import Turn
+from tests.metastore.store.folder_runs import LAYOUTS, Script, Store, points
+
+Step = Callable[[Script], bool]
+
+STEPS: dict[str, Step] = {
+    "create a": lambda s: s.create("a"),
+    "create b": lambda s: s.create("b"),
+    "rename a to b": lambda s: s.rename("a", "b"),
+    "rename b to a": lambda s: s.rename("b", "a"),
+    "drop a": lambda s: s.drop("a"),
+    "drop b": lambda s: s.drop("b"),
+    "restore": Script.restore,
+}
+MORE_STEPS: dict[str, Step] = STEPS | {
+    "create c": lambda s: s.create("c"),
+    "rename b to c": lambda s: s.rename("b", "c"),
+    "rename c to a": lambda s: s.rename("c", "a"),
+    "drop c": lambda s: s.drop("c"),
+    "swap a and b": lambda s: s.swap("a", "b"),
+    "replace the schema": Script.replace_schema,
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    made = Store(tmp_path_factory.mktemp("runs"))
+    with pytest.MonkeyPatch.context() as patch:
+        # What is lost is said by each run; the disk itself is not waited for.
+        patch.setattr(warehouse, "_sync_folder", lambda _: None)
+        logging.getLogger("strandline.metastore").setLevel(logging.ERROR)
+        yield made
+        logging.getLogger("strandline.metastore").setLevel(logging.NOTSET)
+    made.database.close()
+
+
+def written(store: Store, names: Sequence[str]) -> tuple[Script, Script] | None:
+    """The script of these steps, and as it was before them; None if they do not follow."""
+    before = Script(f"{store.base}/s.db", alive={"a": 1})
+    after = Script(f"{store.base}/s.db", alive={"a": 1})
+    return (before, after) if all(MORE_STEPS[name](after) for name in names) else None
+
+
+def differing(
+    store: Store,
+    names: Sequence[str],
+    *,
+    layout: str = "plain",
+    per_version: int = 3,
+    subsets: bool = False,
+) -> str | None:
+    """The first point at which a power cut makes a difference; None if there is none."""
+    scripts = written(store, names)
+    if scripts is None:
+        return None
+    before, script = scripts
+    updates = script.updates(per_version=per_version)
+    store.begin(before, layout=layout)
+    wanted, operations = store.undisturbed(updates)
+    for transaction, after, lost in points(operations, subsets=subsets):
+        store.begin(before, layout=layout)
+        found = store.cut(updates, transaction, after=after, lost=lost)
+        if found != wanted:
+            return f"{names}: transaction {transaction} behind {after}, without {lost:b}: {found}"
+    return None
+
+
+@pytest.mark.parametrize(("layout", "steps"), [(name, 3) for name in LAYOUTS] + [("plain", 4)])
+def test_every_short_script_ends_as_if_the_power_had_not_gone(
+    store: Store, layout: str, steps: int
+) -> None:
+    scripts = [
+        names
+        for names in itertools.product(STEPS, repeat=steps)
+        if written(store, names) is not None
+    ]
+    assert len(scripts) > 20
+    for names in scripts:
+        assert differing(store, names, layout=layout, subsets=steps < 4) is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_every_long_script_ends_as_if_the_power_had_not_gone(
+    store: Store, data: st.DataObject
+) -> None:
+    names: list[str] = []
+    for _ in range(data.draw(st.integers(4, 8))):
+        able = [name for name in MORE_STEPS if written(store, [*names, name]) is not None]
+        names.append(data.draw(st.sampled_from(able)))
+    found = differing(
+        store,
+        names,
+        layout=data.draw(st.sampled_from(sorted(LAYOUTS))),
+        per_version=data.draw(st.sampled_from([1, 2, 20])),
+        subsets=data.draw(st.booleans()),
+    )
+    assert found is None
+
+
+def test_without_the_rule_that_nothing_is_touched_twice_a_crash_makes_a_difference(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Turn, "_free", lambda *_: True)
+    assert differing(store, ["rename a to b", "create a"]) is not None
+    assert differing(store, ["drop a", "create a"]) is not None
+    assert differing(store, ["rename a to b", "drop b"], subsets=True) is not None
+
+
+def test_effects_that_do_not_touch_share_a_sql_transaction(store: Store) -> None:
+    scripts = written(store, ["rename a to b", "create c", "create a", "swap a and b", "drop c"])
+    assert scripts is not None
+    before, script = scripts
+    store.begin(before, layout="plain")
+    _, operations = store.undisturbed(script.updates(per_version=20))
+    # {a to b, create c} {create a, …}
+    assert operations == [2, 1, 1, 1, 2]
+
+
+# -- folders inside folders, and folders with two names
+
+
+def inside(script: Script) -> None:
+    """A table is made inside the folder of another, which is then moved."""
+    script.create("a/inner")
+    script.rename("a", "b")
+
+
+def above(script: Script) -> None:
+    """The folder of a table is moved, and a table is made where it was."""
+    script.rename("a", "b")
+    script.create("a/inner")
+
+
+def linked(script: Script) -> None:
+    """The folder of a table is moved, and one is made in its place under its other name."""
+    script.rename("a", "b")
+    script.create("../link/a")
+
+
+@pytest.mark.parametrize("write", [inside, above, linked])
+@pytest.mark.parametrize("rule", ["whole", "paths only"])
+def test_folders_inside_folders_and_with_two_names_are_not_taken_for_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch, write: Callable[[Script], None], rule: str
+) -> None:
+    if rule == "paths only":
+        monkeypatch.setattr(Turn, "_names", lambda _, paths: set(map(str, paths)))
+        monkeypatch.setattr(
+            Turn, "_free", lambda self, *names: self._touched.isdisjoint(set().union(*names))
+        )
+    before = Script(f"{store.base}/s.db", alive={"a": 1})
+    script = Script(f"{store.base}/s.db", alive={"a": 1})
+    write(script)
+    updates = script.updates(per_version=20)
+
+    def begin() -> None:
+        store.begin(before, layout="plain")
+        Path(store.base / "link").symlink_to("s.db")
+
+    begin()
+    wanted, operations = store.undisturbed(updates)
+    assert operations == ([1, 1] if rule == "whole" else [2])
+    same = []
+    for transaction, after, lost in points(operations, subsets=False):
+        begin()
+        same.append(store.cut(updates, transaction, after=after, lost=lost) == wanted)
+    assert all(same) is (rule == "whole")
