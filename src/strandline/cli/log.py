@@ -31,7 +31,7 @@ _SUBJECTS = (
 )
 """Arguments that name what an action was done to, the likeliest first."""
 
-_NOT_SHOWN = ("id", "location")
+_NOT_SHOWN = ("id", "location", "location_given")
 
 
 def describe(verb: str, arguments: Arguments) -> str:

@@ -388,6 +388,21 @@ def test_an_effect_that_touches_the_folder_of_another_waits_for_the_next_sql_tra
     assert node.verbs()[-3:] == ["create_table", "rename_table", "create_table"]
 
 
+def test_a_sql_transaction_that_projects_twice_is_one_to_its_effects(node: Node) -> None:
+    node.ddl(create(node, "a"))
+    moved = node.ddl(rename(node, "a", "b"), project=False)
+    made = node.ddl(create(node, "a"), project=False)
+    with pytest.raises(Behind), node.database.write() as connection:
+        node.projector.project_on(connection, moved)
+        node.projector.project_on(connection, made)
+    assert not node.folder("a").exists()
+    with node.database.write() as connection:
+        node.projector.project_on(connection, moved)
+    with node.database.write() as connection:
+        node.projector.project_on(connection, made)
+    assert node.folder("a").is_dir()
+
+
 def test_a_sql_transaction_has_so_many_effects_at_most(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

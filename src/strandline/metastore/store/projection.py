@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 
@@ -92,6 +93,7 @@ class Projector:
         self._updates = updates
         self._guard = guard
         self._folders = FolderEffects(folders)
+        self._turns: WeakKeyDictionary[object, Turn] = WeakKeyDictionary()
         self._known = 0
         self._entries = self._effects = self._failures = 0
 
@@ -115,7 +117,7 @@ class Projector:
         while True:
             with self._database.write(deadline=deadline) as connection:
                 self._guard(connection)
-                reached = self._advance(connection, version, updates, Turn(connection))
+                reached = self._advance(connection, version, updates, self._turn(connection))
             # Only now is it durable.
             self._known = max(self._known, reached.projected_version)
             if reached.projected_version >= version:
@@ -130,7 +132,7 @@ class Projector:
         if version <= self._known:
             return
         before = self._notifications.position_on(connection)
-        updates, turn = _Once(self._updates), Turn(connection)
+        updates, turn = _Once(self._updates), self._turn(connection)
         while before.projected_version < version:
             after = self._advance(connection, version, updates, turn)
             if after == before:
@@ -154,6 +156,12 @@ class Projector:
         )
 
     # -- inside one SQL transaction
+
+    def _turn(self, connection: Connection) -> Turn:
+        """The turn of the SQL transaction, which may project more than once."""
+        transaction = connection.get_transaction()
+        assert transaction is not None
+        return self._turns.setdefault(transaction, Turn(connection))
 
     def _advance(
         self, connection: Connection, version: int, updates: ReadUpdates, turn: Turn
