@@ -636,10 +636,12 @@ def test_statistics_and_the_oldest_begin_follow_the_open_transactions(store: Sto
 
 @contextmanager
 def recorded(statements: list[tuple[str, object]]) -> Iterator[None]:
-    """Collect every statement that is sent to any database meanwhile."""
+    """Collect every statement that this thread sends to any database meanwhile."""
+    thread = threading.get_ident()
 
     def note(_1: object, _2: object, sql: str, parameters: object, _3: object, many: bool) -> None:
-        if not many and sql.split()[0] in {"SELECT", "INSERT", "UPDATE", "DELETE"}:
+        kinds = {"SELECT", "INSERT", "UPDATE", "DELETE"}
+        if thread == threading.get_ident() and not many and sql.split()[0] in kinds:
             statements.append((sql, parameters))
 
     event.listen(Engine, "before_cursor_execute", note)
