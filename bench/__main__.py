@@ -20,6 +20,8 @@ from bench import report
 from bench.registry import DECLARED, Benchmark, Registry, UnknownGroup
 
 OUTPUT = Path("build/bench.json")
+FILE_WIDTH = 160
+"""Columns of the table where it does not go to a terminal; a row is one line then."""
 
 
 def main(
@@ -35,6 +37,8 @@ def main(
     parser.add_argument("--output", type=Path, default=OUTPUT, help="file of the rows")
     options = parser.parse_args(arguments)
     console = console or Console()
+    if not console.is_terminal:
+        console.width = max(console.width, FILE_WIDTH)
     only = {name.strip() for name in options.only.split(",") if name.strip()}
     try:
         chosen = registry.load(package, only=only)

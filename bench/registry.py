@@ -20,7 +20,7 @@ class UnknownGroup(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One result, in the unit of its benchmark.
+    """One result, in the unit of its benchmark or in a ``unit`` of its own.
 
     ``reference`` is what the peer or the limit measured in the same run. A benchmark that gives
     several results tells them apart by ``label``, which is appended to its name; ``target``
@@ -31,6 +31,7 @@ class Measured:
     reference: float | None = None
     label: str | None = None
     target: float | None = None
+    unit: str | None = None
 
 
 Result = float | Measured | Sequence[Measured]

@@ -63,7 +63,7 @@ def _row(benchmark: Benchmark, measured: Measured) -> Row:
         group=benchmark.group,
         name=name,
         value=measured.value,
-        unit=benchmark.unit,
+        unit=measured.unit or benchmark.unit,
         reference=measured.reference,
         ratio=measured.value / measured.reference if measured.reference else None,
         target=target,

@@ -190,6 +190,11 @@ def test_a_target_is_reached_from_its_side(better: str, value: float, met: bool)
     assert row.met is met
 
 
+def test_a_result_may_have_a_unit_of_its_own() -> None:
+    first, second = rows(declared(), [Measured(2, label="a"), Measured(3, label="b", unit="x")])
+    assert (first.unit, second.unit) == (declared().unit, "x")
+
+
 def test_a_reference_of_zero_has_no_ratio() -> None:
     (row,) = rows(declared(), Measured(1, reference=0))
     assert row.ratio is None
