@@ -21,8 +21,7 @@ from tests.catalog.killed_commits import COMMITS, FAULTS, REFUSED, names
 from tests.metastorage.stores import STORES, StoreKind
 from tests.project.checkout import ROOT
 
-ROUNDS = {"sqlite": 100, "postgresql": 100, "etcd": 40}
-SOAK_ROUNDS = 300
+ROUNDS, SOAK_ROUNDS = 100, 300
 
 
 def run(address: str, rounds: int, *faults: str) -> dict[str, Any]:
@@ -81,7 +80,7 @@ def no_version_is_lost_doubled_or_torn(
 
 @pytest.mark.parametrize("kind", STORES)
 def test_no_version_is_lost_doubled_or_torn(kind: str, tmp_path: Path) -> None:
-    no_version_is_lost_doubled_or_torn(STORES[kind], tmp_path, ROUNDS[kind])
+    no_version_is_lost_doubled_or_torn(STORES[kind], tmp_path, ROUNDS)
 
 
 @pytest.mark.soak
