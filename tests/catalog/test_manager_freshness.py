@@ -359,6 +359,9 @@ def test_readers_that_wait_while_the_store_is_away_share_one_failure(
             reader.manager.present()
         assert len(asked) == 2
     assert reader.manager.present() is reader.manager.latest_catalog()
+    reader.passes(3 * DELAY)
+    with reader.manager._applying:  # it came before the store went away, and is told now
+        assert reader.manager._look_for_all(since=0) > 0
 
 
 def test_elapsed_time_is_in_milliseconds_and_never_goes_back() -> None:

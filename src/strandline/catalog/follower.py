@@ -10,6 +10,7 @@ whether anything was appended, which a folder answers in microseconds. So a node
 or cut off waits or fails; it never answers with an old catalog. What was learned is good for no
 longer than delay − skew of *elapsed* time either, counted from before the look: a wall clock that
 is set back does not make it last. (Elapsed time goes on while the process or the machine sleeps.)
+Who waits for the same look shares it, and its failure too.
 
 What must stay true: versions are applied once, in order, by whoever gets the apply lock; a listener
 sees a version only after `CatalogFollower.catalog` can answer it; a listener's failure is counted
@@ -318,10 +319,12 @@ class CatalogFollower:
             raise type(error)(error.message) from error
         self._looks += 1
         try:
-            return self._look()
+            known = self._look()
         except StrandlineError as found:
             self._failed_look = self._looks, found
             raise
+        self._failed_look = 0, None  # the store is back, also for who came before it went
+        return known
 
     def _look(self) -> Timestamp:
         """Look at the log and apply it; returns the time up to which all catalogs are known."""
