@@ -26,10 +26,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import ClassVar
 
 from sqlalchemy import Connection, MetaData, insert, inspect
@@ -47,6 +48,7 @@ from strandline.sql.turns import Turns
 PATIENCE = 30.0
 """Seconds that a write waits for its turn when its caller names no deadline."""
 _CLOSE_PATIENCE = 10.0
+NO_STEPS: Mapping[int, ground.Step] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +115,32 @@ class Database(ABC):
         """
         return self._write(deadline, synced=False)
 
-    def ensure_schema(self, part: str, version: int, metadata: MetaData) -> None:
-        """Create the tables of ``part`` unless they are there in this ``version``.
+    def ensure_schema(
+        self,
+        part: str,
+        version: int,
+        metadata: MetaData,
+        *,
+        steps: Mapping[int, ground.Step] = NO_STEPS,
+    ) -> None:
+        """Bring the tables of ``part`` to ``version``: create them, or upgrade what is older.
 
-        Safe when several processes do it at once. Raises `IncompatibleFormat` when the database
-        has another version of the part, and changes nothing.
+        ``steps[N]`` takes the tables from version N - 1 to N. All of it is one write transaction,
+        and safe when several processes do it at once. Raises `IncompatibleFormat` when the database
+        has a newer version, or one from which a step is missing, and changes nothing.
         """
         current = partial(ground.is_current, part=part, version=version, name=self.name)
         with self.read() as connection:
             if current(ground.version_of(connection, part)):
                 return
         with self._schema_change() as connection:
-            if current(ground.version_of(connection, part)):
+            found = ground.version_of(connection, part)
+            if current(found):
+                return
+            if found is not None:
+                ground.upgrade(
+                    connection, found, part=part, version=version, steps=steps, name=self.name
+                )
                 return
             if part == ground.GROUND_PART and inspect(connection).get_table_names():
                 raise InvalidInput(
