@@ -12,6 +12,7 @@ import pytest
 from strandline.catalog import AppliedVersion, Catalog, CatalogManager
 from strandline.catalog.commands import CreateSchema, DropSchema
 from strandline.catalog.history import History
+from strandline.catalog.initial import MAX_DELAY_MS, MAX_SKEW_MS
 from strandline.clock import Timestamp, add_milliseconds, milliseconds, round_up, timestamp
 from strandline.errors import (
     DeadlineExceeded,
@@ -21,7 +22,7 @@ from strandline.errors import (
     UnknownOutcome,
     VersionNotFound,
 )
-from tests.conftest import ManualWall
+from tests.conftest import ManualWall, Member
 
 Managers = Callable[..., CatalogManager]
 
@@ -104,10 +105,12 @@ def test_nodes_that_race_all_get_their_version(new_manager: Managers) -> None:
     assert nodes[0].present().version == nodes[1].present().version == 42
 
 
+@pytest.mark.parametrize("delay_ms", [0, 700])
 def test_a_restart_finds_every_version_at_its_old_time(
-    new_manager: Managers, wall: ManualWall
+    new_manager: Managers, wall: ManualWall, delay_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = new_manager()
+    monkeypatch.setattr(CatalogManager, "_await_activation", lambda *_: None)
+    first = new_manager(delay_ms=delay_ms)
     for name in ("a", "b"):
         wall.now += 5000
         first.execute(create(name), author="ann")
@@ -166,6 +169,36 @@ def test_with_a_delay_memory_answers_until_the_horizon_and_asks_again_beyond(
     wall.now += 100
     assert manager.known_present() is None
     assert manager.present().version == 2
+
+
+def test_a_batch_without_commands_waits_for_no_activation(
+    new_manager: Managers, wall: ManualWall
+) -> None:
+    manager = new_manager(delay_ms=200, skew_ms=100)
+    wall.now += 1000
+    with pytest.raises(UnknownOutcome):
+        manager.execute(create("a"), author="ann", timeout=0.3)
+    nothing = manager.execute([], author="ann", timeout=0)
+    assert (nothing.version, nothing.applied) == (2, ())
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "skew_ms", "named"),
+    [
+        (-1, 0, "delay_duration_ms is -1"),
+        (1 << 50, 0, "delay_duration_ms is 1125899906842624"),
+        (MAX_DELAY_MS + 1, 0, "delay_duration_ms"),
+        (0, -1, "max_clock_skew_ms is -1"),
+        (500, MAX_SKEW_MS + 1, "max_clock_skew_ms"),
+    ],
+)
+def test_a_catalog_is_not_made_with_a_delay_or_skew_that_nobody_can_live_with(
+    member: Member, delay_ms: int, skew_ms: int, named: str
+) -> None:
+    with pytest.raises(InvalidInput, match=named):
+        member.open(delay_ms=delay_ms, skew_ms=skew_ms)
+    assert not member.openable().is_initialized()
+    member.open(delay_ms=500, skew_ms=500)
 
 
 # -- events ------------------------------------------------------------------------------------
@@ -252,6 +285,57 @@ def test_trimmed_versions_are_refused_by_name_and_the_rest_answer_as_before(
     assert [i.trimmed for i in manager.history()] == [True, True, False, False, False]
     manager.execute(create("e"), author="ann")
     assert "e" in names(other)
+
+
+@pytest.mark.parametrize("delay_ms", [0, 700])
+def test_a_restart_after_a_trim_finds_every_version_at_its_old_activation(
+    new_manager: Managers, wall: ManualWall, delay_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CatalogManager, "_await_activation", lambda *_: None)
+    first = new_manager(delay_ms=delay_ms)
+    for name in "abcd":
+        wall.now += 5000
+        first.execute(create(name), author="ann")
+    wall.now += delay_ms
+    for trimmed in (4, 6):
+        assert first.compact(trimmed)
+        wall.now += 86_400_000
+        again = new_manager()
+        assert again.earliest_catalog().version == trimmed
+        for version in range(trimmed, 7):
+            mine, others = first.catalog(version), again.catalog(version)
+            assert others.time == mine.time
+            assert others.contents == mine.contents
+            assert others.contents.times() == mine.contents.times()
+    again.execute(create("e"), author="ann")
+    first.sync()
+    assert first.catalog(7).time == again.catalog(7).time > again.catalog(6).time
+
+
+def test_who_slept_through_a_trim_hears_that_the_catalog_must_be_read_anew(
+    new_manager: Managers,
+) -> None:
+    asleep, writer = new_manager(), new_manager()
+    heard: list[tuple[str, int]] = []
+    asleep.subscribe(
+        lambda applied: heard.append(("applied", applied.catalog.version)),
+        on_reset=lambda catalog: heard.append(("reset", catalog.version)),
+    )
+    asleep.subscribe(lambda applied: heard.append(("plain", applied.catalog.version)))
+    writer.execute(create("a"), author="ann")
+    asleep.sync()
+    for name in "bcd":
+        writer.execute(create(name), author="ann")
+    assert writer.compact(5)
+    asleep.sync()
+    assert asleep.latest_catalog().version == 6
+    assert heard == [
+        ("applied", 3),
+        ("plain", 3),
+        ("reset", 5),
+        ("applied", 6),
+        ("plain", 6),
+    ]
 
 
 # -- life --------------------------------------------------------------------------------------

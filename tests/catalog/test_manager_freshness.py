@@ -18,7 +18,7 @@ from strandline.catalog.commands import CreateSchema
 from strandline.catalog.follower import system_elapsed
 from strandline.clock import HybridClock, Timestamp, add_milliseconds, milliseconds, round_up
 from strandline.durable import MetastorageLog, durable_state
-from strandline.errors import NotFresh, Unavailable
+from strandline.errors import NotFresh, Unavailable, VersionNotFound
 from strandline.metastorage import Head, SqliteMetastorage
 from strandline.sql import open_sqlite
 from tests.conftest import ManualWall
@@ -271,6 +271,34 @@ def test_the_checks_find(fault: Fault, tmp_path: Path, monkeypatch: pytest.Monke
             for node in nodes:
                 node.close()
     assert found
+
+
+# -- trimming ----------------------------------------------------------------------------------
+
+
+def test_history_is_trimmed_when_no_node_can_need_what_was_before(
+    new_node: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead, behind = new_node(), new_node()
+    ahead.passes(1000)
+    behind.passes(1000 - SKEW)
+    carried_out(ahead, "a", behind)
+    behind.manager.present()
+    with monkeypatch.context() as patch:
+        return_before_the_activation(patch)
+        ahead.manager.execute(CreateSchema(name="b"), author="ann")
+    latest = ahead.manager.latest_catalog()
+    everywhere = milliseconds(round_up(add_milliseconds(latest.time, SKEW)))
+    passed = everywhere - 1 - ahead.wall.now
+    for node in (ahead, behind):
+        node.passes(passed)
+    with pytest.raises(VersionNotFound, match="on every node by"):
+        ahead.manager.compact(latest.version)
+    for node in (ahead, behind):
+        node.passes(1)
+    assert ahead.manager.compact(latest.version)
+    behind.manager.sync()
+    assert behind.has("b")
 
 
 # -- limits ------------------------------------------------------------------------------------

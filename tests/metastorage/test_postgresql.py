@@ -70,6 +70,36 @@ def test_a_value_of_the_largest_size_is_kept(store: PostgresMetastorage) -> None
     assert found.value == value
 
 
+@pytest.mark.parametrize("cut", [Cut.REQUEST, Cut.ANSWER])
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_look_whose_answer_is_lost_is_repeated_and_never_of_unknown_outcome(
+    url: str, cut: Cut, times: int
+) -> None:
+    server = postgresql.running()
+    plan: list[Cut] = []
+
+    def at_the_commit(data: bytes) -> Cut | None:
+        return plan.pop() if plan and b"COMMIT\0" in data else None
+
+    with Proxy(server.port, at_the_commit) as proxy:
+        address = url.replace(f":{server.port}/", f":{proxy.port}/")
+        cut_off = open_metastorage(address, HybridClock())
+        put(cut_off, "a")
+        before = cut_off.check()
+        plan += [cut] * times
+        if times == 1:
+            looked = cut_off.check()
+            assert looked.revision == before.revision
+            assert looked.time > before.time
+        else:
+            with pytest.raises(Unavailable, match="nothing was changed") as raised:
+                cut_off.check()
+            assert type(raised.value) is Unavailable
+        assert not plan
+        assert cut_off.check().time > before.time
+        cut_off.close()
+
+
 def test_a_read_waits_for_a_commit_that_is_still_on_its_way(
     url: str, store: PostgresMetastorage
 ) -> None:

@@ -19,14 +19,17 @@ from strandline.catalog.commands import (
     CreateTable,
     TableDefinition,
 )
+from strandline.clock import Timestamp
 from strandline.durable import DurableCatalogState, MetastorageLog, durable_state
 from strandline.errors import (
+    Conflict,
     CorruptData,
     Fenced,
     IncompatibleFormat,
     InvalidInput,
     StrandlineError,
     Unavailable,
+    VersionNotFound,
     WrongEnvironment,
 )
 from strandline.fencing import FenceToken
@@ -350,6 +353,34 @@ def test_history_is_not_trimmed_before_its_effects_are_carried_out(
         assert session.compact(version)
         assert place.is_dir()
         create_table(node)
+
+
+def test_history_that_is_gone_cannot_be_held(folder: Path) -> None:
+    with Node.open(folder) as node, Node.open(folder) as other:
+        session = node.session(user="ann")
+        gone = session.execute(CreateSchema(name="a"))
+        kept = session.execute(CreateSchema(name="b"))
+        assert other.session(user="bob").compact(kept.version)
+        with pytest.raises(VersionNotFound, match="no longer kept"):
+            session.hold("reader", "ann", at=gone.time)
+        assert node.transactions.holds.list() == ()
+        assert session.hold("reader", "ann", at=kept.time).at == kept.time
+
+
+@pytest.mark.parametrize(("ticks", "stops"), [(-1, True), (0, True), (1, False)])
+def test_a_hold_stops_the_trimming_of_what_it_needs(folder: Path, ticks: int, stops: bool) -> None:
+    with Node.open(folder) as node:
+        session = node.session(user="ann")
+        session.execute(CreateSchema(name="a"))
+        done = session.execute(CreateSchema(name="b"))
+        hold = session.hold("reader", "ann", at=Timestamp(done.time + ticks))
+        if stops:
+            with pytest.raises(Conflict, match=f"hold {hold.hold_id} of ann needs the history"):
+                session.compact(done.version)
+            assert node.catalogs.earliest_catalog().version == 0
+            session.release_hold(hold.hold_id)
+        assert session.compact(done.version)
+        assert not session.compact(done.version)
 
 
 def test_a_folder_that_is_refused_stops_no_ddl_and_no_node(folder: Path, tmp_path: Path) -> None:

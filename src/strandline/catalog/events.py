@@ -59,8 +59,22 @@ class AppliedVersion:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class CatalogReset:
+    """The versions between ``before`` and ``catalog`` were trimmed before this node applied them.
+
+    What followed the catalog version by version has to read ``catalog`` as a whole.
+    """
+
+    before: Catalog
+    catalog: Catalog
+
+
 Listener = Callable[[AppliedVersion], None]
 """Called for each applied version, in order; the next version waits until all have returned."""
+
+OnReset = Callable[[Catalog], None]
+"""Called where a `Listener` missed versions, with the catalog to begin again from."""
 
 
 class Listeners:
@@ -71,17 +85,17 @@ class Listeners:
     """
 
     def __init__(self) -> None:
-        self._listeners: list[Listener] = []
-        self._untold: deque[AppliedVersion] = deque()
+        self._listeners: list[tuple[Listener, OnReset | None]] = []
+        self._untold: deque[AppliedVersion | CatalogReset] = deque()
         self.telling = False
         self._teller = 0
         self.failures = 0
 
-    def add(self, listener: Listener) -> None:
-        """Call ``listener`` for each version from the next on."""
-        self._listeners.append(listener)
+    def add(self, listener: Listener, *, on_reset: OnReset | None = None) -> None:
+        """Call ``listener`` for each version from now on, ``on_reset`` where it missed some."""
+        self._listeners.append((listener, on_reset))
 
-    def tell(self, *versions: AppliedVersion) -> None:
+    def tell(self, *versions: AppliedVersion | CatalogReset) -> None:
         """Tell of ``versions``, behind those not told yet. A failure is logged and counted."""
         self._untold += versions
         if self.telling:
@@ -98,10 +112,13 @@ class Listeners:
         """Whether the calling thread is inside a listener."""
         return self.telling and self._teller == threading.get_ident()
 
-    def _tell_one(self, version: AppliedVersion) -> None:
-        for listener in self._listeners:
+    def _tell_one(self, version: AppliedVersion | CatalogReset) -> None:
+        for listener, on_reset in self._listeners:
             try:
-                listener(version)
+                if isinstance(version, AppliedVersion):
+                    listener(version)
+                elif on_reset is not None:
+                    on_reset(version.catalog)
             except Exception:
                 self.failures += 1
                 logger.exception("a listener failed at catalog version %d", version.catalog.version)

@@ -34,8 +34,10 @@ from strandline.catalog.awaited import AwaitedVersions
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.events import (
     AppliedVersion,
+    CatalogReset,
     Listener,
     Listeners,
+    OnReset,
     VersionInfo,
     read_history,
 )
@@ -192,10 +194,15 @@ class CatalogFollower:
         if self._stop.is_set():
             raise Stopping(_STOPPING)
 
-    def subscribe(self, listener: Listener) -> None:
-        """Call ``listener`` for each version applied from now on."""
+    def subscribe(self, listener: Listener, *, on_reset: OnReset | None = None) -> None:
+        """Call ``listener`` for each version applied from now on.
+
+        ``on_reset`` is called with the catalog to begin again from, in place of ``listener``, where
+        versions were trimmed before this node had applied them. Without it, the listener must not
+        depend on hearing of every version.
+        """
         with self._applying:
-            self._listeners.add(listener)
+            self._listeners.add(listener, on_reset=on_reset)
 
     # -- apply ---------------------------------------------------------------------------------
 
@@ -251,10 +258,12 @@ class CatalogFollower:
         try:
             updates = self._state.sync()
         except TrimmedAway as gone:
-            # This node slept through updates that nobody needs any more, so nothing is lost.
+            # Nothing of the catalog is lost, but the listeners never hear of what was in between.
             logger.warning("%s", gone)
             self._state.begin_again()
             self._history = History(self._activated(self._state.base))
+            self._log_time.hear(self._given(self._history.latest))
+            self._listeners.tell(CatalogReset(latest, self._history.latest))
             return
         for applied in updates:
             if applied.update.version > self._history.latest.version:  # else a listener's read did

@@ -12,6 +12,7 @@ from strandline.catalog.follower import DELAY, SKEW
 from strandline.catalog.system_views import initialize_system_views
 from strandline.durable.state import ENVIRONMENT, Initialize, new_environment_id
 from strandline.durable.transaction import Transaction
+from strandline.errors import InvalidInput
 from strandline.model.bookkeeping import ConfigEntry
 from strandline.model.descriptors import (
     DatabaseDescriptor,
@@ -22,6 +23,10 @@ from strandline.model.descriptors import (
 from strandline.model.privileges import PUBLIC_NAME, SYSTEM_NAME
 
 SYSTEM = SYSTEM_NAME
+MAX_DELAY_MS = 366 * 24 * 60 * 60 * 1000
+"""The longest time from the append of a version to its activation: a year."""
+MAX_SKEW_MS = 24 * 60 * 60 * 1000
+"""The most by which the clocks of two nodes may be allowed to differ: a day."""
 
 
 def initial_catalog(
@@ -30,9 +35,19 @@ def initial_catalog(
     """What fills a new catalog: the default database, schema and zone, its configuration and
     the views in which it shows itself.
 
-    ``delay_ms`` and ``skew_ms`` can never be changed afterwards. ``default_location`` is the URI of
-    the folder for tables of the default schema.
+    ``delay_ms`` (0 to `MAX_DELAY_MS`) and ``skew_ms`` (0 to `MAX_SKEW_MS`) can never be changed
+    afterwards. ``default_location`` is the URI of the folder for tables of the default schema.
+    Raises `InvalidInput`.
     """
+    for name, value, limit in (
+        (DELAY, delay_ms, MAX_DELAY_MS),
+        (SKEW, skew_ms, MAX_SKEW_MS),
+    ):
+        if not 0 <= value <= limit:
+            raise InvalidInput(
+                f"{name} is {value}; it is a number of milliseconds from 0 to {limit}, and cannot "
+                "be changed once the catalog is made"
+            )
 
     def initialize(transaction: Transaction) -> None:
         with transaction.entry("initialize", {"database": DEFAULT_DATABASE}):

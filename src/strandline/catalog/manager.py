@@ -120,6 +120,9 @@ class CatalogManager(CatalogFollower):
         if len(batch) > MAX_COMMANDS:
             raise InvalidInput(f"{len(batch)} commands in one batch; at most {MAX_COMMANDS}")
         self._check_running()
+        if not batch:  # there is nothing that the caller would have to see
+            present = self.present()
+            return Applied(present.version, present.time, (), present)
         if self._listeners.told_by_this_thread():
             raise InvalidInput(
                 "a listener of the catalog asked for a change of it: the version that it is told "
@@ -172,15 +175,17 @@ class CatalogManager(CatalogFollower):
     def compact(self, version: int) -> bool:
         """Trim all versions below ``version``; False if that was done before.
 
-        Raises `VersionNotFound`, also for a version that is not active yet: before it is, the
-        present is an older one.
+        Raises `VersionNotFound`, also for a version that may not be active on every node yet: a
+        node whose clock is behind by the skew would have no catalog for its present.
         """
         self._check_running()
         catalog = self.catalog(version)
-        if self.delay and catalog.time > self._clock.current():
+        everywhere = round_up(add_milliseconds(catalog.time, self.skew))
+        if self.delay and everywhere > self._clock.current():
             raise VersionNotFound(
-                f"version {version} becomes active at {format_timestamp(catalog.time)}; trim to it "
-                "after that, or to an older one"
+                f"version {version} becomes active at {format_timestamp(catalog.time)}, and on "
+                f"every node by {format_timestamp(everywhere)}; trim to it after that, or to an "
+                "older one"
             )
         done = self._state.compact_at(version, self._given(catalog), catalog.contents)
         self.sync()

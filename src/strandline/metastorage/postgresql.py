@@ -25,7 +25,7 @@ from strandline.clock import HybridClock
 from strandline.errors import Unavailable
 from strandline.metastorage.sql_store import DELETIONS_KEPT, SqlMetastorage
 from strandline.metastorage.store import Head, prefix_end
-from strandline.sql import Parameter, run, take_time
+from strandline.sql import Parameter, run
 from strandline.sql.postgres_database import PostgresDatabase, open_url
 
 CHANNEL = "strandline_metastorage"
@@ -53,8 +53,7 @@ class PostgresMetastorage(SqlMetastorage):
     def check(self) -> Head:
         """See `Metastorage.check`."""
         self._enter("checks")
-        with self._database.write() as connection:
-            return Head(self.revision_on(connection), take_time(connection, self._clock))
+        return self._read_time(synced=True)
 
     def revision(self) -> int:
         """See `Metastorage.revision`."""

@@ -26,7 +26,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from strandline.clock import HybridClock, Timestamp
-from strandline.errors import Conflict, Stopping
+from strandline.errors import Conflict, Stopping, Unavailable, UnknownOutcome
 from strandline.metastorage import sql_tables as tables
 from strandline.metastorage.store import (
     Absent,
@@ -59,6 +59,8 @@ _GET = "SELECT value, revision, time FROM metastorage WHERE key = ?"
 _RANGE = (
     "SELECT key, value, revision, time FROM metastorage WHERE key >= ? AND key < ? ORDER BY key"
 )
+_READS = 3
+"""How often a read is tried whose answer gets lost."""
 _NO_LIMIT = (1 << 63) - 1
 _HEAD = "SELECT revision, time FROM metastorage_head WHERE id = 1"
 
@@ -131,6 +133,25 @@ class SqlMetastorage(Metastorage):
         if not succeeded:
             self._count("refused")
         return Outcome(succeeded, head.revision, head.time)
+
+    def _read_time(self, *, synced: bool) -> Head:
+        """The head, at a time that is above every write before and below every write after.
+
+        It writes the time, but for its caller it is a read: when its answer is lost it is asked
+        again, and nobody is told of an unknown outcome.
+        """
+        write = self._all.write if synced else self._all.write_unsynced
+        for left in reversed(range(_READS)):
+            try:
+                with write() as connection:
+                    return Head(self.revision_on(connection), take_time(connection, self._clock))
+            except UnknownOutcome as error:
+                if not left:
+                    raise Unavailable(
+                        f"{self._all.name} was asked for its time {_READS} times, and each time "
+                        f"the answer was lost ({error.message}); nothing was changed, try again"
+                    ) from error
+        raise AssertionError("unreachable")
 
     def revision_on(self, connection: Connection) -> int:
         """`revision` inside a transaction that the caller has open on the same database."""

@@ -25,7 +25,7 @@ from sqlalchemy import Connection, Row
 from strandline.clock import HybridClock
 from strandline.metastorage.sql_store import DELETIONS_KEPT, SqlMetastorage
 from strandline.metastorage.store import Head, prefix_end
-from strandline.sql import Parameter, SqliteDatabase, run, take_time
+from strandline.sql import Parameter, SqliteDatabase, run
 from strandline.sql.sqlite_database import open_url
 
 _LOOK_FOR_CLOSE_SECONDS = 0.05
@@ -51,8 +51,7 @@ class SqliteMetastorage(SqlMetastorage):
     def check(self) -> Head:
         """See `Metastorage.check`."""
         self._enter("checks")
-        with self._database.write_unsynced() as connection:
-            return Head(self.revision_on(connection), take_time(connection, self._clock))
+        return self._read_time(synced=False)
 
     def revision(self) -> int:
         """See `Metastorage.revision`."""

@@ -37,7 +37,7 @@ from strandline.metastore.store.warehouse import Warehouse
 from strandline.metastore.undo_places import places_of_undo
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
 from strandline.model.identifiers import QualifiedName
-from strandline.transactions import Transactions
+from strandline.transactions import Hold, Transactions
 
 _LONGEST_FOLDER_NAME = 240
 """Characters, all ASCII; the rest of 255 is for what stands behind the name of a schema."""
@@ -198,6 +198,15 @@ class Metastore:
         schema, table = self.find_table(catalog, name)
         return ResolvedTable(schema.name, table, catalog.version, self.location(table))
 
+    def hold(self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int) -> Hold:
+        """Keep the history from ``at`` on, of rows and of the catalog, for ``ttl_ms``.
+
+        Raises `VersionNotFound` where one of them was trimmed already.
+        """
+        self.catalogs.sync()
+        self.catalogs.active_catalog(at)
+        return self.transactions.holds.acquire(kind, owner, at=at, ttl_ms=ttl_ms)
+
     def compact(self, version: int) -> bool:
         """Trim the catalog's history below ``version``; False if it was trimmed there already.
 
@@ -205,6 +214,8 @@ class Metastore:
         older version, naming it; `Unavailable` while a version to be trimmed is not carried out.
         """
         catalog = self.catalogs.catalog(version)
+        if version <= self.catalogs.earliest_catalog().version:
+            return self.catalogs.compact(version)
         # What is trimmed can never be projected any more, and would stop all that comes after.
         self.projector.project_up_to(version)
         holds = self.transactions.holds.list()
@@ -213,11 +224,12 @@ class Metastore:
         if oldest is not None:
             needs.append((oldest, "an open transaction"))
         for since, who in sorted(needs):
-            if since < catalog.time:
+            # At that very time too: what the version itself changed is no longer told after it.
+            if since <= catalog.time:
                 raise Conflict(
                     f"version {version} is active from {format_timestamp(catalog.time)}, and {who} "
-                    f"needs the catalog as of {format_timestamp(since)}; trim to an older version, "
-                    "or end it first"
+                    f"needs the history from {format_timestamp(since)} on; trim to an older "
+                    "version, or end it first"
                 )
         # Who is projected later would find the updates gone.
         self.projector.project_up_to(version)

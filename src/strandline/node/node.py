@@ -157,7 +157,8 @@ class Node:
     def _start(self) -> None:
         self.projector.project_up_to(self.catalogs.latest_catalog().version)
         self.catalogs.subscribe(
-            lambda applied: self.projector.project_up_to(applied.update.version)
+            lambda applied: self.projector.project_up_to(applied.update.version),
+            on_reset=lambda catalog: self.projector.project_up_to(catalog.version),
         )
         self.catalogs.start()
         # The version that this may make is projected by the subscription.

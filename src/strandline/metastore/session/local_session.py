@@ -139,7 +139,7 @@ class LocalSession(Session):
         )
 
     def hold(self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int = 60_000) -> Hold:
-        return self._metastore.transactions.holds.acquire(kind, owner, at=at, ttl_ms=ttl_ms)
+        return self._metastore.hold(kind, owner, at=at, ttl_ms=ttl_ms)
 
     def renew_hold(self, hold_id: int, *, ttl_ms: int = 60_000) -> Hold:
         return self._metastore.transactions.holds.renew(hold_id, ttl_ms=ttl_ms)
