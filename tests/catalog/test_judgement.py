@@ -22,18 +22,24 @@ from strandline.catalog.commands import (
     CreateSchema,
     CreateTable,
     CreateZone,
+    DropIndex,
     DropRole,
     DropSchema,
     DropTable,
     GrantPrivileges,
     GrantRole,
+    MakeIndexAvailable,
+    RemoveIndex,
+    RenameIndex,
     RenameRole,
+    RenameSchema,
     RenameTable,
     RevokePrivileges,
     RevokeRole,
     SetConfiguration,
     SetOwner,
     SetTableProperties,
+    StartBuildingIndex,
 )
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.access import Access
@@ -43,8 +49,29 @@ from strandline.durable.collections import COLLECTIONS
 from strandline.durable.transaction import Transaction
 from strandline.errors import PermissionDenied
 from strandline.model.bookkeeping import Setting
+from strandline.model.indexes import IndexStatus
 from strandline.model.privileges import ObjectKind, Privilege
 from tests.catalog.scenario import create_table, create_view
+
+
+@dataclass(frozen=True)
+class Step:
+    """The next step in the life of the first index that stands in ``status``."""
+
+    step: Callable[..., Command]
+    status: IndexStatus
+
+    def plan(self, planning: Planning) -> None:
+        table = planning.catalog.table("s", "t")
+        assert table is not None
+        indexes = planning.catalog.indexes(table.id)
+        index = next(one for one in indexes if one.status is self.status)
+        self.step(index_id=index.id).plan(planning)
+
+
+def index(name: str) -> Command:
+    return CreateIndex(schema="s", index=name, table="t", columns=("a",), owner="ann")
+
 
 ENFORCE = SetConfiguration(name="enforce_privileges", value="true")
 SETUP: list[Command] = [
@@ -58,6 +85,16 @@ SETUP: list[Command] = [
     create_view("s.v"),
     create_table("s.d", owner="dora"),
     CreateZone(name="fast", owner="cleo"),
+]
+INDEXES: list[Command] = [
+    index("stopped"),
+    Step(StartBuildingIndex, IndexStatus.REGISTERED),
+    Step(MakeIndexAvailable, IndexStatus.BUILDING),
+    DropIndex(schema="s", index="stopped"),
+    index("used"),
+    Step(StartBuildingIndex, IndexStatus.REGISTERED),
+    Step(MakeIndexAvailable, IndexStatus.BUILDING),
+    index("fresh"),
 ]
 
 
@@ -172,6 +209,11 @@ CHANGES = [
         CreateSchema(name="n", owner="bob"),
         [("lacks CREATE on database hive", grant(ObjectKind.DATABASE, "hive", Privilege.CREATE))],
     ),
+    Needs(
+        "rename a schema",
+        RenameSchema(name="z", new_name="n"),
+        [("not own schema z", JOIN_CLEO)],
+    ),
     Needs("alter a schema", AlterSchema(name="s", comment="c"), [("not own schema s", JOIN_ANN)]),
     Needs(
         "give a schema away",
@@ -259,6 +301,26 @@ CHANGES = [
         ],
     ),
     Needs(
+        "drop an index that is not built yet, which removes it",
+        DropIndex(schema="s", index="fresh"),
+        [("lacks USAGE on schema s", USAGE_S), ("does not own table s.t", JOIN_ANN)],
+    ),
+    Needs(
+        "drop an index that is in use, which stops it",
+        DropIndex(schema="s", index="used"),
+        [("lacks USAGE on schema s", USAGE_S), ("does not own table s.t", JOIN_ANN)],
+    ),
+    Needs(
+        "remove an index that has stopped",
+        Step(RemoveIndex, IndexStatus.STOPPING),
+        [("lacks USAGE on schema s", USAGE_S), ("does not own table s.t", JOIN_ANN)],
+    ),
+    Needs(
+        "rename an index",
+        RenameIndex(schema="s", index="used", new_name="n"),
+        [("lacks USAGE on schema s", USAGE_S), ("does not own table s.t", JOIN_ANN)],
+    ),
+    Needs(
         "join a role",
         GrantRole(role="ann", member="bob"),
         [("not own role ann", AlterRole(name="ann", owner="bob"))],
@@ -316,6 +378,7 @@ def judge(base: Catalog, wanted: Command | Sequence[Command], *, user: str | Non
 @pytest.fixture
 def enforced(manager: CatalogManager) -> CatalogManager:
     manager.execute(SETUP, author="root")
+    manager.execute(INDEXES, author="root")  # in a later version: else they are built already
     manager.execute(GrantRole(role="group", member="cleo"), author="root")
     manager.execute(ENFORCE, author="root", identity="root")
     return manager

@@ -82,7 +82,7 @@ def a_broken_listener_breaks_the_call(patch: pytest.MonkeyPatch) -> None:
     """What a listener raises is nobody's business but the caller's."""
 
     def tell_one(self: Listeners, version: AppliedVersion) -> None:
-        for listener in self._listeners:
+        for listener, _ in self._listeners:
             listener(version)
 
     patch.setattr(Listeners, "_tell_one", tell_one)

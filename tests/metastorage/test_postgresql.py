@@ -84,7 +84,7 @@ def test_a_look_whose_answer_is_lost_is_repeated_and_never_of_unknown_outcome(
     with Proxy(server.port, at_the_commit) as proxy:
         address = url.replace(f":{server.port}/", f":{proxy.port}/")
         cut_off = open_metastorage(address, HybridClock())
-        put(cut_off, "a")
+        cut_off.invoke([], [Put("a", b"")])
         before = cut_off.check()
         plan += [cut] * times
         if times == 1:
