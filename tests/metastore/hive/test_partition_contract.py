@@ -292,3 +292,40 @@ def test_changing_and_dropping_partitions(served: HiveNode) -> None:
                 (lambda c: c.get_partition_names("pb", "parted", -1), ["p=2/q=x"]),
             ],
         )
+
+
+def test_like_takes_what_spark_makes_of_like_startswith_and_contains(served: HiveNode) -> None:
+    texts = ["price $5", "a^b", "+49 30", "f(x)", "line\nfeed", "plain", "pla.n"]
+    filters = {
+        'q like "price $.*"': ["price $5"],
+        "q like 'a^.*'": ["a^b"],
+        'q like "+49.*"': ["+49 30"],
+        'q like ".*(.*"': ["f(x)"],
+        'q like ".*line.*feed.*"': ["line\nfeed"],
+        'q like "pla.n"': ["plain", "pla.n"],
+        'q like "(?i)PLAIN"': [],
+    }
+    with served.stub() as client:
+        given(client, "pl")
+        client.add_partitions([partition("pl", "1", text) for text in texts])
+        for text, expected in filters.items():
+            found = client.get_partitions_by_filter("pl", "parted", text, -1)
+            assert sorted(one.values[1] for one in found) == sorted(expected), text
+
+
+def test_a_filter_or_pattern_that_costs_too_much_is_refused_at_once(served: HiveNode) -> None:
+    long = " or ".join(f"(p = {number} and q = 'a')" for number in range(2_000))
+    dear = "((a{99}){99}){99}"
+    limit = Throws("MetaException", "a filter may have", begins=True)
+    weight = Throws("MetaException", f"the pattern {dear!r} is too expensive", begins=True)
+    with served.stub() as client:
+        given(client, "pd")
+        check(
+            client,
+            [
+                (lambda c: c.get_partitions_by_filter("pd", "parted", long, -1), limit),
+                (lambda c: c.get_partitions_by_filter("pd", "parted", " " * 300_000, -1), limit),
+                (lambda c: c.get_tables("pd", dear), weight),
+                (lambda c: c.get_databases(dear), weight),
+            ],
+        )

@@ -100,6 +100,21 @@ def test_a_hive_table_is_written_statically_and_dynamically(spark: SparkProcess)
     assert spark.column("SELECT a FROM parted ORDER BY 1") == [2, 3]
 
 
+def test_what_spark_asks_with_like_finds_every_row(spark: SparkProcess) -> None:
+    spark.sql("CREATE TABLE likes (a INT, q STRING) USING parquet PARTITIONED BY (q)")
+    spark.sql("INSERT INTO likes VALUES (1, 'price $5'), (2, 'a^b'), (3, '+49 30'), (4, 'f(x)')")
+    for condition, expected in [
+        ("q LIKE 'price $%'", 1),
+        ("startswith(q, 'a^')", 2),
+        ("q LIKE '+49%'", 3),
+        ("contains(q, '(')", 4),
+        ("endswith(q, '(x)')", 4),
+        ("q LIKE 'f_x%'", 4),
+    ]:
+        assert spark.column(f"SELECT a FROM likes WHERE {condition}") == [expected], condition
+    spark.sql("DROP TABLE likes")
+
+
 def test_tables_from_queries_views_and_joins(spark: SparkProcess) -> None:
     spark.sql("CREATE TABLE planes AS SELECT 1 AS Id, 'jet' AS kind")
     spark.sql("CREATE VIEW jets AS SELECT Id FROM planes WHERE kind = 'jet'")

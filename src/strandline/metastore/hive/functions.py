@@ -16,7 +16,7 @@ from strandline.catalog.commands import (
 )
 from strandline.catalog.planning import Command
 from strandline.errors import InvalidInput, ObjectNotFound
-from strandline.metastore.hive.name_patterns import name_pattern
+from strandline.metastore.hive.name_patterns import NamePattern
 from strandline.metastore.hive.names import (
     is_hive_name,
     is_shown,
@@ -68,9 +68,11 @@ def get_function(call: Call) -> Struct:
 def get_functions(call: Call) -> list[str]:
     """The names that fit a pattern; none where the schema is missing."""
     scope = call.reading.find_scope(call.text("dbName"))
-    matches = name_pattern(call.args.get("pattern"))
+    pattern = NamePattern(call.args.get("pattern"))
+    if pattern.is_dear:
+        call.reading.need_patience()
     names = [] if scope is None else [one.name.lower() for one in _functions(call, scope)]
-    return sorted(name for name in names if matches(name))
+    return sorted(pattern.choose(names))
 
 
 @reads("get_all_functions")

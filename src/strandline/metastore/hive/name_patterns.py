@@ -1,21 +1,124 @@
-"""Patterns of names, as ``SHOW TABLES LIKE`` sends them: ``flights|air*``.
+r"""Patterns of names, as ``SHOW TABLES LIKE`` sends them: ``flights|air*``.
 
 Hive's rule: ``|`` separates alternatives, ``*`` stands for any characters, everything else is a
-regular expression of Java's (so a dot stands for one character), and case does not count. No
-pattern at all means every name; an empty one means none.
+regular expression (so a dot stands for one character), and case does not count. No pattern at all
+means every name; an empty one means none.
+
+The expressions come from anybody, and a backtracking matcher (Java's, Python's) can be kept busy
+for years by thirty characters. RE2 matches in a time that grows with the size of the compiled
+pattern times the length of the text, at most. It is used through pyarrow, which compares a whole
+list of names in one call and lets other threads run meanwhile. So two numbers bound what a request
+costs: the *weight* of its pattern, which is above the number of steps that RE2 compiles it into,
+and the *work*, which is the weight times the characters of the names.
+
+The language is RE2's. It has neither back references nor look-around; Unicode classes (``\p``) are
+refused because one of them weighs as much as a long pattern, and ``\Q`` and ``&&`` because they
+would be read otherwise than Java reads them.
+
+Rejected: an automaton of our own in Python (seconds for a pattern of 3 KB); the package google-re2,
+which reports the true size but is a dependency more and needs fifty times as long for each name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Sequence
+from math import prod
 
-from strandline.metastore.hive.java_regex import JavaRegex
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.errors import InvalidInput, LimitExceeded
+
+MAX_PATTERN_LENGTH = 1_024
+"""Characters of all alternatives."""
+MAX_WEIGHT = 16_384
+MAX_WORK = 1 << 30
+"""Weight times the characters of the names: about two seconds in the worst case."""
+
+_STEPS_A_CHARACTER = 15
+"""The most steps that RE2 makes of a character of a pattern: a dot, over UTF-8, without case."""
+_DEAR = 2_048
+"""Above this weight compiling takes more than a fraction of a millisecond."""
+_PLAIN = re.compile(r"[\w\- ]*")
+_COUNT = re.compile(r"\{([0-9]+)(?:,([0-9]*))?\}")
+_REFUSED = re.compile(r"\\[pPQE]|&&")
 
 
-def name_pattern(pattern: str | None) -> Callable[[str], bool]:
-    """The test whether a name fits ``pattern``. Raises `InvalidInput` on a wrong pattern."""
-    if pattern is None or pattern == "*":
-        return lambda _: True
-    parts = [part for part in pattern.strip().split("|") if part]
-    tests = [JavaRegex(part.replace("*", ".*"), ignore_case=True) for part in parts]
-    return lambda name: any(test.matches(name) for test in tests)
+class NamePattern:
+    """A pattern that chooses among names. Raises `InvalidInput` where it is wrong."""
+
+    def __init__(self, pattern: str | None) -> None:
+        self._all = pattern is None or pattern in ("*", ".*")
+        text = "" if pattern is None or self._all else pattern.strip()
+        if len(text) > MAX_PATTERN_LENGTH:
+            raise LimitExceeded(
+                f"a pattern of names may have {MAX_PATTERN_LENGTH} characters, found {len(text)}"
+            )
+        parts = [part for part in text.split("|") if part]
+        self._plain = frozenset(part.lower() for part in parts if _PLAIN.fullmatch(part))
+        self._parts = [part.replace("*", ".*") for part in parts if not _PLAIN.fullmatch(part)]
+        self.weight = sum(map(_weight, self._parts))
+        if self.weight > MAX_WEIGHT:
+            raise LimitExceeded(
+                f"the pattern {_shown(text)} is too expensive: its characters times its "
+                f"repetitions weigh {self.weight}, {MAX_WEIGHT} are allowed; write a shorter one"
+            )
+
+    @property
+    def is_dear(self) -> bool:
+        """Whether matching takes too long for the event loop, however few the names are."""
+        return self.weight > _DEAR
+
+    def choose(self, names: Sequence[str]) -> list[str]:
+        """The names that fit, in their order. Raises `InvalidInput` on a wrong expression."""
+        if self._all:
+            return list(names)
+        if not self._parts:
+            return [name for name in names if name.lower() in self._plain]
+        work = self.weight * sum(map(len, names))
+        if work > MAX_WORK:
+            raise LimitExceeded(
+                f"a pattern of weight {self.weight} is too expensive for {len(names)} names; "
+                "write a shorter one"
+            )
+        for part in self._parts:  # each alone: together, one could close a group of another
+            _matches([""], part)
+        fits = _matches(names, "|".join(f"(?:{part})" for part in self._parts))
+        return [
+            name
+            for name, chosen in zip(names, fits, strict=True)
+            if chosen or name.lower() in self._plain
+        ]
+
+
+def _weight(part: str) -> int:
+    """At least the number of steps of the compiled pattern: repetitions are multiplied as if each
+    stood inside the others.
+    """
+    if refused := _REFUSED.search(part):
+        raise InvalidInput(
+            f"the regular expression {_shown(part)} is not supported: found {refused[0]!r} at "
+            f"position {refused.start()}"
+        )
+    counts = [max(map(int, filter(None, count.groups()))) for count in _COUNT.finditer(part)]
+    return len(part) * _STEPS_A_CHARACTER * prod(max(count, 1) for count in counts)
+
+
+def _matches(names: Sequence[str], expression: str) -> list[bool]:
+    """Whether each whole name matches."""
+    try:
+        found = pc.match_substring_regex(
+            pa.array(names, pa.large_string()), rf"\A(?:{expression})\z", ignore_case=True
+        )
+    except pa.ArrowInvalid as error:
+        reason = str(error).partition("Invalid regular expression: ")[2] or str(error)
+        raise InvalidInput(
+            f"the regular expression {_shown(expression)} is wrong or not supported: {reason}"
+        ) from None
+    matches: list[bool] = found.to_pylist()
+    return matches
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 200 else text[:200] + "…")

@@ -15,8 +15,8 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from strandline.errors import InvalidInput
-from strandline.metastore.hive.java_regex import JavaRegex
+from strandline.errors import InvalidInput, LimitExceeded
+from strandline.metastore.hive.like_patterns import like
 from strandline.metastore.hive.partition_filter import (
     And,
     Comparison,
@@ -32,6 +32,9 @@ from strandline.metastore.hive.partition_names import DEFAULT_PARTITION, is_defa
 from strandline.metastore.hive.partition_values import Cast, cast_to, number
 from strandline.model.types import INTEGRAL_TYPES, CharType, DataType, StringType, VarcharType
 
+MAX_CONDITIONS = 1_000
+"""In one filter. Equalities with one key beside each other, joined by ``or``, are one condition."""
+
 Chooser: TypeAlias = Callable[[Sequence[str]], bool]
 """Whether a partition with these values, in the order of the keys, is chosen."""
 
@@ -44,10 +47,26 @@ def partition_chooser(text: str, keys: Sequence[tuple[str, DataType]]) -> Choose
 def bind_filter(expression: Expression, keys: Sequence[tuple[str, DataType]]) -> Chooser:
     """The filter for a table whose partition keys have these names and types.
 
-    Raises `InvalidInput` for a key that the table has not, or a regular expression that is wrong.
+    Raises `InvalidInput` for a key that the table has not, `LimitExceeded` for too many conditions.
     """
+    conditions = _conditions(expression)
+    if conditions > MAX_CONDITIONS:
+        raise LimitExceeded(
+            f"a filter may have {MAX_CONDITIONS} conditions, found {conditions}; write many values "
+            "of one key as (key) in (…), which is a single condition"
+        )
     positions = {name.lower(): position for position, (name, _) in enumerate(keys)}
     return _bound(expression, keys, positions)
+
+
+def _conditions(expression: Expression) -> int:
+    """What each partition may have to be compared with."""
+    match expression:
+        case And(parts):
+            return sum(map(_conditions, parts))
+        case Or(parts):
+            return sum(map(_conditions, _folded(parts)))
+    return 1
 
 
 def _bound(
@@ -58,7 +77,7 @@ def _bound(
             all_of = [_bound(part, keys, positions) for part in parts]
             return lambda values: all(chooses(values) for chooses in all_of)
         case Or(parts):
-            any_of = [_bound(part, keys, positions) for part in parts]
+            any_of = [_bound(part, keys, positions) for part in _folded(parts)]
             return lambda values: any(chooses(values) for chooses in any_of)
     position = positions.get(expression.key.lower())
     if position is None:
@@ -68,7 +87,7 @@ def _bound(
     key_type = keys[position][1]
     match expression:
         case Like(_, pattern):
-            matches = JavaRegex(pattern).matches
+            matches = like(pattern)
             return lambda values: not is_default(values[position]) and matches(values[position])
         case In(_, literals, negated):
             return _bound_in(literals, key_type, position, negated=negated)
@@ -78,6 +97,21 @@ def _bound(
             return _bound_in((literal,), key_type, position, negated=True)
         case Comparison(_, symbol, literal):
             return _bound_order(_OPERATORS[symbol], literal, key_type, position)
+
+
+def _folded(parts: Sequence[Expression]) -> list[Expression]:
+    """Alternatives of which all equalities with one key are a single ``in``: one look at a set."""
+    lists: dict[str, list[Literal]] = {}
+    others: list[Expression] = []
+    for part in parts:
+        match part:
+            case Comparison(key, "=", literal):
+                lists.setdefault(key.lower(), []).append(literal)
+            case In(key, literals, False):
+                lists.setdefault(key.lower(), []).extend(literals)
+            case _:
+                others.append(part)
+    return [*(In(key, tuple(literals)) for key, literals in lists.items()), *others]
 
 
 def _bound_in(

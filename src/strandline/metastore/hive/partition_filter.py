@@ -13,8 +13,8 @@
                  | [ "date" ] 2013-01-31 | "date" 'text' | "timestamp" 'text'
 
 A text ends at the next quote of its kind and knows no escapes: Spark chooses a quote that the value
-does not hold, and writes backslashes as they are. ``like`` takes a Java regular expression, and
-matches it with the value as it was stored.
+does not hold, and writes backslashes as they are. ``like`` takes a pattern of its own kind
+(see `like_patterns`), and matches it with the value as it was stored.
 
 The tree is bound to the types of a table's keys, and evaluated, by `partition_chooser` beside this
 module.
@@ -25,12 +25,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import NoReturn, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
-from strandline.errors import InvalidInput
+from strandline.errors import InvalidInput, LimitExceeded
 
-MAX_FILTER_LENGTH = 2**20
+MAX_FILTER_LENGTH = 256 * 1024
 """Characters."""
+MAX_FILTER_TOKENS = 50_000
+"""Words, texts, numbers, operators and marks: a list of 20,000 values and more."""
 MAX_FILTER_DEPTH = 100
 """Parentheses inside each other."""
 
@@ -93,7 +95,7 @@ def parse_filter(text: str) -> Expression:
     Raises `InvalidInput` with the position (in characters, from 0) and what was expected there.
     """
     if len(text) > MAX_FILTER_LENGTH:
-        raise InvalidInput(f"a filter may have {MAX_FILTER_LENGTH} characters, found {len(text)}")
+        raise LimitExceeded(f"a filter may have {MAX_FILTER_LENGTH} characters, found {len(text)}")
     return _Parser(text).whole()
 
 
@@ -113,8 +115,7 @@ _TOKEN = re.compile(
 _NOT_KEYS = frozenset({"and", "or", "not"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(NamedTuple):
     kind: str
     text: str
     at: int
@@ -133,6 +134,11 @@ class _Parser:
             kind = str(found.lastgroup)
             self.tokens.append(_Token(kind, found[kind], found.start(kind)))
             at = found.end()
+            if len(self.tokens) > MAX_FILTER_TOKENS:
+                raise LimitExceeded(
+                    f"a filter may have {MAX_FILTER_TOKENS} words, values, operators and marks, "
+                    "found more; ask for a range, or in several requests"
+                )
         rest = text[at:].lstrip()
         self.tokens.append(_Token("end", rest, len(text) - len(rest)))
 
@@ -164,7 +170,7 @@ class _Parser:
             return Comparison(self.key(), _FLIPPED[symbol], literal)
         key = self.key()
         if self.keyword("like"):
-            return Like(key, self.quoted("a regular expression in quotes"))
+            return Like(key, self.quoted("a pattern in quotes"))
         if self.keyword("between"):
             low = self.required_literal()
             if not self.keyword("and"):

@@ -23,6 +23,9 @@ from strandline.model.descriptors import TableDescriptor
 
 T = TypeVar("T")
 
+_SHORT_FILTER = 1_000
+"""Characters of a filter that are read on the event loop, in a part of a millisecond."""
+
 
 class _Asked:
     """The partitions of the table that a call asks for."""
@@ -82,6 +85,8 @@ class _Asked:
         """The rows that a filter chooses."""
         if self.partitioned is None:
             return []
+        if len(text) > _SHORT_FILTER:
+            self._reading.need_patience()
         chooses = partition_chooser(text, self.partitioned.keys)
         return [row for row in self.rows() if chooses(row.as_(PartitionRow).values)]
 

@@ -13,7 +13,7 @@ from strandline.metastore.hive.conversion import (
     VIRTUAL_VIEW,
 )
 from strandline.metastore.hive.exceptions import meta_exception
-from strandline.metastore.hive.name_patterns import name_pattern
+from strandline.metastore.hive.name_patterns import NamePattern
 from strandline.metastore.hive.names import is_shown, without_catalog
 from strandline.metastore.hive.reading import Scope
 from strandline.metastore.hive.registry import Call, reads
@@ -31,9 +31,10 @@ def shown_type(scope: Scope, relation: Relation) -> str:
 
 
 def _names(call: Call, scope: Scope, pattern: str | None) -> list[str]:
-    matches = name_pattern(pattern)
-    names = call.reading.relation_names(scope.catalog, scope.schema)
-    return [name for name in names if matches(name)]
+    chosen = NamePattern(pattern)
+    if chosen.is_dear:
+        call.reading.need_patience()
+    return chosen.choose(call.reading.relation_names(scope.catalog, scope.schema))
 
 
 def _relations(scope: Scope, names: Iterable[str]) -> list[Relation]:
@@ -85,15 +86,15 @@ def get_table_meta(call: Call) -> list[Struct]:
     call.reading.need_patience()
     catalog = call.reading.catalog
     patterns = call.args.get("db_patterns")
-    fits = name_pattern(None if patterns is None else without_catalog(patterns))
+    fitting = NamePattern(None if patterns is None else without_catalog(patterns))
     types = call.args.get("tbl_types") or TABLE_TYPES
     rows: list[Struct] = []
-    for schema in catalog.schemas():
-        if not is_shown(schema) or not fits(schema.name.lower()):
-            continue
+    shown = {schema.name.lower(): schema for schema in catalog.schemas() if is_shown(schema)}
+    for name in fitting.choose(list(shown)):
+        schema = shown[name]
         if not call.reading.access.reaches(schema):
             continue
-        scope = Scope(schema.name.lower(), schema, catalog)
+        scope = Scope(name, schema, catalog)
         for relation in _relations(scope, _names(call, scope, call.args.get("tbl_patterns"))):
             row: Struct = {
                 "dbName": scope.name,
