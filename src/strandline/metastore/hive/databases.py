@@ -17,7 +17,6 @@ from strandline.catalog.planning import Planning
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound
 from strandline.metastore.hive.exceptions import meta_exception
 from strandline.metastore.hive.locations import hadoop_location
-from strandline.metastore.hive.name_patterns import NamePattern
 from strandline.metastore.hive.names import (
     is_hive_name,
     is_shown,
@@ -68,10 +67,8 @@ def get_database_req(call: Call) -> Struct:
 @reads("get_databases")
 def get_databases(call: Call) -> list[str]:
     pattern = call.args.get("pattern")
-    chosen = NamePattern(None if pattern is None else without_catalog(pattern))
-    if chosen.is_dear:
-        call.reading.need_patience()
-    return chosen.choose(_reached(call))
+    own = None if pattern is None else without_catalog(pattern)
+    return call.reading.fitting(_reached(call), own)
 
 
 @reads("get_all_databases")

@@ -16,7 +16,6 @@ from strandline.catalog.commands import (
 )
 from strandline.catalog.planning import Command
 from strandline.errors import InvalidInput, ObjectNotFound
-from strandline.metastore.hive.name_patterns import NamePattern
 from strandline.metastore.hive.names import (
     is_hive_name,
     is_shown,
@@ -68,11 +67,8 @@ def get_function(call: Call) -> Struct:
 def get_functions(call: Call) -> list[str]:
     """The names that fit a pattern; none where the schema is missing."""
     scope = call.reading.find_scope(call.text("dbName"))
-    pattern = NamePattern(call.args.get("pattern"))
-    if pattern.is_dear:
-        call.reading.need_patience()
     names = [] if scope is None else [one.name.lower() for one in _functions(call, scope)]
-    return sorted(pattern.choose(names))
+    return sorted(call.reading.fitting(names, call.args.get("pattern")))
 
 
 @reads("get_all_functions")

@@ -22,7 +22,9 @@ which reports the true size but is a dependency more and needs fifty times as lo
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 from math import prod
 
 import pyarrow as pa
@@ -36,11 +38,12 @@ MAX_WEIGHT = 16_384
 MAX_WORK = 1 << 30
 """Weight times the characters of the names: about two seconds in the worst case."""
 
-_STEPS_A_CHARACTER = 15
-"""The most steps that RE2 makes of a character of a pattern: a dot, over UTF-8, without case."""
-_DEAR = 2_048
-"""Above this weight compiling takes more than a fraction of a millisecond."""
+_STEPS_OF_LETTER, _STEPS_OF_OTHER = 4, 15
+"""The most steps that RE2 makes of a character of a pattern: a k without case; a dot."""
+_QUICK_WORK = 1 << 18
+"""The work that takes less than a millisecond, also where RE2 has to be slow."""
 _PLAIN = re.compile(r"[\w\- ]*")
+_LETTER = re.compile(r"[A-Za-z0-9_]")
 _COUNT = re.compile(r"\{([0-9]+)(?:,([0-9]*))?\}")
 _REFUSED = re.compile(r"\\[pPQE]|&&")
 
@@ -65,10 +68,9 @@ class NamePattern:
                 f"repetitions weigh {self.weight}, {MAX_WEIGHT} are allowed; write a shorter one"
             )
 
-    @property
-    def is_dear(self) -> bool:
-        """Whether matching takes too long for the event loop, however few the names are."""
-        return self.weight > _DEAR
+    def is_quick(self, names: Sequence[str]) -> bool:
+        """Whether choosing among the names may be done on the event loop."""
+        return self._work(names) <= _QUICK_WORK
 
     def choose(self, names: Sequence[str]) -> list[str]:
         """The names that fit, in their order. Raises `InvalidInput` on a wrong expression."""
@@ -76,8 +78,7 @@ class NamePattern:
             return list(names)
         if not self._parts:
             return [name for name in names if name.lower() in self._plain]
-        work = self.weight * sum(map(len, names))
-        if work > MAX_WORK:
+        if self._work(names) > MAX_WORK:
             raise LimitExceeded(
                 f"a pattern of weight {self.weight} is too expensive for {len(names)} names; "
                 "write a shorter one"
@@ -91,6 +92,9 @@ class NamePattern:
             if chosen or name.lower() in self._plain
         ]
 
+    def _work(self, names: Sequence[str]) -> int:
+        return self.weight * (sum(map(len, names)) + 1)
+
 
 def _weight(part: str) -> int:
     """At least the number of steps of the compiled pattern: repetitions are multiplied as if each
@@ -102,15 +106,15 @@ def _weight(part: str) -> int:
             f"position {refused.start()}"
         )
     counts = [max(map(int, filter(None, count.groups()))) for count in _COUNT.finditer(part)]
-    return len(part) * _STEPS_A_CHARACTER * prod(max(count, 1) for count in counts)
+    letters = len(_LETTER.findall(part))
+    steps = letters * _STEPS_OF_LETTER + (len(part) - letters) * _STEPS_OF_OTHER
+    return steps * prod(max(count, 1) for count in counts)
 
 
 def _matches(names: Sequence[str], expression: str) -> list[bool]:
     """Whether each whole name matches."""
     try:
-        found = pc.match_substring_regex(
-            pa.array(names, pa.large_string()), rf"\A(?:{expression})\z", ignore_case=True
-        )
+        found = pc.match_substring_regex(_array(names), rf"\A(?:{expression})\z", ignore_case=True)
     except pa.ArrowInvalid as error:
         reason = str(error).partition("Invalid regular expression: ")[2] or str(error)
         raise InvalidInput(
@@ -118,6 +122,17 @@ def _matches(names: Sequence[str], expression: str) -> list[bool]:
         ) from None
     matches: list[bool] = found.to_pylist()
     return matches
+
+
+def _array(names: Sequence[str]) -> pa.Array:
+    """The names as Arrow takes them.
+
+    `pyarrow.array` would first look whether pandas is installed and import it, on the event loop.
+    """
+    encoded = [name.encode() for name in names]
+    offsets = array("q", accumulate(map(len, encoded), initial=0))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.large_string(), len(encoded), buffers)
 
 
 def _shown(text: str) -> str:

@@ -24,6 +24,7 @@ from strandline.errors import ObjectNotFound
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.hive.conversion import table_struct, view_struct
 from strandline.metastore.hive.locations import hadoop_location
+from strandline.metastore.hive.name_patterns import NamePattern
 from strandline.metastore.hive.names import is_shown, shown_schema, split_schema
 from strandline.metastore.hive.past_tables import (
     find_hidden,
@@ -161,6 +162,13 @@ class Reading:
         """The names of the tables and views of a schema, in lower case and in order."""
         self.need_patience(things=len(catalog.contents.names(Namespace("relation", schema.id))))
         return sorted(name.lower() for name in catalog.relation_names(schema.name))
+
+    def fitting(self, names: list[str], pattern: str | None) -> list[str]:
+        """The names that fit a pattern. Raises `InvalidInput` where it is wrong."""
+        chosen = NamePattern(pattern)
+        if not chosen.is_quick(names):
+            self.need_patience()
+        return chosen.choose(names)
 
     def scope(self, name: str) -> Scope:
         """The schema of that name. Raises `ObjectNotFound` with the name as its text."""

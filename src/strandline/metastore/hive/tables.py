@@ -13,7 +13,6 @@ from strandline.metastore.hive.conversion import (
     VIRTUAL_VIEW,
 )
 from strandline.metastore.hive.exceptions import meta_exception
-from strandline.metastore.hive.name_patterns import NamePattern
 from strandline.metastore.hive.names import is_shown, without_catalog
 from strandline.metastore.hive.reading import Scope
 from strandline.metastore.hive.registry import Call, reads
@@ -31,10 +30,8 @@ def shown_type(scope: Scope, relation: Relation) -> str:
 
 
 def _names(call: Call, scope: Scope, pattern: str | None) -> list[str]:
-    chosen = NamePattern(pattern)
-    if chosen.is_dear:
-        call.reading.need_patience()
-    return chosen.choose(call.reading.relation_names(scope.catalog, scope.schema))
+    names = call.reading.relation_names(scope.catalog, scope.schema)
+    return call.reading.fitting(names, pattern)
 
 
 def _relations(scope: Scope, names: Iterable[str]) -> list[Relation]:
@@ -86,11 +83,11 @@ def get_table_meta(call: Call) -> list[Struct]:
     call.reading.need_patience()
     catalog = call.reading.catalog
     patterns = call.args.get("db_patterns")
-    fitting = NamePattern(None if patterns is None else without_catalog(patterns))
+    pattern = None if patterns is None else without_catalog(patterns)
     types = call.args.get("tbl_types") or TABLE_TYPES
     rows: list[Struct] = []
     shown = {schema.name.lower(): schema for schema in catalog.schemas() if is_shown(schema)}
-    for name in fitting.choose(list(shown)):
+    for name in call.reading.fitting(list(shown), pattern):
         schema = shown[name]
         if not call.reading.access.reaches(schema):
             continue
