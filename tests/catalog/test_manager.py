@@ -288,6 +288,21 @@ def test_trimmed_versions_are_refused_by_name_and_the_rest_answer_as_before(
 
 
 @pytest.mark.parametrize("delay_ms", [0, 700])
+def test_a_node_whose_clock_is_behind_hears_the_logs_time_when_it_starts(
+    new_manager: Managers, wall: ManualWall, delay_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CatalogManager, "_await_activation", lambda *_: None)
+    first = new_manager(delay_ms=delay_ms)
+    wall.now += 5000
+    first.execute(create("a"), author="ann")
+    given = add_milliseconds(first.latest_catalog().time, -delay_ms)
+    wall.now -= 4000
+    again = new_manager()
+    assert again.now() > given
+    assert again.statistics().times_ahead == 1
+
+
+@pytest.mark.parametrize("delay_ms", [0, 700])
 def test_a_restart_after_a_trim_finds_every_version_at_its_old_activation(
     new_manager: Managers, wall: ManualWall, delay_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,16 +93,19 @@ class Gate:
 class Call(threading.Thread):
     """One caller, and what came of it."""
 
-    def __init__(self, manager: CatalogManager, command: Any, *, timeout: float = 30) -> None:
+    def __init__(
+        self, manager: CatalogManager, command: Any, *, timeout: float = 30, author: str = "ann"
+    ) -> None:
         super().__init__(daemon=True)
         self.manager, self.command, self.timeout = manager, command, timeout
+        self.author = author
         self.version = 0
         self.error: BaseException | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            done = self.manager.execute(self.command, author="ann", timeout=self.timeout)
+            done = self.manager.execute(self.command, author=self.author, timeout=self.timeout)
             self.version = done.version
         except BaseException as error:
             self.error = error
@@ -114,16 +117,22 @@ class Call(threading.Thread):
 
 
 def together(manager: CatalogManager, gate: Gate, commands: Sequence[Any]) -> list[Call]:
-    """Calls that share a round: they queue behind one whose append is stopped."""
+    """Calls that share a round, by the authors u1, u2 …"""
+    first, calls = queued(manager, gate, commands)
+    gate.let_all_pass()
+    assert first.outcome() == 3
+    return calls
+
+
+def queued(manager: CatalogManager, gate: Gate, commands: Sequence[Any]) -> tuple[Call, list[Call]]:
+    """A call whose append is stopped, and those that queue behind it."""
     first = Call(manager, create("first"))
     assert gate.reached.acquire(timeout=30)
     calls = []
     for count, command in enumerate(commands, 1):
-        calls.append(Call(manager, command))
+        calls.append(Call(manager, command, author=f"u{count}"))
         wait_for(lambda count=count: len(manager._commits._waiting) == count)  # type: ignore[misc]  # mypy: no default in a lambda
-    gate.let_all_pass()
-    assert first.outcome() == 3
-    return calls
+    return first, calls
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -164,6 +173,37 @@ def test_callers_that_come_together_share_one_append_and_one_time(manager: Catal
     for version, name in zip((4, 5, 6, 7), "abcd", strict=True):
         assert manager.catalog(version).schema(name) is not None
         assert manager.catalog(version - 1).schema(name) is None
+
+
+def test_each_of_the_callers_that_share_an_append_is_the_author_of_its_own_version(
+    manager: CatalogManager,
+) -> None:
+    commands = [create("a"), DropSchema(name="first"), create("b"), create("c")]
+    calls = together(manager, Gate(manager), commands)
+    assert [call.outcome() for call in calls] == [4, 5, 6, 7]
+    told = [(one.version, one.author, one.actions[0][1]["schema"]) for one in manager.history(4)]
+    assert told == [(4, "u1", "a"), (5, "u2", "first"), (6, "u3", "b"), (7, "u4", "c")]
+    assert [update.author for update in manager.updates(4, 8)] == ["u1", "u2", "u3", "u4"]
+
+
+def test_a_caller_that_a_version_refuses_is_told_once_that_version_is_in_the_log(
+    new_manager: Managers,
+) -> None:
+    manager, other = new_manager(), new_manager()
+    gate = Gate(manager)
+    first, (maker, refused) = queued(manager, gate, [create("a"), create("a")])
+    gate.open.release()
+    assert first.outcome() == 3
+    assert gate.reached.acquire(timeout=30)  # both are judged; the append has not happened
+    working = manager._commits._working
+    assert len(working) == 2
+    assert all(one.stage is not Stage.DONE for one in working)
+    other.execute([create("a"), DropSchema(name="a")], author="bob")  # and now it is lost
+    other.execute(create("b"), author="bob")
+    gate.let_all_pass()
+    assert maker.outcome() == 6
+    error = refused.outcome()
+    assert isinstance(error, AlreadyExists)
 
 
 def test_a_caller_is_judged_by_what_those_before_it_leave_and_fails_alone(
@@ -552,22 +592,22 @@ def test_a_listener_that_asks_for_a_change_is_refused_and_not_deadlocked(
 def test_each_entry_fires_one_event_with_the_catalogs_before_and_after(
     manager: CatalogManager,
 ) -> None:
-    heard: list[tuple[str, int, bool, bool]] = []
+    heard: list[tuple[str, str, int, bool, bool]] = []
 
     def listen(applied: AppliedVersion) -> None:
         for event in applied.events():
             name = str(event.entry.arguments.get("schema"))
             before, after = event.before.schema(name), event.catalog.schema(name)
-            heard.append((event.verb, event.version, before is None, after is None))
+            heard.append((event.verb, name, event.version, before is None, after is None))
 
     manager.subscribe(listen)
     manager.execute([create("a"), create("b")], author="ann")
     keep_books(manager, 1, "configure")
     manager.execute(DropSchema(name="a"), author="ann")
     assert heard == [
-        ("create_schema", 3, True, False),
-        ("create_schema", 3, True, False),
-        ("drop_schema", 5, False, True),
+        ("create_schema", "a", 3, True, False),
+        ("create_schema", "b", 3, True, False),
+        ("drop_schema", "a", 5, False, True),
     ]
 
 
@@ -679,6 +719,41 @@ def forget_the_failed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupCommit, "_judge", judge_all)
 
 
+def exchange_the_authors(patch: pytest.MonkeyPatch) -> None:
+    """The versions of one append are written down under each other's authors."""
+    real = DurableCatalogState.prepare
+
+    def prepare(
+        self: DurableCatalogState,
+        groups: Sequence[Sequence[Entry]],
+        *,
+        base: int,
+        authors: Sequence[str],
+    ) -> tuple[Update, ...]:
+        return real(self, groups, base=base, authors=authors[::-1])
+
+    patch.setattr(DurableCatalogState, "prepare", prepare)
+
+
+def tell_the_refused_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Who is refused is told before the append of the version that refuses it."""
+    real = GroupCommit._append
+
+    def append(self: GroupCommit, judged: Round) -> None:
+        for one in judged.judged:
+            if one.error is not None:
+                self._end([one.request], one.error)
+        real(self, judged)
+
+    patch.setattr(GroupCommit, "_append", append)
+
+
+def events_backwards(patch: pytest.MonkeyPatch) -> None:
+    """The events of one version come in the opposite order."""
+    real = AppliedVersion.events
+    patch.setattr(AppliedVersion, "events", lambda self: real(self)[::-1])
+
+
 def listeners_in_a_thread_of_their_own(patch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the listeners."""
     real = Listeners.tell
@@ -700,6 +775,9 @@ TEETH: dict[Callable[[pytest.MonkeyPatch], None], Callable[..., None]] = {
     all_on_one_base: test_a_caller_is_judged_by_what_those_before_it_leave_and_fails_alone,
     rebase_without_a_look: lost_to_what_somebody_did,
     forget_the_failed: test_a_caller_is_judged_by_what_those_before_it_leave_and_fails_alone,
+    exchange_the_authors: test_each_of_the_callers_that_share_an_append_is_the_author_of_its_own_version,  # noqa: E501 - a name that states a fact
+    tell_the_refused_at_once: test_a_caller_that_a_version_refuses_is_told_once_that_version_is_in_the_log,  # noqa: E501 - a name that states a fact
+    events_backwards: test_each_entry_fires_one_event_with_the_catalogs_before_and_after,
     listeners_in_a_thread_of_their_own: test_the_call_does_not_return_and_no_next_version_comes_before_the_listener_has_returned,  # noqa: E501 - a name that states a fact
 }
 

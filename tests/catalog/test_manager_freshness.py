@@ -160,7 +160,24 @@ def a_version_that_is_appended_while_a_node_looks_is_not_missed(new_node: Nodes)
         assert present.schema(f"s{n}") is not None, "the look missed a version before it"
 
 
+def what_was_learned_lasts_from_before_the_look(new_node: Nodes) -> None:
+    writer, reader = new_node(), new_node()
+    state = reader.manager._state
+    real = state.check
+
+    def slow_check() -> object:
+        checked = real()
+        reader.elapsed.now += DELAY  # the answer is on its way, or this process is stopped
+        return checked
+
+    state.check = slow_check  # type: ignore[method-assign,assignment]  # what this test is for
+    reader.manager.present()
+    carried_out(writer, "late")
+    assert reader.manager.known_present() is None, "memory lasts from after the look"
+
+
 CHECKS = [
+    what_was_learned_lasts_from_before_the_look,
     a_read_right_after_the_call_has_it,
     a_reader_whose_clock_lags_by_the_skew_has_it,
     a_reader_that_was_stopped_never_answers_with_an_old_catalog,
@@ -189,6 +206,19 @@ def wall_clock_only(patch: pytest.MonkeyPatch) -> None:
     def look(self: CatalogManager) -> Timestamp:
         known = real(self)
         self._horizon = type(self._horizon)(self._horizon.known, 1 << 60)
+        return known
+
+    patch.setattr(CatalogManager, "_look", look)
+
+
+def count_from_after_the_look(patch: pytest.MonkeyPatch) -> None:
+    """What was learned lasts as if the look had taken no time."""
+    real = CatalogManager._look
+
+    def look(self: CatalogManager) -> Timestamp:
+        known = real(self)
+        until = self._elapsed() + self.delay - self.skew
+        self._horizon = type(self._horizon)(self._horizon.known, until)
         return known
 
     patch.setattr(CatalogManager, "_look", look)
@@ -243,6 +273,7 @@ Fault = Callable[[pytest.MonkeyPatch], None]
 FAULTS: list[Fault] = [
     memory_for_ever,
     wall_clock_only,
+    count_from_after_the_look,
     apply_before_the_look,
     return_before_the_activation,
     horizon_of_the_future,

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from strandline.catalog import CatalogManager
-from strandline.catalog.commands import CreateZone, DropTable, DropZone
+from strandline.catalog import CatalogManager, Command
+from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG
+from strandline.catalog.commands import CreateZone, DropTable, DropZone, RenameZone
 from strandline.errors import IllegalChange
 from strandline.wire.recent import RECENT
 from strandline.wire.registry import decode
@@ -45,3 +46,31 @@ def test_an_empty_storage_location_of_a_zone_is_none(manager: CatalogManager) ->
     zone = done.catalog.zone_named("z")
     assert zone is not None
     assert zone.storage_location is None
+
+
+def test_a_default_zone_that_release_0_1_0_knew_by_its_name_stays_the_default_when_renamed(
+    new_manager: Callable[..., CatalogManager],
+) -> None:
+    manager = new_manager()
+    transaction = manager._state.transaction()
+    with transaction.entry("configure", {}):
+        transaction.delete("config", DEFAULT_ZONE_CONFIG)  # 0.1.0 wrote none
+    manager._state.commit_transaction(transaction, author="system")
+    before = manager.present().default_zone()
+    assert before is not None
+    commands: list[Command] = [
+        RenameZone(name="default", new_name="main"),
+        CreateZone(name="default"),
+        SCHEMA,
+        create_table("s.t"),
+    ]
+    manager.execute(commands, author="ann")
+    for node in (manager, new_manager()):
+        catalog = node.present()
+        zone, table = catalog.default_zone(), catalog.table("s", "t")
+        assert zone is not None
+        assert table is not None
+        assert (zone.id, zone.name, table.zone_id) == (before.id, "main", before.id)
+    with pytest.raises(IllegalChange, match="main is the default zone"):
+        manager.execute(DropZone(name="main"), author="ann")
+    manager.execute(DropZone(name="default"), author="ann")

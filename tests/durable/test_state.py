@@ -78,6 +78,18 @@ def test_each_open_takes_the_next_epoch_and_fences_the_one_before(
             attempt()
 
 
+def test_a_holder_that_only_reads_learns_by_its_next_sync_that_it_is_fenced(
+    new_member: Callable[[], Member],
+) -> None:
+    first = new_member().open()
+    second = new_member().open()
+    commit(second, "z")
+    before = first.version, first.contents
+    with pytest.raises(Fenced, match="epoch"):
+        first.sync()
+    assert (first.version, first.contents) == before
+
+
 def test_nothing_that_a_fenced_holder_tries_becomes_durable(
     new_member: Callable[[], Member],
 ) -> None:
