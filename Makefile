@@ -4,19 +4,23 @@
 #   PYTHON=python3.12     the interpreter that .venv is made from (3.11 or newer)
 #   ONLY=metastore,spark  the benchmark groups to run; without it, all
 #   ARGS='--keep'         further options for strandline demo, or for pytest
+#   SEED=7                the seed of the random examples of make soak; without it, a new one
 
 .POSIX:
 .SILENT:
-.PHONY: help setup servers demo test lint bench soak clean
+.PHONY: help setup servers demo test teeth lint bench soak clean
 
 BIN = .venv/bin
+# The tests start many processes; what one of them compiled the others can use.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto --dist loadfile
 
 help:
 	echo 'make demo    sets up and runs the main job'
 	echo 'make test    sets up and runs the static checks and the tests'
 	echo 'make lint    runs the static checks alone'
 	echo 'make bench   runs the benchmarks; ONLY=group,group chooses among them'
-	echo 'make soak    runs the long tests'
+	echo 'make teeth   plants faults, each of which the tests must find'
+	echo 'make soak    runs the long and random tests; SEED=7 repeats a run'
 	echo 'make setup   sets up: .venv, and Java where it is missing'
 	echo 'make servers sets up what the tests start: PostgreSQL and etcd, where they are missing'
 	echo 'make clean   removes what the commands made, except .venv'
@@ -33,8 +37,11 @@ demo: setup
 test: lint servers
 	$(BIN)/python -m tests.spark_classes
 	echo 'pytest: the tests'
-	# The tests start many processes; what one of them compiled the others can use.
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not soak' tests $(ARGS)
+	$(PYTEST) -m 'not soak and not teeth' tests $(ARGS)
+
+teeth: setup servers
+	echo 'pytest: the planted faults'
+	$(PYTEST) -m 'teeth and not soak' tests $(ARGS)
 
 lint: setup
 	echo 'ruff: style and mistakes'
@@ -50,8 +57,10 @@ bench: setup servers
 	$(BIN)/python -m bench --only '$(ONLY)'
 
 soak: setup servers
-	echo 'pytest: the long tests'
-	$(BIN)/python -m pytest -q -m soak tests $(ARGS)
+	seed=$${SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; \
+	echo "pytest: the long and random tests; SEED=$$seed repeats them"; \
+	$(BIN)/python -m pytest -q -m soak --hypothesis-profile=random --hypothesis-seed="$$seed" \
+		tests $(ARGS)
 
 clean:
 	echo 'removing build results and caches'

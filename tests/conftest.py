@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
@@ -18,6 +19,20 @@ from strandline.fencing import FenceToken
 from strandline.metastorage import SqliteMetastorage
 from strandline.sql import SqliteDatabase, open_sqlite
 from tests import spark_classes
+
+# A test of `make test` gives the same result each time: its examples follow from its own text, and
+# a slow machine is no failure. `make soak` draws others, from the seed that it prints.
+settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "random", settings.get_profile("repeatable"), derandomize=False, print_blob=True
+)
+settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -357,7 +357,7 @@ VALUES = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(VALUES, VALUES)
 def test_there_is_no_difference_exactly_where_contents_are_equal(
     one: list[object], other: list[object]

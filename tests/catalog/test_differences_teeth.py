@@ -43,9 +43,7 @@ def by_scenario(name: str) -> Check:
 def by_any_contents(new_manager: NewManager, patch: Patch) -> None:
     """The property over any contents; the first example that fails is enough."""
     test: Any = tests.test_there_is_no_difference_exactly_where_contents_are_equal
-    searching = settings(
-        max_examples=100, deadline=None, derandomize=True, database=None, phases=[Phase.generate]
-    )
+    searching = settings(max_examples=100, phases=[Phase.generate])
     searching(given(tests.VALUES, tests.VALUES)(test.hypothesis.inner_test))()
 
 
@@ -234,6 +232,7 @@ FAULTS: dict[Fault, tuple[Check, str]] = {
 """Each planted fault, the test that must find it, and the complaint that is right."""
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_the_tests_find(fault: Fault, new_manager: NewManager, monkeypatch: Patch) -> None:
     check, complaint = FAULTS[fault]
@@ -265,6 +264,7 @@ LEFT_OUT = {
 """For each kind that people make, a scenario that changes one."""
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize("kind", [kind for kind in COLLECTIONS if kind not in BOOKS])
 def test_a_kind_that_is_left_out_is_found(
     kind: str, new_manager: NewManager, monkeypatch: Patch

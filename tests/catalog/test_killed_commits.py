@@ -99,6 +99,7 @@ COMPLAINTS = {
 }
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_kills_find(fault: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=COMPLAINTS[fault]):

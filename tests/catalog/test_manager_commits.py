@@ -782,6 +782,7 @@ TEETH: dict[Callable[[pytest.MonkeyPatch], None], Callable[..., None]] = {
 }
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize("fault", TEETH, ids=lambda fault: fault.__name__)
 def test_the_tests_find(
     fault: Callable[[pytest.MonkeyPatch], None],

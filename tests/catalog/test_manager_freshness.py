@@ -281,6 +281,7 @@ FAULTS: list[Fault] = [
 ]
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_the_checks_find(fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)

@@ -139,7 +139,7 @@ WORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(WORDS, max_size=12), st.dictionaries(st.sampled_from("abAB"), VALUES))
 def test_a_filter_is_refused_or_answers_for_every_node(
     words: list[str], attributes: dict[str, str | int | float | bool]

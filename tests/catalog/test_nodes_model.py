@@ -434,9 +434,6 @@ def run(*, examples: int, steps: int) -> None:
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
-            derandomize=True,
-            database=None,
-            deadline=None,
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         ),
@@ -639,6 +636,7 @@ FAULTS: dict[Fault, str] = {
 """Each planted fault, and the complaint that must find it."""
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_the_machine_finds(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)

@@ -53,6 +53,7 @@ def first_complaint(checks: Iterator[tuple[str, Check]]) -> str:
     return ""
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize("fault", OF_COMMANDS, ids=lambda fault: fault.__name__)
 def test_the_scenarios_find(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     module, complaint = OF_COMMANDS[fault]
@@ -61,6 +62,7 @@ def test_the_scenarios_find(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> No
     assert re.search(complaint, found, re.DOTALL), found
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize("fault", OF_NODES, ids=lambda fault: fault.__name__)
 def test_the_timelines_find(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     module, complaint = OF_NODES[fault]

@@ -86,6 +86,7 @@ def test_each_mistake_has_its_check() -> None:
     assert set(TEETH) == set(NODE_FAULTS)
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize("fault", TEETH)
 def test_the_checks_find(fault: str, tmp_path: Path) -> None:
     check, complaint = TEETH[fault]

@@ -56,9 +56,6 @@ def by_what_stays(new_manager: NewManager) -> None:
     test: Any = any_tests.test_what_was_done_since_stays_or_nothing_is_undone
     searching = settings(
         max_examples=20,
-        deadline=None,
-        derandomize=True,
-        database=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
@@ -355,6 +352,7 @@ FOUND = (AssertionError, StrandlineError, pytest.fail.Exception)
 """How a test fails where it finds a fault; never by an accident of the patch."""
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_the_tests_find(fault: Fault, new_manager: NewManager, monkeypatch: Patch) -> None:
     check, complaint = FAULTS[fault]
@@ -370,6 +368,7 @@ LEFT_OUT = {
 """For each kind that people make, a scenario that changes one and can be undone."""
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize("kind", sorted(LEFT_OUT.keys() - {"system_view"}))
 def test_a_kind_that_is_left_out_is_found(
     kind: str, new_manager: NewManager, monkeypatch: Patch

@@ -206,7 +206,7 @@ class AgainstADictionary(RuleBasedStateMachine):
             assert node.range("", "\x7f") == wanted
 
 
-AS_USUAL = settings(max_examples=25, stateful_step_count=25, deadline=None)
+AS_USUAL = settings(max_examples=25, stateful_step_count=25)
 
 
 def compare_with_a_dictionary(

@@ -333,6 +333,7 @@ def only_calls_are_counted(patch: pytest.MonkeyPatch) -> None:
     wrap(patch, "_count", *STORES, by=count)
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize(("kind_name", "tooth"), TEETH.cases())
 def test_the_suite_finds(
     kind_name: str, tooth: Tooth, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

@@ -185,6 +185,7 @@ def participants(place: Place) -> elections.Participants:
     return elections.Participants(place)
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize(("kind_name", "tooth"), TEETH.cases())
 def test_the_suite_finds(
     kind_name: str, tooth: Tooth, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

@@ -247,6 +247,7 @@ def row_not_compared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(etcd_leases, "if_modified_at", always)
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize(("kind_name", "tooth"), TEETH.cases())
 def test_the_suite_finds(
     kind_name: str, tooth: Tooth, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

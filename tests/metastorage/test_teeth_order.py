@@ -46,7 +46,6 @@ def random_calls(kind: StoreKind) -> None:
     how = settings(
         model.AS_USUAL,
         max_examples=200,
-        database=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
@@ -304,6 +303,7 @@ def acknowledged_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
     wrap(patch, "invoke", *STORES, by=invoke)
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize(("kind_name", "tooth"), TEETH.cases())
 def test_the_suite_finds(
     kind_name: str, tooth: Tooth, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

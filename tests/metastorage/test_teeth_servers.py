@@ -200,6 +200,7 @@ def away_is_no_news(patch: pytest.MonkeyPatch) -> None:
     wrap(patch, "wait_for_change", *STORES, by=wait)
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize(("kind_name", "tooth"), TEETH.cases())
 def test_the_suite_finds(
     kind_name: str, tooth: Tooth, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

@@ -59,7 +59,8 @@ pairs = st.lists(
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=25,
 )
 @given(st.lists(pairs, min_size=1, max_size=3))
 def test_bitmaps_hold_the_positions_of_all_delete_files(

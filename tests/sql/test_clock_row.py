@@ -49,7 +49,7 @@ def test_a_time_taken_in_a_write_that_fails_was_never_given(database: Database) 
     assert stored(database) == 0
 
 
-@settings(max_examples=30, deadline=None)  # each example makes a file, on a disk that syncs
+@settings(max_examples=30)  # each example makes a file, on a disk that syncs
 @given(walls=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 1 << 40)), max_size=20))
 def test_times_grow_whatever_the_walls_do(
     tmp_path_factory: pytest.TempPathFactory, walls: list[tuple[int, int]]

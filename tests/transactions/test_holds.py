@@ -178,7 +178,5 @@ def test_no_watermark_ever_passes_a_live_hold_or_goes_back(
             expected = {held.hold_id for held in self.live if held.expires > present}
             assert {held.hold_id for held in self.holds.list()} == expected
 
-    HoldsMachine.TestCase.settings = settings(
-        max_examples=15, stateful_step_count=20, deadline=None
-    )
+    HoldsMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=20)
     HoldsMachine.TestCase().runTest()

@@ -205,7 +205,5 @@ def test_snapshots_agree_with_the_model_and_never_change(
     tmp_path_factory: pytest.TempPathFactory, examples: int
 ) -> None:
     SnapshotMachine.factory = tmp_path_factory
-    SnapshotMachine.TestCase.settings = settings(
-        max_examples=examples, stateful_step_count=30, deadline=None
-    )
+    SnapshotMachine.TestCase.settings = settings(max_examples=examples, stateful_step_count=30)
     SnapshotMachine.TestCase().runTest()

@@ -32,7 +32,6 @@ def test_the_cache_gives_the_stores_answer_at_every_list(dml: Dml, examples: int
         settings=settings(
             max_examples=examples,
             stateful_step_count=40,
-            deadline=None,
             suppress_health_check=CALM,
         ),
     )
@@ -185,6 +184,7 @@ FAULTS: list[type] = [
 ]
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_the_check_finds_a_planted_fault(fault: type, tmp_path: Path) -> None:
     dml, cache_kind = faulty_dml(fault, tmp_path / "strandline.db")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import ProtocolError
@@ -40,7 +40,6 @@ delete_rows = st.lists(st.tuples(numbers, numbers), max_size=3).flatmap(
 )
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(
     st.lists(st.builds(DataFile, numbers, numbers, data_rows), max_size=4),
     st.lists(st.builds(DeleteFile, numbers, numbers, delete_rows), max_size=4),

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, get_type_hints
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from strandline.catalog import Command, VersionInfo, commands
 from strandline.catalog.commands import (
@@ -118,14 +118,12 @@ def test_all_commands_are_known() -> None:
     assert len(COMMANDS) >= 14
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(types())
 def test_every_data_type_crosses(data_type: DataType) -> None:
     assert there_and_back(data_type, DataType) == data_type
     assert there_and_back(data_type, DataType | None) == data_type
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(structs(types()))
 def test_ids_of_nested_fields_cross(struct: StructType) -> None:
     with_ids, _ = assign_ids(struct, 100)

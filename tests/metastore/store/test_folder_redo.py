@@ -98,7 +98,7 @@ def test_every_short_script_ends_as_if_the_power_had_not_gone(
         assert differing(store, names, layout=layout, subsets=steps < 4) is None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_every_long_script_ends_as_if_the_power_had_not_gone(
     store: Store, data: st.DataObject

@@ -81,9 +81,7 @@ def _written(stub: Any, protocol: Any) -> bytes:
 def test_both_write_and_read_the_same_bytes_and_json(name: str) -> None:
     kind = getattr(ttypes, name)
 
-    @settings(
-        max_examples=4, phases=NO_SHRINKING, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=4, phases=NO_SHRINKING, suppress_health_check=list(HealthCheck))
     @given(structs(HIVE_METASTORE, name, lists_as_keys=False))
     def agree(value: dict[str, Any]) -> None:
         theirs = _written(_stub(kind, value), TBinaryProtocol)
@@ -101,9 +99,7 @@ def test_both_write_and_read_the_same_bytes_and_json(name: str) -> None:
 def test_both_write_the_same_json_and_theirs_reads_ours(name: str) -> None:
     kind = getattr(ttypes, name)
 
-    @settings(
-        max_examples=10, phases=NO_SHRINKING, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=10, phases=NO_SHRINKING, suppress_health_check=list(HealthCheck))
     @given(structs(HIVE_METASTORE, name, lists_as_keys=False))
     def agree(value: dict[str, Any]) -> None:
         text = HIVE_CODEC.to_json_text(name, value)

@@ -137,7 +137,7 @@ def test_requests_that_differ_only_in_their_sequence_id_have_one_key() -> None:
     "name", [name for name, spec in HIVE_METASTORE.structs.items() if spec.kind != "result"]
 )
 def test_every_struct_comes_back_as_it_was(name: str) -> None:
-    @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=5, suppress_health_check=list(HealthCheck))
     @given(structs(HIVE_METASTORE, name))
     def comes_back(value: dict[str, Any]) -> None:
         data = HIVE_CODEC.encode_struct(name, value)
@@ -146,7 +146,7 @@ def test_every_struct_comes_back_as_it_was(name: str) -> None:
     comes_back()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_fields_in_any_order_and_unknown_fields_between_them_change_nothing(
     data: st.DataObject,
@@ -294,7 +294,7 @@ def test_unknown_fields_may_be_nested_so_deep_and_no_deeper() -> None:
         EVERY_TYPE.decode_struct("All", nested(MAX_DEPTH + 1))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_damaged_bytes_decode_or_are_refused(data: st.DataObject) -> None:
     value = data.draw(structs(EVERY_TYPE.table, "All"))
