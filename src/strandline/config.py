@@ -1,8 +1,14 @@
-"""The settings of a node, with their defaults and bounds."""
+"""The settings of a node, with their defaults and bounds.
+
+A setting is declared once, as a field of `Settings` with its default and its paragraph in the
+docstring. `strandline.cli.settings` derives the rest from that: the option, the environment
+variable and the entry in ``strandline.toml``.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from strandline.errors import InvalidInput
 
@@ -18,11 +24,19 @@ _DAY_MS = 24 * 60 * 60 * 1000
 class Settings:
     """What can be set for one node. Times are in milliseconds, sizes in bytes.
 
+    ``host``: the address to listen on. Clients are not asked to prove who they are: leave it at
+    loopback.
+    ``thrift_port``: the port of the Hive Metastore protocol; 0 takes a free one.
+    ``http_port``: the port of the HTTP interface; 0 takes a free one.
     ``history_retention_ms``: how long history is kept that nothing holds.
     ``transaction_timeout_ms``: after how long without a heartbeat a transaction is aborted.
     ``metadata_staleness_ms``: how old an answer about a plain table's rows may be; 0 looks at the
     store each time.
     ``cache_bytes``: how much of the object store a node remembers.
+    ``log_level``: the least severe lines that the log shows.
+    ``log_format``: text is for people, json has one object a line.
+    ``slow_call_ms``: a call that takes longer is logged; 0 logs every call that is not answered
+    from memory.
     """
 
     host: str = DEFAULT_HOST
@@ -32,11 +46,24 @@ class Settings:
     transaction_timeout_ms: int = 300_000
     metadata_staleness_ms: int = 0
     cache_bytes: int = 256 << 20
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    slow_call_ms: int = 1_000
 
     def __post_init__(self) -> None:
+        kinds = get_type_hints(Settings)
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name.endswith("_port") and not 0 <= value <= 65_535:
                 raise InvalidInput(f"{field.name} is {value}; a port is a number from 0 to 65535")
             if field.name.endswith(("_ms", "_bytes")) and value < 0:
                 raise InvalidInput(f"{field.name} is {value}; it cannot be negative")
+            choices = get_args(kinds[field.name])
+            if get_origin(kinds[field.name]) is Literal and value not in choices:
+                raise InvalidInput(f"{field.name} is {value!r}; it is one of {', '.join(choices)}")
+        if not self.host.strip():
+            raise InvalidInput("host is empty; name an address of this machine, such as 127.0.0.1")
+        if self.thrift_port == self.http_port != 0:
+            raise InvalidInput(
+                f"thrift_port and http_port are both {self.http_port}; give each a port of its own"
+            )

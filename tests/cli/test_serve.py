@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -13,7 +14,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
+from strandline import __version__
+from strandline.cli import main
 from strandline.metastore.thrift import ThriftClient
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -83,6 +87,7 @@ def test_a_busy_port_is_named_and_nothing_is_left_running(
         process = start(tmp_path / "s", *[word for pair in ports.items() for word in pair])
         out, errors = process.communicate(timeout=20)
     assert (process.returncode, out) == (71, "")
+    assert not (tmp_path / "s").exists()
     assert errors.count("\n") == 1
     assert str(ports[option]) in errors
     assert "choose another port" in errors
@@ -111,9 +116,48 @@ def test_what_cannot_be_served_is_one_line_and_its_own_exit_status(
     assert errors.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [("s", "--thrift-port", "70000"), (), ("s", "--wrong")])
-def test_wrong_arguments_are_explained(start: Start, arguments: tuple[str, ...]) -> None:
-    process = start(*arguments)
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("s", "--thrift-port", "70000"), "a port is a number from 0 to 65535"),
+        (("s", "--thrift-port", "x"), "thrift_port cannot be 'x': it is a whole number"),
+        ((), "Missing argument 'FOLDER'"),
+        (("s", "--wrong"), "No such option"),
+        (("",), "it is empty; name the folder of a store"),
+        ((" ",), "it is empty; name the folder of a store"),
+    ],
+)
+def test_wrong_arguments_are_explained_and_make_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, ["serve", *arguments])
+    assert result.exit_code == 2
+    assert "Usage" in result.stderr
+    assert says in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_port_twice_makes_no_store(tmp_path: Path) -> None:
+    arguments = ["serve", str(tmp_path / "s"), "--thrift-port", "9191", "--http-port", "9191"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 64
+    assert "thrift_port and http_port are both 9191" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_log_tells_of_start_and_stop_in_the_form_that_was_asked_for(
+    start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "strandline.toml").write_text('log_format = "json"\nhttp_port = 0\n')
+    process = start(tmp_path / "s", "--thrift-port", 0)
+    thrift, http = ports_of(process)
+    os.kill(process.pid, signal.SIGTERM)
     _, errors = process.communicate(timeout=20)
-    assert process.returncode == 2
-    assert "Usage" in errors
+    entries = [json.loads(line) for line in errors.splitlines()]
+    assert [entry["level"] for entry in entries] == ["info"] * len(entries)
+    started, stopping, stopped = (entry["message"] for entry in entries)
+    assert started.startswith(f"started: release {__version__} serves the store in {tmp_path}/s")
+    assert started.endswith(f"thrift://127.0.0.1:{thrift} http://127.0.0.1:{http}")
+    assert (stopping, stopped) == ("stopping: SIGTERM was received", "stopped")

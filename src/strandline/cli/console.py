@@ -12,10 +12,3 @@ def new_console() -> Console:
     """Standard output: as wide as the terminal, or wide where there is none."""
     console = Console()
     return console if console.is_terminal else Console(width=PIPE_WIDTH)
-
-
-def in_one_line(text: str) -> str:
-    """``text`` with line breaks and whatever else a terminal would act on written as escapes."""
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
-    )

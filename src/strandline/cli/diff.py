@@ -13,8 +13,10 @@ from rich.text import Text
 
 from strandline.catalog.differences import Difference, Shown, differences
 from strandline.catalog.object_names import spoken
-from strandline.cli.console import in_one_line, new_console
-from strandline.cli.stores import FOLDER, OUTPUT, catalog_named, catalogs_of_folder
+from strandline.cli.console import new_console
+from strandline.cli.options import FOLDER, OUTPUT
+from strandline.cli.stores import catalog_named, catalogs_of_folder
+from strandline.logs import in_one_line
 
 _NOTHING = "—"
 

@@ -10,10 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from strandline.catalog import VersionInfo
-from strandline.cli.console import in_one_line, new_console
-from strandline.cli.stores import FOLDER, OUTPUT, history_of_folder
+from strandline.cli.console import new_console
+from strandline.cli.options import FOLDER, OUTPUT
+from strandline.cli.stores import history_of_folder
 from strandline.clock import format_timestamp
 from strandline.durable import Arguments
+from strandline.logs import in_one_line
 
 _SUBJECTS = (
     "table",

@@ -1,12 +1,13 @@
 """The commands, and how an error becomes one line and an exit status.
 
-Each command is a module of its own, imported when it is called: ``strandline --help`` does not wait
-for Spark.
+Each command is a module of its own, with a line in `COMMANDS`, and is imported when it is called:
+``strandline --help`` imports none of them.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -14,16 +15,27 @@ import click
 
 from strandline import __version__
 from strandline.errors import StrandlineError, surface_of
+from strandline.logs import in_one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A command: the module whose ``command`` it is, and what the list of commands says of it."""
+
+    module: str
+    summary: str
+
 
 COMMANDS = {
-    "serve": "strandline.cli.serve",
-    "log": "strandline.cli.log",
-    "diff": "strandline.cli.diff",
-    "undo": "strandline.cli.undo",
-    "undrop": "strandline.cli.undrop",
-    "demo": "strandline.cli.demo",
+    "serve": Entry("strandline.cli.serve", "Run a node on the store in a folder."),
+    "config": Entry("strandline.cli.config", "Show the settings of a node, and their origins."),
+    "log": Entry("strandline.cli.log", "Show who changed what and when."),
+    "diff": Entry("strandline.cli.diff", "Show what differs between two versions."),
+    "undo": Entry("strandline.cli.undo", "Take back what a version did."),
+    "undrop": Entry("strandline.cli.undrop", "Bring back what was dropped."),
+    "demo": Entry("strandline.cli.demo", "Run the main job, and check every number of it."),
 }
-"""Every command, and the module whose ``command`` it is."""
+"""Every command, in the order in which they are listed."""
 
 
 class _Commands(click.Group):
@@ -35,14 +47,29 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(COMMANDS[cmd_name]).command
+        command: click.Command = import_module(COMMANDS[cmd_name].module).command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            meant = f"; is {near[0]} meant?" if near else ""
+            ctx.fail(f"there is no command {args[0]!r}{meant}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:  # Any: what the command returns
         try:
             return super().invoke(ctx)
         except StrandlineError as error:
-            click.echo(f"strandline: {error.message}", err=True)
+            click.echo(f"strandline: {in_one_line(error.message)}", err=True)
             sys.exit(surface_of(error).exit)
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import click
-
 from strandline.catalog import Catalog, VersionInfo, read_history
 from strandline.catalog.follower import DELAY
 from strandline.catalog.history import History
+from strandline.cli.settings import load
 from strandline.clock import (
     HybridClock,
     add_milliseconds,
@@ -103,36 +101,5 @@ def joining(folder: Path) -> Iterator[Node]:
     with _log_of(folder) as log:
         if log.token() is None:
             raise NotFound(f"there is no catalog in {folder} yet; `strandline serve` creates one")
-    with Node.open(folder) as node:
+    with Node.open(folder, settings=load(folder).settings) as node:
         yield node
-
-
-def operating_user() -> str:
-    """The name of the user who runs this command."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id that the system has no name for
-        return "unknown"
-
-
-def _not_blank(_: click.Context, option: click.Parameter, value: str) -> str:
-    if not value.strip():
-        raise click.BadParameter("it is empty; the history would not say who it was")
-    return value
-
-
-FOLDER = click.argument("folder", type=click.Path(path_type=Path))
-OUTPUT = click.option(
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="json: one object a line.",
-)
-USER = click.option(
-    "--user",
-    default=operating_user,
-    callback=_not_blank,
-    show_default="the user of the system",
-    help="Who does it, as the history will say.",
-)

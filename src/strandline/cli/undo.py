@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from strandline.cli.log import as_json, describe
-from strandline.cli.stores import FOLDER, OUTPUT, USER, joining
+from strandline.cli.options import FOLDER, OUTPUT, USER
+from strandline.cli.stores import joining
 from strandline.metastore.interface import Executed, Session
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from strandline.catalog.undo.reading import RESTORABLE
-from strandline.cli.stores import FOLDER, OUTPUT, USER, joining
+from strandline.cli.options import FOLDER, OUTPUT, USER
+from strandline.cli.stores import joining
 from strandline.cli.undo import report
 
 

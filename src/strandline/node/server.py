@@ -7,21 +7,26 @@ both ports accept, so that whoever started it knows where to connect without gue
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import uvicorn
 
+from strandline import __version__
 from strandline.config import Settings
 from strandline.errors import AddressInUse, InvalidInput
+from strandline.logs import kept
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.session.credentials import Authenticate
 from strandline.metastore.session.http_app import application
 from strandline.metastore.thrift import ThriftServer
 from strandline.node.node import Node
+
+logger = logging.getLogger("strandline.node")
 
 BACKLOG = 1024
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -65,34 +70,47 @@ async def _serve(
     settings: Settings,
     ready: Callable[[str], None],
     authenticate: Authenticate | None,
+    *,
+    thrift_socket: socket.socket,
+    http_socket: socket.socket,
 ) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stop.set)
-    listening = _listen(settings.host, settings.http_port, what="HTTP")
-    with listening:
-        service = HiveMetastoreService(node.metastore, notifications=node.notifications)
-        thrift = ThriftServer(service.dispatcher, host=settings.host, port=settings.thrift_port)
-        await thrift.start()
-        config = uvicorn.Config(
-            application(node.metastore, authenticate=authenticate),
-            log_level="warning",
-            lifespan="off",
-            timeout_graceful_shutdown=5,
-        )
-        http = _HttpServer(config)
-        serving = asyncio.create_task(http.serve(sockets=[listening]))
-        service.announce(f"thrift://{_shown(thrift.address)}")
-        ready(
-            f"ready thrift://{_shown(thrift.address)} http://{_shown(listening.getsockname()[:2])}"
-        )
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-        http.should_exit = True
-        await thrift.stop()
-        stopping.cancel()
-        await serving
+        loop.add_signal_handler(number, _told_to_stop, stop, number)
+    service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+    thrift = ThriftServer(service.dispatcher, host=settings.host, port=settings.thrift_port)
+    await thrift.start(listening=thrift_socket)
+    config = uvicorn.Config(
+        application(node.metastore, authenticate=authenticate),
+        log_config=None,  # its lines go to the handlers of this process, in the same form
+        log_level="warning",
+        lifespan="off",
+        timeout_graceful_shutdown=5,
+    )
+    http = _HttpServer(config)
+    serving = asyncio.create_task(http.serve(sockets=[http_socket]))
+    service.announce(f"thrift://{_shown(thrift.address)}")
+    addresses = f"thrift://{_shown(thrift.address)} http://{_shown(http_socket.getsockname()[:2])}"
+    ready(f"ready {addresses}")
+    logger.info(
+        "started: release %s serves the store in %s at %s",
+        __version__,
+        node.folder,
+        addresses,
+        extra=kept(catalog_version=node.catalogs.latest_catalog().version, member=node.member),
+    )
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+    http.should_exit = True
+    await thrift.stop()
+    stopping.cancel()
+    await serving
+
+
+def _told_to_stop(stop: asyncio.Event, number: signal.Signals) -> None:
+    logger.info("stopping: %s was received", number.name, extra=kept())
+    stop.set()
 
 
 def serve(
@@ -107,7 +125,24 @@ def serve(
     ``authenticate`` proves the users of HTTP; without it they are believed, as those of the Hive
     protocol always are.
 
-    Raises what `Node.open` raises, and `AddressInUse`.
+    Raises what `Node.open` raises, and `AddressInUse`. Both ports are taken before the store is
+    opened: a node that cannot listen makes no store.
     """
-    with Node.open(folder, settings=settings) as node:
-        asyncio.run(_serve(node, settings, ready, authenticate))
+    with ExitStack() as open_resources:
+        ports = {"the Hive Metastore protocol": settings.thrift_port, "HTTP": settings.http_port}
+        thrift_socket, http_socket = (
+            open_resources.enter_context(_listen(settings.host, port, what=what))
+            for what, port in ports.items()
+        )
+        node = open_resources.enter_context(Node.open(folder, settings=settings))
+        asyncio.run(
+            _serve(
+                node,
+                settings,
+                ready,
+                authenticate,
+                thrift_socket=thrift_socket,
+                http_socket=http_socket,
+            )
+        )
+    logger.info("stopped", extra=kept(folder=node.folder, member=node.member))

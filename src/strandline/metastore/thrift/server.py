@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -83,11 +84,14 @@ class ThriftServer:
         self._watch: asyncio.TimerHandle | None = None
         self._stopping = False
 
-    async def start(self) -> None:
-        """Listens. `AddressInUse` where another program does already."""
+    async def start(self, *, listening: socket.socket | None = None) -> None:
+        """Listens, on the socket that is given. `AddressInUse` where another program does."""
         self.loop = asyncio.get_running_loop()
+        place: dict[str, Any] = (
+            {"host": self._host, "port": self._port} if listening is None else {"sock": listening}
+        )
         try:
-            self._listening = await self.loop.create_server(self._connect, self._host, self._port)
+            self._listening = await self.loop.create_server(self._connect, **place)
         except OSError as error:
             raise self._cannot_listen(error) from error
         self._watch_idle()

@@ -1,0 +1,53 @@
+"""Arguments and options that several commands have; quick to import."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+
+import click
+
+
+class _Folder(click.Path):
+    """The folder of a store. An empty text would mean the current folder, which nobody asked."""
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        if not str(value).strip():
+            self.fail(
+                "it is empty; name the folder of a store ('.' is the current one)", param, ctx
+            )
+        return Path(str(value))
+
+
+def operating_user() -> str:
+    """The name of the user who runs this command."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id that the system has no name for
+        return "unknown"
+
+
+def _not_blank(_: click.Context, option: click.Parameter, value: str) -> str:
+    if not value.strip():
+        raise click.BadParameter("it is empty; the history would not say who it was")
+    return value
+
+
+FOLDER_TYPE = _Folder()
+FOLDER = click.argument("folder", type=FOLDER_TYPE)
+OUTPUT = click.option(
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json: one object a line.",
+)
+USER = click.option(
+    "--user",
+    default=operating_user,
+    callback=_not_blank,
+    show_default="the user of the system",
+    help="Who does it, as the history will say.",
+)

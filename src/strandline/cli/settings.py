@@ -1,0 +1,340 @@
+"""Every setting of a node, by option, environment variable and file: one registry for all of them.
+
+`REGISTRY` is derived from the fields of `strandline.config.Settings`: a field that is added there
+has its option (``--thrift-port``), its variable (``STRANDLINE_THRIFT_PORT``), its key in a file
+(``thrift_port``), its help and its line in ``strandline config`` at once.
+
+A value is taken from the first place that has one:
+
+1. the option of the command;
+2. the environment variable;
+3. the file that ``--config`` (or the variable ``STRANDLINE_CONFIG``) names;
+4. the file ``strandline.toml`` in the folder of the store;
+5. the default.
+
+What must stay true: a file with a key that no setting has, or with a value that is none, is refused
+with the file, the key and what is allowed. Variables that no setting has are let be: a program that
+starts this one may set variables of its own with the same beginning (Kubernetes does, for a service
+called ``strandline``). ``strandline config`` shows them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import click
+
+from strandline.config import Settings
+from strandline.errors import InvalidInput, StrandlineError
+from strandline.faults import ENVIRONMENT_VARIABLE as FAULT_VARIABLE
+
+FILE_NAME = "strandline.toml"
+PREFIX = "STRANDLINE_"
+CONFIG_VARIABLE = "STRANDLINE_CONFIG"
+DEFAULT = "default"
+
+_UNITS: Mapping[str, Mapping[str, int]] = {
+    "_ms": {
+        "ms": 1,
+        "s": 1_000,
+        "min": 60_000,
+        "h": 3_600_000,
+        "d": 86_400_000,
+    },
+    "_bytes": {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30},
+}
+_SWITCH = {"true": True, "on": True, "false": False, "off": False}
+_NUMBER_WITH_UNIT = re.compile(r"(-?[0-9]{1,18})\s*([a-z]*)", re.IGNORECASE)
+_PARAGRAPH = re.compile(r"``(\w+)``:\s*(.*?)(?=\n\s*``\w+``:|\n\s*\n|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a node, as people meet it. ``kind`` is the type of its values."""
+
+    name: str
+    kind: Any  # Any: a type or a construct of typing
+    default: object
+    meaning: str
+
+    @property
+    def option(self) -> str:
+        """Its option on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it is on or off."""
+        return self.kind is bool
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it has several values."""
+        return get_origin(self.kind) in (tuple, list)
+
+    @property
+    def units(self) -> Mapping[str, int]:
+        """The units that its number can have, the smallest first; its value is in that one."""
+        return next((u for ending, u in _UNITS.items() if self.name.endswith(ending)), {})
+
+    @cached_property
+    def allowed(self) -> str:
+        """What its value can be, in words."""
+        if get_origin(self.kind) is Literal:
+            return "one of " + ", ".join(map(str, get_args(self.kind)))
+        if self.is_switch:
+            return "true or false"
+        if self.is_list:
+            return "a list of texts"
+        if self.kind is int and self.units:
+            names = list(self.units)
+            example = {"_ms": "500, 30s, 7d", "_bytes": "65536, 256MiB"}
+            ending = next(ending for ending in _UNITS if self.name.endswith(ending))
+            return f"a whole number, in {names[0]} or with a unit ({example[ending]})"
+        return {int: "a whole number", float: "a number"}.get(self.kind, "a text")
+
+    def read(self, given: object) -> object:
+        """The value that a text, or a value of a file, stands for. `InvalidInput` if it is none."""
+        value = self._read(given)
+        if value is None:
+            raise InvalidInput(f"{self.name} cannot be {given!r}: it is {self.allowed}")
+        return value
+
+    def _read(self, given: object) -> object | None:
+        if self.is_switch:
+            return given if isinstance(given, bool) else _SWITCH.get(str(given).strip().lower())
+        if isinstance(given, bool):
+            return None
+        if self.kind is int:
+            return given if isinstance(given, int) else self._number(str(given))
+        if self.kind is float:
+            try:
+                return float(str(given))
+            except ValueError:
+                return None
+        if self.is_list:
+            parts = given.split(",") if isinstance(given, str) else given
+            if not isinstance(parts, list | tuple) or not all(isinstance(p, str) for p in parts):
+                return None
+            return tuple(part.strip() for part in parts if part.strip())
+        if not isinstance(given, str):
+            return None
+        choices = get_args(self.kind) if get_origin(self.kind) is Literal else ()
+        return given if not choices or given in choices else None
+
+    def _number(self, text: str) -> int | None:
+        match = _NUMBER_WITH_UNIT.fullmatch(text.strip())
+        if match is None:
+            return None
+        number, unit = int(match[1]), match[2].lower()
+        factor = 1 if not unit else self.units.get(unit)
+        return None if factor is None else number * factor
+
+
+def _setting(field: Field[Any], kind: Any, meaning: str) -> Setting:  # Any: a construct of typing
+    if get_origin(kind) in (Union, types.UnionType):  # ``str | None``: None is "not set"
+        (kind,) = (part for part in get_args(kind) if part is not type(None))
+    default = field.default if field.default is not MISSING else None
+    if field.default_factory is not MISSING:
+        default = field.default_factory()
+    return Setting(field.name, kind, default, meaning)
+
+
+def registry_of(declared: type[Any]) -> dict[str, Setting]:  # Any: a dataclass such as `Settings`
+    """The settings that a dataclass declares, by name, with their paragraphs of its docstring."""
+    described = _PARAGRAPH.findall(declared.__doc__ or "")
+    told = {name: " ".join(text.split()) for name, text in described}
+    kinds = get_type_hints(declared)
+    return {
+        field.name: _setting(field, kinds[field.name], told.get(field.name, ""))
+        for field in fields(declared)
+    }
+
+
+REGISTRY: Mapping[str, Setting] = registry_of(Settings)
+"""Every setting of a node, by name, in the order of `Settings`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The settings of a node, where each value comes from, and variables that are no setting."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    unknown_variables: Sequence[str]
+
+
+def load(
+    folder: Path | None = None,
+    *,
+    config: Path | None = None,
+    options: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Loaded:
+    """The settings that hold for a node on ``folder``; see the module.
+
+    ``options`` are values by the names of settings; None is an option that was not given. Raises
+    `InvalidInput` that names the place, the key and what is allowed.
+    """
+    variables = os.environ if environment is None else environment
+    named = variables.get(CONFIG_VARIABLE, "").strip()
+    if config is None and named:
+        config = Path(named)
+    values: dict[str, object] = {}
+    origins = dict.fromkeys(REGISTRY, DEFAULT)
+    for origin, given in _places(folder, config, options or {}, variables):
+        for setting, value in given:
+            try:
+                values[setting.name] = setting.read(value)
+            except InvalidInput as error:
+                raise InvalidInput(f"{origin(setting)}: {error.message}") from None
+            origins[setting.name] = origin(setting)
+    try:
+        settings = Settings(**values)  # type: ignore[arg-type]  # each was read by its own type
+    except InvalidInput as error:
+        raise InvalidInput(f"{error.message}{_where(error, origins)}") from None
+    known = {setting.variable for setting in REGISTRY.values()} | {CONFIG_VARIABLE, FAULT_VARIABLE}
+    unknown = sorted(v for v in variables if v.startswith(PREFIX) and v not in known)
+    return Loaded(settings, origins, unknown)
+
+
+_Place = tuple[Callable[[Setting], str], list[tuple[Setting, object]]]
+
+
+def _places(
+    folder: Path | None,
+    config: Path | None,
+    options: Mapping[str, object],
+    variables: Mapping[str, str],
+) -> list[_Place]:
+    """What each place gives, the one that wins last."""
+    places: list[_Place] = []
+    if folder is not None and (folder / FILE_NAME).is_file():
+        places.append(_of_file(folder / FILE_NAME))
+    if config is not None:
+        places.append(_of_file(config))
+    set_variables: list[tuple[Setting, object]] = [
+        (setting, variables[setting.variable])
+        for setting in REGISTRY.values()
+        if variables.get(setting.variable, "").strip()  # empty is not set, as for most programs
+    ]
+    places.append((lambda setting: f"environment variable {setting.variable}", set_variables))
+    given = [(REGISTRY[name], value) for name, value in options.items() if value is not None]
+    places.append((lambda setting: f"option {setting.option}", given))
+    return places
+
+
+def _of_file(file: Path) -> _Place:
+    try:
+        with file.open("rb") as opened:
+            entries = tomllib.load(opened)
+    except OSError as error:
+        raise InvalidInput(f"the settings in {file} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"the settings in {file} are not TOML: {error}") from error
+    for key in entries:
+        if key not in REGISTRY:
+            raise InvalidInput(
+                f"{file}: {key!r} is no setting of a node{_likeness(key)}; known are "
+                f"{', '.join(REGISTRY)}"
+            )
+    return (lambda _: str(file)), [(REGISTRY[key], value) for key, value in entries.items()]
+
+
+def _likeness(key: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(key.lower().replace("-", "_"), REGISTRY, n=1)
+    return f" (is {near[0]} meant?)" if near else ""
+
+
+def _where(error: StrandlineError, origins: Mapping[str, str]) -> str:
+    """Where the settings that an error speaks of come from."""
+    named = [
+        f"{name} comes from {origin}"
+        for name, origin in origins.items()
+        if origin != DEFAULT and re.search(rf"\b{name}\b", error.message)
+    ]
+    return f" ({'; '.join(named)})" if named else ""
+
+
+class _Kind(click.ParamType[object]):
+    """The value of one setting on the command line."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.name = "text"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        choices = get_args(self.setting.kind) if get_origin(self.setting.kind) is Literal else ()
+        if choices:
+            return f"[{'|'.join(choices)}]"
+        return {int: "N", float: "X"}.get(self.setting.kind, "TEXT")
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> object:
+        try:
+            read = self.setting.read(value)
+            # What a value may be beyond its type, `Settings` says.
+            Settings(**{self.setting.name: read})  # type: ignore[arg-type]  # read by its type
+        except InvalidInput as error:
+            # What two settings may not be together is judged when all of them are known.
+            if isinstance(value, str) and _names_another(error, self.setting.name):
+                return value
+            self.fail(error.message, param, ctx)
+        return value
+
+
+def _names_another(error: StrandlineError, name: str) -> bool:
+    return any(
+        other != name and re.search(rf"\b{other}\b", error.message) is not None
+        for other in REGISTRY
+    )
+
+
+def _shown_default(setting: Setting) -> str:
+    if setting.is_list:
+        return ", ".join(setting.default) if isinstance(setting.default, tuple) else "none"
+    return "not set" if setting.default is None else str(setting.default)
+
+
+C = TypeVar("C", bound=Callable[..., Any])  # Any: what click calls
+
+
+def node_options(function: C) -> C:
+    """Give a command an option for each setting of a node, and ``--config``.
+
+    Its function gets them as keyword arguments of the settings' names, None where one was not
+    given, and ``config``.
+    """
+    for setting in reversed(list(REGISTRY.values())):
+        declared: dict[str, Any] = {  # Any: what click takes
+            "default": None,
+            "help": f"{setting.meaning[:1].upper()}{setting.meaning[1:]}  [default: "
+            f"{_shown_default(setting)}]",
+        }
+        if setting.is_switch:
+            names = f"{setting.option}/--no-{setting.option[2:]}"
+        else:
+            names = setting.option
+            declared["type"] = _Kind(setting)
+        function = click.option(names, setting.name, **declared)(function)
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        help=f"A file of settings (TOML), besides {FILE_NAME} in FOLDER.",
+    )(function)

@@ -1,0 +1,182 @@
+"""The registry of settings: every field of `Settings` by option, variable and file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from click.testing import CliRunner, Result
+
+from strandline.cli import main
+from strandline.cli.main import COMMANDS
+from strandline.cli.settings import FILE_NAME, REGISTRY, load, registry_of
+from strandline.config import Settings
+from strandline.errors import InvalidInput
+
+
+def strandline(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+def another_value(name: str) -> str:
+    """A text that stands for a value other than the default of that setting."""
+    setting = REGISTRY[name]
+    if setting.is_switch:
+        return "false" if setting.default else "true"
+    if setting.is_list:
+        return "/data/a"
+    if setting.kind in (int, float):
+        return "4567"
+    if setting.allowed.startswith("one of "):
+        choices = setting.allowed.removeprefix("one of ").split(", ")
+        return next(choice for choice in choices if choice != setting.default)
+    return "127.0.0.2"
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_setting_has_a_meaning_and_can_be_set_in_each_place(
+    name: str, tmp_path: Path
+) -> None:
+    setting = REGISTRY[name]
+    assert setting.meaning, f"the docstring of Settings has no paragraph ``{name}``: …"
+    text = another_value(name)
+    value = setting.read(text)
+    assert value != setting.default
+    by_variable = load(tmp_path, environment={setting.variable: text})
+    assert getattr(by_variable.settings, name) == value
+    assert by_variable.origins[name] == f"environment variable {setting.variable}"
+    by_option = load(tmp_path, options={name: text}, environment={setting.variable: ""})
+    assert getattr(by_option.settings, name) == value
+    (tmp_path / FILE_NAME).write_text(f"{name} = {json.dumps(text)}\n")
+    by_file = load(tmp_path, environment={})
+    assert getattr(by_file.settings, name) == value
+    assert by_file.origins[name] == str(tmp_path / FILE_NAME)
+    assert setting.option in strandline("serve", "--help").output
+
+
+def test_the_nearest_place_wins(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text("cache_bytes = 1\nslow_call_ms = 1\nhttp_port = 1\n")
+    other = tmp_path / "other.toml"
+    other.write_text('cache_bytes = "2KiB"\nslow_call_ms = "2s"\n')
+    loaded = load(
+        tmp_path,
+        config=other,
+        options={"cache_bytes": "4", "host": None},
+        environment={"STRANDLINE_CACHE_BYTES": "3"},
+    )
+    settings = loaded.settings
+    assert (settings.cache_bytes, settings.slow_call_ms, settings.http_port) == (4, 2000, 1)
+    assert loaded.origins["slow_call_ms"] == str(other)
+    assert loaded.origins["host"] == "default"
+    named = load(tmp_path, environment={"STRANDLINE_CONFIG": str(other)})
+    assert named.settings.cache_bytes == 2048
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("thrift_prot = 1", "'thrift_prot' is no setting of a node (is thrift_port meant?); known"),
+        ("[node]\nhost = 'x'", "'node' is no setting of a node"),
+        ("thrift_port = 'x'", "thrift_port cannot be 'x': it is a whole number"),
+        ("thrift_port = true", "thrift_port cannot be True: it is a whole number"),
+        ("thrift_port = 1.5", "thrift_port cannot be 1.5: it is a whole number"),
+        ("thrift_port = 70000", "thrift_port is 70000; a port is a number from 0 to 65535"),
+        ("cache_bytes = '1 acre'", "in b or with a unit (65536, 256MiB)"),
+        ("cache_bytes = -1", "it cannot be negative"),
+        ("slow_call_ms = '1 year'", "in ms or with a unit (500, 30s, 7d)"),
+        ("log_level = 'loud'", "it is one of debug, info, warning, error"),
+        ("host = 7", "host cannot be 7: it is a text"),
+        ("host = ' '", "host is empty"),
+        ("thrift_port = 5\nhttp_port = 5", "thrift_port and http_port are both 5"),
+        ("x = ", "are not TOML"),
+        ("\udcff", "are not TOML"),
+    ],
+)
+def test_a_file_that_is_wrong_is_named_with_what_is_allowed(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    file = tmp_path / FILE_NAME
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(InvalidInput) as raised:
+        load(tmp_path, environment={})
+    assert says in raised.value.message
+    assert str(file) in raised.value.message
+
+
+def test_a_named_file_that_is_missing_is_an_error_and_a_wrong_variable_too(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"nowhere\.toml cannot be read: No such file"):
+        load(tmp_path, config=tmp_path / "nowhere.toml", environment={})
+    with pytest.raises(InvalidInput, match="environment variable STRANDLINE_HTTP_PORT: http_port"):
+        load(tmp_path, environment={"STRANDLINE_HTTP_PORT": "many"})
+
+
+def test_a_field_that_is_added_is_a_setting_at_once() -> None:
+    @dataclass(frozen=True)
+    class More(Settings):
+        """More settings.
+
+        ``roots``: folders below which
+        places may be named.
+        ``strict``: whether it is.
+        ``share``: a part.
+        ``owner``: whose.
+        ``mode``: how.
+        """
+
+        roots: tuple[str, ...] = ()
+        strict: bool = False
+        share: float = 0.5
+        owner: str | None = None
+        mode: Literal["a", "b"] = "a"
+
+    registry = registry_of(More)
+    assert list(registry)[-5:] == ["roots", "strict", "share", "owner", "mode"]
+    assert registry["roots"].meaning == "folders below which places may be named."
+    read = {name: registry[name].read for name in registry}
+    assert read["roots"]("/a, /b") == read["roots"](["/a", "/b"]) == ("/a", "/b")
+    assert read["strict"]("on") is read["strict"](True) is True
+    assert (read["share"](1), read["share"]("0.25"), read["owner"]("ann")) == (1.0, 0.25, "ann")
+    for name, wrong in (("roots", [1]), ("strict", "si"), ("share", "x"), ("mode", "c")):
+        with pytest.raises(InvalidInput, match=f"{name} cannot be"):
+            read[name](wrong)
+
+
+def test_config_shows_each_value_and_where_it_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / FILE_NAME).write_text('slow_call_ms = "5s"\n')
+    monkeypatch.setenv("STRANDLINE_HTTP_PORT", "9999")
+    monkeypatch.setenv("STRANDLINE_SERVICE_HOST", "10.0.0.1")
+    shown = strandline("config", tmp_path, "--log-level", "debug")
+    assert shown.exit_code == 0
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in shown.stdout.splitlines()}
+    assert rows["slow_call_ms"] == ["5000", str(tmp_path / FILE_NAME)]
+    assert " ".join(rows["http_port"]).split() == (
+        ["9999", "environment", "variable", "STRANDLINE_HTTP_PORT"]
+    )
+    assert rows["log_level"][0] == "debug"
+    assert rows["host"][0] == "127.0.0.1"
+    assert "STRANDLINE_SERVICE_HOST is set, and is no setting" in shown.stderr
+    lines = strandline("config", tmp_path, "--output", "json").stdout.splitlines()
+    told = {one["setting"]: one for one in map(json.loads, lines)}
+    assert list(told) == [field.name for field in fields(Settings)]
+    assert told["slow_call_ms"]["value"] == 5000
+    assert told["slow_call_ms"]["from"] == str(tmp_path / FILE_NAME)
+    assert told["host"]["variable"] == "STRANDLINE_HOST"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_help_and_is_listed_without_being_loaded(name: str) -> None:
+    shown = strandline(name, "--help")
+    assert shown.exit_code == 0
+    assert "Usage" in shown.output
+    assert COMMANDS[name].summary in strandline("--help").output
+
+
+def test_a_command_that_is_not_there_is_said_with_the_likeliest() -> None:
+    shown = strandline("undorp")
+    assert shown.exit_code == 2
+    assert "there is no command 'undorp'; is undrop meant?" in shown.output

@@ -1,0 +1,143 @@
+"""Lines of the log: their form, that none can be forged, and that none can flood it."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from strandline import logs
+from strandline.logs import BURST, CLIENT, WINDOW_SECONDS, Flood, configure, fields, kept
+
+LINE = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING|ERROR) +[\w.]+: ")
+logger = logging.getLogger("strandline.somewhere")
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """The handlers of this process are afterwards as they were."""
+    root, ours = logging.getLogger(), logging.getLogger("strandline")
+    handlers, levels = list(root.handlers), (root.level, ours.level)
+    yield
+    logging.captureWarnings(False)
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+
+
+def stream(form: str = "text", level: str = "info") -> io.StringIO:
+    written = io.StringIO()
+    configure(level=level, form=form, stream=written)
+    return written
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_line_has_time_level_part_message_client_and_fields() -> None:
+    text = stream()
+    token = CLIENT.set("127.0.0.1:5")
+    logger.info("version %d", 5, extra=fields(user="ann", nothing=None, left_over=3))
+    CLIENT.reset(token)
+    logger.info("plain")
+    first, second = text.getvalue().splitlines()
+    assert LINE.match(first)
+    assert first.endswith(
+        " INFO    somewhere: version 5 (client 127.0.0.1:5, user ann, left over 3)"
+    )
+    assert second.endswith(" INFO    somewhere: plain")
+
+
+@pytest.mark.usefixtures("restored")
+def test_json_has_one_object_a_line_with_the_same_parts() -> None:
+    written = stream("json")
+    token = CLIENT.set("127.0.0.1:5")
+    logger.info("version %d", 5, extra=fields(user="a\nb\u2028c", message="not this"))
+    CLIENT.reset(token)
+    (line,) = written.getvalue().splitlines()
+    entry = json.loads(line)
+    assert list(entry) == ["time", "level", "logger", "message", "client", "user"]
+    assert (entry["level"], entry["logger"], entry["message"]) == (
+        "info",
+        "strandline.somewhere",
+        "version 5",
+    )
+    assert entry["user"] == "a\nb\u2028c"
+
+
+FORGED = "x\n2026-11-20T10:00:00.000Z INFO    node: stopped"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("between", ["\n", "\r", "\x0b", "\x0c", "\x85", "\u2028", "\x1b[2K", "\0"])
+@pytest.mark.usefixtures("restored")
+def test_nobody_forges_a_line(form: str, between: str) -> None:
+    written = stream(form)
+    name = FORGED.replace("\n", between)
+    token = CLIENT.set(name)
+    logger.warning("no table %s", name, extra=fields(user=name))
+    CLIENT.reset(token)
+    text = written.getvalue()
+    assert len(text.splitlines()) == 1
+    assert text[:-1].isprintable()
+
+
+@pytest.mark.usefixtures("restored")
+def test_the_lines_of_a_traceback_are_indented_and_forge_none() -> None:
+    written = stream()
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        logger.exception("it failed")
+    first, *trace = written.getvalue().splitlines()
+    assert LINE.match(first)
+    assert len(trace) > 2
+    assert all(line.startswith("    ") for line in trace)
+    as_json = stream("json")
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        logger.exception("it failed")
+    assert FORGED in json.loads(as_json.getvalue())["trace"]
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_long_message_is_cut() -> None:
+    written = stream()
+    logger.info("x" * 100_000)
+    assert len(written.getvalue()) < logs.MAX_LINE_CHARACTERS + 200
+    assert written.getvalue().endswith("… (92000 characters more)\n")
+
+
+def test_a_flood_is_cut_and_counted_and_what_must_be_kept_is_kept() -> None:
+    now = [0.0]
+    flood = Flood(elapsed=lambda: now[0])
+
+    def record(line: int, **extra: object) -> logging.LogRecord:
+        made = logging.LogRecord("strandline.x", logging.INFO, "x.py", line, "m", (), None)
+        made.__dict__.update(extra)
+        return made
+
+    written = [flood.filter(record(1)) for _ in range(BURST + 7)]
+    assert written == [True] * BURST + [False] * 7
+    assert flood.filter(record(2))
+    assert all(flood.filter(record(1, **kept())) for _ in range(BURST))
+    now[0] = WINDOW_SECONDS
+    later = record(1, fields={"user": "ann"})
+    assert flood.filter(later)
+    assert later.__dict__["fields"] == {"user": "ann", "lines_like_this_left_out": 7}
+
+
+@pytest.mark.usefixtures("restored")
+def test_libraries_write_in_the_same_form_and_only_what_is_wrong() -> None:
+    written = stream("json", level="debug")
+    logging.getLogger("uvicorn.error").info("Started server process")
+    logging.getLogger("uvicorn.error").error("it broke")
+    logger.debug("seen")
+    entries = [json.loads(line) for line in written.getvalue().splitlines()]
+    assert [(entry["logger"], entry["message"]) for entry in entries] == [
+        ("uvicorn", "it broke"),
+        ("strandline.somewhere", "seen"),
+    ]
