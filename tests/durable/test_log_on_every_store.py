@@ -15,21 +15,24 @@ import pytest
 from strandline.clock import Timestamp
 from strandline.durable import MetastorageLog
 from strandline.durable.chunks import CHUNK
+from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.contents import restore
 from strandline.durable.metastorage_log import (
     FENCE,
     SNAPSHOT_VERSION,
     UPDATE,
     VERSION,
+    append_key,
     update_key,
 )
 from strandline.durable.state import new_update, snapshot_of
-from strandline.durable.update import Change, Entry, Snapshot, Update
+from strandline.durable.update import AuditEvent, Change, Entry, Snapshot, Update
 from strandline.errors import CorruptData, Fenced, OutOfSync, VersionNotFound
 from strandline.fencing import FenceToken
-from strandline.metastorage import Delete, Metastorage, Put, prefix_end
+from strandline.metastorage import Delete, Metastorage, Put, PutTimed, prefix_end
 from strandline.model.bookkeeping import ConfigEntry
-from strandline.wire.registry import encode
+from strandline.wire import registry
+from strandline.wire.registry import decode, encode
 from tests.durable.conftest import NewStore
 
 TOKEN = FenceToken(0, 1)
@@ -39,6 +42,13 @@ CHUNKED = 100
 def update(version: int, verb: str = "create_zone") -> Update:
     entry = Entry(verb, {"n": version}, (Change("config", b"k", None, b"v"),))
     return new_update(version, [entry], author="ann", member="m")
+
+
+def timed(key: str, value: Update) -> PutTimed:
+    """The put of an update, as an append makes it."""
+    split = registry.timed_head(encode(value))
+    assert split is not None
+    return PutTimed(key, *split)
 
 
 def begin(log: MetastorageLog, versions: int) -> None:
@@ -308,9 +318,57 @@ def test_an_update_at_another_version_is_an_error(
     any_log: MetastorageLog, store: Metastorage
 ) -> None:
     begin(any_log, 3)
-    store.invoke([], [Put(update_key(3), encode(update(2)))])
+    store.invoke([], [timed(update_key(3), update(2))])
     with pytest.raises(CorruptData, match="update 2 at version 3"):
         any_log.updates(1, 4)
+
+
+def test_the_time_of_an_update_stands_in_its_record_and_in_its_audit_event(
+    any_log: MetastorageLog, store: Metastorage
+) -> None:
+    begin(any_log, 3)
+    (appended,) = any_log.append(4, TOKEN, [update(4)])
+    found, event = store.get(update_key(4)), store.get(append_key(AUDIT_EVENT, 4))
+    assert found is not None
+    assert event is not None
+    assert decode(found.value, Update).time == found.time == appended.time
+    assert decode(event.value, AuditEvent).time == event.time == appended.time
+    assert any_log.updates(4, 5)[0].time == appended.time
+
+
+def test_an_update_whose_times_differ_is_an_error(
+    any_log: MetastorageLog, store: Metastorage
+) -> None:
+    begin(any_log, 3)
+    found = store.get(update_key(3))
+    assert found is not None
+    store.invoke([], [Put(update_key(3), found.value)])
+    with pytest.raises(CorruptData, match=r"time .* in its record and .* beside it"):
+        any_log.updates(1, 4)
+
+
+def test_what_an_older_release_wrote_has_the_time_of_its_key(
+    any_log: MetastorageLog, store: Metastorage
+) -> None:
+    begin(any_log, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "PROTOCOL", 1)
+        patch.setitem(registry._by_type, Update, registry._by_type[Update][:1])
+        store.invoke([], [Put(update_key(2), encode(update(2)))])
+    found = store.get(update_key(2))
+    assert found is not None
+    assert any_log.updates(1, 3)[1].time == found.time
+
+
+def test_a_fence_that_an_older_release_wrote_is_the_same_token(
+    any_log: MetastorageLog, store: Metastorage
+) -> None:
+    begin(any_log, 2)
+    old = b"\x01\x00" + encode(TOKEN)[6:]
+    store.invoke([], [Put(FENCE, old)])
+    again = MetastorageLog(store)
+    again.append(3, TOKEN, [update(3)])
+    assert again.compact(big_snapshot(again, 3), TOKEN)
 
 
 def test_a_version_to_be_trimmed_to_that_is_a_hole_is_an_error(

@@ -6,10 +6,18 @@ file made by the encoder would only prove that it agrees with itself.
 
 from __future__ import annotations
 
+from zlib import crc32
+
 
 def record(type_id: int, version: int, *payload: bytes) -> bytes:
     """A whole record: protocol 1, the header, the payload."""
     return b"\x01\x00" + nested(type_id, version, *payload)
+
+
+def sealed(type_id: int, version: int, *payload: bytes) -> bytes:
+    """A whole record since 0.2.1: protocol 2, the checksum of what follows, header and payload."""
+    content = nested(type_id, version, *payload)
+    return b"\x02\x00" + crc32(content).to_bytes(4, "little") + content
 
 
 def nested(type_id: int, version: int, *payload: bytes) -> bytes:

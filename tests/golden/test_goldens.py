@@ -14,13 +14,20 @@ from strandline.durable.collections import COLLECTIONS
 from strandline.durable.contents import EMPTY
 from strandline.durable.transaction import Transaction
 from strandline.durable.update import Change
+from strandline.errors import CorruptData, IncompatibleFormat
 from strandline.wire import registry, types
 from strandline.wire.recent import RECENT
 from strandline.wire.registry import decode, encode, formats
-from tests.golden import goldens_0_1_0, goldens_0_2_0
+from tests.golden import goldens_0_1_0, goldens_0_2_0, goldens_0_2_1
 from tests.golden.layout import nested
 
-RELEASES = {"0.1.0": goldens_0_1_0.GOLDENS, "0.2.0": goldens_0_2_0.GOLDENS}
+RELEASES = {
+    "0.1.0": goldens_0_1_0.GOLDENS,
+    "0.2.0": goldens_0_2_0.GOLDENS,
+    "0.2.1": goldens_0_2_1.GOLDENS,
+}
+UNSEALED = ("0.1.0", "0.2.0")
+"""The releases whose records have no checksum."""
 GOLDENS = [
     pytest.param(release, value, data, id=f"{release} {type(value).__name__} {number}")
     for release, goldens in RELEASES.items()
@@ -49,6 +56,7 @@ def writing_as(release: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_by_type", pinned)
         patch.setattr(types, "_COMMON_BYTES", common)
+        patch.setattr(registry, "PROTOCOL", 1 if release in UNSEALED else 2)
         yield
 
 
@@ -61,12 +69,35 @@ def test_an_object_is_exactly_its_golden_bytes_in_both_directions(
         assert encode(value) == data
 
 
+def test_a_record_is_sealed_with_the_checksum_of_its_bytes() -> None:
+    value, data = goldens_0_2_1.FENCE
+    assert encode(value) == data
+    assert decode(data, type(value)) == value
+
+
+@pytest.mark.parametrize(("release", "value", "data"), GOLDENS)
+def test_no_byte_of_a_sealed_record_can_be_flipped(
+    release: str, value: object, data: bytes
+) -> None:
+    sealed = registry.seal(registry.seal(b"", b"") + data[2:], b"") if release in UNSEALED else data
+    assert decode(sealed, type(value)) == value
+    for place in range(len(sealed)):
+        for flip in (0x01, 0x80, 0xFF):
+            broken = bytearray(sealed)
+            broken[place] ^= flip
+            with pytest.raises((CorruptData, IncompatibleFormat)):
+                decode(bytes(broken), type(value))
+
+
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_format_of_a_release_has_golden_bytes(release: str) -> None:
     for module in pkgutil.walk_packages(strandline.__path__, "strandline."):
         if not module.name.startswith(("strandline.spark", "strandline.cli.demo")):
             importlib.import_module(module.name)
-    covered = {(data[2] | data[3] << 8, data[4]) for _, data in RELEASES[release]}
+    start = 2 if release in UNSEALED else 6
+    covered = {
+        (data[start] | data[start + 1] << 8, data[start + 2]) for _, data in RELEASES[release]
+    }
     written = {(one.type_id, one.version) for one in formats() if one.since == release}
     assert written == covered
     assert {one.since for one in formats()} <= RELEASES.keys()

@@ -6,6 +6,7 @@ import json
 import re
 import struct
 from collections.abc import Iterator
+from zlib import crc32
 
 import pytest
 
@@ -13,12 +14,17 @@ from strandline.durable.collections import APPEND_ONLY, COLLECTIONS
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.wire import Reader, formats
 from strandline.wire.types import DATA_TYPE, TypeTree
-from tests.golden import goldens_0_1_0, goldens_0_2_0
+from tests.golden import goldens_0_1_0, goldens_0_2_0, goldens_0_2_1
 from tests.project.checkout import ROOT
 
 GOLDENS = [
     (value, data)
-    for value, data in goldens_0_1_0.GOLDENS + goldens_0_2_0.GOLDENS
+    for value, data in [
+        *goldens_0_1_0.GOLDENS,
+        *goldens_0_2_0.GOLDENS,
+        *goldens_0_2_1.GOLDENS,
+        goldens_0_2_1.FENCE,
+    ]
     if not isinstance(value, TypeTree)
 ]
 WORD = re.compile(r"\w+|[(),]")
@@ -73,6 +79,8 @@ def read(reader: Reader, words: list[str]) -> object:
             return struct.unpack("<d", reader.take(8))[0]
         case "TIMES":
             return memoryview(reader.take(reader.uint())).cast("Q").tolist()
+        case "TIME":
+            return int.from_bytes(reader.take(8), "little")
         case "BOOL":
             return {b"\x00": False, b"\x01": True}[reader.take(1)]
         case "BYTES":
@@ -118,7 +126,8 @@ def read_payload(reader: Reader, key: tuple[str, int]) -> dict[str, object]:
 @pytest.mark.parametrize(("value", "data"), GOLDENS, ids=lambda v: type(v).__name__)
 def test_the_page_reads_every_golden_record(value: object, data: bytes) -> None:
     reader = Reader(data)
-    assert reader.fixed16() == 1
+    if reader.fixed16() == 2:
+        assert int.from_bytes(reader.take(4), "little") == crc32(data[6:])
     found = read_payload(reader, read_header(reader, type(value).__name__))
     reader.finish()
     for field, read_value in found.items():

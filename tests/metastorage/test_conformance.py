@@ -27,6 +27,7 @@ from strandline.metastorage import (
     Operation,
     Outcome,
     Put,
+    PutTimed,
     RevisionIs,
     ValueIs,
 )
@@ -56,6 +57,49 @@ def test_a_key_carries_the_revision_and_time_of_the_invoke_that_wrote_it(
     assert store.get("a") == KeyValue("a", b"2", 2, second.time)
     assert store.get("b") == KeyValue("b", b"\0\xff", 1, first.time)
     assert store.revision() == 2
+
+
+def with_time(key: str, body: bytes = b"") -> PutTimed:
+    return PutTimed(key, lambda time: time.to_bytes(8, "little"), body)
+
+
+def test_a_value_may_hold_the_time_of_its_own_invoke(store: Metastorage) -> None:
+    for number, body in enumerate((b"", b"small", b"x" * 200_000, b"x" * 1_200_000)):
+        outcome = store.invoke([], [with_time("a", body), Put(f"k{number}", b"")])
+        value = outcome.time.to_bytes(8, "little") + body
+        assert store.get("a") == KeyValue("a", value, outcome.revision, outcome.time)
+        assert store.invoke([ValueIs("a", value)], []).succeeded
+        assert not store.invoke([ValueIs("a", bytes(8) + body)], []).succeeded
+    assert store.invoke([Absent("a")], [], [with_time("b")]).succeeded is False
+    found = store.get("b")
+    assert found is not None
+    assert found.value == found.time.to_bytes(8, "little")
+
+
+def test_times_in_values_grow_whoever_writes(place: Place) -> None:
+    nodes = [place.node(), place.node()]
+    inside = []
+    for number in range(20):
+        nodes[number % 2].check()
+        nodes[number % 2].invoke([], [with_time("a", b"y" * 100_000 * (number % 3))])
+        found = nodes[1].get("a")
+        assert found is not None
+        inside.append(int.from_bytes(found.value[:8], "little"))
+        assert inside[-1] == found.time
+    assert inside == sorted(set(inside))
+
+
+def test_a_value_with_a_time_is_checked_like_any_other(store: Metastorage) -> None:
+    invokes: list[list[Operation]] = [
+        [with_time("a"), Put("a", b"")],
+        [with_time("")],
+        [with_time("a", bytes(MAX_VALUE_BYTES - 7))],
+        [with_time("a"), Delete("a")],
+    ]
+    for refused in invokes:
+        with pytest.raises(InvalidInput):
+            store.invoke([], refused)
+    assert store.revision() == 0
 
 
 def test_writing_the_same_value_again_is_a_write(store: Metastorage) -> None:

@@ -18,6 +18,7 @@ from strandline.model import descriptors as d
 from strandline.model.bookkeeping import TimestampEntry
 from strandline.model.privileges import Privilege, SystemPrivilege
 from strandline.wire import decode, encode, formats
+from strandline.wire.registry import seal
 from tests.golden import goldens_0_1_0, goldens_0_2_0
 from tests.wire.value_strategies import values
 
@@ -122,7 +123,7 @@ def test_what_is_no_finite_number_is_neither_written_nor_read(fraction: float) -
 def test_floats_that_are_never_written_are_corrupt(spoiled: str) -> None:
     data = encode(TABLE).replace(bytes.fromhex("000000000000d03f"), bytes.fromhex(spoiled))
     with pytest.raises(CorruptData, match="finite number"):
-        decode(data, d.TableDescriptor)
+        decode(seal(data, b""), d.TableDescriptor)
 
 
 def test_zero_has_no_sign() -> None:
@@ -134,14 +135,14 @@ def test_zero_has_no_sign() -> None:
 def test_a_privilege_that_this_program_does_not_know_is_corrupt() -> None:
     data = encode(SystemPrivilege("1/2", 1, 2, Privilege(0)))
     with pytest.raises(CorruptData, match="more than Privilege has"):
-        decode(data[:-1] + b"\x80\x20", SystemPrivilege)
+        decode(seal(data[:-1] + b"\x80\x20", b""), SystemPrivilege)
 
 
 def test_a_parent_where_there_is_none_is_corrupt() -> None:
     data = bytearray(encode(DATABASE))
-    data[6] = 5
+    data[10] = 5
     with pytest.raises(CorruptData, match="a parent where there is none"):
-        decode(bytes(data), d.DatabaseDescriptor)
+        decode(seal(bytes(data), b""), d.DatabaseDescriptor)
 
 
 def test_a_time_beyond_64_bits_is_not_written() -> None:

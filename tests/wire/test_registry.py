@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandline.clock import Timestamp
+from strandline.durable.update import Entry, Update
 from strandline.errors import CorruptData, IncompatibleFormat, InvalidInput
 from strandline.model.bookkeeping import ConfigEntry, FenceEntry
 from strandline.model.descriptors import DatabaseDescriptor, SchemaDescriptor
@@ -45,6 +47,11 @@ def formats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_by_type", {})
     monkeypatch.setattr(registry, "_by_id", {})
     monkeypatch.setattr(registry, "_by_header", {})
+
+
+def unsealed(data: bytes) -> bytes:
+    """The record as a release before 0.2.1 wrote it, without its checksum."""
+    return b"\x01\x00" + data[6:]
 
 
 def written(codec: Codec[Any], value: object) -> bytes:
@@ -194,7 +201,7 @@ def test_versions_beyond_one_byte_are_written_and_read() -> None:
         if version in (127, 128, 300):
             data = encode(Thing("a"))
             assert decode(data, Thing) == Thing("a")
-            assert len(data) == (7 if version < 128 else 8)
+            assert len(data) == (11 if version < 128 else 12)
 
 
 def test_a_class_without_a_format_is_not_written() -> None:
@@ -215,7 +222,7 @@ def test_old_bytes_are_read_by_the_old_format_and_written_by_the_newest() -> Non
         build=lambda name, _: Thing(name),
     )
     assert decode(old, Thing) == Thing("a")
-    assert encode(Thing("a"))[4] == 2
+    assert unsealed(encode(Thing("a")))[4] == 2
 
 
 UNREADABLE = CaseTable(
@@ -242,7 +249,7 @@ def test_what_is_no_record_of_this_program_says_what_was_found(
     spoil: Callable[[bytes], bytes], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
-        decode(spoil(encode(ConfigEntry("k", "v"))), ConfigEntry)
+        decode(spoil(unsealed(encode(ConfigEntry("k", "v")))), ConfigEntry)
 
 
 def test_a_record_of_another_type_is_refused() -> None:
@@ -265,24 +272,60 @@ def test_a_nested_object_has_a_header_of_its_own(
     granted = DatabaseDescriptor(1, "d", "o", (Grant(1, 2, Privilege.SELECT),))
     assert b"\x41\x00\x01" in encode(granted)
     with pytest.raises(error, match=says):
-        decode(encode(granted).replace(b"\x41\x00\x01", header), DatabaseDescriptor)
+        decode(unsealed(encode(granted)).replace(b"\x41\x00\x01", header), DatabaseDescriptor)
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_at_all_raise_anything_but_a_typed_error(data: bytes) -> None:
-    record = encode(SchemaDescriptor(1, 2, "s", "o"))[:5] + data
+    record = unsealed(encode(SchemaDescriptor(1, 2, "s", "o")))[:5] + data
     with suppress(CorruptData, IncompatibleFormat):
         decode(record, SchemaDescriptor)
 
 
 @given(st.integers(min_value=0), st.integers(min_value=1, max_value=255))
-def test_a_flipped_bit_gives_a_typed_error_or_another_object(where: int, flip: int) -> None:
+def test_a_flipped_bit_of_an_old_record_gives_a_typed_error_or_another_object(
+    where: int, flip: int
+) -> None:
     data = bytearray(
-        encode(SchemaDescriptor(1, 2, "s", "o", comment="c", properties=(("a", "b"),)))
+        unsealed(encode(SchemaDescriptor(1, 2, "s", "o", comment="c", properties=(("a", "b"),))))
     )
     data[where % len(data)] ^= flip
     with suppress(CorruptData, IncompatibleFormat):
         decode(bytes(data), SchemaDescriptor)
+
+
+def test_a_record_is_decoded_with_the_context_alone_that_it_was_sealed_with() -> None:
+    entry = ConfigEntry("k", "v")
+    data = registry.seal(encode(entry), b"row 7")
+    assert decode(data, ConfigEntry, context=b"row 7") == entry
+    for context in (b"row 8", b""):
+        with pytest.raises(CorruptData, match="stands beside"):
+            decode(data, ConfigEntry, context=context)
+
+
+def test_what_an_older_release_wrote_has_no_context() -> None:
+    data = unsealed(encode(ConfigEntry("k", "v")))
+    assert registry.seal(data, b"row 7") == data
+    assert decode(data, ConfigEntry, context=b"row 7") == ConfigEntry("k", "v")
+
+
+def test_no_bytes_are_sealed_too() -> None:
+    data = registry.seal(b"", b"row 7")
+    registry.compare(data, b"row 7")
+    with pytest.raises(CorruptData):
+        registry.compare(data, b"row 8")
+
+
+def test_a_record_gets_its_time_without_being_written_anew() -> None:
+    update = Update(7, b"id", "ann", "m1", (Entry("touch", {}, ()),))
+    split = registry.timed_head(encode(update))
+    assert split is not None
+    head, body = split
+    data = head(Timestamp(99)) + body
+    assert data == encode(update.at(Timestamp(99)))
+    assert registry.time_in(data) == 99
+    assert registry.timed_head(encode(ConfigEntry("k", "v"))) is None
+    assert registry.time_in(encode(ConfigEntry("k", "v"))) is None
 
 
 def test_a_name_that_is_no_text_is_corrupt_where_records_are_indexed() -> None:

@@ -11,8 +11,12 @@
 
 Versions in keys have 20 digits, so that a range of keys is in the order of versions. An append is
 one ``invoke`` on two conditions: ``catalog.version`` is the version before, and ``catalog.fence``
-is the writer's token. The time of an update is the store's time of that invoke. A snapshot's record
-carries the time of its version itself, since the store's time is then that of the compaction.
+is the writer's token. The time of an update is the store's time of that invoke, and stands inside
+the update and its audit event; what an older release wrote has it in the metadata of its key alone.
+Where both are, they are compared. A snapshot's record carries the time of its version.
+
+The condition on the fence compares bytes, and the same token had other bytes in an older release.
+So it names those that were read.
 
 An append without an answer is settled by reading whose id stands at its version. Where nothing
 stands there, a store that said `Unavailable` has not done it and never will; one that said
@@ -50,9 +54,10 @@ from strandline.metastorage import (
     Metastorage,
     Operation,
     Put,
+    PutTimed,
     ValueIs,
 )
-from strandline.wire.registry import decode, encode, open_record
+from strandline.wire.registry import decode, encode, open_record, time_in, timed_head
 
 VERSION = "catalog.version"
 UPDATE = "catalog.update."
@@ -94,6 +99,31 @@ def _frontier(since: KeyValue | None, version: KeyValue | None) -> Frontier:
     return Frontier(_version_in(since), _version_in(version) + 1)
 
 
+def _put(key: str, data: bytes) -> Operation:
+    """The put of a record, which gets its time from the store if it has one inside."""
+    timed = timed_head(data)
+    return Put(key, data) if timed is None else PutTimed(key, *timed)
+
+
+def time_of(found: KeyValue) -> Timestamp:
+    """When the log ordered what stands at a key. Raises `CorruptData`.
+
+    The bytes and the metadata of the key must say the same, where both know it.
+    """
+    inside = time_in(found.value)
+    if inside is not None and inside != found.time:
+        raise CorruptData(
+            f"{found.key} of the log has time {inside} in its record and {found.time} beside it; "
+            "restore the store from a backup"
+        )
+    return found.time
+
+
+def _update_in(found: KeyValue) -> Update:
+    update = decode(found.value, Update)
+    return update.at(time_of(found))
+
+
 GetOn = Callable[[Connection, str], KeyValue | None]
 """`Metastorage.get` inside a SQL transaction that somebody else opened on the same database."""
 
@@ -113,6 +143,7 @@ class MetastorageLog(UpdateLog):
         self._chunk_bytes = chunk_bytes
         self._lock = threading.Lock()
         self._seen: tuple[int, Frontier] | None = None
+        self._fence: tuple[FenceToken, bytes] | None = None  # as it was last read
 
     @property
     def max_updates(self) -> int:
@@ -152,7 +183,18 @@ class MetastorageLog(UpdateLog):
 
     def token(self) -> FenceToken | None:
         found = self._store.get(FENCE)
-        return None if found is None else decode(found.value, FenceToken)
+        if found is None:
+            return None
+        token = decode(found.value, FenceToken)
+        self._fence = token, found.value
+        return token
+
+    def _fence_bytes(self, token: FenceToken) -> bytes:
+        """The bytes that stand in the store while ``token`` is the log's."""
+        if self._fence is None or self._fence[0] != token:
+            self.token()
+        known = self._fence
+        return known[1] if known is not None and known[0] == token else encode(token)
 
     def append(
         self,
@@ -168,12 +210,12 @@ class MetastorageLog(UpdateLog):
         before = expected_upper - 1
         conditions = [
             ValueIs(VERSION, _digits(before)) if before else Absent(VERSION),
-            ValueIs(FENCE, encode(token)) if token else Absent(FENCE),
+            ValueIs(FENCE, self._fence_bytes(token)) if token else Absent(FENCE),
         ]
         operations: list[Operation] = [Put(VERSION, _digits(versions[-1]))]
-        operations += [Put(update_key(update.version), encode(update)) for update in updates]
+        operations += [_put(update_key(update.version), encode(update)) for update in updates]
         operations += [
-            Put(append_key(one.kind, update.version, number), one.data)
+            _put(append_key(one.kind, update.version, number), one.data)
             for update in updates
             for number, one in enumerate(update.appended)
         ]
@@ -235,10 +277,11 @@ class MetastorageLog(UpdateLog):
         """
         found = self._store.get(update_key(update.version))
         if found is not None and open_record(found.value)[0].of is Update:
-            return found.time if decode(found.value, Update).id == update.id else None
+            there = _update_in(found)
+            return there.time if there.id == update.id else None
         event = self._store.get(append_key(AUDIT_EVENT, update.version))
         if event is not None and decode(event.value, AuditEvent).id == update.id:
-            return event.time
+            return time_of(event)
         return None
 
     def snapshot(self) -> Snapshot:
@@ -268,7 +311,7 @@ class MetastorageLog(UpdateLog):
         found = self._store.range(update_key(start), update_key(end))
         if len(found) != end - start or open_record(found[0].value)[0].of is not Update:
             self._explain(start, end, found)
-        updates = tuple(decode(kv.value, Update).at(kv.time) for kv in found)
+        updates = tuple(map(_update_in, found))
         for expected, update in enumerate(updates, start):
             if update.version != expected:
                 raise CorruptData(
@@ -309,13 +352,13 @@ class MetastorageLog(UpdateLog):
         while page := self._store.range(begin, stop, limit=SCANNED_AT_ONCE):
             for kv in page:
                 version = int(kv.key.removeprefix(f"{APPEND}{kind}.").partition(".")[0])
-                yield Scanned(version, kv.time, kv.value)
+                yield Scanned(version, time_of(kv), kv.value)
             if len(page) < SCANNED_AT_ONCE:
                 return
             begin = page[-1].key + " "  # the first key behind it: no key has a space in it
 
     def compact(self, snapshot: Snapshot, token: FenceToken) -> bool:
-        fence = ValueIs(FENCE, encode(token))
+        fence = ValueIs(FENCE, self._fence_bytes(token))
         prepared: chunks.Prepared | None = None
         while (since := self._read_frontier().since) < snapshot.version:
             if prepared is None:

@@ -7,7 +7,10 @@ arguments and the changes it makes. The *changes* alone decide the state, the sa
 the *verb* decides which event fires and is what people read later. A **change** replaces the object
 at ``(kind, key)``: ``old`` and ``new`` are the exact bytes, None where there is none.
 
-Time is not part of an update's bytes: the log knows it only when it has ordered the append.
+The time stands inside the update and its audit event, so that every log, copy and restore of them
+has the same one. The log knows it only when it orders the append, and finishes the bytes then
+(`strandline.wire.registry.timed_head`). What releases before 0.2.1 wrote has its time beside it, in
+the key's metadata.
 
 Append-only objects (`appended`) travel in the same commit under keys of their own. They are in no
 snapshot and in no memory.
@@ -25,7 +28,7 @@ from dataclasses import dataclass, field, replace
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.errors import CorruptData
-from strandline.wire.codecs import BYTES, TEXT, UINT, Codec, Reader, optional, pair, sequence
+from strandline.wire.codecs import BYTES, TEXT, TIME, UINT, Codec, Reader, optional, pair, sequence
 from strandline.wire.registry import nested_list, register
 
 Argument = str | int | bool | list[str] | None
@@ -117,6 +120,7 @@ class AuditEvent:
     author: str
     member: str
     actions: tuple[tuple[str, Arguments], ...]
+    time: Timestamp = MIN_TIMESTAMP
 
 
 _write_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
@@ -200,6 +204,20 @@ register(
     ],
 )
 register(
+    Update,
+    type_id=1,
+    version=2,
+    since="0.2.1",
+    fields=[
+        ("time", TIME),
+        ("version", UINT),
+        ("id", BYTES),
+        ("author", TEXT),
+        ("member", TEXT),
+        ("entries", nested_list(Entry)),
+    ],
+)
+register(
     Snapshot,
     type_id=4,
     version=1,
@@ -229,6 +247,20 @@ register(
     version=1,
     since="0.1.0",
     fields=[
+        ("version", UINT),
+        ("id", BYTES),
+        ("author", TEXT),
+        ("member", TEXT),
+        ("actions", sequence(pair(TEXT, ARGUMENTS))),
+    ],
+)
+register(
+    AuditEvent,
+    type_id=30,
+    version=2,
+    since="0.2.1",
+    fields=[
+        ("time", TIME),
         ("version", UINT),
         ("id", BYTES),
         ("author", TEXT),

@@ -43,6 +43,7 @@ from strandline.metastorage.store import (
     Operation,
     Outcome,
     Put,
+    PutTimed,
     RevisionIs,
     ValueIs,
     check_bound,
@@ -246,13 +247,14 @@ class SqlMetastorage(Metastorage):
         changed = deleted = 0
         for operation in operations:
             match operation:
-                case Put():
+                case Put() | PutTimed():
+                    put = operation if isinstance(operation, Put) else operation.at(head.time)
                     run(
                         connection,
                         "INSERT INTO metastorage (key, revision, time, value) VALUES (?, ?, ?, ?)"
                         " ON CONFLICT (key) DO UPDATE SET revision = excluded.revision,"
                         " time = excluded.time, value = excluded.value",
-                        (operation.key, head.revision, head.time, operation.value),
+                        (put.key, head.revision, head.time, put.value),
                     )
                     changed += 1
                 case Delete():

@@ -34,10 +34,10 @@ have read).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from strandline.clock import Timestamp
+from strandline.clock import MAX_TIMESTAMP, Timestamp
 from strandline.errors import InvalidInput
 
 MAX_KEY_LENGTH = 1024
@@ -113,6 +113,22 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
+class PutTimed:
+    """Write what ``head`` makes of the time of this very invoke, and ``body`` behind it.
+
+    ``head`` may be called several times, is quick, and gives the same number of bytes each time.
+    """
+
+    key: str
+    head: Callable[[Timestamp], bytes]
+    body: bytes
+
+    def at(self, time: Timestamp) -> Put:
+        """The put of an invoke at ``time``."""
+        return Put(self.key, self.head(time) + self.body)
+
+
+@dataclass(frozen=True, slots=True)
 class Delete:
     """Remove the key if it is there."""
 
@@ -127,7 +143,7 @@ class DeleteRange:
     end: str
 
 
-Operation = Put | Delete | DeleteRange
+Operation = Put | PutTimed | Delete | DeleteRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +346,9 @@ def _check_operations(operations: Sequence[Operation]) -> None:
     put: set[str] = set()
     for operation in operations:
         match operation:
-            case Put():
-                _check_value(check_key(operation.key), operation.value)
+            case Put() | PutTimed():
+                value = operation.value if isinstance(operation, Put) else _longest(operation)
+                _check_value(check_key(operation.key), value)
                 if operation.key in put:
                     raise InvalidInput(f"one invoke puts {operation.key!r} twice; keep one of them")
                 put.add(operation.key)
@@ -350,6 +367,10 @@ def _check_operations(operations: Sequence[Operation]) -> None:
                 both = set()
         if both:
             raise InvalidInput(f"one invoke puts and deletes {min(both)!r}; keep one of them")
+
+
+def _longest(operation: PutTimed) -> bytes:
+    return operation.at(MAX_TIMESTAMP).value
 
 
 def _check_value(key: str, value: bytes) -> None:

@@ -14,6 +14,7 @@ are little-endian. Every element has exactly one form, so equal values have equa
 ``pair``      the two elements
 ``enum``      ``UINT``: the member's number
 ``flags``     ``UINT``: the sum of the flags that are set
+``TIME``      8 bytes: a time of the store (`strandline.clock`)
 ``FLOAT``     8 bytes, IEEE 754; never NaN or infinite, and zero without a sign
 ============  ==================================================================================
 
@@ -30,6 +31,7 @@ from enum import Enum, IntFlag
 from math import copysign, isfinite
 from typing import Any, Generic, TypeVar
 
+from strandline.clock import Timestamp
 from strandline.errors import CorruptData, InvalidInput
 
 T = TypeVar("T")
@@ -191,6 +193,16 @@ def _read_float(reader: Reader) -> float:
 
 
 _FLOAT64 = struct.Struct("<d")
+TIME_BYTES = 8
+
+
+def _write_time(out: bytearray, value: Timestamp) -> None:
+    out += value.to_bytes(TIME_BYTES, "little")
+
+
+def _read_time(reader: Reader) -> Timestamp:
+    return Timestamp(int.from_bytes(reader.take(TIME_BYTES), "little"))
+
 
 UINT: Codec[int] = Codec(write_uint, Reader.uint)
 SINT: Codec[int] = Codec(_write_sint, _read_sint)
@@ -198,6 +210,7 @@ BOOL: Codec[bool] = Codec(_write_bool, _read_bool)
 TEXT: Codec[str] = Codec(_write_text, _read_text)
 BYTES: Codec[bytes] = Codec(_write_bytes, _read_bytes)
 FLOAT: Codec[float] = Codec(_write_float, _read_float)
+TIME: Codec[Timestamp] = Codec(_write_time, _read_time)
 
 
 def optional(element: Codec[T]) -> Codec[T | None]:

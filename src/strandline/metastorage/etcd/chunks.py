@@ -73,7 +73,7 @@ class ChunkedValues:
                 f"the value of {key!r} in etcd has {reference.size} bytes in chunks that do not add"
                 f" up to it ({len(value)} bytes in {len(pieces)} chunks); restore from a backup"
             )
-        return value
+        return reference.head + value
 
     def remove(self, key: str, reference: Reference) -> None:
         """Remove chunks that nothing refers to."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.clock import Timestamp
 from strandline.metastorage.etcd.gateway import CompactedRevision, EtcdGateway
@@ -47,12 +47,15 @@ from strandline.metastorage.store import (
     Operation,
     Outcome,
     Put,
+    PutTimed,
     RevisionIs,
     ValueIs,
 )
 
 MAX_OPERATIONS = 60
 """etcd takes 128 in a transaction: two for each of ours (the entry and its chunks), four for us."""
+
+AnyPut = Put | PutTimed
 
 _INLINE_BYTES = 64 << 10
 _ALL_INLINE_BYTES = 768 << 10
@@ -85,7 +88,7 @@ class View:
 class Missing:
     """Puts whose values have to be written in chunks first."""
 
-    puts: list[Put]
+    puts: list[AnyPut]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class Plan:
     compares: Sequence[Json]
     writes: Sequence[Json]
     reads_on_failure: Sequence[Json]
-    large: Sequence[Put]
+    large: Sequence[AnyPut]
     head: Head
     head_moves: bool
     view: View
@@ -135,9 +138,9 @@ class Invoke:
         self._wanted += [(keys.data(key), None) for key in self._entries]
         self._wanted += [(keys.data(o.start), keys.data(o.end)) for o in self._ranges]
 
-    def puts(self, *, succeeded: bool) -> set[Put]:
+    def puts(self, *, succeeded: bool) -> set[AnyPut]:
         """The puts of a branch."""
-        return {o for o in self._branches[succeeded] if isinstance(o, Put)}
+        return {o for o in self._branches[succeeded] if isinstance(o, Put | PutTimed)}
 
     def is_covered_by(self, view: View) -> bool:
         """Whether the view has all that this invoke has to know."""
@@ -193,7 +196,7 @@ class Invoke:
         self,
         view: View,
         now: Timestamp,
-        written: Mapping[Put, Reference],
+        written: Mapping[AnyPut, Reference],
         *,
         changes_kept: int,
     ) -> Plan | Missing:
@@ -241,7 +244,7 @@ class Invoke:
         )
 
     def view_after_refusal(
-        self, plan: Plan, answer: TxnAnswer, written: dict[Put, Reference]
+        self, plan: Plan, answer: TxnAnswer, written: dict[AnyPut, Reference]
     ) -> View | None:
         """What is known when another writer was first; None: read it anew.
 
@@ -275,19 +278,24 @@ class Invoke:
         self,
         operation: Operation,
         head: Head,
-        references: Mapping[Put, Reference],
+        references: Mapping[AnyPut, Reference],
         entries: dict[str, bytes | None],
     ) -> list[Json]:
         """The operations of etcd for one of ours; ``entries`` becomes what is known afterwards."""
         keys = self._keys
         match operation:
-            case Put(key, value):
+            case Put(key) | PutTimed(key):
                 start, end = keys.chunks(key)
                 reference = references.get(operation)
-                if reference is not None:
+                if reference is None:
+                    put = operation if isinstance(operation, Put) else operation.at(head.time)
+                    raw = encode_stored(Stored(head.revision, head.time, put.value))
+                else:
                     # Those before its own; what is behind them is another writer's or an orphan.
                     end = keys.chunks(key, reference.identity)[0]
-                raw = encode_stored(Stored(head.revision, head.time, reference or value))
+                    if isinstance(operation, PutTimed):
+                        reference = replace(reference, head=operation.head(head.time))
+                    raw = encode_stored(Stored(head.revision, head.time, reference))
                 entries.pop(key, None)
                 if len(raw) <= _REMEMBERED_BYTES:
                     entries[key] = raw
@@ -333,21 +341,27 @@ def _holds(condition: Condition, view: View, now: Timestamp) -> bool:
 def _is_value(stored: bytes | Reference, value: bytes) -> bool:
     if isinstance(stored, bytes):
         return stored == value
-    return stored.size == len(value) and stored.digest == hashlib.sha256(value).digest()
+    if not value.startswith(stored.head):
+        return False
+    chunked = value[len(stored.head) :]
+    return stored.size == len(chunked) and stored.digest == hashlib.sha256(chunked).digest()
 
 
-def _large(operations: Sequence[Operation]) -> list[Put]:
+def _large(operations: Sequence[Operation]) -> list[AnyPut]:
     """The puts whose values have to lie in chunks, so that the rest fits into one request."""
-    puts = sorted(
-        (o for o in operations if isinstance(o, Put)), key=lambda put: len(put.value), reverse=True
-    )
-    total = sum(len(put.value) for put in puts)
+    puts = [o for o in operations if isinstance(o, Put | PutTimed)]
+    puts.sort(key=_size, reverse=True)
+    total = sum(map(_size, puts))
     large = []
     for put in puts:
-        if len(put.value) > _INLINE_BYTES or total > _ALL_INLINE_BYTES:
+        if _size(put) > _INLINE_BYTES or total > _ALL_INLINE_BYTES:
             large.append(put)
-            total -= len(put.value)
+            total -= _size(put)
     return large
+
+
+def _size(put: AnyPut) -> int:
+    return len(put.value if isinstance(put, Put) else put.body)
 
 
 def _touched(
@@ -358,7 +372,7 @@ def _touched(
     ranges: list[tuple[str, str]] = []
     for operation in operations:
         match operation:
-            case Put(key):
+            case Put(key) | PutTimed(key):
                 touched.append(key)
             case Delete(key):
                 if view.entries[key] is not None:

@@ -8,6 +8,7 @@ Below ``PREFIX/``, so that several catalogs share one etcd:
 ``head``                revision and time of the last invoke that changed something
 ``change/REVISION``     which keys that invoke touched, for those who wait; the last ones are kept
 ``data/KEY``            revision, time and value, or a reference to the chunks of a large value
+                        with the bytes in front of them
 ``chunk/KEY␀ID␀N``      one piece of a large value
 ``lease/NAME``          token, expiry and holder (nobody: empty); never removed, so tokens grow
 ======================  ===========================================================================
@@ -37,7 +38,7 @@ _HEAD = struct.Struct(">QQ")
 _STORED = struct.Struct(">QQB")
 _REFERENCE = struct.Struct(">24sQ32s")
 _LEASE = struct.Struct(">QQ")
-_INLINE, _CHUNKED = 0, 1
+_INLINE, _CHUNKED, _HEADED = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +118,16 @@ class EtcdKeys:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Where a large value lies: the identity of its chunks, its size in bytes and its SHA-256."""
+    """Where a large value lies: the identity of its chunks, their size in bytes and their SHA-256.
+
+    ``head`` are bytes in front of the chunks: they hold the time of the invoke, which is not known
+    when the chunks are written.
+    """
 
     identity: bytes
     size: int
     digest: bytes
+    head: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +145,8 @@ def encode_stored(stored: Stored) -> bytes:
     if isinstance(value, bytes):
         return _STORED.pack(stored.revision, stored.time, _INLINE) + value
     body = _REFERENCE.pack(value.identity, value.size, value.digest)
-    return _STORED.pack(stored.revision, stored.time, _CHUNKED) + body
+    kind = _HEADED if value.head else _CHUNKED
+    return _STORED.pack(stored.revision, stored.time, kind) + body + value.head
 
 
 def decode_stored(raw: bytes) -> Stored:
@@ -151,6 +158,10 @@ def decode_stored(raw: bytes) -> Stored:
             return Stored(revision, Timestamp(at), body)
         if kind == _CHUNKED:
             return Stored(revision, Timestamp(at), Reference(*_REFERENCE.unpack(body)))
+        if kind == _HEADED:
+            identity, size, digest = _REFERENCE.unpack_from(body)
+            head = body[_REFERENCE.size :]
+            return Stored(revision, Timestamp(at), Reference(identity, size, digest, head))
     except struct.error:
         pass
     raise CorruptData(f"an entry of the metastorage in etcd does not decode: {raw[:40]!r}")

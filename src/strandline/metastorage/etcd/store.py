@@ -53,7 +53,7 @@ from strandline.errors import (
 from strandline.metastorage.etcd.chunks import ChunkedValues
 from strandline.metastorage.etcd.feed import ChangeFeed
 from strandline.metastorage.etcd.gateway import CompactedRevision, EtcdGateway
-from strandline.metastorage.etcd.invoke import MAX_OPERATIONS, Invoke, Missing, View
+from strandline.metastorage.etcd.invoke import MAX_OPERATIONS, AnyPut, Invoke, Missing, View
 from strandline.metastorage.etcd.layout import (
     FORMAT,
     EtcdKeys,
@@ -158,7 +158,7 @@ class EtcdMetastorage(Metastorage):
         self._enter("invokes")
         check_invoke(conditions, on_success, on_failure, at_most=self.max_operations)
         invoke = Invoke(self._keys, conditions, on_success, on_failure)
-        written: dict[Put, Reference] = {}
+        written: dict[AnyPut, Reference] = {}
         finish = time.monotonic() + self._gateway.timeout
         while True:
             with self._in_turn(finish):
@@ -167,7 +167,8 @@ class EtcdMetastorage(Metastorage):
                 break
             # Outside of the turn: this takes long, and nothing depends on it yet.
             for put in result.puts:
-                written[put] = self._chunks.write(put.key, put.value, self._clock.now())
+                piece = put.value if isinstance(put, Put) else put.body
+                written[put] = self._chunks.write(put.key, piece, self._clock.now())
             finish = time.monotonic() + self._gateway.timeout
         if written:
             self._remove_unused(invoke, written, succeeded=result.succeeded)
@@ -287,7 +288,7 @@ class EtcdMetastorage(Metastorage):
                     raise
 
     def _attempt(
-        self, invoke: Invoke, written: dict[Put, Reference], finish: float
+        self, invoke: Invoke, written: dict[AnyPut, Reference], finish: float
     ) -> Outcome | Missing:
         """Decide and write until nobody else is first, or say which values must lie there first."""
         view, self._remembered = self._remembered, None
@@ -317,7 +318,7 @@ class EtcdMetastorage(Metastorage):
                 raise self._always_second()
 
     def _remove_unused(
-        self, invoke: Invoke, written: dict[Put, Reference], *, succeeded: bool
+        self, invoke: Invoke, written: dict[AnyPut, Reference], *, succeeded: bool
     ) -> None:
         used = invoke.puts(succeeded=succeeded)
         with suppress(StrandlineError):  # the invoke is done, and another one will sweep
