@@ -40,9 +40,10 @@ def test_a_file_is_placed_in_a_folder_that_says_its_id(folder: TableFolder) -> N
     folder.sync()
     folder.discard_staging(staging)
     assert files(folder.path) == [relative]
-    assert relative.startswith("_file=77/")
+    assert relative.startswith("_data/_file=77/")
     folder.discard(relative)
-    assert os.listdir(folder.path) == ["_staging"]
+    assert files(folder.path) == []
+    assert os.listdir(folder.path / "_data") == []
 
 
 def test_a_file_follows_a_folder_that_moves_while_it_is_placed(

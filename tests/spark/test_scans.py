@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import AnalysisException
 
 from strandline.catalog.commands import (
     AddColumns,
@@ -102,11 +108,96 @@ def test_missing_files_are_errors_and_not_missing_rows(tables: Tables) -> None:
     tables.append("shop.t", numbers(tables, 1, 2).coalesce(1))
     tables.delete("shop.t", "id = 1")
     path = folder(tables, "shop.t")
-    deletes, data = files(path)
+    data, deletes = files(path)
     (path / deletes).rename(path / "aside")
     with pytest.raises(CorruptData, match="_deletes/"):
         tables.read("shop.t")
     (path / "aside").rename(path / deletes)
     (path / data).unlink()
+    with pytest.raises(CorruptData, match=rf"{data}.*shop\.t"):
+        tables.read("shop.t")
+    path.rename(path.with_name("aside"))
     with pytest.raises(Unavailable, match=r"shop\.t"):
         tables.read("shop.t")
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "emptied": lambda written: b"",
+    "cut": lambda written: written[:-8],
+    "longer": lambda written: written + b"\0",
+}
+
+
+def test_a_data_file_of_another_size_is_an_error_that_names_it(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, 1, 2).coalesce(1))
+    tables.append("shop.t", numbers(tables, 3).coalesce(1))
+    path = folder(tables, "shop.t")
+    damaged, _ = files(path)
+    written = (path / damaged).read_bytes()
+    for how, change in DAMAGE.items():
+        (path / damaged).write_bytes(change(written))
+        with pytest.raises(CorruptData, match=rf"{damaged} of shop\.t has .* bytes") as caught:
+            tables.read("shop.t")
+        assert "strandline verify" in caught.value.message, how
+    (path / damaged).write_bytes(written)
+    assert ids(tables.read("shop.t")) == [1, 2, 3]
+
+
+def flip(path: Path, position: int) -> None:
+    """Flip one bit of a file, and leave its size as it is."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 4
+    path.write_bytes(data)
+
+
+def test_a_flipped_bit_in_a_page_is_an_error(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, *range(1000)).coalesce(1))
+    path = folder(tables, "shop.t")
+    (data,) = files(path)
+    column = pq.read_metadata(path / data).row_group(0).column(0)
+    start = column.dictionary_page_offset or column.data_page_offset
+    flip(path / data, start + column.total_compressed_size - 10)
+    with pytest.raises(Exception, match=r"(?s)CRC|checksum"):
+        tables.read("shop.t").toArrow()
+
+
+def test_who_reads_the_folder_as_plain_parquet_finds_no_row(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, 1, 2).coalesce(1))
+    tables.delete("shop.t", "id = 1")
+    path = str(folder(tables, "shop.t"))
+    for options in ({}, {"recursiveFileLookup": "true"}, {"mergeSchema": "true"}):
+        reader = tables.spark.read
+        assert reader.options(**options).schema("id BIGINT").parquet(path).count() == 0
+        with pytest.raises(AnalysisException, match="UNABLE_TO_INFER_SCHEMA"):
+            tables.spark.read.options(**options).parquet(path)
+    assert ds.dataset(path, format="parquet").count_rows() == 0
+    tables.spark.sql(f"CREATE TABLE over_it (id BIGINT) USING parquet LOCATION '{path}'")
+    assert tables.spark.table("over_it").count() == 0
+    tables.spark.sql("DROP TABLE over_it")
+
+
+def test_files_of_0_2_0_are_read_where_they_are(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    tables.append("shop.t", numbers(tables, 1, 2, 3).coalesce(1))
+    table = tables.session.table("shop.t")
+    (written,) = tables.session.files(
+        table.descriptor.id, tables.snapshot("shop.t").write_ids("shop.t")
+    ).data_files
+    path = folder(tables, "shop.t")
+    older = replace(written.file, path=written.file.path.removeprefix("_data/"))
+    shutil.move(path / "_data" / older.path.split("/")[0], path)
+    begun = tables.session.begin()
+    tables.session.stage(begun.txn_id, table.descriptor.id, add=[older], remove=[written.row_id])
+    tables.session.commit(begun.txn_id)
+
+    assert ids(tables.read("shop.t")) == [1, 2, 3]
+    tables.append("shop.t", numbers(tables, 4, 5, 6).coalesce(1))
+    assert {name.split("/")[0] for name in files(path)} == {"_data", f"_file={older.file_id}"}
+    assert ids(tables.read("shop.t")) == [1, 2, 3, 4, 5, 6]
+    assert tables.delete("shop.t", "id IN (2, 5)").rows == 2
+    assert ids(tables.read("shop.t")) == [1, 3, 4, 6]
+    assert tables.delete("shop.t", "id < 4").rows == 2
+    assert ids(tables.read("shop.t")) == [4, 6]

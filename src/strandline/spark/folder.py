@@ -2,13 +2,16 @@
 
 ::
 
-    <location>/_file=<file id>/<name>.parquet      a data file
-    <location>/_deletes/<txn>-<uuid>.parquet       positions of deleted rows
-    <location>/_staging/<txn>-<uuid>/              what a running job of Spark writes
+    <location>/_data/_file=<file id>/<name>.parquet    a data file
+    <location>/_deletes/<txn>-<uuid>.parquet           positions of deleted rows
+    <location>/_staging/<txn>-<uuid>/                  what a running job of Spark writes
 
 A data file lies in a folder of its own, because Spark takes values for a scan from the names of
-folders: its file id comes for free, as a constant. The other folders begin with ``_`` and are seen
-by nobody who lists the table as plain Parquet.
+folders: its file id comes for free, as a constant. Readers that list the table's folder as plain
+Parquet must find no file at all, because the files hold deleted and uncommitted rows. They skip
+folders whose name begins with ``_``, but Spark does not skip one with ``=`` in its name. Hence the
+folder ``_data`` around the others. Up to 0.2.0 the folders ``_file=…`` lay in the table's folder
+itself; these files are read where they are (`base_folder`).
 
 What must stay true:
 
@@ -38,6 +41,7 @@ from strandline.metastore.store.warehouse import Warehouse
 
 STAGING = "_staging"
 DELETES = "_deletes"
+DATA = "_data"
 FILE_PREFIX = "_file="
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 
@@ -51,6 +55,11 @@ def spark_path(path: Path, *, pattern: bool = False) -> str:
     """``path`` as Spark reads it; with ``pattern`` where Spark would take it for a pattern."""
     text = str(path)
     return "file:" + (_GLOB.sub(r"\\\1", text) if pattern else text)
+
+
+def base_folder(path: str) -> str:
+    """The folder, relative to the table's, from which Spark takes the file id of ``path``."""
+    return path.rpartition(FILE_PREFIX)[0].rstrip("/")
 
 
 class TableFolder:
@@ -97,7 +106,9 @@ class TableFolder:
 
     def place(self, staged: int, name: str, file_id: int) -> str:
         """Give a written file, already synced, its place; the path relative to the table."""
-        folder = f"{FILE_PREFIX}{file_id}"
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(DATA, dir_fd=self._folder)
+        folder = f"{DATA}/{FILE_PREFIX}{file_id}"
         os.mkdir(folder, dir_fd=self._folder)
         relative = f"{folder}/{uuid.uuid4().hex}.parquet"
         os.rename(name, relative, src_dir_fd=staged, dst_dir_fd=self._folder)
@@ -124,6 +135,8 @@ class TableFolder:
 
     def sync(self) -> None:
         """Put the folder itself on disk: what was placed in it is there after a power cut."""
+        with contextlib.suppress(FileNotFoundError):  # nothing was placed, only positions written
+            self._sync(DATA)
         os.fsync(self._folder)
 
     def discard(self, relative: str) -> None:
@@ -131,7 +144,7 @@ class TableFolder:
         with contextlib.suppress(OSError):
             os.unlink(relative, dir_fd=self._folder)
         folder = os.path.dirname(relative)
-        if folder.startswith(FILE_PREFIX):
+        if FILE_PREFIX in folder:
             with contextlib.suppress(OSError):
                 os.rmdir(folder, dir_fd=self._folder)
 

@@ -31,7 +31,7 @@ def write_delete_file(folder: TableFolder, positions: pa.Table, *, txn_id: int) 
     """Write ``positions`` (columns as in `SCHEMA`, in any order) as a delete file, on disk."""
     ordered = positions.cast(SCHEMA).sort_by([("file_id", "ascending"), ("position", "ascending")])
     with folder.new_delete_file(txn_id) as (path, file):
-        pq.write_table(ordered, file, compression="zstd")
+        pq.write_table(ordered, file, compression="zstd", write_page_checksum=True)
     folder.sync()
     counts = counts_by_file(ordered)
     return DeleteFileRow(path=path, file_ids=tuple(counts), counts=tuple(counts.values()))
@@ -101,7 +101,7 @@ def _bitmap(positions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Bitmap:
 def _read(root: Path, row: DeleteFileRow) -> pa.Table:
     path = root / row.path
     try:
-        found = pq.ParquetFile(path).read(columns=SCHEMA.names)
+        found = pq.ParquetFile(path, page_checksum_verification=True).read(columns=SCHEMA.names)
     except (OSError, pa.ArrowException) as error:
         raise CorruptData(f"delete file {path} cannot be read: {error}") from error
     if counts_by_file(found) != dict(zip(row.file_ids, row.counts, strict=True)):

@@ -11,11 +11,16 @@ without deleted rows stay out of the join when most rows lie in such files; they
 
 *Rejected*: a filter in a UDF (three to eight times the time of a scan), bitmaps as literals in the
 expression (faster for one file, slower for many, and a plan of megabytes).
+
+Spark reads a data file that was emptied, or replaced by a shorter one, as fewer rows and without an
+error. So the size of each file is compared with its row before the scan is planned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+import os
+from collections.abc import Iterable, Sequence
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,7 +31,7 @@ from strandline.errors import CorruptData, Unavailable
 from strandline.metastore.interface import AsOf, ResolvedTable, Session, TableFiles
 from strandline.metastore.store.rows import DataFileRow
 from strandline.model.identifiers import QualifiedName
-from strandline.spark.folder import folder_path, spark_path
+from strandline.spark.folder import base_folder, folder_path, spark_path
 from strandline.spark.positions import Bitmap, bitmap_table, deleted_rows, read_bitmaps
 from strandline.spark.schemas import (
     FILE,
@@ -45,7 +50,10 @@ _READER_OPTIONS = {
     # A session may have been told to read on without a file. A table must not.
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
+    # Spark writes a checksum for each page and does not look at it unless told to.
+    "parquet.page.verify-checksum.enabled": "true",
 }
+_REMEDY = "Put it back from a backup; `strandline verify FOLDER` lists all damaged files"
 _FILE_FIELD = spark_types.StructField(FILE_COLUMN, spark_types.LongType())
 _GONE = (
     # `get` is NULL, and so no match, behind the end of a bitmap.
@@ -121,16 +129,46 @@ class _Scan:
     def __init__(self, spark: SparkSession, table: ResolvedTable) -> None:
         self.spark = spark
         self.root = folder_path(table.location)
+        self._root = str(self.root)
         self._name = f"{table.schema}.{table.descriptor.name}"
         self._columns = scan_columns(table.descriptor)
 
     def of(self, files: Iterable[DataFileRow], *, positions: bool) -> DataFrame:
         """All rows of ``files``; with ``positions`` also `FILE` and `POSITION`."""
+        by_base: dict[str, list[DataFileRow]] = {}
+        for file in files:
+            self._check_size(file)
+            by_base.setdefault(base_folder(file.path), []).append(file)
+        # A scan takes file ids from below one folder only; tables from before 0.2.1 have two.
+        scans = (self._below(base, some, positions=positions) for base, some in by_base.items())
+        return functools.reduce(DataFrame.unionAll, scans)
+
+    def _check_size(self, file: DataFileRow) -> None:
+        """Raise `CorruptData` unless the file is there with the bytes that were written."""
+        path = f"{self._root}/{file.path}"
+        try:
+            size = os.stat(path).st_size
+        except OSError as error:
+            if not self.root.is_dir():
+                raise Unavailable(
+                    f"the folder {self.root} of {self._name} cannot be read:"
+                    f" {error.strerror}; if the table was just being renamed, read again"
+                ) from error
+            raise CorruptData(
+                f"data file {path} of {self._name} cannot be read: {error.strerror}. {_REMEDY}"
+            ) from error
+        if size != file.bytes:
+            raise CorruptData(
+                f"data file {path} of {self._name} has {size} bytes, and {file.bytes} were"
+                f" written: it was cut or replaced. {_REMEDY}"
+            )
+
+    def _below(self, base: str, files: Sequence[DataFileRow], *, positions: bool) -> DataFrame:
         schema = spark_types.StructType([*(one.read for one in self._columns), _FILE_FIELD])
         reader = self.spark.read.schema(schema).options(**_READER_OPTIONS)
         paths = [spark_path(self.root / file.path, pattern=True) for file in files]
         try:
-            found = reader.option("basePath", spark_path(self.root)).parquet(*paths)
+            found = reader.option("basePath", spark_path(self.root / base)).parquet(*paths)
         except AnalysisException as error:
             raise Unavailable(
                 f"the files of {self._name} cannot be read in {self.root}: {error}; if the table"

@@ -21,6 +21,8 @@ _WRITER_OPTIONS = {
     # The staging folder belongs to one job, so tasks may move their files there at once.
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # The default, unless the session says otherwise: damage in a file must be found.
+    "parquet.page.write-checksum.enabled": "true",
 }
 
 
