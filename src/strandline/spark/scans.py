@@ -89,6 +89,8 @@ def live_rows(
 
 def _live_rows(scan: _Scan, files: TableFiles, *, positions: bool) -> DataFrame:
     data = {one.file.file_id: one.file for one in files.data_files}
+    if data:
+        scan.check_folder()
     bitmaps = read_bitmaps(
         scan.root,
         [one.file for one in files.delete_files],
@@ -143,17 +145,20 @@ class _Scan:
         scans = (self._below(base, some, positions=positions) for base, some in by_base.items())
         return functools.reduce(DataFrame.unionAll, scans)
 
+    def check_folder(self) -> None:
+        """Raise `Unavailable` unless the folder of the table is there."""
+        if not self.root.is_dir():
+            raise Unavailable(
+                f"the folder {self.root} of {self._name} is not there; if the table was just being"
+                " renamed, read again"
+            )
+
     def _check_size(self, file: DataFileRow) -> None:
         """Raise `CorruptData` unless the file is there with the bytes that were written."""
         path = f"{self._root}/{file.path}"
         try:
             size = os.stat(path).st_size
         except OSError as error:
-            if not self.root.is_dir():
-                raise Unavailable(
-                    f"the folder {self.root} of {self._name} cannot be read:"
-                    f" {error.strerror}; if the table was just being renamed, read again"
-                ) from error
             raise CorruptData(
                 f"data file {path} of {self._name} cannot be read: {error.strerror}. {_REMEDY}"
             ) from error
