@@ -500,20 +500,17 @@ def test_a_send_that_never_ends_does_not_hold_up_the_stop_for_ever(
     gate.let_all_pass()
 
 
-def test_a_fenced_node_tells_everybody_who_waits(
+def test_a_fenced_node_refuses_what_was_sent_and_carries_out_who_waits(
     new_manager: Managers, new_member: Callable[[], Member]
 ) -> None:
     manager = new_manager()
     gate = Gate(manager)
-    calls = []
-    first = Call(manager, create("first"))
-    assert gate.reached.acquire(timeout=30)
-    calls = [Call(manager, create(name)) for name in "ab"]
-    wait_for(lambda: len(manager._commits._waiting) == 2)
-    new_member().open()
+    first, calls = queued(manager, gate, [create("a"), create("b")])
+    new_member().open()  # version 3
     gate.let_all_pass()
-    for call in [first, *calls]:
-        assert isinstance(call.outcome(), Fenced)
+    assert isinstance(first.outcome(), Fenced)
+    assert [call.outcome() for call in calls] == [4, 5]
+    assert schemas(manager) == ["a", "b"]
 
 
 def test_the_thread_of_a_manager_that_nobody_uses_ends_and_comes_back(

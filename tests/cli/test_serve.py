@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -18,7 +19,13 @@ from click.testing import CliRunner
 
 from strandline import __version__
 from strandline.cli import main
+from strandline.clock import HybridClock
+from strandline.durable import MetastorageLog, durable_state
+from strandline.fencing import FenceToken
+from strandline.metastorage import SqliteMetastorage
 from strandline.metastore.thrift import ThriftClient
+from strandline.node import DATABASE_FILE
+from strandline.sql import FenceRow, open_sqlite
 
 Start = Callable[..., "subprocess.Popen[str]"]
 READY = re.compile(r"^ready thrift://127\.0\.0\.1:(\d+) http://127\.0\.0\.1:(\d+)\n$")
@@ -64,6 +71,27 @@ def test_it_says_one_line_when_both_ports_accept_and_stops_cleanly(
     os.kill(process.pid, number)
     rest, errors = process.communicate(timeout=20)
     assert (process.returncode, rest) == (0, "")
+    assert "Traceback" not in errors
+
+
+def test_it_ends_well_when_a_newer_generation_has_taken_the_store_over(
+    start: Start, tmp_path: Path
+) -> None:
+    process = start(tmp_path / "s", "--thrift-port", 0, "--http-port", 0)
+    ports_of(process)
+    with closing(open_sqlite(tmp_path / "s" / DATABASE_FILE)) as database:
+        log = MetastorageLog(SqliteMetastorage(database, HybridClock()))
+
+        def raise_fence(token: FenceToken, environment: str | None) -> None:
+            with database.write() as connection:
+                FenceRow.initialize(connection, environment or "", token)
+
+        durable_state(log).open(
+            member="new", initialize=lambda _: None, raise_fence=raise_fence, deploy_generation=1
+        )
+    rest, errors = process.communicate(timeout=20)
+    assert (process.returncode, rest) == (0, "")
+    assert "generation 1 of this deployment has taken the store over" in errors
     assert "Traceback" not in errors
 
 

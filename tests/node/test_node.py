@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from strandline.catalog import CatalogManager
 from strandline.catalog.commands import (
     ColumnDefinition,
     CreateSchema,
@@ -126,26 +127,66 @@ def take_over(node: Node, *, generation: int = 0) -> None:
     )
 
 
-def test_a_new_epoch_fences_ddl_and_rows_of_the_old_one(folder: Path) -> None:
+def test_a_new_epoch_fences_ddl_and_rows_of_a_node_until_it_has_joined_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = CatalogManager._begin_anew
+
+    def later(_: CatalogManager) -> None:
+        raise Fenced("not yet")
+
     with Node.open(folder) as node:
         table_id = create_table(node)
         session = node.session(user="ann")
         txn = session.begin()
         session.allocate_write_id(txn.txn_id, table_id)
+        monkeypatch.setattr(CatalogManager, "_begin_anew", later)
         take_over(node)
         attempts: list[Callable[[], object]] = [
             lambda: session.execute(CreateSchema(name="late")),
             session.begin,
+            lambda: session.stage(txn.txn_id, table_id, remove=[]),
             lambda: session.commit(txn.txn_id),
-            lambda: session.stage(txn.txn_id, table_id, remove=[1]),
             lambda: session.hold("reader", "ann", at=txn.begin_time),
         ]
         for attempt in attempts:
             with pytest.raises(Fenced):
                 attempt()
-    with Node.open(folder) as joined:
-        assert joined.catalogs.present().schema("late") is None
-        assert joined.session(user="ann").transaction(txn.txn_id).commit_time is None
+        with Node.open(folder) as other:
+            assert other.catalogs.present().schema("late") is None
+            assert other.session(user="ann").transaction(txn.txn_id).commit_time is None
+        monkeypatch.setattr(CatalogManager, "_begin_anew", joined)
+        assert node.catalogs.present().schema("late") is None
+        for attempt in attempts:
+            attempt()
+        assert session.transaction(txn.txn_id).commit_time is not None
+        assert node.catalogs.token == FenceToken(0, 2)
+        assert not node.replaced.done()
+
+
+def test_a_node_that_a_newer_generation_replaces_says_so_and_does_nothing_more(
+    folder: Path,
+) -> None:
+    with Node.open(folder) as node:
+        take_over(node, generation=1)
+        assert "generation 1 of this deployment" in node.replaced.result(timeout=30)
+        with pytest.raises(Fenced, match="generation 1"):
+            node.session(user="ann").execute(CreateSchema(name="late"))
+        with pytest.raises(Fenced, match="generation 1"):
+            node.catalogs.present()
+    with Node.open(folder) as node:
+        assert node.catalogs.token == FenceToken(1, 2)
+        assert node.catalogs.present().schema("late") is None
+
+
+def test_a_node_that_is_fenced_from_another_environment_stays_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(folder) as node:
+        monkeypatch.setattr(DurableCatalogState, "environment", lambda self: f"at {self.token}")
+        take_over(node)
+        with pytest.raises(WrongEnvironment, match="restart this node"):
+            node.catalogs.sync()
 
 
 def test_an_opener_that_ended_between_the_two_halves_is_succeeded(folder: Path) -> None:

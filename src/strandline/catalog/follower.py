@@ -12,6 +12,11 @@ longer than delay − skew of *elapsed* time either, counted from before the loo
 is set back does not make it last. (Elapsed time goes on while the process or the machine sleeps.)
 Who waits for the same look shares it, and its failure too.
 
+**Fencing.** Who opens the catalog anew fences all that have it open. A node that learns of it, when
+it applies the log, drops what it has in memory, joins the newer epoch and goes on; its listeners
+begin again from the catalog of then. What it was writing meanwhile was refused. Where the newer
+holder is of another deploy generation, `Replaced` is what every call gets from then on.
+
 What must stay true: versions are applied once, in order, by whoever gets the apply lock; a listener
 sees a version only after `CatalogFollower.catalog` can answer it; a listener's failure is counted
 and reported and stops nobody. The history is the truth: where the state was left ahead of it (an
@@ -52,16 +57,18 @@ from strandline.clock import (
     format_timestamp,
     milliseconds,
 )
-from strandline.durable import AppliedUpdate, DurableCatalogState, Frontier, Update
+from strandline.durable import AppliedUpdate, DurableCatalogState, Frontier, Update, joined_anew
 from strandline.durable.state import TrimmedAway
 from strandline.errors import (
     DeadlineExceeded,
+    Fenced,
     InvalidInput,
     NotFresh,
     Stopping,
     StrandlineError,
     Unavailable,
 )
+from strandline.fencing import FenceToken
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +97,10 @@ _STOPPING = "this node is stopping; ask another one, or again when it is back"
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
+JoinAnew = Callable[[DurableCatalogState], DurableCatalogState]
+"""Gives a state of the newer epoch in place of a fenced one; `joined_anew` says how."""
+
+
 class Behind(NotFresh):
     """This node has not applied all that the question needs; sync and ask again."""
 
@@ -111,10 +122,12 @@ class CatalogFollower:
         clock: HybridClock,
         *,
         elapsed: Callable[[], int] = system_elapsed,
+        join_anew: JoinAnew = joined_anew,
     ) -> None:
         self._state = state
         self._clock = clock
         self._elapsed = elapsed
+        self._join_anew = join_anew
         self.delay = int(state.config(DELAY) or 0)
         self.skew = int(state.config(SKEW) or 0)
         self._log_time = LogTime(clock, allowed_ms=self.skew if self.delay else None)
@@ -125,16 +138,21 @@ class CatalogFollower:
         self._applier: threading.Thread | None = None
         self._horizon = _Horizon(Timestamp(0), 0)
         self._applier_failures = 0
+        self._joined_anew = 0
         self._looks = 0  # begun by readers of the present
         self._failed_look: tuple[int, StrandlineError | None] = (0, None)  # the last, its number
         self._own_commit = float("-inf")  # when this node last applied what it had appended
-        base = state.base
-        self._history = History(self._activated(base))
-        for applied in state.backlog:
-            self._history.append(self._activated(applied))
-        state.backlog = []
-        self._seen = Frontier(base.update.version, self._history.latest.version + 1)
+        self._history = self._history_of(state)
+        self._seen = Frontier(state.base.update.version, self._history.latest.version + 1)
         self._log_time.hear(self._given(self._history.latest))
+
+    def _history_of(self, state: DurableCatalogState) -> History:
+        """Every version that a state which was just opened or joined has read."""
+        history = History(self._activated(state.base))
+        for applied in state.backlog:
+            history.append(self._activated(applied))
+        state.backlog = []
+        return history
 
     def _activated(self, applied: AppliedUpdate) -> Catalog:
         version, at = applied.update.version, applied.update.time
@@ -173,7 +191,7 @@ class CatalogFollower:
                 if self._stop.is_set():
                     return
                 self._applier_failures += 1
-                if isinstance(error, Unavailable):
+                if isinstance(error, Unavailable | Fenced):
                     logger.warning("%s; the catalog asks again in %.1f s", error, pause)
                 else:
                     logger.exception("the catalog applier failed; it tries again in %.1f s", pause)
@@ -207,19 +225,50 @@ class CatalogFollower:
     # -- apply ---------------------------------------------------------------------------------
 
     def sync(self, *, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """Apply the log up to its head as it is now."""
+        """Apply the log up to its head as it is now. Raises `Replaced`, `WrongEnvironment`."""
         del timeout  # bounded by the store's own deadlines; here for the protocol of transactions
         with self._applying:
-            frontier = self._state.frontier()
-            while self._history.latest.version + 1 < frontier.upper:
-                self._apply_some()
-            if frontier.since > self._history.earliest.version:
-                self._history = self._history.trimmed(frontier.since)
+            try:
+                frontier = self._apply_all()
+            except Fenced:
+                self._begin_anew()
+                frontier = self._apply_all()
             if self._listeners.telling:
                 return  # a listener reads; its version is not through yet
             self._listeners.tell()  # what an interrupt left untold
             self._seen = Frontier(frontier.since, self._history.latest.version + 1)
         self._tell_awaiting()
+
+    def _apply_all(self) -> Frontier:
+        """Apply the log up to its head, and return where that is. Raises `Fenced`."""
+        frontier = self._state.frontier()
+        while self._history.latest.version + 1 < frontier.upper:
+            self._apply_some()
+        if frontier.since > self._history.earliest.version:
+            self._history = self._history.trimmed(frontier.since)
+        return frontier
+
+    def _begin_anew(self) -> None:
+        """Drop what is in memory, and join the epoch that has fenced this node."""
+        held = self._state.token
+        state = self._join_anew(self._state)
+        logger.warning("another holder fenced this node at %s; it joined %s", held, state.token)
+        before, history = self._history.latest, self._history_of(state)
+        self._state, self._history = state, history
+        self._horizon = _Horizon(Timestamp(0), 0)
+        self._joined_anew += 1
+        self._log_time.hear(self._given(history.latest))
+        self._listeners.tell(CatalogReset(before, history.latest))
+
+    @property
+    def token(self) -> FenceToken:
+        """The fence token that this node writes with now."""
+        return self._state.token
+
+    @property
+    def state(self) -> DurableCatalogState:
+        """What this node writes with now; another one once it has joined a newer epoch."""
+        return self._state
 
     def apply_own(self, updates: Sequence[AppliedUpdate]) -> list[Catalog]:
         """Apply updates that this node has just appended behind its latest version.

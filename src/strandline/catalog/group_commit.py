@@ -42,6 +42,7 @@ from strandline.durable.state import AppliedUpdate, DurableCatalogState
 from strandline.durable.update import Update
 from strandline.errors import (
     DeadlineExceeded,
+    Fenced,
     InvalidInput,
     OutOfSync,
     Stopping,
@@ -76,8 +77,12 @@ class CommitCounts:
 class Applying(Protocol):
     """What a round needs of the follower of the log."""
 
+    @property
+    def state(self) -> DurableCatalogState:
+        """What the node writes with now."""
+
     def sync(self) -> None:
-        """Apply the log up to its head as it is now."""
+        """Apply the log up to its head as it is now, joining a newer epoch if need be."""
 
     def latest_catalog(self) -> Catalog:
         """The highest version applied here."""
@@ -92,8 +97,7 @@ class Applying(Protocol):
 class GroupCommit:
     """See the module. Safe to use from several threads."""
 
-    def __init__(self, state: DurableCatalogState, follower: Applying) -> None:
-        self._state = state
+    def __init__(self, follower: Applying) -> None:
         self._follower = follower
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
@@ -197,7 +201,7 @@ class GroupCommit:
                         return
                 if self._stop.is_set():
                     return
-                limit = self._state.log.max_updates
+                limit = self._follower.state.log.max_updates
                 self._working = [
                     self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))
                 ]
@@ -208,8 +212,17 @@ class GroupCommit:
                 if not isinstance(error, StrandlineError):
                     logger.exception("committing a group of changes failed")
                 self._end(self._working, error)
+                if isinstance(error, Fenced):
+                    self._join_newer_epoch()
             with self._lock:
                 self._working = []
+
+    def _join_newer_epoch(self) -> None:
+        """So that the callers who come next are not refused as those were who came before."""
+        try:
+            self._follower.sync()
+        except StrandlineError as error:
+            logger.warning("%s", error)
 
     def _commit(self, requests: Sequence[Request]) -> None:
         """Carry out all requests, in as many appends as it takes."""
@@ -257,7 +270,7 @@ class GroupCommit:
         requests = [one.request for one in writers]
         if not self._send(requests):
             return
-        updates = self._state.prepare(
+        updates = self._follower.state.prepare(
             [one.entries for one in writers],
             base=judged.base.version,
             authors=[request.author for request in requests],
@@ -304,7 +317,7 @@ class GroupCommit:
         unknown: UnknownOutcome | None = None
         while True:
             try:
-                return self._state.append(updates)
+                return self._follower.state.append(updates)
             except UnknownOutcome as error:
                 unknown = error
             except Unavailable:
@@ -332,7 +345,7 @@ class GroupCommit:
         self._follower.sync()
         newer = self._follower.latest_catalog()
         try:
-            between = self._state.log.updates(judged.base.version + 1, newer.version + 1)
+            between = self._follower.state.log.updates(judged.base.version + 1, newer.version + 1)
         except VersionNotFound:
             return None
         ours = {(c.kind, c.key) for one in judged.judged for e in one.entries for c in e.changes}

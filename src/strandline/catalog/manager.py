@@ -24,7 +24,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.follower import DEFAULT_TIMEOUT, CatalogFollower, system_elapsed
+from strandline.catalog.follower import (
+    DEFAULT_TIMEOUT,
+    CatalogFollower,
+    JoinAnew,
+    system_elapsed,
+)
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.planning import Command
 from strandline.catalog.requests import Request
@@ -40,7 +45,7 @@ from strandline.clock import (
     format_timestamp,
     round_up,
 )
-from strandline.durable import DurableCatalogState
+from strandline.durable import DurableCatalogState, joined_anew
 from strandline.errors import (
     DeadlineExceeded,
     InvalidInput,
@@ -72,6 +77,7 @@ class CatalogStatistics:
     ``executed`` calls of `CatalogManager.execute` were carried out in ``appends``, the largest of
     them ``largest_group`` versions. Of ``lost_appends`` those ``rebased`` needed no second look.
     ``times_ahead`` were given by a clock further ahead of this machine's than the skew allows.
+    ``joined_anew`` is how often this node was fenced and has joined a newer epoch.
     """
 
     latest_version: int
@@ -84,6 +90,7 @@ class CatalogStatistics:
     listener_failures: int
     applier_failures: int
     times_ahead: int
+    joined_anew: int
 
 
 class CatalogManager(CatalogFollower):
@@ -95,9 +102,10 @@ class CatalogManager(CatalogFollower):
         clock: HybridClock,
         *,
         elapsed: Callable[[], int] = system_elapsed,
+        join_anew: JoinAnew = joined_anew,
     ) -> None:
-        super().__init__(state, clock, elapsed=elapsed)
-        self._commits = GroupCommit(state, self)
+        super().__init__(state, clock, elapsed=elapsed, join_anew=join_anew)
+        self._commits = GroupCommit(self)
 
     def execute(
         self,
@@ -222,6 +230,7 @@ class CatalogManager(CatalogFollower):
             self._listeners.failures,
             self._applier_failures,
             self._log_time.times_ahead,
+            self._joined_anew,
         )
 
 

@@ -8,7 +8,9 @@ from strandline.durable.state import (
     DurableCatalogState,
     OpenableState,
     ReadOnlyState,
+    Replaced,
     durable_state,
+    joined_anew,
     new_environment_id,
 )
 from strandline.durable.transaction import Transaction
@@ -29,10 +31,12 @@ __all__ = [
     "OpenableState",
     "ReadOnlyState",
     "Reference",
+    "Replaced",
     "Snapshot",
     "Transaction",
     "Update",
     "UpdateLog",
     "durable_state",
+    "joined_anew",
     "new_environment_id",
 ]

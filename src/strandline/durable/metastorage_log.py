@@ -264,8 +264,8 @@ class MetastorageLog(UpdateLog):
         current = self.token()
         if current != token:
             raise Fenced(
-                f"this node writes with fence token {token}, and the catalog's is {current}: a "
-                "newer deployment has taken over; restart this node to join it"
+                f"this node wrote with fence token {token}, and the catalog's is {current}: "
+                "another holder has opened the store; nothing was changed, try again"
             )
         upper = self._read_frontier().upper
         raise OutOfSync(f"version {expected_upper} was asked for, the next version is {upper}")

@@ -10,6 +10,9 @@ can be asked of a catalog that nobody has opened, and is consumed by opening it:
   they differ by their member id, and the append alone orders their commits.
 * `OpenableState.open_read_only` gives a state without the means to write.
 
+A fenced handle stays fenced. Its process may go on with another one: `joined_anew` joins the newer
+epoch, unless a newer deploy generation has taken over (`Replaced`).
+
 What must stay true: no two calls of `open` get the same epoch (the new token is appended with the
 old one as its condition); a state follows the log one update at a time and applies the fence before
 it decodes what comes after; the outer store (``raise_fence``) is fenced before the log, so that no
@@ -76,6 +79,10 @@ class AppliedUpdate:
 
 class TrimmedAway(NotFresh):
     """The updates that this state needs next are gone; `ReadOnlyState.begin_again`."""
+
+
+class Replaced(Fenced):
+    """A newer deploy generation holds the catalog: this process has nothing to do here any more."""
 
 
 class ReadOnlyState:
@@ -447,6 +454,23 @@ class OpenableState:
         if state.environment() is None:
             raise NotFound(_NOTHING_HERE)
         return state
+
+
+def joined_anew(fenced: DurableCatalogState) -> DurableCatalogState:
+    """A state that shares the epoch by which ``fenced`` was fenced, as the same member.
+
+    Raises `Replaced` where the holder is of a newer deploy generation, and what `join` raises.
+    """
+    current = fenced.log.token()
+    if current is not None and current.deploy_generation > fenced.token.deploy_generation:
+        raise Replaced(
+            f"generation {current.deploy_generation} of this deployment has taken the store over"
+            f" from generation {fenced.token.deploy_generation}, which this node is of; it stops"
+        )
+    state = durable_state(fenced.log).join(member=fenced.member)
+    if state.token.deploy_generation > fenced.token.deploy_generation:
+        return joined_anew(fenced)  # it came between the two looks
+    return state
 
 
 def durable_state(log: UpdateLog) -> OpenableState:

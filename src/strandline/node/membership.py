@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from collections.abc import Callable
 
 from sqlalchemy import Connection
 
 from strandline.catalog import initial_catalog
-from strandline.durable import DurableCatalogState, UpdateLog, durable_state
+from strandline.durable import DurableCatalogState, UpdateLog, durable_state, joined_anew
 from strandline.errors import Fenced, NotFound, OutOfSync, WrongEnvironment
 from strandline.fencing import FenceToken
 from strandline.sql import Database, FenceRow
@@ -110,13 +111,29 @@ def _agree(database: Database, state: DurableCatalogState) -> None:
         )
 
 
+def join_newer_epoch(fenced: DurableCatalogState, database: Database) -> DurableCatalogState:
+    """Join again, in both halves of the store, after another holder opened a newer epoch.
+
+    Raises `Replaced` where that is of a newer deploy generation; `WrongEnvironment`; `Fenced` as
+    long as the halves disagree, because somebody is opening the store in this moment.
+    """
+    state = joined_anew(fenced)
+    if state.environment() != fenced.environment():
+        raise WrongEnvironment(
+            f"the store belonged to environment {fenced.environment()!r} when this node joined it, "
+            f"and belongs to {state.environment()!r} now; restart this node"
+        )
+    _agree(database, state)
+    return state
+
+
 class Guard:
     """The fence check that every write transaction on rows makes."""
 
-    def __init__(self, state: DurableCatalogState) -> None:
-        self._environment = state.environment() or ""
-        self._token = state.token
+    def __init__(self, environment: str, token: Callable[[], FenceToken]) -> None:
+        self._environment = environment
+        self._token = token
 
     def __call__(self, connection: Connection) -> None:
         """Raises `Fenced` or `WrongEnvironment`; the transaction is then rolled back."""
-        FenceRow.check(connection, environment=self._environment, token=self._token)
+        FenceRow.check(connection, environment=self._environment, token=self._token())

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from strandline.catalog.manager import CatalogStatistics
 from strandline.catalog.system_views import synchronize_system_views
 from strandline.clock import HybridClock, WallClock, system_wall_clock
 from strandline.config import Settings
-from strandline.durable import MetastorageLog
+from strandline.durable import DurableCatalogState, MetastorageLog, Replaced
 from strandline.errors import InvalidInput
 from strandline.metastorage import SqliteMetastorage
 from strandline.metastore.cache.cached_store import CachedStore
@@ -32,7 +34,12 @@ from strandline.metastore.store.projection import (
 from strandline.metastore.store.transaction_events import TransactionEvents
 from strandline.metastore.store.warehouse import Warehouse
 from strandline.node.configuration import EffectiveConfiguration
-from strandline.node.membership import Guard, join_or_create, new_member_id
+from strandline.node.membership import (
+    Guard,
+    join_newer_epoch,
+    join_or_create,
+    new_member_id,
+)
 from strandline.sql import SqliteDatabase, open_sqlite, stored_time
 from strandline.transactions import Transactions, TransactionStatistics
 
@@ -53,7 +60,11 @@ class NodeStatistics:
 
 
 class Node:
-    """See the module. Made by `Node.open`; also a context manager that closes it."""
+    """See the module. Made by `Node.open`; also a context manager that closes it.
+
+    ``replaced`` is done, with a sentence that says so, when a newer deploy generation has taken the
+    store over: from then on every call of this node is refused, and it should be closed.
+    """
 
     def __init__(
         self,
@@ -74,8 +85,9 @@ class Node:
         state = join_or_create(
             log, database, member=member, delay_ms=0, skew_ms=0, default_location=warehouse
         )
-        guard = Guard(state)
-        self.catalogs = CatalogManager(state, clock)
+        self.replaced: Future[str] = Future()
+        self.catalogs = CatalogManager(state, clock, join_anew=self._join_anew)
+        guard = Guard(state.environment() or "", lambda: self.catalogs.token)
         self.configuration = EffectiveConfiguration(self.catalogs.latest_catalog, settings)
         self.notifications = NotificationLog(database, clock)
         self.projector = Projector(
@@ -153,6 +165,14 @@ class Node:
             node.close()
             raise
         return node
+
+    def _join_anew(self, fenced: DurableCatalogState) -> DurableCatalogState:
+        try:
+            return join_newer_epoch(fenced, self.database)
+        except Replaced as replaced:
+            with suppress(InvalidStateError):  # it was said before
+                self.replaced.set_result(replaced.message)
+            raise
 
     def _start(self) -> None:
         self.projector.project_up_to(self.catalogs.latest_catalog().version)

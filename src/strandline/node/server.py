@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -101,7 +102,12 @@ async def _serve(
         extra=kept(catalog_version=node.catalogs.latest_catalog().version, member=node.member),
     )
     stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+    replaced = asyncio.wrap_future(node.replaced)
+    ends: list[asyncio.Future[Any]] = [serving, stopping, replaced]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if replaced.done():
+        logger.warning("stopping: %s", replaced.result(), extra=kept())
+    replaced.cancel()
     http.should_exit = True
     await thrift.stop()
     stopping.cancel()
@@ -121,6 +127,8 @@ def serve(
     authenticate: Authenticate | None = None,
 ) -> None:
     """Run a node on ``folder`` until SIGTERM or SIGINT; ``ready`` gets the one line.
+
+    It returns too when a newer deploy generation has taken the store over.
 
     ``authenticate`` proves the users of HTTP; without it they are believed, as those of the Hive
     protocol always are.

@@ -209,18 +209,18 @@ TIMELINES = [
                 step
                 for node in (1, 2)
                 for step in (
-                    Do(execute(A), Refused(Fenced, "epoch 2"), node=node),
-                    Do(compact(2), Refused(Fenced, "epoch"), node=node),
                     Do(append(4), Refused(Fenced, "the catalog's is generation 0, epoch 2")),
+                    Do(execute(A), Refused(Fenced, "epoch 2"), node=node),
+                    Do(epoch, 2, node=node),
                 )
             ),
             Do(upper, 4),
             Join(3),
             Do(epoch, 2, node=3),
             Do(execute(A), Done(4), node=3),
-            Join(1),
             Do(execute(B), Done(5)),
+            Do(compact(4), True, node=2),
         ],
-        note="whose a log is, its fence token says; who is kept out restarts to join",
+        note="whose a log is, its fence token says; who is kept out joins the newer epoch",
     ),
 ]
