@@ -136,6 +136,19 @@ def test_a_waiter_behind_the_deletions_that_are_kept_is_told_that_something_chan
     assert not store.wait_for_change("m3", 7, timeout=0)
 
 
+def test_a_waiter_who_asks_again_reads_nothing_while_nothing_is_committed(
+    store: SqliteMetastorage, database: SqliteDatabase
+) -> None:
+    put(store, "a")
+    seen = store.revision()
+    before = database.statistics().reads
+    for _ in range(5):
+        assert not store.wait_for_change("a", seen, timeout=0)
+    assert database.statistics().reads == before
+    put(store, "a")
+    assert store.wait_for_change("a", seen, timeout=0)
+
+
 def test_a_write_that_can_not_begin_in_time_changes_nothing(
     store: SqliteMetastorage, path: Path
 ) -> None:

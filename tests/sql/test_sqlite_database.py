@@ -125,6 +125,32 @@ def test_a_waiter_for_a_commit_ends_with_its_time(sqlite: SqliteDatabase) -> Non
     assert sqlite.wait_for_commit(seen - 1, timeout=30) == seen
 
 
+def test_waiters_return_when_they_are_woken(sqlite: SqliteDatabase) -> None:
+    seen = sqlite.data_version()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(sqlite.wait_for_commit, seen, timeout=30)
+        while sqlite.statistics().looks == 0:
+            time.sleep(0.001)
+        sqlite.wake()
+        assert waiting.result() == seen
+
+
+def test_who_waits_looks_rarely_where_nothing_is_committed_for_long(sqlite: SqliteDatabase) -> None:
+    seen = sqlite.data_version()
+    sqlite._moved_at -= 60
+    before = sqlite.statistics().looks
+    sqlite.wait_for_commit(seen, timeout=0.3)
+    # Four looks a second, however fast the machine is.
+    assert sqlite.statistics().looks - before <= 2
+
+
+def test_who_waits_looks_each_millisecond_right_behind_a_commit(sqlite: SqliteDatabase) -> None:
+    put(sqlite, 1, 1)
+    sqlite.data_version()
+    sqlite._moved_at = time.monotonic() + 60
+    assert sqlite._pause() == 0.001
+
+
 def test_a_full_disk_is_told_and_undone(sqlite: SqliteDatabase) -> None:
     def fill() -> None:
         with sqlite.write() as connection:

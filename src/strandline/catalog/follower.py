@@ -78,7 +78,8 @@ DEFAULT_TIMEOUT = 30.0
 LOOKS = 3
 """How often a read looks at the log before it gives up proving that it is fresh."""
 ROUND_SECONDS = 0.1
-"""How long the applier waits for news before it looks whether it is to stop."""
+LONGEST_ROUND_SECONDS = 0.5
+"""How long the applier waits for news before it looks whether it is to stop; after long quiet."""
 ROOM_SECONDS = 0.02
 """How long after a commit of this node the applier leaves the log alone."""
 
@@ -181,11 +182,14 @@ class CatalogFollower:
 
     def _follow(self) -> None:
         pause = 0.1
+        quiet = ROUND_SECONDS
         while not self._stop.is_set():
             try:
                 self._leave_room()
-                if self._state.log.wait(self._seen, timeout=ROUND_SECONDS):
+                if self._state.log.wait(self._seen, timeout=min(quiet, LONGEST_ROUND_SECONDS)):
                     self.sync()
+                    quiet = ROUND_SECONDS
+                quiet *= 1.1
                 pause = 0.1
             except Exception as error:
                 if self._stop.is_set():

@@ -28,7 +28,6 @@ from strandline.metastorage.store import Head, prefix_end
 from strandline.sql import Parameter, SqliteDatabase, run
 from strandline.sql.sqlite_database import open_url
 
-_LOOK_FOR_CLOSE_SECONDS = 0.05
 
 
 class SqliteMetastorage(SqlMetastorage):
@@ -73,10 +72,14 @@ class SqliteMetastorage(SqlMetastorage):
         start, end, after = prefix, prefix_end(prefix), max(0, after_revision)
         while True:
             version = self._database.data_version()
-            with self._database.read() as connection:
-                revision = self.revision_on(connection)
-                if revision > after and _changed(connection, start, end, after):
-                    return True
+            remembered = self._remembered
+            if remembered[0] == version and remembered[1] <= after:
+                revision = remembered[1]  # nothing was committed since, so nothing is to be read
+            else:
+                with self._database.read() as connection:
+                    revision = self.revision_on(connection)
+                    if revision > after and _changed(connection, start, end, after):
+                        return True
             # What was looked through need not be looked through again.
             after = max(after, revision)
             seen = version
@@ -85,10 +88,13 @@ class SqliteMetastorage(SqlMetastorage):
                 if left <= 0:
                     self._count("waits_timed_out")
                     return False
-                seen = self._database.wait_for_commit(
-                    version, timeout=min(left, _LOOK_FOR_CLOSE_SECONDS)
-                )
+                seen = self._database.wait_for_commit(version, timeout=left)
                 self._refuse_when_closed()
+
+    def close(self) -> None:
+        """See `Metastorage.close`."""
+        super().close()
+        self._database.wake()
 
     def _rows(
         self, statement: str, parameters: tuple[Parameter, ...] = ()

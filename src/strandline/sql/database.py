@@ -56,7 +56,8 @@ class DatabaseStatistics:
     """Counts since the database was opened; ``waited`` is in seconds, over all writers.
 
     ``lost_turns`` are attempts for the write lock that another process won; ``lost_connections``
-    those that a server or the network ended.
+    those that a server or the network ended. ``looks`` are those for a commit of another process,
+    by whoever waits for one.
     """
 
     reads: int
@@ -65,6 +66,7 @@ class DatabaseStatistics:
     failed_writes: int
     lost_turns: int
     lost_connections: int
+    looks: int
     waited: float
     waiting: int
     open_connections: int
@@ -161,6 +163,7 @@ class Database(ABC):
                 failed_writes=self._counts["failed_writes"],
                 lost_turns=self._counts["lost_turns"],
                 lost_connections=self._counts["lost_connections"],
+                looks=self._counts["looks"],
                 waited=self._waited,
                 waiting=self._turns.waiting(),
                 open_connections=self._open_connections(),

@@ -45,6 +45,9 @@ from strandline.sql.database import PATIENCE, Database
 
 _POOL = 32
 _POLL_SECONDS = 0.001
+_LONGEST_POLL_SECONDS = 0.25
+_LOOKS_IN_QUIET = 20
+"""A waiter looks about so often in a time that is as long as the quiet before it."""
 _OLDEST_SQLITE = (3, 35, 0)
 
 
@@ -112,7 +115,9 @@ class SqliteDatabase(Database):
         }
         self._watcher: sqlite3.Connection | None = None
         self._watching = threading.Lock()
-        self._commits = 0
+        self._commits = self._wakes = 0
+        self._version = -1  # the data version that was seen last, and since when
+        self._moved_at = time.monotonic()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -142,26 +147,43 @@ class SqliteDatabase(Database):
                 version: int = self._watcher.execute("PRAGMA data_version").fetchone()[0]
             except sqlite3.Error as error:
                 raise sqlite_file.translate(error, self.path) or error from error
+            if version != self._version:
+                self._version, self._moved_at = version, time.monotonic()
             return version
 
     def wait_for_commit(self, after: int, *, timeout: float) -> int:
-        """Wait until `data_version` is no longer ``after``, or for ``timeout`` seconds.
+        """Wait until `data_version` is no longer ``after``, for ``timeout`` seconds, or `wake`.
 
         Returns the data version of the end. A commit of this process wakes at once. Commits of
-        others are looked for every millisecond: SQLite can not call back, and this is the one
-        place that polls.
+        others are looked for: SQLite can not call back, and this is the one place that polls. The
+        longer nothing was committed the rarer that is, so that an idle process costs nothing: every
+        millisecond behind a commit, and at last four times a second. A reader who must know asks
+        `data_version` itself.
         """
         end = time.monotonic() + timeout
+        wakes = self._wakes
         while True:
             with self._state:
                 commits = self._commits
             version = self.data_version()
             left = end - time.monotonic()
-            if version != after or left <= 0:
+            if version != after or left <= 0 or self._wakes != wakes:
                 return version
             with self._state:
-                if self._commits == commits and not self._closed:
-                    self._state.wait(min(_POLL_SECONDS, left))
+                if (self._commits, self._wakes) == (commits, wakes) and not self._closed:
+                    self._counts["looks"] += 1
+                    self._state.wait(min(self._pause(), left))
+
+    def wake(self) -> None:
+        """Let everybody who waits for a commit now return."""
+        with self._state:
+            self._wakes += 1
+            self._state.notify_all()
+
+    def _pause(self) -> float:
+        """The seconds until the next look for a commit of another process."""
+        quiet = time.monotonic() - self._moved_at
+        return min(max(quiet / _LOOKS_IN_QUIET, _POLL_SECONDS), _LONGEST_POLL_SECONDS)
 
     def _close_connections(self) -> None:
         for connection in self._writers.values():

@@ -250,6 +250,9 @@ class CachedStore(ObjectStore):
     def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[Removal]]:
         return self._store.rows_of_write(table_id, write_id)
 
+    def rows_by_id(self, row_ids: Collection[int]) -> dict[int, Row]:
+        return self._store.rows_by_id(row_ids)
+
     def _answer(
         self, table_id: int, kind: RowKind, write_ids: ValidWriteIdList | None
     ) -> Mapping[str, Row] | None:

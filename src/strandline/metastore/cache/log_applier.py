@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from strandline.errors import Stopping, StrandlineError, Unavailable
 from strandline.metastore.cache.replica_set import Change, ReplicaSet
+from strandline.metastore.cache.replicas import Replica
 from strandline.metastore.store.notifications import (
     ABORT,
     COMMIT,
@@ -24,6 +26,7 @@ from strandline.metastore.store.notifications import (
     WRITE,
     Notification,
     NotificationLog,
+    WriteEvent,
 )
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.transactions import Transactions
@@ -87,9 +90,27 @@ class LogApplier:
                 # The log was cleaned behind us: what happened in between cannot be known.
                 self._replicas.restart(events[0].event_id - 1)
                 self._on_move(None)
-            for event in events:
-                self._apply_event(event)
+            for run in _runs(events):
+                self._apply_run(run)
             return len(events)
+
+    def _apply_run(self, run: Sequence[Notification]) -> None:
+        """Apply events in a row that stage rows under one write id: as one change, if that works.
+
+        Where one of them cannot be read, each is applied or skipped by itself.
+        """
+        if len(run) > 1:
+            try:
+                changes = self._staged(run)
+            except (Unavailable, Stopping):
+                raise
+            except Exception:
+                logger.exception("events from %d on are applied one by one", run[0].event_id)
+            else:
+                self._replicas.apply(run[-1].event_id, changes)
+                return
+        for event in run:
+            self._apply_event(event)
 
     def _apply_event(self, event: Notification) -> None:
         if event.verb in _MOVING_VERBS:
@@ -107,19 +128,36 @@ class LogApplier:
     def _changes(self, event: Notification) -> list[tuple[int, Change]]:
         """What an event does to the replicas, by table id."""
         number = event.event_id
-        if event.verb == WRITE and event.table_id is not None and event.write_id is not None:
-            if not self._replicas.follows(event.table_id):
-                return []
-            body, write_id = event.write(), event.write_id
-            rows = self._store.staged_rows(event.table_id, write_id, body)
-            return [
-                (event.table_id, lambda held: held.staged(number, write_id, rows, body.removed))
-            ]
+        if event.verb == WRITE:
+            return self._staged([event])
         if event.verb == COMMIT:
             return [(t, committing(number, w)) for t, w in event.end().writes]
         if event.verb == ABORT:
             return [(t, aborting(number, w)) for t, w in event.end().writes]
         return []
+
+    def _staged(self, run: Sequence[Notification]) -> list[tuple[int, Change]]:
+        """What stagings under one write id do to the replicas."""
+        last = run[-1]
+        table_id, write_id, number = last.table_id, last.write_id, last.event_id
+        if table_id is None or write_id is None or not self._replicas.follows(table_id):
+            return []
+        stagings = [(event.event_id, event.write()) for event in run]
+        added = [
+            row
+            for part in _joined(body for _, body in stagings)
+            for row in self._store.staged_rows(table_id, write_id, part)
+        ]
+
+        def stage(replica: Replica) -> Replica:
+            # One that was loaded in the middle of the run holds the rows of the first few.
+            fresh = [body for event_id, body in stagings if event_id > replica.event_id]
+            ids = {row_id for body in fresh for row_id in _row_ids(body)}
+            rows = [row for row in added if row.row_id in ids]
+            removed = tuple(row_id for body in fresh for row_id in body.removed)
+            return replica.staged(number, write_id, rows, removed)
+
+        return [(table_id, stage)]
 
     def _tables_of(self, event: Notification) -> Collection[int] | None:
         """The tables that an event is about, without its body; None if that cannot be told."""
@@ -202,6 +240,35 @@ class LogApplier:
                 self.apply(BATCH)
         self._level = _Level(mark, at)
         return True
+
+
+def _runs(events: Iterable[Notification]) -> Iterator[list[Notification]]:
+    """The events in order; those in a row that stage rows under one write id together."""
+    for key, run in groupby(events, key=_run_key):
+        if key is None:
+            yield from ([event] for event in run)
+        else:
+            yield list(run)
+
+
+def _run_key(event: Notification) -> tuple[int | None, int | None] | None:
+    return (event.table_id, event.write_id) if event.verb == WRITE else None
+
+
+def _row_ids(body: WriteEvent) -> range:
+    return range(body.first_row_id, body.first_row_id + body.rows)
+
+
+def _joined(stagings: Iterable[WriteEvent]) -> Iterator[WriteEvent]:
+    """What they added; those whose row ids follow each other as one."""
+    before = WriteEvent()
+    for body in stagings:
+        if body.first_row_id == before.first_row_id + before.rows:
+            before = WriteEvent(first_row_id=before.first_row_id, rows=before.rows + body.rows)
+            continue
+        yield before
+        before = body
+    yield before
 
 
 def committing(event_id: int, write_id: int) -> Change:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from immutables import Map
@@ -46,11 +46,14 @@ class Write:
 
     rows: tuple[Row, ...] = ()
     removed: tuple[int, ...] = ()
+    weight: int = WRITE_BYTES
+    """About how many bytes it takes in memory."""
 
-    def weight(self) -> int:
-        """About how many bytes it takes in memory."""
-        texts = sum(2 * len(row.name) + 3 * len(row.body) for row in self.rows)
-        return WRITE_BYTES + len(self.rows) * ROW_BYTES + texts + len(self.removed) * REMOVAL_BYTES
+    def with_more(self, rows: Sequence[Row], removed: Sequence[int]) -> Write:
+        """With these rows and removals too."""
+        texts = sum(2 * len(row.name) + 3 * len(row.body) for row in rows)
+        more = len(rows) * ROW_BYTES + texts + len(removed) * REMOVAL_BYTES
+        return Write((*self.rows, *rows), (*self.removed, *removed), self.weight + more)
 
 
 _NO_WRITES: Map[int, Write] = Map()
@@ -108,7 +111,7 @@ class Replica:
         for removal in contents.removals:
             removed[removal.write_id].append(removal.row_id)
         writes = {
-            write_id: Write(tuple(rows[write_id]), tuple(removed[write_id]))
+            write_id: Write().with_more(rows[write_id], removed[write_id])
             for write_id in rows.keys() | removed.keys()
         }
         return cls(
@@ -118,7 +121,7 @@ class Replica:
             contents.committed,
             Map(writes),
             rows=sum(len(write.rows) for write in writes.values()),
-            size=REPLICA_BYTES + sum(write.weight() for write in writes.values()),
+            size=REPLICA_BYTES + sum(write.weight for write in writes.values()),
         )
 
     def staged(
@@ -132,16 +135,14 @@ class Replica:
             )
         mine = tuple(row for row in rows if row.bucket in (TABLE_LEVEL, self.zone_partition))
         before = self.writes.get(write_id)
-        after = Write(mine, removed)
-        if before is not None:
-            after = Write(before.rows + mine, before.removed + removed)
+        after = (before or Write()).with_more(mine, removed)
         return replace(
             self,
             event_id=event_id,
             committed=self.committed.open(write_id),
             writes=self.writes.set(write_id, after),
             rows=self.rows + len(mine),
-            size=self.size + after.weight() - (before.weight() if before else 0),
+            size=self.size + after.weight - (before.weight if before else 0),
         )
 
     def with_commit(self, event_id: int, write_id: int) -> Replica:
@@ -161,7 +162,7 @@ class Replica:
             committed=committed,
             writes=self.writes.delete(write_id),
             rows=self.rows - len(gone.rows),
-            size=self.size - gone.weight(),
+            size=self.size - gone.weight,
         )
 
     def can_tell(self, write_ids: ValidWriteIdList) -> bool:

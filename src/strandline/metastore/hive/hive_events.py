@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from strandline.catalog import Catalog, Relation
@@ -57,6 +58,8 @@ from strandline.model.descriptors import (
 from strandline.wire import decode
 
 FORMAT = "json-0.2"
+PAGE = 500
+"""Events whose rows are read at once."""
 
 _CLASSES: dict[str, type[Any]] = {  # Any: descriptors of different kinds
     "function": FunctionDescriptor,
@@ -66,15 +69,37 @@ _CLASSES: dict[str, type[Any]] = {  # Any: descriptors of different kinds
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A table as the events about it show it, and what its partitions have in common."""
+
+    schema: str
+    partitioned: Partitioned
+    text: str
+
+
 class HiveEvents:
     """Renders events of one store. Asks the store; not for the event loop."""
 
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
+        self._rows: dict[int, Row] = {}
+        self._present = metastore.catalogs.present()
+        self._latest: _Written | None = None
 
-    def render(self, events: Iterable[Notification]) -> list[Struct]:
-        """``NotificationEvent`` structs, one for each event."""
-        return [self._render(event) for event in events]
+    def render(self, events: Sequence[Notification]) -> list[Struct]:
+        """``NotificationEvent`` structs, one for each event.
+
+        The store is asked for the rows of `PAGE` events at once, and definitions are written as
+        text once where event after event names the same one.
+        """
+        found: list[Struct] = []
+        for first in range(0, len(events), PAGE):
+            page = events[first : first + PAGE]
+            self._rows = self._metastore.store.rows_by_id(_row_ids(page))
+            found += map(self._render, page)
+        self._rows = {}
+        return found
 
     def _render(self, event: Notification) -> Struct:
         if event.verb == WRITE:
@@ -196,7 +221,7 @@ class HiveEvents:
         candidates: list[Catalog] = []
         with suppress(NotFound):  # where it is trimmed, the present may still know the table
             candidates.append(catalogs.active_catalog(event.time))
-        candidates.append(catalogs.present())
+        candidates.append(self._present)
         for catalog in candidates:
             table = catalog.table_by_id(event.table_id or 0)
             schema = None if table is None else catalog.schema_by_id(table.schema_id)
@@ -209,7 +234,7 @@ class HiveEvents:
         if home is None or event.write_id is None:
             return _event(event, "ACID_WRITE", {"txnid": event.txn_id, "writeId": event.write_id})
         schema, table = home
-        added, removed = self._rows(event, table)
+        added, removed = self._rows_of(event)
         kinds = {row.kind for row in (*added, *removed)}
         if RowKind.PARTITION in kinds:
             return self._partitions(event, schema, table, added, removed)
@@ -222,28 +247,18 @@ class HiveEvents:
             "database": schema,
             "table": table.name.lower(),
             "partition": "",
-            "tableObjJson": HIVE_CODEC.to_json_text("Table", self._struct(schema, table)),
+            "tableObjJson": self._written(schema, table).text,
             "partitionObjJson": None,
             "files": files,
         }
         return _event(event, "ACID_WRITE", message, schema=schema, table=table.name.lower())
 
-    def _rows(self, event: Notification, table: TableDescriptor) -> tuple[list[Row], list[Row]]:
-        """The rows that a staging added, and those that it removed."""
-        body, store = event.write(), self._metastore.store
-        written, _ = store.rows_of_write(table.id, event.write_id or 0)
+    def _rows_of(self, event: Notification) -> tuple[list[Row], list[Row]]:
+        """The rows that a staging added, and those that it removed; what is cleaned is missing."""
+        body, rows = event.write(), self._rows
         staged = range(body.first_row_id, body.first_row_id + body.rows)
-        added = [row for row in written if row.row_id in staged]
-        removed = [row for row in written if row.row_id in body.removed]
-        if len(removed) < len(body.removed):
-            before = self._metastore.transactions.write_ids(table.id, at=Timestamp(event.time - 1))
-            removed += [
-                row
-                for kind in RowKind
-                for row in store.rows(table.id, kind, write_ids=before)
-                if row.row_id in body.removed
-            ]
-        return added, removed
+        added = [rows[row_id] for row_id in staged if row_id in rows]
+        return added, [rows[row_id] for row_id in body.removed if row_id in rows]
 
     def _partitions(
         self,
@@ -253,14 +268,15 @@ class HiveEvents:
         added: Sequence[Row],
         removed: Sequence[Row],
     ) -> Struct:
-        of = Partitioned(table, schema=schema, location=self._location(table))
+        written = self._written(schema, table)
+        of = written.partitioned
         new = [row.as_(PartitionRow) for row in added if row.kind is RowKind.PARTITION]
         old = [row.as_(PartitionRow) for row in removed if row.kind is RowKind.PARTITION]
         message: dict[str, object] = {
             "db": schema,
             "table": table.name.lower(),
             "tableType": "MANAGED_TABLE" if table.location is None else "EXTERNAL_TABLE",
-            "tableObjJson": HIVE_CODEC.to_json_text("Table", self._struct(schema, table)),
+            "tableObjJson": written.text,
         }
         if new and old:
             kind = "ALTER_PARTITION"
@@ -283,6 +299,15 @@ class HiveEvents:
             message["partitions"] = [_keys(of, row) for row in old]
         return _event(event, kind, message, schema=schema, table=table.name.lower())
 
+    def _written(self, schema: str, table: TableDescriptor) -> _Written:
+        """The text of a table's definition; that of the event before, where it is the same."""
+        latest = self._latest
+        if latest is None or latest.partitioned.table is not table or latest.schema != schema:
+            of = Partitioned(table, schema=schema, location=self._location(table))
+            text = HIVE_CODEC.to_json_text("Table", self._struct(schema, table))
+            latest = self._latest = _Written(schema, of, text)
+        return latest
+
     def _table_moved(self, event: Notification) -> Struct:
         home = self._home(event)
         return _event(event, "ALTER_TABLE", {}) if home is None else (
@@ -303,6 +328,17 @@ class HiveEvents:
             "writeId": -1,
         }
         return _event(event, "ALTER_TABLE", message, schema=schema, table=table.name.lower())
+
+
+def _row_ids(events: Iterable[Notification]) -> list[int]:
+    """The rows that the stagings among these events added and removed."""
+    found: list[int] = []
+    for event in events:
+        if event.verb == WRITE:
+            body = event.write()
+            found += range(body.first_row_id, body.first_row_id + body.rows)
+            found += body.removed
+    return found
 
 
 def _changed(body: DdlEvent, kinds: Sequence[str]) -> tuple[Any, Any]:

@@ -282,17 +282,24 @@ def _no_table_to_alter(message: str) -> Exception:
 
 
 def _alter(call: Call, of: Partitioned, partitions: Sequence[Struct]) -> None:
+    # Read and written before and behind the block: while it runs, all other writers wait.
+    wanted = [(*of.read(partition, now=_now()), partition) for partition in partitions]
+    names = {name for name, _, _ in wanted}
     with call.metastore.store.change(of.table.id, author=call.user) as change:
-        for partition in partitions:
-            name, new = of.read(partition, now=_now())
-            found = change.rows(RowKind.PARTITION, names=[name])
-            if not found:
-                raise IllegalChange("alter is not possible")
-            old = found[0].as_(PartitionRow)
+        rows = {row.name: row for row in change.rows(RowKind.PARTITION, names=names)}
+        if len(rows) < len(names):
+            raise IllegalChange("alter is not possible")
+        altered: dict[str, PartitionRow] = {}
+        for name, new, partition in wanted:
+            # One that the request names twice is altered twice.
+            old = altered.get(name) or rows[name].as_(PartitionRow)
             kept = replace(new, created=old.created)
             if not (partition.get("sd") or {}).get("location"):
                 kept = replace(kept, location=old.location)
-            change.replace(found[0].row_id, new_partition(kept, name=name))
+            altered[name] = kept
+        change.replace_each(
+            {rows[name].row_id: new_partition(row, name=name) for name, row in altered.items()}
+        )
 
 
 @changes("alter_partition", "alter_partition_with_environment_context")

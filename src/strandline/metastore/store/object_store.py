@@ -123,6 +123,10 @@ class ObjectStore(ABC):
     def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[Removal]]:
         """All that a write id added to and removed from a table, committed or not."""
 
+    @abstractmethod
+    def rows_by_id(self, row_ids: Collection[int]) -> dict[int, Row]:
+        """The rows that exist among ``row_ids``, committed or not, removed or not."""
+
     def parameters(self, table_id: int, *, write_ids: ValidWriteIdList | None) -> Properties:
         """The parameters of a table that count or date its content; empty if none were set."""
         kind = RowKind.TABLE_PARAMETERS
@@ -190,6 +194,10 @@ class SqlObjectStore(ObjectStore):
         with self._database.read() as connection:
             rows = queries.rows_of_write(connection, table_id, write_id)
             return rows, queries.removals_of_write(connection, table_id, write_id)
+
+    def rows_by_id(self, row_ids: Collection[int]) -> dict[int, Row]:
+        with self._database.read() as connection:
+            return queries.rows_by_id(connection, row_ids)
 
     def staged_rows(self, table_id: int, write_id: int, event: WriteEvent) -> list[Row]:
         """The rows that one staging added."""

@@ -108,6 +108,15 @@ def rows_with_removers(
     return found
 
 
+def rows_by_id(connection: Connection, row_ids: Collection[int]) -> dict[int, Row]:
+    """The rows that exist among ``row_ids``, whoever may see them."""
+    found: dict[int, Row] = {}
+    for chunk in chunks(row_ids):
+        statement = select(*_COLUMNS).where(_ROW.row_id.in_(chunk))
+        found |= {row.row_id: row for row in map(_row, connection.execute(statement))}
+    return found
+
+
 def add_rows(connection: Connection, table_id: int, write_id: int, rows: Sequence[NewRow]) -> range:
     """Insert rows under a write id; their ids, which follow each other."""
     if not rows:

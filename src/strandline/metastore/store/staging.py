@@ -8,7 +8,7 @@ transactions which could not see each other the first to commit wins.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -67,6 +67,30 @@ class Staging:
         self, add: Sequence[NewRow], remove: Collection[int], touch: Collection[int]
     ) -> Staged:
         """See `ObjectStore.stage`."""
+        row_ids, removed = self._put(add, remove, touch)
+        event = WriteEvent(
+            first_row_id=row_ids.start, rows=len(row_ids), removed=tuple(sorted(removed))
+        )
+        return Staged(self.write_id, tuple(row_ids), self._log([event])[0])
+
+    def replace(self, replacements: Mapping[int, NewRow]) -> tuple[int, ...]:
+        """Put a new row in the place of each of these; the new ids, in the order of the old ones.
+
+        Followers of the log hear of each replacement by itself, as if it had been made alone.
+        """
+        row_ids, _ = self._put(list(replacements.values()), replacements.keys(), ())
+        self._log(
+            [
+                WriteEvent(first_row_id=new, rows=1, removed=(old,))
+                for new, old in zip(row_ids, replacements, strict=True)
+            ]
+        )
+        return tuple(row_ids)
+
+    def _put(
+        self, add: Sequence[NewRow], remove: Collection[int], touch: Collection[int]
+    ) -> tuple[range, Collection[int]]:
+        """The ids of the rows that were added, and of those that were removed."""
         removed = self._find(remove, "removed")
         touched = self._find(touch, "changed")
         self._refuse_taken_names(add, without=removed.keys())
@@ -80,20 +104,20 @@ class Staging:
             self._transactions.record_writes(
                 self._connection, self.txn_id, self.table_id, footprint
             )
-        return Staged(self.write_id, tuple(row_ids), self._log(row_ids, removed))
+        return row_ids, removed.keys()
 
-    def _log(self, row_ids: range, removed: Collection[int]) -> int:
-        body = WriteEvent(
-            first_row_id=row_ids.start, rows=len(row_ids), removed=tuple(sorted(removed))
-        )
-        event = NewEvent(
-            verb=WRITE,
-            body=encode(body),
-            txn_id=self.txn_id,
-            table_id=self.table_id,
-            write_id=self.write_id,
-        )
-        return self._notifications.append(self._connection, [event])[0]
+    def _log(self, bodies: Sequence[WriteEvent]) -> list[int]:
+        events = [
+            NewEvent(
+                verb=WRITE,
+                body=encode(body),
+                txn_id=self.txn_id,
+                table_id=self.table_id,
+                write_id=self.write_id,
+            )
+            for body in bodies
+        ]
+        return self._notifications.append(self._connection, events)
 
     def _find(self, row_ids: Collection[int], what: str) -> dict[int, Row]:
         found = queries.rows_with_removers(self._connection, row_ids)
@@ -151,7 +175,11 @@ class PlainChange:
 
     def replace(self, row_id: int, row: NewRow) -> int:
         """Put ``row`` in the place of another one; its id."""
-        return self._staging.stage((row,), (row_id,), ()).row_ids[0]
+        return self._staging.replace({row_id: row})[0]
+
+    def replace_each(self, replacements: Mapping[int, NewRow]) -> tuple[int, ...]:
+        """`replace` for several rows at once; the new ids, in the order of the old ones."""
+        return self._staging.replace(replacements)
 
     def set_parameters(self, parameters: Properties) -> None:
         """Make these the table's parameters."""

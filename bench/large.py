@@ -1,0 +1,352 @@
+"""Large work of one client, and what all others feel of it.
+
+A small client of its own process asks for one table all the time (`bench.peers.prober`). Its answers
+are timed while the node is calm and during each large request. What is asked and what is answered
+is encoded before and decoded never, so that the node's own work is measured and not the clients'.
+
+A limit is given as so many times the calm p99 of the same run, since the machine decides the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.node import new_table
+from bench.registry import Measured, benchmark
+from strandline.catalog.commands import CreateSchema
+from strandline.cli.demo.node_process import NodeProcess
+from strandline.metastore.session import HttpSession
+from strandline.metastore.session.calls import CALLS
+from strandline.metastore.session.wire_json import dump_json
+from strandline.metastore.store.rows import ColumnStatistics, DataFileRow
+from strandline.metastore.thrift import ThriftClient
+from strandline.metastore.thrift.codec import HIVE_CODEC
+from strandline.metastore.thrift.messages import CALL, encode_message
+
+TABLES = 10_000
+FILES = 50_000
+READERS = 8
+PARTITIONS = 110_000
+ALTERED = 5_000
+EVENTS = 7_000
+PIECE = 10_000
+CALM_SECONDS = 3.0
+TIMEOUT = 600.0
+TIMES_CALM = 10.0
+LONGEST_MS = 50.0
+MEMORY = 1.5
+IDLE_SECONDS = 10.0
+IDLE_PERCENT = 0.5
+
+SD = {
+    "cols": [{"name": f"c{n}", "type": "string"} for n in range(5)],
+    "inputFormat": "org.apache.hadoop.hive.ql.io.parquet.MapredParquetInputFormat",
+    "outputFormat": "org.apache.hadoop.hive.ql.io.parquet.MapredParquetOutputFormat",
+    "serdeInfo": {
+        "serializationLib": "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe",
+        "parameters": {"serialization.format": "1"},
+    },
+    "numBuckets": -1,
+    "bucketCols": [],
+    "sortCols": [],
+    "parameters": {},
+    "compressed": False,
+}
+
+
+class Store:
+    """A node that serves a store with much in it, and the requests that are put to it."""
+
+    def __init__(self, node: NodeProcess) -> None:
+        self.node = node
+        self.port = int(node.thrift_uri.rpartition(":")[2])
+
+    def thrift(self) -> ThriftClient:
+        """A Hive client."""
+        return ThriftClient("127.0.0.1", self.port, timeout=TIMEOUT)
+
+    def session(self) -> HttpSession:
+        """A transactional client."""
+        return HttpSession(self.node.http_uri, user="bench", timeout=TIMEOUT)
+
+    def memory(self) -> float:
+        """The resident memory of the node and of the processes that it started, in MiB."""
+        node = psutil.Process(self.node.pid)
+        found = 0
+        for process in (node, *node.children(recursive=True)):
+            try:
+                found += process.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+        return found / 2**20
+
+    def fill(self) -> None:
+        """The small table that is asked for, one of many files, and two of many partitions."""
+        with self.session() as session, self.thrift() as client:
+            session.execute([CreateSchema(name="bench"), CreateSchema(name="many")])
+            session.execute(new_table("files", "bench"))
+            columns = [{"name": f"column_{n}", "type": "string"} for n in range(20)]
+            client.call("create_table", tbl=self._table("t", columns, partitioned=False))
+            for name, count in (("parts", PARTITIONS), ("altered", ALTERED)):
+                client.call("create_table", tbl=self._table(name, SD["cols"], partitioned=True))
+                for first in range(0, count, PIECE):
+                    added = [self.partition(name, n) for n in range(first, min(first + PIECE, count))]
+                    client.call("add_partitions", new_parts=added)
+            table_id = session.table("bench.files").descriptor.id
+            for first in range(0, FILES, PIECE):
+                txn_id = session.begin().txn_id
+                files = [data_file(n) for n in range(first, first + PIECE)]
+                session.stage(txn_id, table_id, add=files)
+                session.commit(txn_id)
+
+    def _table(self, name: str, columns: Any, *, partitioned: bool) -> dict[str, Any]:
+        return {
+            "tableName": name,
+            "dbName": "bench",
+            "owner": "bench",
+            "sd": {**SD, "cols": columns},
+            "partitionKeys": [{"name": "p", "type": "string"}] if partitioned else [],
+            "parameters": {},
+            "tableType": "MANAGED_TABLE",
+        }
+
+    def partition(self, table: str, number: int, **parameters: str) -> dict[str, Any]:
+        """A partition as a client sends it. Its folder is not made: it lies in one of all."""
+        return {
+            "values": [f"{number:06d}"],
+            "dbName": "bench",
+            "tableName": table,
+            "sd": {**SD, "location": f"s3a://elsewhere/{table}/p={number:06d}"},
+            "parameters": {"written": "1", **parameters},
+        }
+
+    def thrift_call(self, method: str, **args: Any) -> Callable[[], None]:
+        """Asks ``method``, on a connection of its own, and reads the answer without decoding it."""
+        message = encode_message(CALL, method, 1, HIVE_CODEC.encode_args(method, args))
+
+        def call() -> None:
+            with self.thrift() as client:
+                client._send(message)
+                answer = client._receive(method)
+                assert answer[3] == 2, answer[:400]  # a reply, not an exception
+
+        return call
+
+    def http_call(self, name: str, **arguments: Any) -> Callable[[], None]:
+        """Asks the call ``name`` and reads the answer without decoding it."""
+        call = CALLS[name]
+        body = dump_json(call.arguments.write(arguments))
+        headers = {"Content-Type": "application/json", "X-Strandline-User": "bench"}
+        request = urllib.request.Request(self.node.http_uri + call.path, body, headers)
+
+        def send() -> None:
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+                while answer.read(1 << 20):
+                    pass
+
+        return send
+
+
+def data_file(number: int) -> DataFileRow:
+    """A file as the Spark side adds it, with bounds of three columns."""
+    return DataFileRow(
+        file_id=number + 1,
+        path=f"data/{number // 1000:03d}/part-{number:08d}-5f2c0ad1.parquet",
+        rows=10_000,
+        bytes=1_234_567,
+        partition="",
+        statistics=tuple(
+            ColumnStatistics(column_id=c, lower=str(number), upper=str(number + 9_999), nulls=0)
+            for c in (1, 2, 3)
+        ),
+    )
+
+
+class Prober:
+    """The small client; see `bench.peers.prober`."""
+
+    def __init__(self, port: int) -> None:
+        command = [sys.executable, "-m", "bench.peers.prober", str(port), "bench", "t"]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.lap()
+
+    def lap(self) -> list[float]:
+        """The milliseconds of each answer since the last lap."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        found: list[float] = json.loads(self._process.stdout.readline())
+        return found
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+def together(calls: Sequence[Callable[[], None]]) -> float:
+    """The seconds that ``calls`` take, each in a thread."""
+    failed: list[BaseException] = []
+
+    def run(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return time.perf_counter() - began
+
+
+def p99(times: Sequence[float]) -> float:
+    """The 99th percentile."""
+    return statistics.quantiles(times, n=100)[98] if len(times) > 1 else max(times)
+
+
+@contextmanager
+def filled() -> Iterator[Store]:
+    """A node in a process of its own on a filled store, started anew behind the filling."""
+    with tempfile.TemporaryDirectory(prefix="strandline-bench-") as folder:
+        node = NodeProcess(Path(folder) / "store")
+        node.start()
+        try:
+            store = Store(node)
+            store.fill()
+            node.stop()
+            node.start()
+            yield store
+        finally:
+            node.stop()
+
+
+def works(store: Store) -> dict[str, tuple[list[Callable[[], None]], float | None]]:
+    """What is asked, and in how many seconds it has to be answered."""
+    with store.session() as session:
+        table_id = session.table("bench.files").descriptor.id
+        write_ids = session.snapshot([table_id]).write_ids[table_id]
+    tables = [new_table(f"table_{n}", "many") for n in range(TABLES)]
+    changed = [store.partition("altered", n, written="2") for n in range(ALTERED)]
+    files = store.http_call("files", table_id=table_id, write_ids=write_ids)
+    named = {"db_name": "bench", "tbl_name": "parts", "max_parts": -1}
+    return {
+        f"{TABLES:,} tables in one batch": (
+            [store.http_call("execute", commands=tables, timeout=TIMEOUT)],
+            None,
+        ),
+        f"alter_partitions of {ALTERED:,}": (
+            [store.thrift_call("alter_partitions", db_name="bench", tbl_name="altered", new_parts=changed)],
+            2.0,
+        ),
+        f"files of {FILES:,}": ([files], 1.0),
+        f"files of {FILES:,}, {READERS} readers": ([files] * READERS, None),
+        "history": ([store.http_call("history", start=1, end=None)], None),
+        f"names of {PARTITIONS:,} partitions": (
+            [store.thrift_call("get_partition_names", **named)],
+            None,
+        ),
+        f"{PARTITIONS:,} partitions": ([store.thrift_call("get_partitions", **named)], None),
+        f"get_next_notification of {EVENTS:,}": (
+            [store.thrift_call("get_next_notification", rqst={"lastEvent": 0, "maxEvents": EVENTS})],
+            0.5,
+        ),
+    }
+
+
+@cache
+def measured() -> dict[str, list[Measured]]:
+    """The rows of all benchmarks of this group, by benchmark: one store serves them all."""
+    found: dict[str, list[Measured]] = {"p99": [], "longest": [], "work": [], "memory": [], "idle": []}
+    with filled() as store:
+        node = psutil.Process(store.node.pid)
+        asked = works(store)
+        time.sleep(IDLE_SECONDS / 2)
+        before = node.cpu_times()
+        time.sleep(IDLE_SECONDS)
+        after = node.cpu_times()
+        spent = after.user + after.system - before.user - before.system
+        found["idle"].append(Measured(100 * spent / IDLE_SECONDS))
+        prober = Prober(store.port)
+        try:
+            time.sleep(CALM_SECONDS)
+            calm = prober.lap()
+            found["p99"].append(Measured(p99(calm), label="calm", target=None))
+            found["longest"].append(Measured(max(calm), label="calm", target=None))
+            for what, (calls, limit) in asked.items():
+                memory = store.memory()
+                prober.lap()
+                seconds = together(calls)
+                during = prober.lap()
+                limits = {"p99": p99(calm) * TIMES_CALM, "longest": LONGEST_MS}
+                found["p99"].append(
+                    Measured(p99(during), reference=p99(calm), label=what, target=limits["p99"])
+                )
+                found["longest"].append(
+                    Measured(max(during), reference=max(calm), label=what, target=LONGEST_MS)
+                )
+                found["work"].append(Measured(seconds, label=what, target=limit))
+                time.sleep(CALM_SECONDS)
+                found["memory"].append(
+                    Measured(store.memory(), reference=memory, label=what, target=memory * MEMORY)
+                )
+        finally:
+            prober.close()
+    return found
+
+
+@benchmark(group="large", name="get_table of another client, p99", unit="ms", better="lower")
+def others_p99() -> list[Measured]:
+    """During each large request; the reference is that of the calm node."""
+    return measured()["p99"]
+
+
+@benchmark(group="large", name="get_table of another client, longest", unit="ms", better="lower")
+def others_longest() -> list[Measured]:
+    """During each large request; the reference is that of the calm node."""
+    return measured()["longest"]
+
+
+@benchmark(group="large", name="the large work itself", unit="s", better="lower")
+def the_work() -> list[Measured]:
+    """From the first byte of the request to the last of the answer."""
+    return measured()["work"]
+
+
+@benchmark(group="large", name="memory of the node after it", unit="MiB", better="lower")
+def memory_after() -> list[Measured]:
+    """Resident, with the processes that it started; the reference is that of just before."""
+    return measured()["memory"]
+
+
+@benchmark(
+    group="large", name="an idle node", unit="% of a core", better="lower", target=IDLE_PERCENT
+)
+def idle() -> list[Measured]:
+    """Processor time of a node whom nobody asks."""
+    return measured()["idle"]

@@ -1,0 +1,127 @@
+"""Changes of many partitions: what they cost does not grow with each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.metastore.hive import HiveMetastoreService
+from strandline.metastore.hive.registry import METHODS
+from strandline.metastore.thrift.codec import HIVE_CODEC
+from strandline.node import Node
+from tests.sql.statements import counted
+
+SD = {
+    "cols": [{"name": "a", "type": "int"}],
+    "inputFormat": "in",
+    "outputFormat": "out",
+    "serdeInfo": {"serializationLib": "serde", "parameters": {}},
+    "numBuckets": -1,
+}
+FEW, MANY = 20, 400
+
+
+class Caller:
+    """Calls handlers of the service in this thread."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+
+    def __call__(self, method: str, **args: Any) -> Any:
+        sent = HIVE_CODEC.decode_args(method, HIVE_CODEC.encode_args(method, args))
+        return METHODS[method].handler(self._service._call(sent, "ann", at_once=False))
+
+
+@pytest.fixture
+def call(tmp_path: Path) -> Iterator[Caller]:
+    with Node.open(tmp_path / "store") as node:
+        caller = Caller(node)
+        for name, count in (("few", FEW), ("many", MANY)):
+            caller(
+                "create_table",
+                tbl={
+                    "tableName": name,
+                    "dbName": "default",
+                    "sd": SD,
+                    "partitionKeys": [{"name": "p", "type": "int"}],
+                    "tableType": "MANAGED_TABLE",
+                },
+            )
+            caller("add_partitions", new_parts=[partition(name, n) for n in range(count)])
+        yield caller
+
+
+def partition(table: str, number: int, *, location: str | None = None, **parameters: str) -> Any:
+    place = f"s3a://elsewhere/{table}/p={number}" if location is None else location
+    return {
+        "values": [str(number)],
+        "dbName": "default",
+        "tableName": table,
+        "sd": {**SD, "location": place},
+        "parameters": parameters,
+    }
+
+
+def alter(call: Caller, table: str, *partitions: Any) -> None:
+    call("alter_partitions", db_name="default", tbl_name=table, new_parts=list(partitions))
+
+
+def shown(call: Caller, table: str) -> dict[str, Any]:
+    found = call("get_partitions", db_name="default", tbl_name=table, max_parts=-1)
+    return {one["values"][0]: one for one in found}
+
+
+def test_statements_of_alter_partitions_do_not_grow_with_the_partitions(call: Caller) -> None:
+    counts = []
+    for name, count in (("few", FEW), ("many", MANY)):
+        with counted() as statements:
+            alter(call, name, *(partition(name, n, written="2") for n in range(count)))
+        counts.append(len(statements))
+    # Twenty times the partitions: a few chunks of names and ids, and one batch of events more.
+    assert counts[1] < 2 * counts[0], counts
+    assert all(one["parameters"]["written"] == "2" for one in shown(call, "many").values())
+
+
+def test_each_altered_partition_is_an_event_of_its_own(call: Caller) -> None:
+    head = call("get_current_notificationEventId")["eventId"]
+    alter(call, "few", *(partition("few", n, written="2") for n in range(5)))
+    answer = call("get_next_notification", rqst={"lastEvent": head, "maxEvents": 100})
+    kinds = [event["eventType"] for event in answer["events"]]
+    assert kinds == ["ALTER_PARTITION"] * 5 + ["COMMIT_TXN"]
+    texts = [event["message"] for event in answer["events"][:5]]
+    assert [f'"keyValues":{{"p":"{n}"}}' in text for n, text in enumerate(texts)] == [True] * 5
+
+
+def test_statements_of_reading_events_do_not_grow_with_the_events(call: Caller) -> None:
+    counts = []
+    for name, count in (("few", FEW), ("many", MANY)):
+        head = call("get_current_notificationEventId")["eventId"]
+        alter(call, name, *(partition(name, n, written="2") for n in range(count)))
+        with counted() as statements:
+            found = call("get_next_notification", rqst={"lastEvent": head, "maxEvents": 1_000})
+        assert len(found["events"]) == count + 1
+        counts.append(len(statements))
+    # Rows are asked for in chunks of 500 ids; each event has two.
+    assert counts[1] <= counts[0] + 4, counts
+
+
+def test_a_partition_named_twice_is_altered_twice(call: Caller) -> None:
+    alter(
+        call,
+        "few",
+        partition("few", 1, location="s3a://elsewhere/moved"),
+        partition("few", 1, location="", again="yes"),
+    )
+    altered = shown(call, "few")["1"]
+    assert altered["parameters"]["again"] == "yes"
+    assert altered["sd"]["location"] == "s3a://elsewhere/moved"
+
+
+def test_one_missing_partition_leaves_all_as_they_were(call: Caller) -> None:
+    with pytest.raises(Exception, match="alter is not possible"):
+        alter(call, "few", partition("few", 1, written="2"), partition("few", FEW + 1))
+    assert "written" not in shown(call, "few")["1"]["parameters"]
