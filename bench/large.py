@@ -1,8 +1,8 @@
 """Large work of one client, and what all others feel of it.
 
-A small client of its own process asks for one table all the time (`bench.peers.prober`). Its answers
-are timed while the node is calm and during each large request. What is asked and what is answered
-is encoded before and decoded never, so that the node's own work is measured and not the clients'.
+A small client of its own process asks for one table all the time (`bench.peers.prober`). Its
+answers are timed while the node is calm and during each large request. What is asked is encoded
+before, what is answered never decoded, so that the node's work is measured and not the clients'.
 
 A limit is given as so many times the calm p99 of the same run, since the machine decides the rest.
 """
@@ -19,7 +19,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,9 @@ class Store:
             for name, count in (("parts", PARTITIONS), ("altered", ALTERED)):
                 client.call("create_table", tbl=self._table(name, SD["cols"], partitioned=True))
                 for first in range(0, count, PIECE):
-                    added = [self.partition(name, n) for n in range(first, min(first + PIECE, count))]
+                    added = [
+                        self.partition(name, n) for n in range(first, min(first + PIECE, count))
+                    ]
                     client.call("add_partitions", new_parts=added)
             table_id = session.table("bench.files").descriptor.id
             for first in range(0, FILES, PIECE):
@@ -254,6 +256,10 @@ def works(store: Store) -> dict[str, tuple[list[Callable[[], None]], float | Non
     tables = [new_table(f"table_{n}", "many") for n in range(TABLES)]
     changed = [store.partition("altered", n, written="2") for n in range(ALTERED)]
     files = store.http_call("files", table_id=table_id, write_ids=write_ids)
+    with store.thrift() as client:
+        head = client.call("get_current_notificationEventId")["eventId"]
+    # Those of the tables that are made before, each with the definition of one.
+    events = {"lastEvent": head, "maxEvents": EVENTS}
     named = {"db_name": "bench", "tbl_name": "parts", "max_parts": -1}
     return {
         f"{TABLES:,} tables in one batch": (
@@ -261,7 +267,11 @@ def works(store: Store) -> dict[str, tuple[list[Callable[[], None]], float | Non
             None,
         ),
         f"alter_partitions of {ALTERED:,}": (
-            [store.thrift_call("alter_partitions", db_name="bench", tbl_name="altered", new_parts=changed)],
+            [
+                store.thrift_call(
+                    "alter_partitions", db_name="bench", tbl_name="altered", new_parts=changed
+                )
+            ],
             2.0,
         ),
         f"files of {FILES:,}": ([files], 1.0),
@@ -273,7 +283,7 @@ def works(store: Store) -> dict[str, tuple[list[Callable[[], None]], float | Non
         ),
         f"{PARTITIONS:,} partitions": ([store.thrift_call("get_partitions", **named)], None),
         f"get_next_notification of {EVENTS:,}": (
-            [store.thrift_call("get_next_notification", rqst={"lastEvent": 0, "maxEvents": EVENTS})],
+            [store.thrift_call("get_next_notification", rqst=events)],
             0.5,
         ),
     }
@@ -282,7 +292,13 @@ def works(store: Store) -> dict[str, tuple[list[Callable[[], None]], float | Non
 @cache
 def measured() -> dict[str, list[Measured]]:
     """The rows of all benchmarks of this group, by benchmark: one store serves them all."""
-    found: dict[str, list[Measured]] = {"p99": [], "longest": [], "work": [], "memory": [], "idle": []}
+    found: dict[str, list[Measured]] = {
+        "p99": [],
+        "longest": [],
+        "work": [],
+        "memory": [],
+        "idle": [],
+    }
     with filled() as store:
         node = psutil.Process(store.node.pid)
         asked = works(store)

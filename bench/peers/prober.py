@@ -2,8 +2,8 @@
 
 It asks for one table on a kept connection, a question every `PERIOD` seconds. An answer is timed
 from when its question was *due*, so that a server that answers nobody for a second has kept five
-hundred questions waiting, and not one. Each line on standard input ends a phase: the times of the answers
-since the line before, in milliseconds, go to standard output as one line of JSON.
+hundred questions waiting, and not one. Each line on standard input ends a phase: the times of the
+answers since the line before, in milliseconds, go to standard output as one line of JSON.
 """
 
 from __future__ import annotations

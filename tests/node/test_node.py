@@ -460,3 +460,15 @@ def test_names_and_folders_with_odd_characters_lie_where_they_should(tmp_path: P
     names = ["%2E.", "%2Edropped", "%C3%A4%20%C3%B6", "x%2Fy"]
     assert places == sorted(names + [f"{name}.db" for name in names])
     assert [p.name for p in tmp_path.iterdir()] == ["a b%20c"]
+
+
+def test_an_idle_node_asks_its_store_almost_nothing(tmp_path: Path) -> None:
+    with Node.open(tmp_path / "store") as node:
+        node.database.data_version()
+        node.database._moved_at -= 3600  # nothing was committed for an hour
+        before = node.database.statistics()
+        threading.Event().wait(0.5)
+        after = node.database.statistics()
+    # Two followers, whose rounds last a tenth of a second and longer; a slow machine has fewer.
+    assert after.looks - before.looks <= 20
+    assert after.reads - before.reads <= 2

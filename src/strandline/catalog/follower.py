@@ -186,10 +186,10 @@ class CatalogFollower:
         while not self._stop.is_set():
             try:
                 self._leave_room()
-                if self._state.log.wait(self._seen, timeout=min(quiet, LONGEST_ROUND_SECONDS)):
+                if self._state.log.wait(self._seen, timeout=quiet):
                     self.sync()
                     quiet = ROUND_SECONDS
-                quiet *= 1.1
+                quiet = min(quiet * 1.1, LONGEST_ROUND_SECONDS)
                 pause = 0.1
             except Exception as error:
                 if self._stop.is_set():

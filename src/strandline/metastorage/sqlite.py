@@ -29,7 +29,6 @@ from strandline.sql import Parameter, SqliteDatabase, run
 from strandline.sql.sqlite_database import open_url
 
 
-
 class SqliteMetastorage(SqlMetastorage):
     """See `Metastorage`. The database stays open after `close` unless the store owns it."""
 

@@ -11,7 +11,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,30 @@ from strandline.node.node import Node
 logger = logging.getLogger("strandline.node")
 
 BACKLOG = 1024
+TICK_SECONDS = 1.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class _HttpServer(uvicorn.Server):
-    """uvicorn without its own signal handling: the node decides when to stop."""
+    """uvicorn without its own signal handling: the node decides when to stop.
+
+    And without its look, ten times a second, whether it is to stop: `leave` tells it.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """Stop, from the event loop."""
+        self.should_exit = True
+        self._leaving.set()
+
+    async def main_loop(self) -> None:
+        """Tick each second, which sets the date in the headers, until `leave`."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), TICK_SECONDS)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -108,7 +127,7 @@ async def _serve(
     if replaced.done():
         logger.warning("stopping: %s", replaced.result(), extra=kept())
     replaced.cancel()
-    http.should_exit = True
+    http.leave()
     await thrift.stop()
     stopping.cancel()
     await serving

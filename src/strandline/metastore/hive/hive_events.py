@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.catalog import Catalog, Relation
-from strandline.clock import Timestamp, milliseconds
+from strandline.clock import milliseconds
 from strandline.errors import NotFound
 from strandline.metastore.hive.conversion import table_struct, view_struct
 from strandline.metastore.hive.databases import database_struct
