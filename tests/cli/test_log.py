@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from strandline import __version__
+from strandline.catalog.action_words import describe
 from strandline.catalog.commands import (
     AddColumns,
     ColumnDefinition,
@@ -19,7 +20,6 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.cli import main
-from strandline.cli.log import describe
 from strandline.model.privileges import ObjectKind
 from strandline.model.types import INT
 from strandline.node import Node

@@ -140,6 +140,7 @@ class CatalogFollower:
         self._horizon = _Horizon(Timestamp(0), 0)
         self._applier_failures = 0
         self._joined_anew = 0
+        self._applier_failure: Exception | None = None  # of its last round
         self._looks = 0  # begun by readers of the present
         self._failed_look: tuple[int, StrandlineError | None] = (0, None)  # the last, its number
         self._own_commit = float("-inf")  # when this node last applied what it had appended
@@ -191,10 +192,12 @@ class CatalogFollower:
                     quiet = ROUND_SECONDS
                 quiet = min(quiet * 1.1, LONGEST_ROUND_SECONDS)
                 pause = 0.1
+                self._applier_failure = None
             except Exception as error:
                 if self._stop.is_set():
                     return
                 self._applier_failures += 1
+                self._applier_failure = error
                 if isinstance(error, Unavailable | Fenced):
                     logger.warning("%s; the catalog asks again in %.1f s", error, pause)
                 else:
@@ -215,6 +218,18 @@ class CatalogFollower:
     def _check_running(self) -> None:
         if self._stop.is_set():
             raise Stopping(_STOPPING)
+
+    def check_head(self) -> None:
+        """Read the head of the log from the store. Raises what the store raises."""
+        self._state.check()
+
+    def check_applier(self) -> None:
+        """Raises `Unavailable` where new versions are not being applied here, with the reason."""
+        self._check_running()
+        if self._applier is None or not self._applier.is_alive():
+            raise Unavailable("the thread that applies new versions of the catalog does not run")
+        if self._applier_failure is not None:
+            raise Unavailable(f"new versions cannot be applied: {self._applier_failure}")
 
     def subscribe(self, listener: Listener, *, on_reset: OnReset | None = None) -> None:
         """Call ``listener`` for each version applied from now on.

@@ -390,6 +390,9 @@ class GroupCommit:
                     last = next(made)
                 one.request.catalog = last
                 one.request.applied = one.applied
+                one.request.actions = tuple(
+                    (entry.verb, entry.arguments) for entry in one.entries if not entry.silent
+                )
                 self._finish(one.request, one.error)
 
     def _end(self, requests: Sequence[Request], error: BaseException) -> None:

@@ -45,7 +45,7 @@ from strandline.clock import (
     format_timestamp,
     round_up,
 )
-from strandline.durable import DurableCatalogState, joined_anew
+from strandline.durable import Arguments, DurableCatalogState, joined_anew
 from strandline.errors import (
     DeadlineExceeded,
     InvalidInput,
@@ -62,12 +62,16 @@ MAX_COMMANDS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What `CatalogManager.execute` did. ``applied[i]``: whether command i changed anything."""
+    """What `CatalogManager.execute` did. ``applied[i]``: whether command i changed anything.
+
+    ``actions`` are what the version did, as its history says it; none where there is no new one.
+    """
 
     version: int
     time: Timestamp
     applied: tuple[bool, ...]
     catalog: Catalog
+    actions: tuple[tuple[str, Arguments], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,9 @@ class CatalogManager(CatalogFollower):
             raise _not_active_yet(catalog, late) from late
         if request.error is not None:
             raise request.error
-        return Applied(catalog.version, catalog.time, request.applied, catalog)
+        return Applied(
+            catalog.version, catalog.time, request.applied, catalog, actions=request.actions
+        )
 
     def now(self) -> Timestamp:
         """The present by this node's clock."""

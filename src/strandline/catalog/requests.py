@@ -13,7 +13,7 @@ from strandline.catalog.planning import Command, Planning
 from strandline.catalog.privileges.judgement import permit
 from strandline.clock import Timestamp
 from strandline.durable.transaction import Transaction
-from strandline.durable.update import Entry
+from strandline.durable.update import Arguments, Entry
 
 
 class Stage(Enum):
@@ -29,6 +29,7 @@ class Request:
     """One caller's commands, and in the end what became of them."""
 
     __slots__ = (
+        "actions",
         "applied",
         "author",
         "catalog",
@@ -55,6 +56,7 @@ class Request:
         self.gate = threading.Lock()
         self.gate.acquire()
         self.applied: tuple[bool, ...] = ()
+        self.actions: tuple[tuple[str, Arguments], ...] = ()  # what its version did, for people
         self.catalog: Catalog | None = None  # the one it made, or was judged by
         self.error: BaseException | None = None
 

@@ -10,47 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from strandline.catalog import VersionInfo
+from strandline.catalog.action_words import describe
 from strandline.cli.console import new_console
 from strandline.cli.options import FOLDER, OUTPUT
 from strandline.cli.stores import history_of_folder
 from strandline.clock import format_timestamp
-from strandline.durable import Arguments
 from strandline.logs import in_one_line
-
-_SUBJECTS = (
-    "table",
-    "view",
-    "index",
-    "function",
-    "schema",
-    "database",
-    "zone",
-    "role",
-    "cluster",
-    "replica",
-    "system_view",
-    "name",
-)
-"""Arguments that name what an action was done to, the likeliest first."""
-
-_NOT_SHOWN = ("id", "location", "location_given")
-
-
-def describe(verb: str, arguments: Arguments) -> str:
-    """One action in words: the verb, what it was done to, and the rest of its arguments."""
-    named = [key for key in _SUBJECTS if key in arguments]
-    subject = next((key for key in named if key in verb), named[0] if named else "")
-    rest = {
-        name: value
-        for name, value in arguments.items()
-        if name not in (subject, *_NOT_SHOWN) and value not in ([], None)
-    }
-    shown = ", ".join(
-        f"{name.replace('_', ' ')}: {', '.join(value) if isinstance(value, list) else value}"
-        for name, value in sorted(rest.items())
-    )
-    said = f"{verb.replace('_', ' ')} {arguments.get(subject, '')}".strip()
-    return in_one_line(f"{said} ({shown})" if shown else said)
 
 
 def as_json(info: VersionInfo) -> dict[str, object]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from strandline.cli.log import as_json, describe
+from strandline.catalog.action_words import describe
+from strandline.cli.log import as_json
 from strandline.cli.options import FOLDER, OUTPUT, USER
 from strandline.cli.stores import joining
 from strandline.metastore.interface import Executed, Session

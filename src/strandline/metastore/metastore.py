@@ -15,6 +15,7 @@ the two clocks (catalog versions and write ids) always stand at the same place:
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,7 @@ from itertools import chain, count
 from urllib.parse import quote
 
 from strandline.catalog import DEFAULT_DATABASE, Applied, Catalog, CatalogManager, Command
+from strandline.catalog.action_words import describe_all
 from strandline.catalog.commands import DEFAULT_SCHEMA, CreateSchema, CreateTable
 from strandline.catalog.differences import Difference, differences
 from strandline.catalog.privileges.access import Access
@@ -30,6 +32,7 @@ from strandline.catalog.undo.command import HistoryMoved, Undo
 from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import Conflict, ObjectNotFound, VersionNotFound
+from strandline.logs import kept
 from strandline.metastore.interface import PRESENT, AsOf, ResolvedTable, Snapshot
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.projection import Projector
@@ -38,6 +41,8 @@ from strandline.metastore.undo_places import places_of_undo
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
 from strandline.model.identifiers import QualifiedName
 from strandline.transactions import Hold, Transactions
+
+logger = logging.getLogger("strandline.ddl")
 
 _LONGEST_FOLDER_NAME = 240
 """Characters, all ASCII; the rest of 255 is for what stands behind the name of a schema."""
@@ -85,6 +90,13 @@ class Metastore:
         """
         self._refuse_unmakeable_places(commands)
         applied = self.catalogs.execute(commands, author=author, identity=identity, timeout=timeout)
+        if applied.actions:
+            logger.info(
+                "version %d: %s",
+                applied.version,
+                describe_all(applied.actions),
+                extra=kept(user=author, catalog_version=applied.version),
+            )
         self.projector.project_up_to(applied.version)
         return applied
 

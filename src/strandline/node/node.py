@@ -34,6 +34,7 @@ from strandline.metastore.store.projection import (
 from strandline.metastore.store.transaction_events import TransactionEvents
 from strandline.metastore.store.warehouse import Warehouse
 from strandline.node.configuration import EffectiveConfiguration
+from strandline.node.health import NodeHealth
 from strandline.node.membership import (
     Guard,
     join_newer_epoch,
@@ -127,6 +128,10 @@ class Node:
             projector=self.projector,
             warehouse=warehouse,
         )
+        self.health = NodeHealth()
+        self.health.add("catalog head", self.catalogs.check_head)
+        self.health.add("catalog applier", self.catalogs.check_applier)
+        self.health.add("fence", lambda: self._check_fence(guard))
         self._stop = threading.Event()
         self._reaper = threading.Thread(target=self._expire, name="reaper", daemon=True)
 
@@ -194,6 +199,10 @@ class Node:
             except Exception:
                 if not self._stop.is_set():
                     logger.exception("looking for timed-out transactions failed; tried again soon")
+
+    def _check_fence(self, guard: Guard) -> None:
+        with self.database.read() as connection:
+            guard(connection)
 
     def session(self, *, user: str, host: str = "") -> LocalSession:
         """A session in this process, for ``user``. It lives no longer than the node."""

@@ -24,7 +24,7 @@ from strandline.logs import kept
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.session.credentials import Authenticate
 from strandline.metastore.session.http_app import application
-from strandline.metastore.thrift import ThriftServer
+from strandline.metastore.thrift import ServerSettings, ThriftServer
 from strandline.node.node import Node
 
 logger = logging.getLogger("strandline.node")
@@ -99,10 +99,17 @@ async def _serve(
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, _told_to_stop, stop, number)
     service = HiveMetastoreService(node.metastore, notifications=node.notifications)
-    thrift = ThriftServer(service.dispatcher, host=settings.host, port=settings.thrift_port)
+    thrift = ThriftServer(
+        service.dispatcher, settings=ServerSettings(slow_call_ms=settings.slow_call_ms)
+    )
     await thrift.start(listening=thrift_socket)
     config = uvicorn.Config(
-        application(node.metastore, authenticate=authenticate),
+        application(
+            node.metastore,
+            authenticate=authenticate,
+            check_health=node.health.report,
+            slow_call_ms=settings.slow_call_ms,
+        ),
         log_config=None,  # its lines go to the handlers of this process, in the same form
         log_level="warning",
         lifespan="off",

@@ -254,13 +254,14 @@ def test_a_failure_inside_is_logged_and_not_told(
     assert "a secret" in caplog.text
 
 
-def test_health_is_answered_from_memory(node: Node, client: httpx.Client) -> None:
+def test_health_tells_the_release_and_the_versions(node: Node, client: httpx.Client) -> None:
     latest = node.catalogs.latest_catalog().version
     assert client.get("health").json() == {
         "status": "ok",
         "release": __version__,
         "catalog_version": latest,
         "earliest_version": 0,
+        "problems": [],
     }
 
 

@@ -8,6 +8,7 @@ refused; `strandline.metastore.hive.past_tables` is about clients that do not as
 
 from __future__ import annotations
 
+import logging
 import re
 
 from strandline.catalog import DEFAULT_DATABASE
@@ -18,6 +19,8 @@ from strandline.metastore.interface import PRESENT, AsOf
 from strandline.model.descriptors import SchemaDescriptor
 from strandline.model.identifiers import split_version
 from strandline.model.privileges import SYSTEM_NAME
+
+logger = logging.getLogger("strandline.calls")
 
 _WITH_CATALOG = re.compile(r"@([^#@]*)#(.*)", re.DOTALL)
 _NO_SCHEMA = "!"
@@ -49,6 +52,8 @@ def split_schema(name: str) -> tuple[str, AsOf]:
     try:
         schema, version = split_version((without_catalog(name) or "").lower())
     except InvalidName as error:
+        # Spark swallows this error: the log is where its user can find the reason.
+        logger.info("schema %r does not exist: %s", name, error.message)
         raise ObjectNotFound(error.message) from None
     if version is None:
         return schema, PRESENT

@@ -18,12 +18,13 @@ given something to prove a secret with, the name is an assertion and believed, a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Protocol, runtime_checkable
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, move_on_after, to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -38,6 +39,8 @@ from strandline.errors import (
     Unavailable,
     UnsupportedOperation,
 )
+from strandline.logs import CLIENT
+from strandline.metastore.call_log import DEFAULT_SLOW_MS, log_call
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.session.calls import CALLS, JSON_TYPE, PREFIX, Call
 from strandline.metastore.session.credentials import Authenticate, Unproved, caller_of, prove
@@ -50,6 +53,9 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 THREADS = 32
 MAX_REQUESTS = 512
 """Requests that run or wait; a client keeps one connection for each of its threads."""
+HEALTH_THREADS = 2
+HEALTH_SECONDS = 2.0
+"""After this time a check of the node's health counts as failed."""
 _DRAINED = 4
 """A body of up to this many times the limit is read and dropped, so that its sender gets to read
 the answer; the connection of a larger one is simply closed."""
@@ -62,13 +68,24 @@ def application(
     threads: int = THREADS,
     max_requests: int = MAX_REQUESTS,
     authenticate: Authenticate | None = None,
+    check_health: Callable[[], Sequence[Problem]] = tuple,
+    slow_call_ms: int = DEFAULT_SLOW_MS,
 ) -> Starlette:
     """The application for ``metastore``; any ASGI server can run it.
 
     With ``authenticate``, every call must bring Basic credentials that it accepts; it is asked in a
-    worker thread, at each call. Without it, users are believed.
+    worker thread, at each call. Without it, users are believed. ``check_health`` says what keeps
+    the node from its work; it is called in a thread. A call slower than ``slow_call_ms`` is logged.
     """
-    served = _Application(metastore, max_body_bytes, threads, max_requests, authenticate)
+    served = _Application(
+        metastore,
+        max_body_bytes=max_body_bytes,
+        threads=threads,
+        max_requests=max_requests,
+        authenticate=authenticate,
+        check_health=check_health,
+        slow_call_ms=slow_call_ms,
+    )
     routes = [
         Route(f"{PREFIX}/health", served.health, methods=["GET"]),
         Route(f"{PREFIX}/statistics", served.statistics, methods=["GET"]),
@@ -91,12 +108,46 @@ class HttpStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """That the node answers, which release it is, and the catalog versions it holds."""
+    """Whether the node can do its work, which release it is, and the catalog versions it holds.
+
+    ``status`` is "ok" without ``problems``, else "failing".
+    """
 
     status: str
     release: str
     catalog_version: int
     earliest_version: int
+    problems: tuple[dict[str, str], ...]
+
+
+class Problem(Protocol):
+    """Something that keeps the node from its work: the check that failed, and why."""
+
+    @property
+    def check(self) -> str: ...
+
+    @property
+    def reason(self) -> str: ...
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One call, as the log tells of it."""
+
+    method: str
+    client: str
+    began: float
+    user: str = ""
+
+    def ended(self, slow_ms: int, error: Exception | None = None) -> None:
+        log_call(
+            self.method,
+            client=self.client,
+            user=self.user,
+            seconds=monotonic() - self.began,
+            slow_ms=slow_ms,
+            error=error,
+        )
 
 
 @runtime_checkable
@@ -108,55 +159,89 @@ class _Application:
     def __init__(
         self,
         metastore: Metastore,
+        *,
         max_body_bytes: int,
         threads: int,
         max_requests: int,
         authenticate: Authenticate | None,
+        check_health: Callable[[], Sequence[Problem]],
+        slow_call_ms: int,
     ) -> None:
         self._metastore = metastore
         self._authenticate = authenticate
         self._max_body_bytes = max_body_bytes
         self._threads = threads
         self._max_requests = max_requests
+        self._check_health = check_health
+        self._slow_call_ms = slow_call_ms
+        self._health_limiter: CapacityLimiter | None = None
         self._limiter: CapacityLimiter | None = None
         self._counts = HttpStatistics()  # touched on the loop only
 
     # -- routes --------------------------------------------------------------------------------
 
     async def health(self, request: Request) -> Response:
-        """From memory: a node whose store is slow is alive."""
+        """200 if the node can do its work, else 503 with the reasons.
+
+        The checks run in threads of their own, so that a node full of requests is told apart from
+        one that is broken. What does not end in time is a problem itself.
+        """
+        if self._health_limiter is None:
+            self._health_limiter = CapacityLimiter(HEALTH_THREADS)
+        problems: Sequence[Problem] = ()
+        with move_on_after(HEALTH_SECONDS) as scope:
+            problems = await to_thread.run_sync(
+                self._check_health, limiter=self._health_limiter, abandon_on_cancel=True
+            )
+        told = [{"check": one.check, "reason": one.reason} for one in problems]
+        if scope.cancelled_caught:
+            reason = f"the store did not answer within {HEALTH_SECONDS} s"
+            told = [{"check": "deadline", "reason": reason}]
         catalogs = self._metastore.catalogs
         health = Health(
-            "ok",
+            "failing" if told else "ok",
             __version__,
             catalogs.latest_catalog().version,
             catalogs.earliest_catalog().version,
+            tuple(told),
         )
-        return Response(write_json(health, Health), media_type=JSON_TYPE)
+        return Response(
+            write_json(health, Health),
+            status_code=503 if told else 200,
+            media_type=JSON_TYPE,
+            headers={"Cache-Control": "no-store"},
+        )
 
     async def statistics(self, request: Request) -> Response:
         """What every part counts, by part."""
         http = self._counts
-        return await self._answer(lambda: self._gather(http), JSON_TYPE)
+        asked = _Asked("statistics", "", monotonic())
+        return await self._answer(lambda: self._gather(http), JSON_TYPE, asked)
 
     def endpoint(self, call: Call) -> Callable[[Request], object]:
         """What serves the route of ``call``."""
 
         async def serve(request: Request) -> Response:
+            host = request.client.host if request.client else ""
+            asked = _Asked(
+                call.name, f"{host}:{request.client.port}" if request.client else "", monotonic()
+            )
+            CLIENT.set(asked.client)
             try:
                 with self._admitted():
                     body = await self._body(request)
+                    asked.began = monotonic()  # how long its client takes is not our slowness
                     asking = caller_of(request.headers)
-                    host = request.client.host if request.client else ""
+                    asked.user = asking.user
                     session = LocalSession(self._metastore, user=asking.user, host=host)
 
                     def work() -> bytes:
                         prove(asking, self._authenticate)
                         return _carry_out(session, call, body)
 
-                    return await self._answer(work, call.content_type)
+                    return await self._answer(work, call.content_type, asked)
             except StrandlineError as error:
-                return self._refused(error)
+                return self._refused(error, asked)
             except ClientDisconnect:
                 return Response(status_code=400)  # nobody hears it
 
@@ -201,17 +286,21 @@ class _Application:
             )
         return b"".join(chunks)
 
-    async def _answer(self, work: Callable[[], bytes], content_type: str) -> Response:
+    async def _answer(
+        self, work: Callable[[], bytes], content_type: str, asked: _Asked
+    ) -> Response:
         """What ``work``, run in a thread, gives; or its error."""
         if self._limiter is None:
             self._limiter = CapacityLimiter(self._threads)
         try:
             answer = await to_thread.run_sync(work, limiter=self._limiter)
         except Exception as error:
-            return self._refused(error)
+            return self._refused(error, asked)
+        asked.ended(self._slow_call_ms)
         return Response(answer, media_type=content_type)
 
-    def _refused(self, error: Exception) -> Response:
+    def _refused(self, error: Exception, asked: _Asked) -> Response:
+        asked.ended(self._slow_call_ms, error)
         self._counts = replace(self._counts, errors=self._counts.errors + 1)
         if not isinstance(error, StrandlineError):
             logger.error("a request failed inside", exc_info=error)

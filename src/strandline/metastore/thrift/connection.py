@@ -26,7 +26,14 @@ import socket
 from collections.abc import Awaitable
 from typing import Any, cast
 
-from strandline.errors import ProtocolError
+from strandline.errors import (
+    InvalidInput,
+    ObjectNotFound,
+    ProtocolError,
+    UnsupportedOperation,
+)
+from strandline.logs import CLIENT
+from strandline.metastore.call_log import log_call
 from strandline.metastore.thrift.dispatch import (
     Answer,
     ConnectionInfo,
@@ -39,6 +46,7 @@ from strandline.metastore.thrift.messages import (
     EXCEPTION,
     REPLY,
     ApplicationException,
+    ThriftException,
     decode_head,
     encode_head,
     request_key,
@@ -95,7 +103,7 @@ class Connection(asyncio.Protocol):
         self._ended = False
         self._closed = False
         self._running: asyncio.Task[Any] | None = None
-        self.last_activity = server.loop.time()
+        self.last_activity = self._began = server.loop.time()
 
     # Called by the event loop -------------------------------------------------------------------
 
@@ -256,17 +264,22 @@ class Connection(asyncio.Protocol):
             self._answer(head.name, sequence, _protocol_failure(error))
             return
         self.info.begin(message)
+        CLIENT.set(self.info.peer)
+        self._began = server.loop.time()
         try:
             if server.base.answers(head.name):
                 value = server.base.answer(self.info, head.name, args)
             else:
                 value = server.dispatcher.handler(self.info, head.name, args)
         except Exception as error:
+            self._log(head.name, error)
             self._answer(head.name, sequence, answer_error(server.codec, head.name, error))
             return
         if awaits(value):
             self._await(head.name, sequence, value)
-        elif not spec.oneway:
+            return
+        self._log(head.name)
+        if not spec.oneway:
             self._answer(head.name, sequence, answer_value(server.codec, head.name, value))
 
     def _await(self, method: str, sequence: bytes, value: Awaitable[Any]) -> None:
@@ -286,6 +299,7 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         error = task.exception()
+        self._log(method, error)
         if error is not None:
             answer = answer_error(codec, method, error)
         else:
@@ -294,6 +308,23 @@ class Connection(asyncio.Protocol):
             self._answer(method, sequence, answer)
         if not self._closed:
             self._pump()
+
+    def _log(self, method: str, error: BaseException | None = None) -> None:
+        """Log the call that ends now, where it was refused or slow."""
+        if isinstance(error, ThriftException):  # an error in the protocol's own words
+            unknown = error.name.startswith(("Unknown", "NoSuch"))
+            kind = ObjectNotFound if unknown else InvalidInput
+            error = kind(str(error.value.get("message", error)))
+        elif isinstance(error, ApplicationException):
+            error = UnsupportedOperation(str(error))
+        log_call(
+            method,
+            client=self.info.peer,
+            user=self.info.user,
+            seconds=self._server.loop.time() - self._began,
+            slow_ms=self._server.settings.slow_call_ms,
+            error=error,
+        )
 
     def _answer(self, method: str, sequence: bytes, answer: Answer) -> None:
         counters = self._server.counters

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from strandline.metastore.call_log import DEFAULT_SLOW_MS
 from strandline.metastore.thrift.base_service import BaseService
 from strandline.metastore.thrift.codec import Codec
 from strandline.metastore.thrift.dispatch import Dispatcher
@@ -17,13 +18,15 @@ from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
 class ServerSettings:
     """``idle_timeout`` is in seconds without a byte in or out; 0 keeps idle connections for ever.
 
-    ``max_pipelined_bytes`` bounds the requests of one connection that wait behind one in work.
+    ``max_pipelined_bytes`` bounds the requests of one connection that wait behind one in work. A
+    call that takes longer than ``slow_call_ms`` is logged.
     """
 
     max_connections: int = 1000
     idle_timeout: float = 600.0
     max_message_bytes: int = MAX_MESSAGE_BYTES
     max_pipelined_bytes: int = 256 * 1024
+    slow_call_ms: int = DEFAULT_SLOW_MS
 
 
 @dataclass(slots=True)

@@ -1,0 +1,44 @@
+"""What this process logs, as the objects of the JSON format."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from strandline.logs import configure
+
+
+class LogLines:
+    """The lines that were written so far."""
+
+    def __init__(self, stream: io.StringIO) -> None:
+        self._stream = stream
+
+    def of(self, logger: str) -> list[dict[str, Any]]:
+        """The lines of one logger, without their times."""
+        entries = [json.loads(line) for line in self._stream.getvalue().splitlines()]
+        return [
+            {name: value for name, value in entry.items() if name not in ("time", "logger")}
+            for entry in entries
+            if entry["logger"] == f"strandline.{logger}"
+        ]
+
+
+@contextmanager
+def log_lines(*, level: str = "info") -> Iterator[LogLines]:
+    """Collects the log; the handlers of this process are afterwards as they were."""
+    root, ours = logging.getLogger(), logging.getLogger("strandline")
+    handlers, levels = list(root.handlers), (root.level, ours.level)
+    stream = io.StringIO()
+    configure(level=level, form="json", stream=stream)
+    try:
+        yield LogLines(stream)
+    finally:
+        logging.captureWarnings(False)
+        root.handlers[:] = handlers
+        root.setLevel(levels[0])
+        ours.setLevel(levels[1])

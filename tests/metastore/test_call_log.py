@@ -1,0 +1,183 @@
+"""What the log of a node says of DDL and of calls, over both protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from strandline.catalog.commands import CreateSchema
+from strandline.errors import (
+    InvalidInput,
+    NotFound,
+    ObjectNotFound,
+    PermissionDenied,
+    Unavailable,
+    WriteConflict,
+)
+from strandline.metastore.call_log import log_call
+from strandline.metastore.session import HttpSession
+from strandline.metastore.session.http_app import application
+from strandline.metastore.thrift import ThriftException
+from tests.log_lines import log_lines
+from tests.metastore.hive.hive_node import HiveNode, hive_node
+from tests.metastore.session.served import serving
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveNode]:
+    with hive_node(tmp_path_factory.mktemp("log") / "store") as node:
+        yield node
+
+
+def test_ddl_over_thrift_has_a_line_with_version_user_client_and_what(served: HiveNode) -> None:
+    with log_lines() as lines, served.client() as client:
+        client.call("set_ugi", user_name="bob", group_names=[])
+        client.call("create_database", database={"name": "bobs"})
+        client.call("get_all_databases")
+    version = served.node.catalogs.latest_catalog().version
+    (line,) = lines.of("ddl")
+    assert line.pop("client").startswith("127.0.0.1:")
+    assert line.pop("message").startswith(f"version {version}: create schema bobs")
+    assert line == {"level": "info", "user": "bob", "catalog_version": version}
+    assert lines.of("calls") == []
+
+
+def test_ddl_over_http_has_a_line_and_a_refusal_says_why(served: HiveNode) -> None:
+    with (
+        serving(application(served.node.metastore)) as url,
+        log_lines() as lines,
+        HttpSession(url, user="ann") as session,
+    ):
+        version = session.execute(CreateSchema(name="anns")).version
+        with pytest.raises(InvalidInput):
+            session.execute(CreateSchema(name=" x"))
+        session.tables("anns")
+        with pytest.raises(ObjectNotFound):
+            session.tables("nobodys")
+        session.undo(version)
+    made, undone = lines.of("ddl")
+    assert (made["user"], made["message"]) == (
+        "ann",
+        f"version {version}: create schema anns",
+    )
+    assert made["client"].startswith("127.0.0.1:")
+    assert undone["message"].startswith(f"version {version + 1}: drop schema anns")
+    (refused,) = lines.of("calls")
+    assert refused["message"].startswith("execute was refused: ")
+    assert refused["user"] == "ann"
+    assert refused["ms"] >= 0
+
+
+def test_a_schema_with_a_bad_version_is_logged_with_the_reason(served: HiveNode) -> None:
+    with log_lines() as lines, served.client() as client:
+        for name in ("default@nine", "default@2026-99-99", "default@99999", "none_such"):
+            with suppress(ThriftException):
+                client.call("get_database", name=name)
+    messages = [line["message"] for line in lines.of("calls")]
+    assert len(messages) == 3
+    assert "default@nine" in messages[0]
+    assert "2026-99-99" in messages[1]
+    assert "version 99999 does not exist" in messages[2]
+
+
+def test_a_slow_call_is_logged_with_its_time_and_no_quick_one(
+    served: HiveNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        serving(application(served.node.metastore, slow_call_ms=0)) as url,
+        log_lines() as lines,
+        HttpSession(url, user="ann") as session,
+    ):
+        session.tables("default")
+    (line,) = lines.of("calls")
+    assert (line["level"], line["message"], line["user"]) == ("warning", "tables was slow", "ann")
+
+
+@pytest.mark.parametrize(
+    ("error", "ms", "level"),
+    [
+        (None, 999, None),
+        (None, 1000, "warning"),
+        (ObjectNotFound("x"), 5, "debug"),
+        (NotFound("x"), 5, "info"),
+        (WriteConflict("x"), 5, "info"),
+        (PermissionDenied("x"), 5, "warning"),
+        (Unavailable("x"), 5, "warning"),
+        (RuntimeError("told elsewhere"), 5, None),
+    ],
+)
+def test_the_level_of_a_call(error: Exception | None, ms: int, level: str | None) -> None:
+    with log_lines(level="debug") as lines:
+        log_call("m", client="c", user="", seconds=ms / 1000, slow_ms=1000, error=error)
+    assert [line["level"] for line in lines.of("calls")] == ([level] if level else [])
+
+
+def health(url: str) -> tuple[int, dict[str, object]]:
+    answer = httpx.get(f"{url}/v1/health", trust_env=False)
+    assert answer.headers["cache-control"] == "no-store"
+    return answer.status_code, answer.json()
+
+
+def test_health_is_asked_anew_each_time_and_gives_the_reasons(
+    served: HiveNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = served.node
+    with serving(application(node.metastore, check_health=node.health.report)) as url:
+        assert health(url) == (200, health(url)[1])
+        assert health(url)[1]["status"] == "ok"
+
+        def gone() -> None:
+            raise Unavailable("the store is away")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(node.health, "_checks", {**node.health._checks, "store": gone})
+            status, body = health(url)
+            assert (status, body["status"]) == (503, "failing")
+            assert body["problems"] == [{"check": "store", "reason": "the store is away"}]
+        assert health(url)[0] == 200
+
+
+def test_a_node_that_is_fenced_or_does_not_apply_is_not_well(
+    tmp_path: Path,
+) -> None:
+    from strandline.node import Node
+    from strandline.sql import FenceRow
+
+    with Node.open(tmp_path / "s") as node:
+        assert node.health.report() == []
+        with node.database.write() as connection:
+            token = FenceRow.read(connection)
+            assert token is not None
+            newer = type(token.token)(token.token.deploy_generation + 1, 0)
+            FenceRow.raise_to(connection, newer)
+        problems = {problem.check: problem.reason for problem in node.health.report()}
+        assert "a newer owner has opened it" in problems["fence"]
+        node.catalogs.stop()
+        problems = {problem.check: problem.reason for problem in node.health.report()}
+        assert "stopping" in problems["catalog applier"]
+
+
+def test_a_check_that_never_ends_is_a_problem_in_itself(
+    served: HiveNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import threading
+
+    from strandline.metastore.session import http_app
+
+    monkeypatch.setattr(http_app, "HEALTH_SECONDS", 0.05)
+    go_on = threading.Event()
+    try:
+        with serving(application(served.node.metastore, check_health=go_on.wait)) as url:  # type: ignore[arg-type]  # it never returns what it should
+            for _ in range(4):  # more than there are threads for it
+                status, body = health(url)
+                assert status == 503
+                assert body["problems"] == [
+                    {"check": "deadline", "reason": "the store did not answer within 0.05 s"}
+                ]
+            go_on.set()
+    finally:
+        go_on.set()
