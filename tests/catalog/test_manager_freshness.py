@@ -351,6 +351,22 @@ def test_a_clock_far_ahead_of_the_store_is_an_error_and_not_an_old_catalog(
         node.manager.present()
 
 
+def test_a_look_that_takes_longer_than_the_delay_still_gives_the_present(
+    new_node: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader = new_node(), new_node()
+    carried_out(writer, "before", reader)
+    real = reader.store.check
+
+    def slow_check() -> Head:
+        head = real()
+        reader.passes(10 * DELAY)
+        return head
+
+    monkeypatch.setattr(reader.store, "check", slow_check)
+    assert reader.has("before")
+
+
 def test_a_clock_behind_the_log_by_more_than_the_skew_is_told_once_and_counted(
     new_node: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -173,8 +173,8 @@ def away_is_news(patch: pytest.MonkeyPatch) -> None:
     complaint="timeout=SOON",
 )
 def no_look_after_a_reconnection(patch: pytest.MonkeyPatch) -> None:
-    """A watch that is made anew, a second later, is taken for the one that was lost."""
-    patch.setattr(etcd_feed, "_FIRST_PAUSE_SECONDS", 1.0)
+    """A watch that is made anew, seconds later, is taken for the one that was lost."""
+    patch.setattr(etcd_feed, "_FIRST_PAUSE_SECONDS", 3.0)
 
     def take(real: Any, self: ChangeFeed, message: Any) -> None:
         real(self, {**message, "created": message.get("created") and not self.generation})
@@ -205,5 +205,5 @@ def away_is_no_news(patch: pytest.MonkeyPatch) -> None:
 def test_the_suite_finds(
     kind_name: str, tooth: Tooth, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servers, "SOON", 2.0)
+    monkeypatch.setattr(servers, "SOON", 6.0)
     tooth.bite(request)

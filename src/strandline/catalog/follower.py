@@ -370,19 +370,20 @@ class CatalogFollower:
             self.sync()
             return self._history.latest
         for _ in range(LOOKS):
-            looks = self._looks
+            looks, asked = self._looks, self._clock.current()
             with self._applying:
-                found = self.known_present()  # somebody may have looked while this one waited
+                found = self.known_present()  # another thread may have looked meanwhile
                 if found is not None:
                     return found
                 known = self._look_for_all(since=looks)
-                now = self._clock.current()
-                if now <= known:
-                    return self._history.at_time(now)
+                if asked <= known:
+                    # On a slow machine the look may take longer than the delay. The catalog of
+                    # ``known`` still has every change that had returned when this call began.
+                    return self._history.at_time(min(known, self._clock.current()))
         raise NotFresh(
             f"this node looked at the log {LOOKS} times and could not prove that its catalog is "
-            "the present one: its clock runs ahead of the store's by more than the skew that the "
-            "catalog allows, or it is too slow; set the clock, or ask another node"
+            "the present one: its clock runs ahead of the store's by more than the catalog allows; "
+            "set the clock, or ask another node"
         )
 
     def _look_for_all(self, *, since: int) -> Timestamp:

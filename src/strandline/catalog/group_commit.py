@@ -115,6 +115,8 @@ class GroupCommit:
 
         Raises `DeadlineExceeded` (and nothing of it happens), `UnknownOutcome` or `Stopping`.
         """
+        if request.left() <= 0:
+            raise self._late(request)
         try:
             self._enqueue(request)
             done = request.gate.acquire(timeout=request.left())
