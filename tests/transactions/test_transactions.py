@@ -16,6 +16,7 @@ from strandline.errors import (
     DeadlineExceeded,
     Fenced,
     InvalidInput,
+    ObjectNotFound,
     StrandlineError,
     TransactionFinished,
     TransactionNotFound,
@@ -30,6 +31,7 @@ from strandline.transactions import (
     Transaction,
     TransactionState,
     ValidWriteIdList,
+    records,
 )
 from tests.transactions.catalogs import Column, Table
 from tests.transactions.stores import CANCELLATIONS, FLIGHTS, START_MS, Store
@@ -291,10 +293,23 @@ def test_a_change_that_rows_survive_by_their_ids_is_no_conflict(store: Store, af
 
 
 def test_a_table_that_was_not_there_at_the_begin_is_a_conflict(store: Store) -> None:
-    txn_id = store.begin(writing=[77])
+    txn_id = store.begin()
+    with pytest.raises(ObjectNotFound, match="transaction 1 cannot write table 77"):
+        store.transactions.allocate_write_id(txn_id, 77)
+    # Release 0.2.0 let it pass; its transactions may still be open.
+    with store.database.write() as connection:
+        records.allocate(connection, txn_id, 77)
     store.catalogs.publish(Table(77, "later"))
     with pytest.raises(WriteConflict, match="was not there"):
         store.transactions.commit(txn_id)
+
+
+def test_a_table_that_is_not_transactional_gets_no_write_id(store: Store) -> None:
+    store.catalogs.publish(Table(5, "plain", transactional=False))
+    txn_id = store.begin()
+    with pytest.raises(UnsupportedOperation, match="plain is not transactional"):
+        store.transactions.allocate_write_id(txn_id, 5)
+    assert store.transactions.write_id_pairs(txn_id) == ()
 
 
 def test_ddl_on_tables_that_were_not_written_is_no_conflict(store: Store) -> None:

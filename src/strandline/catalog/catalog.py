@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from strandline.clock import Timestamp
-from strandline.durable.collections import collection_of, id_key
+from strandline.durable.collections import KEY_BYTES, collection_of, id_key
 from strandline.durable.contents import Contents, Namespace, Reference
 from strandline.model.bookkeeping import Comment, comment_name
 from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
@@ -291,7 +291,10 @@ class Catalog:
 
 
 def _key(key: int | str) -> bytes:
-    return id_key(key) if isinstance(key, int) else key.encode()
+    """The stored key. A number that no id can be, as clients may send it, has a key of nothing."""
+    if isinstance(key, str):
+        return key.encode()
+    return id_key(key) if 0 <= key < 1 << (8 * KEY_BYTES) else b""
 
 
 def _typed(of: type[D], value: object) -> D | None:

@@ -195,13 +195,19 @@ class Metastore:
     def snapshot(
         self, table_ids: Iterable[int], *, at: AsOf = PRESENT, txn_id: int | None = None
     ) -> Snapshot:
-        """The snapshot of these tables as of ``at``, or as the transaction sees them."""
+        """The snapshot of these tables as of ``at``, or as the transaction sees them.
+
+        Raises `ObjectNotFound` for an id that no table of that catalog version has.
+        """
+        wanted = tuple(table_ids)
         if txn_id is not None:
             transaction = self.transactions.get(txn_id)
-            lists = {i: self.transactions.write_ids(i, txn_id=txn_id) for i in table_ids}
+            refuse_unknown(self.catalogs.catalog(transaction.catalog_version), wanted)
+            lists = {i: self.transactions.write_ids(i, txn_id=txn_id) for i in wanted}
             return Snapshot(transaction.catalog_version, transaction.begin_time, lists)
         point = self.point(at)
-        lists = {i: self.transactions.write_ids(i, at=point.moment) for i in table_ids}
+        refuse_unknown(point.catalog, wanted)
+        lists = {i: self.transactions.write_ids(i, at=point.moment) for i in wanted}
         return Snapshot(point.catalog.version, point.moment, lists)
 
     def resolve(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
@@ -297,6 +303,16 @@ class Metastore:
         """The URI of the folder that a new managed table gets unless its creator names one."""
         parent = schema.location or self.schema_location(schema.name)
         return f"{parent.rstrip('/')}/{_folder_name(name)}"
+
+
+def refuse_unknown(catalog: Catalog, table_ids: Iterable[int]) -> None:
+    """Raise `ObjectNotFound` for the first id that no table of ``catalog`` has."""
+    for table_id in table_ids:
+        if catalog.table_by_id(table_id) is None:
+            raise ObjectNotFound(
+                f"no table of version {catalog.version} of the catalog has the id {table_id}; ask "
+                "for the table by its name as of that point in history"
+            )
 
 
 def _place(location: str) -> str:

@@ -103,6 +103,8 @@ def allocate(connection: Connection, txn_id: int, table_id: int) -> int:
 
 def own_write_id(connection: Connection, txn_id: int, table_id: int) -> int | None:
     """The write id that the transaction has for the table."""
+    if not 0 < table_id <= LAST_ID:
+        return None
     columns = TXN_WRITE_ID.c
     return connection.execute(
         select(columns.write_id).where(columns.txn_id == txn_id, columns.table_id == table_id)
@@ -118,6 +120,12 @@ def write_id_pairs(connection: Connection, txn_id: int) -> tuple[tuple[int, int]
         .order_by(columns.table_id)
     )
     return tuple((table_id, write_id) for table_id, write_id in pairs)
+
+
+def forget_impossible_writes(connection: Connection, txn_id: int) -> None:
+    """Delete write ids that the transaction has for ids which no table can have."""
+    columns = TXN_WRITE_ID.c
+    connection.execute(delete(TXN_WRITE_ID).where(columns.txn_id == txn_id, columns.table_id < 1))
 
 
 # -- the end

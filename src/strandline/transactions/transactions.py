@@ -32,6 +32,7 @@ cannot answer for a time in the past); locks (a writer that dies would have to b
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,8 +51,13 @@ from strandline.clock import (
     milliseconds,
 )
 from strandline.errors import (
+    Fenced,
     InvalidInput,
+    ObjectNotFound,
+    Stopping,
     TransactionFinished,
+    Unavailable,
+    UnsupportedOperation,
     VersionNotFound,
     WriteConflict,
 )
@@ -72,6 +78,8 @@ from strandline.transactions.transaction import (
     TransactionStatistics,
 )
 from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
+
+logger = logging.getLogger(__name__)
 
 DAY_MS = 24 * 60 * 60 * 1000
 DEFAULT_TIMEOUT_MS = 300_000
@@ -159,17 +167,48 @@ class Transactions:
     def allocate_write_id(self, txn_id: int, table_id: int) -> int:
         """The transaction's write id of a table, from 1 on; the same one when asked again.
 
-        Raises `TransactionNotFound`, `TransactionFinished`, or `UnsupportedOperation` for a
-        read-only transaction.
+        Raises what `check_writable` raises.
         """
+        self.check_writable(txn_id, table_id)
         write_id = self._writes.run(
             lambda connection: self.allocate_on(connection, txn_id, table_id), timeout=PATIENCE
         )
         faults.reached("write-ids-taken")
         return write_id
 
+    def check_writable(self, txn_id: int, table_id: int) -> None:
+        """Refuse a table that the transaction cannot write.
+
+        Only a transactional table of the catalog that the transaction began under can be written:
+        rows under any other id could never be committed. To be called outside of a SQL transaction,
+        because the catalog of the begin may have to be read from its log first.
+
+        Raises `TransactionNotFound`, `TransactionFinished`, `ObjectNotFound`, and
+        `UnsupportedOperation` for a plain table and for a read-only transaction.
+        """
+        with self._database.read() as connection:
+            transaction = records.find_for_writing(connection, txn_id)
+            if records.own_write_id(connection, txn_id, table_id) is not None:
+                return
+        version = transaction.catalog_version
+        table = self._catalogs.catalog(version).table_by_id(table_id)
+        if table is None:
+            raise ObjectNotFound(
+                f"transaction {txn_id} cannot write table {table_id} (an id): version {version} of "
+                "the catalog, which the transaction began under, has no such table; check the id, "
+                "or begin another transaction if the table was created since"
+            )
+        if not table.transactional:
+            raise UnsupportedOperation(
+                f"transaction {txn_id} cannot write table {table_id}: {table.name} is not "
+                "transactional; write it with a plain Spark, or create a transactional table"
+            )
+
     def allocate_on(self, connection: Connection, txn_id: int, table_id: int) -> int:
-        """`allocate_write_id` inside the caller's write transaction, which checks the fence."""
+        """The write id of a table that `check_writable` let pass.
+
+        Inside the caller's write transaction, which checks the fence.
+        """
         records.find_for_writing(connection, txn_id)
         return records.allocate(connection, txn_id, table_id)
 
@@ -226,12 +265,13 @@ class Transactions:
     def expire(self) -> list[int]:
         """Abort the transactions that were silent for longer than their time-out; their ids.
 
-        Also forgets footprints that no open transaction can clash with any more.
+        A transaction that cannot be aborted is logged, and tried again by the next call. Also
+        forgets footprints that no open transaction can clash with any more.
         """
         with self._database.read() as connection:
             now = milliseconds(self._present(connection))
             candidates = records.silent(connection, at=now)
-        expired = [txn_id for txn_id in candidates if self._expire_one(txn_id, silent_at=now)]
+        expired = [txn_id for txn_id in candidates if self._expired(txn_id, silent_at=now)]
         self._count(*["expired", "aborted"] * len(expired))
         with self._database.read() as connection:
             stale = records.has_stale_footprint(connection)
@@ -416,6 +456,8 @@ class Transactions:
         """Abort if it is open (and, with ``silent_at``, silent); None if not."""
         aborted = records.mark_aborted(connection, txn_id, silent_at=silent_at)
         if aborted is not None:
+            # Release 0.2.0 gave write ids for ids that no table can have, and no event can name.
+            records.forget_impossible_writes(connection, txn_id)
             writes = records.write_id_pairs(connection, txn_id)
             for listener in self._listeners if writes else ():
                 listener.aborting(connection, aborted, writes=writes)
@@ -432,11 +474,21 @@ class Transactions:
             own = records.own_write_id(connection, txn_id, table_id)
         return seen if own is None else seen.with_own_write(own)
 
-    def _expire_one(self, txn_id: int, *, silent_at: int) -> bool:
-        aborted = self._writes.run(
-            lambda connection: self._abort_on(connection, txn_id, silent_at=silent_at),
-            timeout=PATIENCE,
-        )
+    def _expired(self, txn_id: int, *, silent_at: int) -> bool:
+        """Abort a silent transaction; False if it was heard of again, or if that failed."""
+        try:
+            aborted = self._writes.run(
+                lambda connection: self._abort_on(connection, txn_id, silent_at=silent_at),
+                timeout=PATIENCE,
+            )
+        except (Fenced, Stopping, Unavailable):
+            raise  # the others would fail as well
+        except Exception:
+            logger.exception(
+                "transaction %d was silent for too long and cannot be aborted; tried again soon",
+                txn_id,
+            )
+            return False
         return aborted is not None
 
     def _count(self, *events: str) -> None:

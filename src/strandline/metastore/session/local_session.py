@@ -131,6 +131,10 @@ class LocalSession(Session):
     def files(self, table_id: int, write_ids: ValidWriteIdList) -> TableFiles:
         self._require(table_id, Privilege.SELECT)
         store = self._metastore.store
+        catalog = self._metastore.catalogs.latest_catalog()
+        # A dropped table may still be read as of the past: its place is kept.
+        if catalog.table_by_id(table_id) is None and store.location(table_id) is None:
+            raise ObjectNotFound(f"no table has, or had, the id {table_id}; ask for it by its name")
         data = store.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids)
         deletes = store.rows(table_id, RowKind.DELETE_FILE, write_ids=write_ids)
         return TableFiles(

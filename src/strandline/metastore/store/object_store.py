@@ -101,7 +101,7 @@ class ObjectStore(ABC):
 
         ``touch`` are ids of data files some of whose rows it deletes. Raises `WriteConflict` for
         an id that the transaction does not see, `AlreadyExists` for a name that it sees,
-        `TransactionNotFound`, `TransactionFinished`, and `UnsupportedOperation` if it only reads.
+        and what `Transactions.check_writable` raises.
         """
 
     @abstractmethod
@@ -228,6 +228,7 @@ class SqlObjectStore(ObjectStore):
         remove: Collection[int] = (),
         touch: Collection[int] = (),
     ) -> Staged:
+        self._transactions.check_writable(txn_id, table_id)
         with self._database.write() as connection:
             self._guard(connection)
             write_id = self._transactions.allocate_on(connection, txn_id, table_id)

@@ -17,7 +17,7 @@ from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind
 from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW, TABLE_LOCATION
 from strandline.transactions import TransactionState, ValidWriteIdList
 from strandline.transactions.snapshots import write_ids_at
-from strandline.transactions.tables import TXN, TXN_WRITE_ID
+from strandline.transactions.tables import LAST_ID, TXN, TXN_WRITE_ID
 
 T = TypeVar("T")
 Statement = Select[Any]  # a column each for every attribute of a row
@@ -99,7 +99,7 @@ def rows_with_removers(
 ) -> dict[int, tuple[Row, list[int]]]:
     """The rows that exist among ``row_ids``, each with the write ids that removed it."""
     found: dict[int, tuple[Row, list[int]]] = {}
-    for chunk in chunks(row_ids):
+    for chunk in chunks(row_id for row_id in row_ids if 0 < row_id <= LAST_ID):
         statement = select(*_COLUMNS).where(_ROW.row_id.in_(chunk))
         found |= {row.row_id: (row, []) for row in map(_row, connection.execute(statement))}
         removers = select(_REMOVAL.row_id, _REMOVAL.write_id).where(_REMOVAL.row_id.in_(chunk))
@@ -204,6 +204,8 @@ def _aborted_write_ids(connection: Connection, table_id: int) -> frozenset[int]:
 
 def location_of(connection: Connection, table_id: int) -> str | None:
     """The place of a managed table."""
+    if not 0 < table_id <= LAST_ID:
+        return None
     return connection.execute(
         select(TABLE_LOCATION.c.location).where(TABLE_LOCATION.c.table_id == table_id)
     ).scalar_one_or_none()
