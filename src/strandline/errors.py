@@ -19,7 +19,8 @@ the exit status of a process.
     ├── NotFound
     │   ├── ObjectNotFound         a schema, table, view, column, partition, …
     │   ├── VersionNotFound        a catalog version or a time outside the readable history
-    │   └── TransactionNotFound
+    │   ├── TransactionNotFound
+    │   └── LockNotFound           a lock that was given up, that timed out, or that never was
     ├── AlreadyExists
     ├── Conflict                   somebody else was first; read again and retry
     │   ├── OutOfSync              the base of a catalog change is no longer the head
@@ -101,6 +102,10 @@ class VersionNotFound(NotFound):
 
 class TransactionNotFound(NotFound):
     code = "transaction_not_found"
+
+
+class LockNotFound(NotFound):
+    code = "lock_not_found"
 
 
 class AlreadyExists(StrandlineError):
@@ -192,6 +197,7 @@ SURFACES: dict[type[StrandlineError], Surface] = {
     PermissionDenied: Surface("MetaException", 403, 77),
     NotFound: Surface("NoSuchObjectException", 404, 66),
     TransactionNotFound: Surface("NoSuchTxnException", 404, 66),
+    LockNotFound: Surface("NoSuchLockException", 404, 66),
     AlreadyExists: Surface("AlreadyExistsException", 409, 73),
     Conflict: Surface("InvalidOperationException", 409, 75),
     TransactionFinished: Surface("TxnAbortedException", 409, 75),

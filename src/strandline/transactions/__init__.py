@@ -8,6 +8,7 @@ from strandline.transactions.catalog_view import (
     TableView,
 )
 from strandline.transactions.holds import Hold, Holds
+from strandline.transactions.locks import Component, LockMode, LockRequest, Locks
 from strandline.transactions.transaction import (
     Heartbeat,
     Step,
@@ -31,9 +32,13 @@ __all__ = [
     "CatalogSnapshot",
     "CatalogView",
     "ColumnView",
+    "Component",
     "Heartbeat",
     "Hold",
     "Holds",
+    "LockMode",
+    "LockRequest",
+    "Locks",
     "RangeResponse",
     "Step",
     "TableView",

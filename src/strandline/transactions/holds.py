@@ -40,6 +40,7 @@ from strandline.transactions.tables import (
     LAST_ID,
     METADATA,
     PART,
+    STEPS,
     VERSION,
 )
 
@@ -66,7 +67,7 @@ class Holds:
         guard: Callable[[Connection], None],
         history_retention_ms: int | Callable[[], int],
     ) -> None:
-        database.ensure_schema(PART, VERSION, METADATA)
+        database.ensure_schema(PART, VERSION, METADATA, steps=STEPS)
         self._database = database
         self._clock = clock
         self._guard = guard

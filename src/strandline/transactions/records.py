@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, 
 
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import TransactionFinished, TransactionNotFound, UnsupportedOperation
+from strandline.transactions import lock_records
 from strandline.transactions.tables import LAST_ID, NEXT_WRITE_ID, TXN, TXN_FOOTPRINT, TXN_WRITE_ID
 from strandline.transactions.transaction import Heartbeat, Transaction, TransactionState
 
@@ -140,6 +141,7 @@ def mark_committed(connection: Connection, txn_id: int, *, at: Timestamp) -> Tra
     )
     for table in (TXN_WRITE_ID, TXN_FOOTPRINT):
         connection.execute(update(table).where(table.c.txn_id == txn_id).values(commit_time=at))
+    lock_records.delete_of_txn(connection, txn_id)
     return find(connection, txn_id)
 
 
@@ -159,6 +161,7 @@ def mark_aborted(
     if not changed:
         return None
     connection.execute(delete(TXN_FOOTPRINT).where(TXN_FOOTPRINT.c.txn_id == txn_id))
+    lock_records.delete_of_txn(connection, txn_id)
     return find(connection, txn_id)
 
 

@@ -5,16 +5,22 @@ the one statement block that commits. Without the copies, "what of this table wa
 at T" and "who committed on this row since" would have to visit every transaction ever; with them
 each is a range of one index. Null means open or aborted; the transaction says which.
 
+Locks of Hive's clients are requests with one or more components. They belong to no catalog version:
+a component carries names, in lower case, as the client sent them.
+
 Rows of aborted transactions stay, because their ids stay hidden for as long as a row may carry
 them. Only footprints are deleted: at abort, and when no open transaction is old enough to clash.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Connection,
     Index,
     Integer,
     MetaData,
@@ -23,7 +29,7 @@ from sqlalchemy import (
 )
 
 PART = "transactions"
-VERSION = 1
+VERSION = 2
 LAST_ID = (1 << 63) - 1
 """The largest number that a column holds: a larger one is nobody's id."""
 
@@ -98,3 +104,41 @@ HOLD_WATERMARK = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("time", BigInteger, nullable=False),
 )
+
+LOCK_REQUEST = Table(
+    "lock_request",
+    METADATA,
+    Column("lock_id", _RowNumber, primary_key=True),
+    Column("txn_id", BigInteger),
+    Column("owner", Text, nullable=False),
+    Column("user", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("last_heartbeat", BigInteger, nullable=False),
+    Column("timeout_ms", BigInteger, nullable=False),
+    Column("acquired_at", BigInteger),
+    Column("blocked_by", BigInteger),
+    Index("lock_request_by_txn", "txn_id"),
+    Index("lock_request_by_heartbeat", "last_heartbeat"),
+    sqlite_autoincrement=True,  # the order of the ids is the order of the queue
+)
+
+LOCK_COMPONENT = Table(
+    "lock_component",
+    METADATA,
+    Column("lock_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("schema", Text, nullable=False),
+    Column("table", Text),
+    Column("partition", Text),
+    Column("mode", Integer, nullable=False),
+    Index("lock_component_by_schema", "schema", "table"),
+)
+
+
+def _add_locks(connection: Connection) -> None:
+    METADATA.create_all(connection, tables=[LOCK_REQUEST, LOCK_COMPONENT])
+
+
+STEPS: Mapping[int, Callable[[Connection], None]] = {2: _add_locks}
+"""How the tables of an older version become those of the one named."""

@@ -67,8 +67,9 @@ from strandline.transactions.catalog_view import CatalogView
 from strandline.transactions.conflicts import catalog_conflict, row_conflict
 from strandline.transactions.guarded_writes import GuardedWrites
 from strandline.transactions.holds import Holds
+from strandline.transactions.locks import Locks
 from strandline.transactions.snapshots import txns_of, write_ids_at
-from strandline.transactions.tables import METADATA, PART, VERSION
+from strandline.transactions.tables import METADATA, PART, STEPS, VERSION
 from strandline.transactions.transaction import (
     Heartbeat,
     Step,
@@ -101,8 +102,8 @@ class Transactions:
     """The transactions of one store. Safe for threads, and for several processes on one store.
 
     ``timeout_ms`` is how long a transaction lives without a heartbeat. ``guard`` is called inside
-    every write transaction and raises if this process may no longer write. ``holds`` are the holds
-    on the same store.
+    every write transaction and raises if this process may no longer write. ``holds`` and ``locks``
+    are those of the same store.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Transactions:
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         history_retention_ms: int | Callable[[], int] = DEFAULT_HISTORY_RETENTION_MS,
     ) -> None:
-        database.ensure_schema(PART, VERSION, METADATA)
+        database.ensure_schema(PART, VERSION, METADATA, steps=STEPS)
         self._database = database
         self._clock = clock
         self._catalogs = catalogs
@@ -129,6 +130,7 @@ class Transactions:
         self._counts: Counter[str] = Counter()
         self._counting = threading.Lock()
         self.holds = Holds(database, clock, guard=guard, history_retention_ms=history_retention_ms)
+        self.locks = Locks(database, clock, guard=guard, timeout_ms=timeout_ms)
 
     # -- the life of a transaction
 
@@ -266,8 +268,9 @@ class Transactions:
         """Abort the transactions that were silent for longer than their time-out; their ids.
 
         A transaction that cannot be aborted is logged, and tried again by the next call. Also
-        forgets footprints that no open transaction can clash with any more.
+        deletes silent locks, and footprints that no open transaction can clash with any more.
         """
+        self.locks.expire()
         with self._database.read() as connection:
             now = milliseconds(self._present(connection))
             candidates = records.silent(connection, at=now)

@@ -104,7 +104,7 @@ def create_database(call: Call) -> None:
 
 @changes("alter_database")
 def alter_database(call: Call) -> None:
-    """Parameters and owner; Hive ignores everything else."""
+    """Parameters, owner and, as from Hive 3 on, the description; the rest is ignored."""
     name, database = present_schema(call.text("dbname")), call.struct("db")
     if call.reading.catalog.schema(name) is None:
         raise ObjectNotFound(call.text("dbname"))
@@ -113,6 +113,7 @@ def alter_database(call: Call) -> None:
             name=name,
             owner=database.get("ownerName"),
             owner_type=_owner_type(database),
+            comment=database.get("description"),
             properties=properties(database.get("parameters") or {}),
         )
     )

@@ -34,6 +34,7 @@ from strandline.metastore.hive import (  # noqa: F401 - each registers its metho
     constraints,
     databases,
     functions,
+    locks,
     notification_methods,
     partition_changes,
     partitions,

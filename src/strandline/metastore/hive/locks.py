@@ -1,0 +1,208 @@
+"""Methods for the locks of Hive's clients, as `strandline.transactions.locks` keeps them.
+
+Where privileges are enforced, a user needs SELECT for a shared read lock and a privilege to write
+for any other one, and checks, renews, gives up and is shown only locks of its own. A lock on a
+table that does not exist needs what creating it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from strandline.catalog.privileges.judgement import WRITING
+from strandline.errors import (
+    InvalidInput,
+    PermissionDenied,
+    TransactionFinished,
+    TransactionNotFound,
+)
+from strandline.metastore.hive.names import without_catalog
+from strandline.metastore.hive.registry import Call, changes
+from strandline.metastore.hive.storage import Struct
+from strandline.metastore.thrift.messages import ThriftException
+from strandline.model.identifiers import normalize
+from strandline.model.privileges import Privilege
+from strandline.transactions import Component, LockMode, LockRequest
+
+ACQUIRED, WAITING, NOT_ACQUIRED = 1, 2, 4
+"""States of a lock, as the protocol numbers them."""
+
+
+@changes("lock")
+def lock(call: Call) -> Struct:
+    request = call.of("rqst")
+    components = [_component(sent) for sent in request.args.get("component") or ()]
+    for component in components:
+        _require_privilege(request, component)
+    txn_id = request.args.get("txnid") or None
+    if txn_id is not None:
+        _require_own(request, txn_id)
+    locks = call.metastore.transactions.locks
+    made = locks.acquire(
+        components,
+        owner=call.user,
+        user=request.args.get("user") or "",
+        host=request.args.get("hostname") or "",
+        agent=request.args.get("agentInfo") or "",
+        txn_id=txn_id,
+    )
+    impatient = request.args.get("zeroWaitReadEnabled") or request.args.get("exclusiveCTAS")
+    if impatient and not made.acquired and _gives_up(request, made):
+        locks.withdraw(made.lock_id)
+        message = f"Unable to acquire the lock: lock {made.blocked_by} is held or waits before it"
+        return {"lockid": made.lock_id, "state": NOT_ACQUIRED, "errorMessage": message}
+    return _response(made)
+
+
+@changes("check_lock")
+def check_lock(call: Call) -> Struct:
+    request = call.of("rqst")
+    locks = call.metastore.transactions.locks
+    return _response(locks.check(request.args["lockid"], may_touch=_only_own(call)))
+
+
+@changes("unlock")
+def unlock(call: Call) -> None:
+    request = call.of("rqst")
+    locks = call.metastore.transactions.locks
+    try:
+        locks.release(request.args["lockid"], may_touch=_only_own(call))
+    except TransactionFinished as error:
+        raise ThriftException("TxnOpenException", {"message": error.message}) from None
+
+
+@changes("heartbeat")
+def heartbeat(call: Call) -> None:
+    request = call.of("ids")
+    lock_id, txn_id = request.args.get("lockid") or None, request.args.get("txnid") or None
+    transactions = call.metastore.transactions
+    if lock_id is not None:
+        transactions.locks.heartbeat(lock_id, may_touch=_only_own(call))
+    if txn_id is None:
+        return
+    _require_own(request, txn_id)
+    beaten = transactions.heartbeat([txn_id])
+    if beaten.missing:
+        raise TransactionNotFound(f"No such transaction txnid:{txn_id}")
+    if beaten.aborted:
+        raise TransactionFinished(f"Transaction txnid:{txn_id} already aborted")
+
+
+@changes("show_locks")
+def show_locks(call: Call) -> Struct:
+    request = call.of("rqst")
+    found = call.metastore.transactions.locks.list(
+        schema=_name(request.args.get("dbname")),
+        table=_name(request.args.get("tablename")),
+        partition=_name(request.args.get("partname")),
+        txn_id=request.args.get("txnid") or None,
+    )
+    free, own = call.reading.access.free, normalize(call.user)
+    shown = [one for one in found if free or normalize(one.owner) == own]
+    return {"locks": [element for one in shown for element in _elements(one)]}
+
+
+def _component(sent: Struct) -> Component:
+    level, table, partition = sent["level"], sent.get("tablename"), sent.get("partitionname")
+    if level not in (1, 2, 3):
+        raise InvalidInput(f"{level} is not a level of a lock")
+    if level > 1 and not table:
+        raise InvalidInput("a lock on a table or partition names the table")
+    try:
+        mode = LockMode(sent["type"])
+    except ValueError:
+        raise InvalidInput(f"{sent['type']} is not a type of lock") from None
+    schema = _name(without_catalog(sent.get("dbname", ""))) or ""
+    if level == 1:
+        return Component(mode, schema)
+    return Component(mode, schema, _name(table), _name(partition) if level == 3 else None)
+
+
+def _name(sent: str | None) -> str | None:
+    return sent.lower() if sent else None
+
+
+def _response(request: LockRequest) -> Struct:
+    return {"lockid": request.lock_id, "state": ACQUIRED if request.acquired else WAITING}
+
+
+def _gives_up(call: Call, made: LockRequest) -> bool:
+    """Whether the client asked not to wait: readers, or who creates a table."""
+    modes = {component.mode for component in made.components}
+    if call.args.get("zeroWaitReadEnabled") and modes == {LockMode.SHARED_READ}:
+        return True
+    return bool(call.args.get("exclusiveCTAS")) and LockMode.EXCLUSIVE in modes
+
+
+def _elements(request: LockRequest) -> list[Struct]:
+    shared: dict[str, Any] = {
+        "lockid": request.lock_id,
+        "state": ACQUIRED if request.acquired else WAITING,
+        "txnid": request.txn_id or 0,
+        "lastheartbeat": 0 if request.txn_id else request.last_heartbeat,
+        "acquiredat": request.acquired_at,
+        "user": request.user,
+        "hostname": request.host,
+        "agentInfo": request.agent or None,
+        "blockedByExtId": request.blocked_by,
+    }
+    shared = {name: value for name, value in shared.items() if value is not None}
+    return [
+        {
+            **shared,
+            "dbname": component.schema,
+            **({} if component.table is None else {"tablename": component.table}),
+            **({} if component.partition is None else {"partname": component.partition}),
+            "type": component.mode.value,
+            "lockIdInternal": number,
+        }
+        for number, component in enumerate(request.components, start=1)
+    ]
+
+
+# -- what the user may do
+
+
+def _require_privilege(call: Call, component: Component) -> None:
+    access, catalog = call.reading.access, call.reading.catalog
+    if access.free:
+        return
+    schema = catalog.schema(component.schema)
+    relation = None
+    if component.table is not None:
+        relation = catalog.relation(component.schema, component.table)
+    if component.mode is LockMode.SHARED_READ:
+        if relation is not None:
+            access.require(Privilege.SELECT, relation)
+        else:
+            access.require(Privilege.USAGE, schema)
+    elif relation is not None:
+        access.require_any(WRITING, relation)
+    else:
+        access.require(Privilege.USAGE | Privilege.CREATE, schema)
+
+
+def _require_own(call: Call, txn_id: int) -> None:
+    """Raise `PermissionDenied` for a transaction of another user."""
+    if call.reading.access.free:
+        return
+    found = call.metastore.transactions.get(txn_id)
+    if normalize(found.user) != normalize(call.user):
+        raise PermissionDenied(
+            f"transaction {txn_id} is of user {found.user}, and user {call.user} is no superuser"
+        )
+
+
+def _only_own(call: Call) -> Callable[[LockRequest], None]:
+    """What raises `PermissionDenied` for a lock of another user."""
+    free = call.reading.access.free
+
+    def may_touch(request: LockRequest) -> None:
+        if not free and normalize(request.owner) != normalize(call.user):
+            raise PermissionDenied(
+                f"lock {request.lock_id} is of user {request.owner}, and user {call.user} is no "
+                "superuser"
+            )
+
+    return may_touch

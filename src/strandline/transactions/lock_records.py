@@ -1,0 +1,144 @@
+"""The statements on the rows of lock requests. Each runs on the caller's connection."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from sqlalchemy import (
+    Connection,
+    RowMapping,
+    Select,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from strandline.transactions.tables import LAST_ID, LOCK_COMPONENT, LOCK_REQUEST
+
+_REQUEST = LOCK_REQUEST.c
+_COMPONENT = LOCK_COMPONENT.c
+_FEW = 100  # names in one statement: databases limit the parameters of a statement
+_SILENT_AFTER = _REQUEST.last_heartbeat + _REQUEST.timeout_ms
+
+
+def add(connection: Connection, components: Iterable[dict[str, object]], **values: object) -> int:
+    """Insert a waiting request with these values of `LOCK_REQUEST`; its id."""
+    added = insert(LOCK_REQUEST).values(**values).returning(_REQUEST.lock_id)
+    lock_id: int = connection.execute(added).scalar_one()
+    rows = [
+        {"lock_id": lock_id, "number": number, **component}
+        for number, component in enumerate(components)
+    ]
+    connection.execute(insert(LOCK_COMPONENT), rows)
+    return lock_id
+
+
+def find(connection: Connection, lock_id: int) -> RowMapping | None:
+    """The row of a request."""
+    if not 0 < lock_id <= LAST_ID:
+        return None
+    found = select(LOCK_REQUEST).where(_REQUEST.lock_id == lock_id)
+    return connection.execute(found).mappings().first()
+
+
+def components(connection: Connection, lock_id: int) -> list[RowMapping]:
+    """The components of a request, in their order."""
+    found = select(LOCK_COMPONENT).where(_COMPONENT.lock_id == lock_id).order_by(_COMPONENT.number)
+    return list(connection.execute(found).mappings())
+
+
+def earlier_components(
+    connection: Connection,
+    lock_id: int,
+    *,
+    schemas: Collection[str],
+    tables: Collection[str | None],
+) -> list[RowMapping]:
+    """The components of earlier requests that may overlap one on such a schema and table.
+
+    Each with the transaction of its request. ``tables`` with None is every table.
+    """
+    found = (
+        select(LOCK_COMPONENT, _REQUEST.txn_id)
+        .join(LOCK_REQUEST, _REQUEST.lock_id == _COMPONENT.lock_id)
+        .where(_COMPONENT.lock_id < lock_id)
+    )
+    if len(schemas) <= _FEW:
+        found = found.where(_COMPONENT.schema.in_(schemas))
+    if len(tables) <= _FEW and None not in tables:
+        found = found.where(or_(_COMPONENT.table.is_(None), _COMPONENT.table.in_(tables)))
+    return list(connection.execute(found.order_by(_COMPONENT.lock_id)).mappings())
+
+
+def component_count(connection: Connection) -> int:
+    """How many components all requests have."""
+    return connection.execute(select(func.count()).select_from(LOCK_COMPONENT)).scalar_one()
+
+
+def set_state(connection: Connection, lock_id: int, **values: object) -> None:
+    """Change values of a request."""
+    connection.execute(update(LOCK_REQUEST).where(_REQUEST.lock_id == lock_id).values(**values))
+
+
+def remove(connection: Connection, lock_id: int) -> None:
+    """Delete a request, if it is there."""
+    connection.execute(delete(LOCK_COMPONENT).where(_COMPONENT.lock_id == lock_id))
+    connection.execute(delete(LOCK_REQUEST).where(_REQUEST.lock_id == lock_id))
+
+
+def delete_of_txn(connection: Connection, txn_id: int) -> None:
+    """Delete the requests that belong to a transaction."""
+    own = select(_REQUEST.lock_id).where(_REQUEST.txn_id == txn_id)
+    _remove_all(connection, own)
+
+
+def delete_silent(connection: Connection, *, at: int) -> int:
+    """Delete the requests without a transaction that are silent at ``at`` (ms); how many."""
+    return _remove_all(connection, _silent(at))
+
+
+def has_silent(connection: Connection, *, at: int) -> bool:
+    """Whether there is something for `delete_silent` to do."""
+    return connection.execute(select(exists(_silent(at)))).scalar_one()
+
+
+def shown(
+    connection: Connection,
+    *,
+    schema: str | None,
+    table: str | None,
+    partition: str | None,
+    txn_id: int | None,
+    limit: int,
+) -> list[RowMapping]:
+    """Components with the values of their requests, in the order of the queue."""
+    asked = {
+        _COMPONENT.schema: schema,
+        _COMPONENT.table: table,
+        _COMPONENT.partition: partition,
+        _REQUEST.txn_id: txn_id,
+    }
+    columns: list[Any] = [column for column in _COMPONENT if column.name != "lock_id"]
+    found = (
+        select(LOCK_REQUEST, *columns)
+        .join(LOCK_COMPONENT, _REQUEST.lock_id == _COMPONENT.lock_id)
+        .where(*(column == value for column, value in asked.items() if value is not None))
+        .order_by(_REQUEST.lock_id, _COMPONENT.number)
+        .limit(limit)
+    )
+    return list(connection.execute(found).mappings())
+
+
+def _silent(at: int) -> Select[tuple[int]]:
+    # A request of a transaction lives as long as the transaction.
+    return select(_REQUEST.lock_id).where(_REQUEST.txn_id.is_(None), at > _SILENT_AFTER)
+
+
+def _remove_all(connection: Connection, lock_ids: Select[tuple[int]]) -> int:
+    connection.execute(delete(LOCK_COMPONENT).where(_COMPONENT.lock_id.in_(lock_ids)))
+    return connection.execute(delete(LOCK_REQUEST).where(_REQUEST.lock_id.in_(lock_ids))).rowcount

@@ -1,0 +1,425 @@
+"""Locks of Hive's clients: who may touch a schema, table or partition, in turn.
+
+The problem: engines that know nothing of our transactions (PyIceberg, Iceberg for Java, Hudi)
+serialize their commits by a lock of the metastore: lock the table, read where its metadata lies,
+write new metadata, alter the table, unlock. If two of them hold the lock at once, the second one's
+commit silently undoes the first's. Our own transactions need no locks and look at none.
+
+The model is Hive's. A *request* has one or more *components*, each a mode on a schema, a table or a
+partition. It is granted as a whole or waits as a whole. The id of a request is its place in the
+queue: a request waits for every earlier one that conflicts with it, whether that one is granted or
+is waiting itself. So a stream of readers does not starve a writer.
+
+| asked, below; held, right | SHARED_READ | SHARED_WRITE | EXCL_WRITE | EXCLUSIVE |
+| --- | --- | --- | --- | --- |
+| SHARED_READ  | both | both | both | wait |
+| SHARED_WRITE | both | both | wait | wait |
+| EXCL_WRITE   | both | wait | wait | wait |
+| EXCLUSIVE    | wait | wait | wait | wait |
+
+What must stay true:
+
+* two requests that are granted at the same time do not conflict;
+* a request that is granted stays so until its client gives it up, or is silent for longer than the
+  time-out, or the transaction that it belongs to ends;
+* every decision is one write transaction of the database, so the processes on one store decide in
+  one order, and a request that was answered survives a restart;
+* a client that has lost its lock learns it: heartbeat and check raise `LockNotFound`.
+
+Nobody waits inside the metastore. A client that has to wait asks again, with `Locks.check`.
+
+Rejected: locks on table ids (the clients lock tables that do not exist yet, to create them), and
+locks in the memory of a node (several processes share one store).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from sqlalchemy import Connection, RowMapping
+
+from strandline.clock import HybridClock, milliseconds
+from strandline.errors import InvalidInput, LimitExceeded, LockNotFound, TransactionFinished
+from strandline.sql import Database, stored_time
+from strandline.transactions import lock_records, records
+from strandline.transactions.transaction import TransactionState
+
+MAX_COMPONENTS = 1_000
+MAX_NAME_LENGTH = 4_000
+MAX_STORED = 10_000
+"""Components of all requests in one store; each of them slows every grant on its schema."""
+MAX_SHOWN = 10_000
+"""Components that `Locks.list` gives at most."""
+
+
+class LockMode(Enum):
+    """The numbers are what is stored."""
+
+    SHARED_READ = 1
+    SHARED_WRITE = 2
+    EXCLUSIVE = 3
+    EXCL_WRITE = 4
+
+
+_R, _W, _X, _E = LockMode
+_WAITS_FOR: dict[LockMode, frozenset[LockMode]] = {
+    _R: frozenset({_X}),
+    _W: frozenset({_E, _X}),
+    _E: frozenset({_W, _E, _X}),
+    _X: frozenset(LockMode),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A mode on a schema, on a table of it, or on a partition of that; names in lower case."""
+
+    mode: LockMode
+    schema: str
+    table: str | None = None
+    partition: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.schema:
+            raise InvalidInput("a lock names a schema")
+        if self.partition is not None and self.table is None:
+            raise InvalidInput("a lock on a partition names its table")
+        names = (self.schema, self.table or "", self.partition or "")
+        if max(map(len, names)) > MAX_NAME_LENGTH:
+            raise LimitExceeded(f"a name in a lock has at most {MAX_NAME_LENGTH} characters")
+
+    def waits_for(self, earlier: Component) -> bool:
+        """Whether it cannot be granted beside that component of an earlier request."""
+        return (
+            self.schema == earlier.schema
+            and (self.table is None or earlier.table is None or self.table == earlier.table)
+            and (
+                self.partition is None
+                or earlier.partition is None
+                or self.partition == earlier.partition
+            )
+            and earlier.mode in _WAITS_FOR[self.mode]
+            and not self._only_uses_schema(earlier)
+        )
+
+    def _only_uses_schema(self, earlier: Component) -> bool:
+        """One reads the schema (a ``USE``), the other one has something inside for itself."""
+        asked, held = self.mode, earlier.mode
+        if self.table is None and earlier.table is not None:
+            return asked is LockMode.SHARED_READ and held is LockMode.EXCLUSIVE
+        if self.table is not None and earlier.table is None:
+            return asked is LockMode.EXCLUSIVE and held is LockMode.SHARED_READ
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class LockRequest:
+    """A request as it stood when it was read. ``owner`` is who made it, ``user`` whom it names.
+
+    Times are in milliseconds since 1970. ``acquired_at`` is None while it waits, for the request
+    ``blocked_by`` first.
+    """
+
+    lock_id: int
+    txn_id: int | None
+    owner: str
+    user: str
+    host: str
+    agent: str
+    last_heartbeat: int
+    acquired_at: int | None
+    blocked_by: int | None
+    components: tuple[Component, ...]
+
+    @property
+    def acquired(self) -> bool:
+        """Whether it is granted."""
+        return self.acquired_at is not None
+
+
+class Locks:
+    """The locks of one store. Safe for threads, and for several processes on one store.
+
+    ``timeout_ms`` is how long a request lives without a heartbeat; ``may_touch``, where a call
+    takes it, raises if the request is not the caller's to check or end.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: HybridClock,
+        *,
+        guard: Callable[[Connection], None],
+        timeout_ms: int,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._guard = guard
+        self._timeout_ms = timeout_ms
+
+    def acquire(
+        self,
+        components: Sequence[Component],
+        *,
+        owner: str,
+        user: str = "",
+        host: str = "",
+        agent: str = "",
+        txn_id: int | None = None,
+    ) -> LockRequest:
+        """Enter a request into the queue; granted if nothing before it conflicts, else waiting.
+
+        With ``txn_id`` it belongs to that transaction and ends with it. Raises
+        `TransactionNotFound`, `TransactionFinished`, `InvalidInput`, `LimitExceeded`.
+        """
+        if not components:
+            raise InvalidInput("a lock request names at least one schema, table or partition")
+        if len(components) > MAX_COMPONENTS:
+            raise LimitExceeded(
+                f"a lock request has at most {MAX_COMPONENTS} components, this one has"
+                f" {len(components)}; lock whole tables instead of their partitions"
+            )
+        with self._database.write() as connection:
+            self._guard(connection)
+            if txn_id is not None:
+                _require_open(connection, txn_id)
+            now = self._now_ms(connection)
+            lock_records.delete_silent(connection, at=now)
+            if lock_records.component_count(connection) + len(components) > MAX_STORED:
+                raise LimitExceeded(
+                    f"the locks of all clients may have {MAX_STORED} components, and have nearly as"
+                    " many; lock again when some were given up or have timed out"
+                )
+            lock_id = lock_records.add(
+                connection,
+                [
+                    {
+                        "schema": component.schema,
+                        "table": component.table,
+                        "partition": component.partition,
+                        "mode": component.mode.value,
+                    }
+                    for component in components
+                ],
+                owner=owner,
+                user=user,
+                host=host,
+                agent=agent,
+                txn_id=txn_id,
+                last_heartbeat=now,
+                timeout_ms=self._timeout_ms,
+            )
+            return self._settle(connection, lock_id, now)
+
+    def check(
+        self, lock_id: int, *, may_touch: Callable[[LockRequest], None] | None = None
+    ) -> LockRequest:
+        """How the request stands now; granted if it can be. Counts as a heartbeat.
+
+        Raises `LockNotFound`.
+        """
+        with self._database.write() as connection:
+            self._guard(connection)
+            request = self._find(connection, lock_id, may_touch)
+            now = self._now_ms(connection)
+            lock_records.set_state(connection, lock_id, last_heartbeat=now)
+            if request.acquired:
+                return request
+            lock_records.delete_silent(connection, at=now)
+            return self._settle(connection, lock_id, now)
+
+    def heartbeat(
+        self, lock_id: int, *, may_touch: Callable[[LockRequest], None] | None = None
+    ) -> None:
+        """Say that the client of a request is alive. Raises `LockNotFound`."""
+        # Worth remembering only while the machine runs: after a power cut clients beat again.
+        with self._database.write_unsynced() as connection:
+            self._guard(connection)
+            self._find(connection, lock_id, may_touch)
+            now = self._now_ms(connection)
+            lock_records.set_state(connection, lock_id, last_heartbeat=now)
+
+    def release(
+        self, lock_id: int, *, may_touch: Callable[[LockRequest], None] | None = None
+    ) -> None:
+        """Give up a request, granted or waiting; one that is gone already is no error.
+
+        Raises `TransactionFinished` for a request of a transaction: it ends with it.
+        """
+        with self._database.write() as connection:
+            self._guard(connection)
+            row = lock_records.find(connection, lock_id)
+            if row is None:
+                return
+            request = _request(row, lock_records.components(connection, lock_id))
+            if may_touch is not None:
+                may_touch(request)
+            if request.txn_id is not None:
+                raise TransactionFinished(
+                    f"lock {lock_id} belongs to transaction {request.txn_id} and ends with it;"
+                    " commit or abort the transaction"
+                )
+            lock_records.remove(connection, lock_id)
+
+    def withdraw(self, lock_id: int) -> None:
+        """Take back a request that waits, also one of a transaction."""
+        with self._database.write() as connection:
+            self._guard(connection)
+            row = lock_records.find(connection, lock_id)
+            if row is not None and row["acquired_at"] is None:
+                lock_records.remove(connection, lock_id)
+
+    def get(self, lock_id: int) -> LockRequest:
+        """The request. Raises `LockNotFound`."""
+        with self._database.read() as connection:
+            return self._find(connection, lock_id, None)
+
+    def list(
+        self,
+        *,
+        schema: str | None = None,
+        table: str | None = None,
+        partition: str | None = None,
+        txn_id: int | None = None,
+    ) -> list[LockRequest]:
+        """The requests with a component of these names, in the order of the queue.
+
+        Of each request those components. At most `MAX_SHOWN` components in sum.
+        """
+        with self._database.read() as connection:
+            rows = lock_records.shown(
+                connection,
+                schema=schema,
+                table=table,
+                partition=partition,
+                txn_id=txn_id,
+                limit=MAX_SHOWN,
+            )
+        by_request: dict[int, list[RowMapping]] = {}
+        for row in rows:
+            by_request.setdefault(row["lock_id"], []).append(row)
+        return [_request(own[0], own) for own in by_request.values()]
+
+    def expire(self) -> int:
+        """Delete the requests that were silent for longer than their time-out; how many."""
+        with self._database.read() as connection:
+            now = self._now_ms(connection)
+            if not lock_records.has_silent(connection, at=now):
+                return 0
+        with self._database.write() as connection:
+            self._guard(connection)
+            # Looked at again: a heartbeat that came meanwhile wins.
+            return lock_records.delete_silent(connection, at=now)
+
+    # -- inside one SQL transaction
+
+    def _settle(self, connection: Connection, lock_id: int, now: int) -> LockRequest:
+        """Grant a waiting request unless an earlier one conflicts; note which one does."""
+        request = self._find(connection, lock_id, None)
+        blocker = _first_conflict(connection, request)
+        if blocker is None:
+            lock_records.set_state(connection, lock_id, acquired_at=now, blocked_by=None)
+        elif blocker != request.blocked_by:
+            lock_records.set_state(connection, lock_id, blocked_by=blocker)
+        return self._find(connection, lock_id, None)
+
+    def _find(
+        self,
+        connection: Connection,
+        lock_id: int,
+        may_touch: Callable[[LockRequest], None] | None,
+    ) -> LockRequest:
+        row = lock_records.find(connection, lock_id)
+        if row is None:
+            raise LockNotFound(
+                f"no such lock lockid:{lock_id}: it was given up, was silent for longer than the"
+                " time-out, or never was; lock again, and read again what the lock was to protect"
+            )
+        request = _request(row, lock_records.components(connection, lock_id))
+        if may_touch is not None:
+            may_touch(request)
+        return request
+
+    def _now_ms(self, connection: Connection) -> int:
+        """The later of the clock's and the store's time."""
+        return milliseconds(max(self._clock.current(), stored_time(connection)))
+
+
+def _first_conflict(connection: Connection, request: LockRequest) -> int | None:
+    """The first earlier request that this one has to wait for.
+
+    Costs by the number of different components on both sides, not by their product.
+    """
+    wanted = frozenset(request.components)
+    rows = lock_records.earlier_components(
+        connection,
+        request.lock_id,
+        schemas={component.schema for component in wanted},
+        tables={component.table for component in wanted},
+    )
+    first: dict[Component, int] = {}
+    for row in rows:
+        if request.txn_id is None or row["txn_id"] != request.txn_id:
+            first.setdefault(_component(row), row["lock_id"])
+    index = _Index(first)
+    blockers = [
+        first[earlier]
+        for component in wanted
+        for earlier in index.may_overlap(component)
+        if component.waits_for(earlier)
+    ]
+    return min(blockers, default=None)
+
+
+class _Index:
+    """Components by the names that they are on, and by those that they lie in."""
+
+    def __init__(self, components: Iterable[Component]) -> None:
+        self._on: defaultdict[tuple[str | None, ...], list[Component]] = defaultdict(list)
+        self._within: defaultdict[tuple[str | None, ...], list[Component]] = defaultdict(list)
+        for component in components:
+            schema, table = component.schema, component.table
+            self._on[schema, table, component.partition].append(component)
+            self._within[schema, None].append(component)
+            if table is not None:
+                self._within[schema, table].append(component)
+
+    def may_overlap(self, component: Component) -> list[Component]:
+        """Those on the same object, inside of it, or around it."""
+        schema, table, partition = component.schema, component.table, component.partition
+        if table is None:
+            return self._within[schema, None]
+        around = self._on[schema, None, None]
+        if partition is None:
+            return around + self._within[schema, table]
+        return around + self._on[schema, table, None] + self._on[schema, table, partition]
+
+
+def _require_open(connection: Connection, txn_id: int) -> None:
+    transaction = records.find(connection, txn_id)
+    if transaction.state is not TransactionState.OPEN:
+        raise TransactionFinished(
+            f"transaction {txn_id} cannot lock: it {records.ending(transaction)}; begin another"
+        )
+
+
+def _component(row: RowMapping) -> Component:
+    return Component(LockMode(row["mode"]), row["schema"], row["table"], row["partition"])
+
+
+def _request(row: RowMapping, components: Sequence[RowMapping]) -> LockRequest:
+    return LockRequest(
+        lock_id=row["lock_id"],
+        txn_id=row["txn_id"],
+        owner=row["owner"],
+        user=row["user"],
+        host=row["host"],
+        agent=row["agent"],
+        last_heartbeat=row["last_heartbeat"],
+        acquired_at=row["acquired_at"],
+        blocked_by=row["blocked_by"],
+        components=tuple(map(_component, components)),
+    )

@@ -1,0 +1,311 @@
+"""Locks of Hive's clients: what conflicts, who is next, and who is gone."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from strandline.errors import (
+    Fenced,
+    InvalidInput,
+    LimitExceeded,
+    LockNotFound,
+    TransactionFinished,
+    TransactionNotFound,
+)
+from strandline.transactions import Component, LockMode, LockRequest, locks
+from strandline.transactions.tables import LOCK_COMPONENT, LOCK_REQUEST
+from tests.transactions.stores import START_MS, Store
+
+READ, WRITE, EXCLUSIVE, EXCL_WRITE = LockMode
+TABLE_OF_HIVE_4 = """
+asked      | READ | WRITE | EXCL_WRITE | EXCLUSIVE
+READ       | both | both  | both       | wait
+WRITE      | both | both  | wait       | wait
+EXCL_WRITE | both | wait  | wait       | wait
+EXCLUSIVE  | wait | wait  | wait       | wait
+"""
+MODES = {"READ": READ, "WRITE": WRITE, "EXCL_WRITE": EXCL_WRITE, "EXCLUSIVE": EXCLUSIVE}
+TIMEOUT_MS = 300_000
+
+
+def _cells() -> list[tuple[LockMode, LockMode, bool]]:
+    lines = [
+        [cell.strip() for cell in row.split("|")] for row in TABLE_OF_HIVE_4.split("\n") if row
+    ]
+    held = [MODES[name] for name in lines[0][1:]]
+    return [
+        (MODES[row[0]], earlier, cell == "wait")
+        for row in lines[1:]
+        for earlier, cell in zip(held, row[1:], strict=True)
+    ]
+
+
+def ask(store: Store, *components: Component, txn_id: int | None = None) -> LockRequest:
+    return store.transactions.locks.acquire(components, owner="ann", user="ann", txn_id=txn_id)
+
+
+def on(mode: LockMode, name: str) -> Component:
+    """A component on ``schema``, ``schema.table`` or ``schema.table.partition``."""
+    return Component(mode, *name.split("."))
+
+
+@pytest.mark.parametrize(("asked", "held", "waits"), _cells())
+def test_two_requests_on_a_table_wait_as_hive_4_says(
+    store: Store, asked: LockMode, held: LockMode, waits: bool
+) -> None:
+    first = ask(store, on(held, "d.t"))
+    second = ask(store, on(asked, "d.t"))
+    assert (first.acquired, second.acquired) == (True, not waits)
+    assert second.blocked_by == (first.lock_id if waits else None)
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "waits"),
+    [
+        (on(EXCLUSIVE, "d.t"), on(EXCLUSIVE, "d.u"), False),
+        (on(EXCLUSIVE, "d.t"), on(EXCLUSIVE, "e.t"), False),
+        (on(EXCLUSIVE, "d"), on(EXCLUSIVE, "e"), False),
+        (on(EXCLUSIVE, "d"), on(READ, "d.t"), True),
+        (on(EXCLUSIVE, "d"), on(READ, "d.t.p=1"), True),
+        (on(READ, "d.t"), on(EXCLUSIVE, "d"), True),
+        (on(READ, "d.t.p=1"), on(EXCLUSIVE, "d"), True),
+        (on(EXCLUSIVE, "d.t"), on(READ, "d"), False),
+        (on(EXCLUSIVE, "d.t.p=1"), on(READ, "d"), False),
+        (on(READ, "d"), on(EXCLUSIVE, "d.t"), False),
+        (on(WRITE, "d"), on(EXCLUSIVE, "d.t"), True),
+        (on(EXCLUSIVE, "d.t"), on(WRITE, "d"), True),
+        (on(EXCLUSIVE, "d.t.p=1"), on(READ, "d.t"), True),
+        (on(EXCLUSIVE, "d.t"), on(READ, "d.t.p=1"), True),
+        (on(EXCLUSIVE, "d.t.p=1"), on(EXCLUSIVE, "d.t.p=2"), False),
+        (on(EXCLUSIVE, "d.t.p=1"), on(EXCLUSIVE, "d.t.p=1"), True),
+        (on(EXCLUSIVE, "d.t.p=1"), on(EXCLUSIVE, "d.u.p=1"), False),
+    ],
+)
+def test_objects_overlap_as_in_hive(
+    store: Store, held: Component, asked: Component, waits: bool
+) -> None:
+    ask(store, held)
+    assert ask(store, asked).acquired is not waits
+
+
+def test_the_index_finds_what_comparing_each_with_each_finds(store: Store) -> None:
+    names = ["d", "d.t", "d.u", "d.t.p=1", "d.t.p=2", "e", "e.t"]
+    every = [on(mode, name) for mode, name in itertools.product(LockMode, names)]
+    for asked in every:
+        index = locks._Index(every)
+        found = {one for one in index.may_overlap(asked) if asked.waits_for(one)}
+        assert found == {one for one in every if asked.waits_for(one)}
+
+
+# -- the queue
+
+
+def test_a_request_that_waits_is_granted_when_it_asks_after_the_release(store: Store) -> None:
+    manager = store.transactions.locks
+    first, second = ask(store, on(EXCLUSIVE, "d.t")), ask(store, on(EXCLUSIVE, "d.t"))
+    assert manager.check(second.lock_id).acquired is False
+    manager.release(first.lock_id)
+    granted = manager.check(second.lock_id)
+    assert granted.acquired_at == START_MS
+    assert granted.blocked_by is None
+    assert manager.check(second.lock_id) == granted
+
+
+def test_readers_do_not_overtake_a_writer_that_waits(store: Store) -> None:
+    manager = store.transactions.locks
+    reader, writer = ask(store, on(READ, "d.t")), ask(store, on(EXCLUSIVE, "d.t"))
+    late = ask(store, on(READ, "d.t"))
+    assert (reader.acquired, writer.acquired, late.acquired) == (True, False, False)
+    assert (writer.blocked_by, late.blocked_by) == (reader.lock_id, writer.lock_id)
+    manager.release(reader.lock_id)
+    assert manager.check(late.lock_id).acquired is False
+    assert manager.check(writer.lock_id).acquired is True
+    manager.release(writer.lock_id)
+    assert manager.check(late.lock_id).acquired is True
+
+
+def test_a_request_that_gives_up_waiting_lets_the_next_one_pass(store: Store) -> None:
+    manager = store.transactions.locks
+    ask(store, on(READ, "d.t"))
+    writer, late = ask(store, on(EXCLUSIVE, "d.t")), ask(store, on(READ, "d.t"))
+    manager.release(writer.lock_id)
+    assert manager.check(late.lock_id).acquired is True
+
+
+def test_a_request_is_granted_as_a_whole_or_waits_as_a_whole(store: Store) -> None:
+    manager = store.transactions.locks
+    first = ask(store, on(EXCLUSIVE, "d.t"))
+    both = ask(store, on(EXCLUSIVE, "d.u"), on(EXCLUSIVE, "d.t"))
+    assert both.acquired is False
+    assert ask(store, on(EXCLUSIVE, "d.u")).blocked_by == both.lock_id
+    manager.release(first.lock_id)
+    assert manager.check(both.lock_id).acquired is True
+
+
+# -- the end
+
+
+def test_a_silent_request_is_gone_for_the_next_one_and_its_client_learns_it(store: Store) -> None:
+    manager = store.transactions.locks
+    first, second = ask(store, on(EXCLUSIVE, "d.t")), ask(store, on(EXCLUSIVE, "d.t"))
+    store.wall_ms += TIMEOUT_MS
+    assert manager.check(second.lock_id).acquired is False
+    store.wall_ms += 1
+    assert manager.check(second.lock_id).acquired is True
+    for call in (manager.check, manager.heartbeat, manager.get):
+        with pytest.raises(LockNotFound, match=f"lockid:{first.lock_id}"):
+            call(first.lock_id)
+    manager.release(first.lock_id)
+
+
+@pytest.mark.parametrize("call", ["check", "heartbeat"])
+def test_a_request_that_is_heard_of_stays(store: Store, call: str) -> None:
+    manager = store.transactions.locks
+    held = ask(store, on(EXCLUSIVE, "d.t"))
+    for _ in range(3):
+        store.wall_ms += TIMEOUT_MS
+        getattr(manager, call)(held.lock_id)
+    assert manager.expire() == 0
+    assert ask(store, on(READ, "d.t")).acquired is False
+
+
+def test_the_expiry_of_transactions_deletes_silent_locks_too(store: Store) -> None:
+    ask(store, on(EXCLUSIVE, "d.t"), on(READ, "d.u"))
+    store.wall_ms += TIMEOUT_MS + 1
+    store.transactions.expire()
+    contents = store.contents()
+    assert contents["lock_request"] == contents["lock_component"] == []
+
+
+def test_locks_survive_a_restart(store: Store) -> None:
+    held = ask(store, on(EXCLUSIVE, "d.t"))
+    store.database.close()
+    again = Store(store.path)
+    assert again.transactions.locks.get(held.lock_id) == held
+    assert ask(again, on(READ, "d.t")).acquired is False
+    again.database.close()
+
+
+def test_an_id_is_never_given_twice(store: Store) -> None:
+    first = ask(store, on(READ, "d.t"))
+    store.transactions.locks.release(first.lock_id)
+    assert ask(store, on(READ, "d.t")).lock_id == first.lock_id + 1
+
+
+@pytest.mark.parametrize("lock_id", [-1, 0, 7, 1 << 63, 1 << 200])
+def test_an_unknown_lock_is_named_and_may_be_released(store: Store, lock_id: int) -> None:
+    manager = store.transactions.locks
+    for call in (manager.check, manager.heartbeat, manager.get):
+        with pytest.raises(LockNotFound, match=f"lockid:{lock_id}:"):
+            call(lock_id)
+    manager.release(lock_id)
+
+
+# -- transactions
+
+
+def test_a_lock_of_a_transaction_ends_with_it(store: Store) -> None:
+    manager = store.transactions.locks
+    for end in (store.transactions.commit, store.transactions.abort):
+        txn_id = store.begin()
+        held = ask(store, on(EXCLUSIVE, "d.t"), txn_id=txn_id)
+        with pytest.raises(TransactionFinished, match=f"transaction {txn_id}"):
+            manager.release(held.lock_id)
+        waiting = ask(store, on(READ, "d.t"))
+        end(txn_id)
+        assert manager.check(waiting.lock_id).acquired is True
+        manager.release(waiting.lock_id)
+        with pytest.raises(LockNotFound):
+            manager.get(held.lock_id)
+
+
+def test_a_lock_of_a_transaction_lives_as_long_as_its_transaction(store: Store) -> None:
+    txn_id = store.begin()
+    held = ask(store, on(EXCLUSIVE, "d.t"), txn_id=txn_id)
+    store.wall_ms += TIMEOUT_MS
+    store.transactions.heartbeat([txn_id])
+    store.wall_ms += TIMEOUT_MS
+    store.transactions.expire()
+    assert store.transactions.locks.get(held.lock_id).acquired is True
+    store.wall_ms += 1
+    store.transactions.expire()
+    with pytest.raises(LockNotFound):
+        store.transactions.locks.get(held.lock_id)
+
+
+def test_locks_of_one_transaction_do_not_wait_for_each_other(store: Store) -> None:
+    txn_id = store.begin()
+    ask(store, on(EXCLUSIVE, "d.t"), txn_id=txn_id)
+    assert ask(store, on(EXCLUSIVE, "d.t"), txn_id=txn_id).acquired is True
+    assert ask(store, on(EXCLUSIVE, "d.t"), txn_id=store.begin()).acquired is False
+
+
+def test_a_lock_needs_an_open_transaction_if_it_names_one(store: Store) -> None:
+    with pytest.raises(TransactionNotFound):
+        ask(store, on(READ, "d.t"), txn_id=9)
+    txn_id = store.begin()
+    store.transactions.abort(txn_id)
+    with pytest.raises(TransactionFinished):
+        ask(store, on(READ, "d.t"), txn_id=txn_id)
+    assert store.contents()["lock_request"] == []
+
+
+# -- bounds
+
+
+def test_a_request_that_cannot_be_is_refused_and_leaves_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidInput, match="at least one"):
+        ask(store)
+    with pytest.raises(LimitExceeded, match="at most 1000 components"):
+        ask(store, *[on(READ, "d.t")] * (locks.MAX_COMPONENTS + 1))
+    for make in (
+        lambda: Component(READ, ""),
+        lambda: Component(READ, "d", None, "p=1"),
+        lambda: Component(READ, "d" * (locks.MAX_NAME_LENGTH + 1)),
+    ):
+        with pytest.raises(InvalidInput):
+            make()
+    monkeypatch.setattr(locks, "MAX_STORED", 2)
+    ask(store, on(READ, "d.t"))
+    with pytest.raises(LimitExceeded, match="may have 2 components"):
+        ask(store, on(READ, "d.t"), on(READ, "d.u"))
+    store.fenced = True
+    with pytest.raises(Fenced):
+        ask(store, on(READ, "d.t"))
+    assert len(store.contents()["lock_request"]) == 1
+
+
+def test_requests_are_listed_by_name_in_the_order_of_the_queue(store: Store) -> None:
+    first = ask(store, on(READ, "d.t"), on(READ, "d.u.p=1"))
+    second = ask(store, on(READ, "e"))
+    manager = store.transactions.locks
+    assert manager.list() == [first, second]
+    assert [one.lock_id for one in manager.list(schema="e")] == [second.lock_id]
+    (found,) = manager.list(schema="d", table="u", partition="p=1")
+    assert found.components == (on(READ, "d.u.p=1"),)
+    assert manager.list(txn_id=1) == []
+
+
+# -- stores of earlier releases
+
+
+def test_a_store_of_0_2_0_gets_the_tables_of_locks(tmp_path: Path) -> None:
+    store = Store(tmp_path / "strandline.db")
+    with store.database.write() as connection:
+        for table in (LOCK_COMPONENT, LOCK_REQUEST):
+            table.drop(connection)
+        connection.exec_driver_sql(
+            "UPDATE strandline_schema SET version = 1 WHERE part = 'transactions'"
+        )
+    store.database.close()
+    again = Store(store.path)
+    assert ask(again, on(READ, "d.t")).acquired is True
+    with again.database.read() as connection:
+        assert len(connection.execute(select(LOCK_REQUEST)).all()) == 1
+    again.database.close()
