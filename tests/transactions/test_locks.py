@@ -264,13 +264,9 @@ def test_a_request_that_cannot_be_is_refused_and_leaves_nothing(
         ask(store)
     with pytest.raises(LimitExceeded, match="at most 1000 components"):
         ask(store, *[on(READ, "d.t")] * (locks.MAX_COMPONENTS + 1))
-    for make in (
-        lambda: Component(READ, ""),
-        lambda: Component(READ, "d", None, "p=1"),
-        lambda: Component(READ, "d" * (locks.MAX_NAME_LENGTH + 1)),
-    ):
+    for names in (("",), ("d", None, "p=1"), ("d" * (locks.MAX_NAME_LENGTH + 1),)):
         with pytest.raises(InvalidInput):
-            make()
+            Component(READ, *names)
     monkeypatch.setattr(locks, "MAX_STORED", 2)
     ask(store, on(READ, "d.t"))
     with pytest.raises(LimitExceeded, match="may have 2 components"):

@@ -33,7 +33,7 @@ def served(running: HiveNode) -> HiveNode:
 def test_databases(served: HiveNode) -> None:
     wh, outer = served.warehouse, served.node.folder
     shown = {"name": "da", "description": "x", "parameters": {}, "ownerType": 1}
-    changed = {"parameters": {"q": "1"}, "locationUri": f"file:{outer}/da2"}
+    changed = {"description": "y", "parameters": {"q": "1"}, "locationUri": f"file:{outer}/da2"}
     altered = Database("x", "y", "file:/other", {"q": "1"}, ownerName="carl")
     missing = Throws("NoSuchObjectException", "Nope")
     with served.stub() as client:

@@ -8,7 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hive_metastore.ttypes import Database, FieldSchema, NotificationEventRequest, Partition
+from hive_metastore.ttypes import (
+    CheckLockRequest,
+    Database,
+    FieldSchema,
+    HeartbeatRequest,
+    LockComponent,
+    LockLevel,
+    LockRequest,
+    LockType,
+    NotificationEventRequest,
+    Partition,
+    ShowLocksRequest,
+    UnlockRequest,
+)
 
 from strandline.catalog.commands import (
     CreateRole,
@@ -253,3 +266,54 @@ def test_a_folder_enforces_nothing_by_default(tmp_path: Path) -> None:
         with as_user(node, "bob") as bob:
             assert bob.get_table("sales", "orders").tableName == "orders"
             bob.drop_table("sales", "orders", True)
+
+
+# -- locks
+
+
+def lock_request(kind: int, *, table: str | None = "orders", schema: str = "sales") -> Any:
+    level = LockLevel.DB if table is None else LockLevel.TABLE
+    wanted = LockComponent(type=kind, level=level, dbname=schema, tablename=table)
+    return LockRequest(component=[wanted], user="somebody", hostname="h")
+
+
+def test_a_lock_needs_the_privilege_for_what_it_protects(guarded: HiveNode) -> None:
+    shared, exclusive = lock_request(LockType.SHARED_READ), lock_request(LockType.EXCLUSIVE)
+    of_schema = lock_request(LockType.EXCLUSIVE, table=None)
+    new = lock_request(LockType.EXCLUSIVE, table="to_be_created")
+    with as_user(guarded, "bob") as bob:
+
+        def taken(request: Any) -> bool:
+            answer = outcome(lambda: bob.lock(request))
+            if isinstance(answer, tuple):
+                return False
+            bob.unlock(UnlockRequest(lockid=getattr(answer, "lockid", 0)))
+            return True
+
+        several = (shared, exclusive, of_schema, new)
+        assert [taken(one) for one in several] == [False, False, False, False]
+        with granted(guarded, USAGE, on_table(Privilege.SELECT)):
+            assert [taken(one) for one in several] == [True, False, False, False]
+        with granted(guarded, USAGE, on_table(Privilege.INSERT)):
+            assert [taken(one) for one in several] == [False, True, False, False]
+        create = (ObjectKind.SCHEMA, "sales", Privilege.USAGE | Privilege.CREATE)
+        with granted(guarded, create):
+            assert [taken(one) for one in several] == [False, False, True, True]
+    assert guarded.node.transactions.locks.list() == []
+
+
+def test_a_lock_of_another_user_is_neither_shown_nor_touched(guarded: HiveNode) -> None:
+    with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
+        held = alice.lock(lock_request(LockType.EXCLUSIVE)).lockid
+        for call in (
+            lambda: bob.check_lock(CheckLockRequest(lockid=held)),
+            lambda: bob.heartbeat(HeartbeatRequest(lockid=held)),
+            lambda: bob.unlock(UnlockRequest(lockid=held)),
+        ):
+            assert "alice" in refusal(call)[1]
+        assert bob.show_locks(ShowLocksRequest()).locks == []
+        assert [one.lockid for one in alice.show_locks(ShowLocksRequest()).locks] == [held]
+        with as_user(guarded, "root") as root:
+            assert [one.lockid for one in root.show_locks(ShowLocksRequest()).locks] == [held]
+            root.unlock(UnlockRequest(lockid=held))
+    assert guarded.node.transactions.locks.list() == []

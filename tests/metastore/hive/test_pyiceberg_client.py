@@ -25,6 +25,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
+from strandline.metastore.hive.altering import AlterRelation
 from strandline.transactions import locks as locks_of_transactions
 from tests.metastore.hive.hive_node import HiveNode
 
@@ -42,8 +43,8 @@ IMPATIENT = {
 }
 RETRIES = {
     "commit.retry.num-retries": "100",
-    "commit.retry.min-wait-ms": "1",
-    "commit.retry.max-wait-ms": "20",
+    "commit.retry.min-wait-ms": "20",
+    "commit.retry.max-wait-ms": "300",
     "commit.retry.total-timeout-ms": "120000",
 }
 
@@ -147,7 +148,7 @@ def test_schema_and_partitioning_of_a_table_are_changed(catalog: Any) -> None:
 
 def test_a_transaction_creates_a_table_with_rows_and_properties(catalog: Any) -> None:
     with catalog.create_table_transaction("d1.orders", SCHEMA) as transaction:
-        transaction.set_properties(**{"k": "v"})
+        transaction.set_properties(k="v")
         transaction.append(rows(1))
     found = catalog.load_table("d1.orders")
     assert (found.properties["k"], len(found.scan().to_arrow())) == ("v", ROWS)
@@ -189,9 +190,31 @@ def test_concurrent_appends_lose_no_row(hive: HiveNode, catalog: Any) -> None:
     assert append_concurrently(hive, catalog) == list(range(WRITERS * ROWS))
 
 
+def test_a_commit_whose_lock_has_timed_out_does_not_undo_another(
+    hive: HiveNode, catalog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = catalog.create_table("d1.orders", SCHEMA)
+    other = connect(hive)
+    stage = catalog._update_and_stage_table
+
+    def slow(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        (held,) = hive.node.transactions.locks.list()
+        hive.node.transactions.locks.release(held.lock_id)
+        other.load_table("d1.orders").append(rows(1))
+        return stage(*arguments)
+
+    monkeypatch.setattr(catalog, "_update_and_stage_table", slow)
+    with pytest.raises(Exception, match="The table has been modified"):
+        table.append(rows(10))
+    assert sorted(catalog.load_table("d1.orders").scan().to_arrow()["id"].to_pylist()) == [1, 2, 3]
+    other.close()
+
+
 @pytest.mark.teeth
 def test_locks_that_are_always_granted_lose_rows(
     hive: HiveNode, catalog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locks_of_transactions, "_first_conflict", lambda *_: None)
+    monkeypatch.setattr(AlterRelation, "_check_iceberg_base", lambda *_: None)
     assert len(append_concurrently(hive, catalog)) < WRITERS * ROWS

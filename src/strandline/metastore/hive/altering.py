@@ -38,6 +38,8 @@ from strandline.model.descriptors import (
 )
 from strandline.model.type_changes import check_change
 
+_METADATA, _PREVIOUS_METADATA = "metadata_location", "previous_metadata_location"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterRelation:
@@ -98,6 +100,7 @@ class AlterRelation:
 
     def _check_expected(self, old: Relation) -> None:
         if self.expected is None:
+            self._check_iceberg_base(old)
             return
         key, value = self.expected
         parameters: Mapping[str, str] = self._shown(old)["parameters"]
@@ -107,6 +110,21 @@ class AlterRelation:
                 f"The table has been modified. The parameter value for key '{key}' is "
                 f"'{'null' if found is None else found}'. The expected was value was "
                 f"'{'null' if value is None else value}'"
+            )
+
+    def _check_iceberg_base(self, old: Relation) -> None:
+        """Refuse an Iceberg commit that was made on another state of the table.
+
+        Its client has a lock against this; but a lock that timed out while the client slept is
+        gone, and then the commit in between would be lost without a word.
+        """
+        sent: Mapping[str, str] = self.request.get("parameters") or {}
+        now: Mapping[str, str] = self._shown(old)["parameters"]
+        new, base, current = sent.get(_METADATA), sent.get(_PREVIOUS_METADATA), now.get(_METADATA)
+        if None not in (new, base, current) and new != current and base != current:
+            raise WriteConflict(
+                f"The table has been modified. Its {_METADATA} is '{current}', and the commit was "
+                f"made on '{base}'; read the table again, and commit again"
             )
 
     def _shown(self, old: Relation) -> Mapping[str, Any]:

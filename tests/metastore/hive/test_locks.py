@@ -1,0 +1,137 @@
+"""The locks of Hive's clients, call by call, with Apache Thrift's client and ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hive_metastore.ttypes import (
+    CheckLockRequest,
+    HeartbeatRequest,
+    LockComponent,
+    LockLevel,
+    LockRequest,
+    LockState,
+    LockType,
+    ShowLocksRequest,
+    UnlockRequest,
+)
+
+from tests.metastore.hive.hive_node import HiveNode, outcome, plain, refusal
+
+
+def request(*components: LockComponent, **more: Any) -> LockRequest:
+    return LockRequest(component=list(components), user="ann", hostname="h1", **more)
+
+
+def component(
+    table: str | None = "t", *, kind: int = LockType.EXCLUSIVE, partition: str | None = None
+) -> LockComponent:
+    level = LockLevel.DB if table is None else LockLevel.TABLE
+    return LockComponent(
+        type=kind,
+        level=LockLevel.PARTITION if partition else level,
+        dbname="D1",
+        tablename=table,
+        partitionname=partition,
+        isTransactional=True,
+    )
+
+
+def check(stub: Any, lock_id: int) -> int:
+    state: int = stub.check_lock(CheckLockRequest(lockid=lock_id)).state
+    return state
+
+
+def test_a_lock_is_taken_waited_for_and_given_up(stub: Any) -> None:
+    first = stub.lock(request(component("T")))
+    second = stub.lock(request(component("t")))
+    assert (first.state, second.state) == (LockState.ACQUIRED, LockState.WAITING)
+    assert check(stub, second.lockid) == LockState.WAITING
+    stub.unlock(UnlockRequest(lockid=first.lockid))
+    assert check(stub, second.lockid) == LockState.ACQUIRED
+    stub.unlock(UnlockRequest(lockid=second.lockid))
+
+
+@pytest.mark.parametrize("lock_id", [-1, 0, 10**12, (1 << 63) - 1])
+def test_an_unknown_lock_is_answered_as_hive_does(stub: Any, lock_id: int) -> None:
+    kind, text = refusal(lambda: check(stub, lock_id))
+    assert kind == "NoSuchLockException"
+    assert f"lockid:{lock_id}" in text
+    if lock_id != 0:
+        assert refusal(lambda: stub.heartbeat(HeartbeatRequest(lockid=lock_id)))[0] == kind
+    assert outcome(lambda: stub.unlock(UnlockRequest(lockid=lock_id))) is None
+
+
+def test_locks_of_transactions(hive: HiveNode, stub: Any) -> None:
+    transactions = hive.node.transactions
+    txn_id = transactions.begin(user="ann").txn_id
+    held = stub.lock(request(component(), txnid=txn_id))
+    kind, _ = refusal(lambda: stub.unlock(UnlockRequest(lockid=held.lockid)))
+    assert kind == "TxnOpenException"
+    assert stub.heartbeat(HeartbeatRequest(lockid=held.lockid, txnid=txn_id)) is None
+    transactions.abort(txn_id)
+    for call in (
+        lambda: stub.lock(request(component(), txnid=txn_id)),
+        lambda: stub.heartbeat(HeartbeatRequest(txnid=txn_id)),
+    ):
+        assert refusal(call)[0] == "TxnAbortedException"
+    for call in (
+        lambda: stub.lock(request(component(), txnid=10**12)),
+        lambda: stub.heartbeat(HeartbeatRequest(txnid=10**12)),
+    ):
+        assert refusal(call)[0] == "NoSuchTxnException"
+    assert refusal(lambda: check(stub, held.lockid))[0] == "NoSuchLockException"
+
+
+def test_locks_are_shown_with_what_they_wait_for(hive: HiveNode, stub: Any) -> None:
+    one = stub.lock(
+        request(component(kind=LockType.SHARED_READ), component(None, kind=LockType.SHARED_READ))
+    )
+    two = stub.lock(request(component(), agentInfo="job 7"))
+    shown = plain(stub.show_locks(ShowLocksRequest()))["locks"]
+    assert [(e["lockid"], e["lockIdInternal"], e.get("tablename"), e["type"]) for e in shown] == [
+        (one.lockid, 1, "t", LockType.SHARED_READ),
+        (one.lockid, 2, None, LockType.SHARED_READ),
+        (two.lockid, 1, "t", LockType.EXCLUSIVE),
+    ]
+    last = shown[-1]
+    assert (last["state"], last["blockedByExtId"]) == (LockState.WAITING, one.lockid)
+    assert (last["user"], last["hostname"], last["agentInfo"]) == ("ann", "h1", "job 7")
+    assert (last["dbname"], last["txnid"]) == ("d1", 0)
+    of_table = plain(stub.show_locks(ShowLocksRequest(dbname="d1", tablename="T")))["locks"]
+    assert [e["lockid"] for e in of_table] == [one.lockid, two.lockid]
+    for lock_id in (one.lockid, two.lockid):
+        stub.unlock(UnlockRequest(lockid=lock_id))
+    assert plain(stub.show_locks(ShowLocksRequest())) == {"locks": []}
+
+
+def test_who_asked_not_to_wait_is_told_and_leaves_nothing(hive: HiveNode, stub: Any) -> None:
+    held = stub.lock(request(component()))
+    read = component(kind=LockType.SHARED_READ)
+    for asked in (
+        request(read, zeroWaitReadEnabled=True),
+        request(component(), exclusiveCTAS=True),
+    ):
+        answer = stub.lock(asked)
+        assert (answer.state, bool(answer.errorMessage)) == (LockState.NOT_ACQUIRED, True)
+    assert [one.lock_id for one in hive.node.transactions.locks.list()] == [held.lockid]
+    stub.unlock(UnlockRequest(lockid=held.lockid))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [],
+        [{"type": 9, "level": 2, "dbname": "d", "tablename": "t"}],
+        [{"type": 3, "level": 9, "dbname": "d", "tablename": "t"}],
+        [{"type": 3, "level": 2, "dbname": "d"}],
+        [{"type": 3, "level": 1, "dbname": ""}],
+        [{"type": 3, "level": 2, "dbname": "d", "tablename": "t"}] * 1001,
+    ],
+)
+def test_a_request_that_cannot_be_is_refused(hive: HiveNode, sent: list[dict[str, Any]]) -> None:
+    with hive.client() as client:
+        asked = {"component": sent, "user": "ann", "hostname": "h"}
+        assert isinstance(outcome(lambda: client.call("lock", rqst=asked)), tuple)
+    assert hive.node.transactions.locks.list() == []
