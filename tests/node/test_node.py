@@ -374,9 +374,9 @@ def test_a_node_that_cannot_start_leaves_no_thread_behind(
 
 
 def test_history_is_not_trimmed_before_its_effects_are_carried_out(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tmp_path / "schema"
+    place = folder / "warehouse" / "late.db"
 
     def full(path: Path, *_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
@@ -386,7 +386,7 @@ def test_history_is_not_trimmed_before_its_effects_are_carried_out(
         with monkeypatch.context() as patch:
             patch.setattr(os, "mkdir", full)
             with pytest.raises(Unavailable, match="not carried out"):
-                session.execute(CreateSchema(name="late", location=place.as_uri()))
+                session.execute(CreateSchema(name="late"))
             version = node.catalogs.present().version
             with pytest.raises(Unavailable, match="not carried out"):
                 session.compact(version)
@@ -424,11 +424,12 @@ def test_a_hold_stops_the_trimming_of_what_it_needs(folder: Path, ticks: int, st
         assert not session.compact(done.version)
 
 
-def test_a_folder_that_is_refused_stops_no_ddl_and_no_node(folder: Path, tmp_path: Path) -> None:
-    in_the_way = tmp_path / "in_the_way"
-    in_the_way.write_text("a file where a folder is needed")
-    location = (in_the_way / "schema").as_uri()
+def test_a_folder_that_is_refused_stops_no_ddl_and_no_node(folder: Path) -> None:
+    in_the_way = folder / "warehouse" / "late.db"
     with Node.open(folder) as node:
+        in_the_way.parent.mkdir()
+        in_the_way.write_text("a file where a folder is needed")
+        location = in_the_way.as_uri()
         # As if the file had come between the look at the place and the append.
         node.catalogs.execute(CreateSchema(name="late", location=location), author="ann")
         create_table(node)

@@ -23,7 +23,7 @@ _SUBJECTS = (
 )
 """Arguments that name what an action was done to, the likeliest first."""
 
-_NOT_SHOWN = ("id", "location", "location_given")
+_NOT_SHOWN = ("id", "location", "location_given", "instead_of")
 _MOST_ACTIONS = 20
 _MOST_CHARACTERS = 300
 

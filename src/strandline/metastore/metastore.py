@@ -19,24 +19,36 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from urllib.parse import quote
 
 from strandline.catalog import DEFAULT_DATABASE, Applied, Catalog, CatalogManager, Command
 from strandline.catalog.action_words import describe_all
-from strandline.catalog.commands import DEFAULT_SCHEMA, CreateSchema, CreateTable
+from strandline.catalog.commands import (
+    DEFAULT_SCHEMA,
+    CreateSchema,
+    CreateTable,
+    RenameTable,
+)
 from strandline.catalog.differences import Difference, differences
 from strandline.catalog.privileges.access import Access
 from strandline.catalog.undo.command import HistoryMoved, Undo
 from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.clock import Timestamp, format_timestamp
-from strandline.errors import Conflict, ObjectNotFound, VersionNotFound
+from strandline.errors import (
+    Conflict,
+    InvalidInput,
+    ObjectNotFound,
+    UnsupportedOperation,
+    VersionNotFound,
+)
 from strandline.logs import kept
 from strandline.metastore.interface import PRESENT, AsOf, ResolvedTable, Snapshot
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.projection import Projector
-from strandline.metastore.store.warehouse import Warehouse
+from strandline.metastore.store.store_folders import SCHEMA_SUFFIX, StoreFolders
 from strandline.metastore.undo_places import places_of_undo
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
 from strandline.model.identifiers import QualifiedName
@@ -68,13 +80,14 @@ class Metastore:
         store: ObjectStore,
         projector: Projector,
         warehouse: str,
+        folders: StoreFolders,
     ) -> None:
         self.catalogs = catalogs
         self.transactions = transactions
         self.store = store
         self.projector = projector
         self.warehouse = warehouse.rstrip("/")
-        self._folders = Warehouse()
+        self.folders = folders
 
     def execute(
         self,
@@ -88,7 +101,7 @@ class Metastore:
 
         ``identity`` is whose privileges it is judged by; None is the program itself.
         """
-        self._refuse_unmakeable_places(commands)
+        self._refuse_places(commands)
         applied = self.catalogs.execute(commands, author=author, identity=identity, timeout=timeout)
         if applied.actions:
             logger.info(
@@ -100,19 +113,42 @@ class Metastore:
         self.projector.project_up_to(applied.version)
         return applied
 
-    def _refuse_unmakeable_places(self, commands: Command | Sequence[Command]) -> None:
-        """Raise `InvalidInput` for a new schema or table whose folder cannot be made."""
+    def _refuse_places(self, commands: Command | Sequence[Command]) -> None:
+        """Raise `InvalidInput` for places that no managed table can have, or no folder."""
         catalog = self.catalogs.latest_catalog()
         for command in commands if isinstance(commands, Sequence) else [commands]:
             match command:
-                case CreateSchema(name=name, location=place, database=database):
-                    new = catalog.schema(name, database=database) is None
-                case CreateTable(schema=schema, definition=table, managed_location=place):
-                    new = catalog.relation(schema, table.name) is None
+                case CreateSchema(name=name, location=place, database=database) if place:
+                    if catalog.schema(name, database=database) is None:
+                        self._refuse_taken(catalog, place, schema=name)
+                        self._refuse_unmakeable(place)
+                case CreateTable(schema=schema, definition=table, managed_location=place) if place:
+                    if not self.folders.is_own_table(place):
+                        raise InvalidInput(_not_own(place, table=table.name))
+                    if catalog.relation(schema, table.name) is None:
+                        self._refuse_unmakeable(place)
+                case RenameTable(new_name=name, new_location=place) if place:
+                    if not self.folders.is_own_table(place):
+                        raise InvalidInput(_not_own(place, table=name))
                 case _:
-                    continue
-            if new and place:
-                self._folders.refuse_unmakeable(place)
+                    pass
+
+    def _refuse_unmakeable(self, place: str) -> None:
+        with suppress(UnsupportedOperation):
+            self.folders.path(place)
+        if self.folders.may_make(place):
+            self.folders.refuse_unmakeable(place)
+
+    def _refuse_taken(self, catalog: Catalog, place: str, *, schema: str) -> None:
+        """Raise `InvalidInput` where another schema has that folder of the store."""
+        if not self.folders.is_own_schema(place):
+            return
+        for other in catalog.all_schemas():
+            if other.location and self.folders.same(other.location, place):
+                raise InvalidInput(
+                    f"schema {schema} cannot lie at {place}: that is the folder of schema"
+                    f" {other.name}; name another place, or none"
+                )
 
     def undo(
         self, version: int, *, author: str, identity: str | None = None, timeout: float = 30.0
@@ -300,9 +336,18 @@ class Metastore:
         return f"{self.warehouse}/{_folder_name(name)}.db"
 
     def table_location(self, schema: SchemaDescriptor, name: str) -> str:
-        """The URI of the folder that a new managed table gets unless its creator names one."""
-        parent = schema.location or self.schema_location(schema.name)
-        return f"{parent.rstrip('/')}/{_folder_name(name)}"
+        """The URI of the folder that a managed table of that name gets.
+
+        It is an own place of the store (`strandline.metastore.store.store_folders`): in the folder
+        of its schema if that is one, else in the folder that such a schema would get.
+        """
+        parent = schema.location
+        if not parent or not self.folders.is_own_schema(parent):
+            parent = self.schema_location(schema.name)
+        folder = _folder_name(name)
+        if folder.endswith(SCHEMA_SUFFIX):  # only folders of schemas do
+            folder = f"{folder.removesuffix(SCHEMA_SUFFIX)}%2E{SCHEMA_SUFFIX[1:]}"
+        return f"{parent.rstrip('/')}/{folder}"
 
 
 def refuse_unknown(catalog: Catalog, table_ids: Iterable[int]) -> None:
@@ -318,6 +363,13 @@ def refuse_unknown(catalog: Catalog, table_ids: Iterable[int]) -> None:
 def _place(location: str) -> str:
     """A location in one of the two ways in which the URI of a local file is written."""
     return location.rstrip("/").replace("file:///", "file:/", 1)
+
+
+def _not_own(place: str, *, table: str) -> str:
+    return (
+        f"the managed table {table} cannot lie at {place}: the store chooses the folders of its"
+        " managed tables; leave the location out, or create an external table there"
+    )
 
 
 def _folder_name(name: str) -> str:

@@ -17,7 +17,8 @@ from strandline.catalog.undo.command import TableMove, Undo
 from strandline.errors import ObjectNotFound
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.projection import Projector
-from strandline.metastore.store.warehouse import DROPPED, Warehouse
+from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.store.warehouse import DROPPED
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
 
 
@@ -30,6 +31,8 @@ class Places(Protocol):
     def store(self) -> ObjectStore: ...
     @property
     def projector(self) -> Projector: ...
+    @property
+    def folders(self) -> StoreFolders: ...
     def table_location(self, schema: SchemaDescriptor, name: str) -> str: ...
 
 
@@ -61,7 +64,7 @@ def _default(metastore: Places, undo: Undo, table: TableDescriptor) -> str | Non
 
 
 def _restored(metastore: Places, undo: Undo, table: TableDescriptor, place: str | None) -> str:
-    folders = Warehouse()
+    folders = metastore.folders
     if place is None or (folders.reaches(place) and not folders.exists(place)):
         raise ObjectNotFound(
             f"{undo.purpose} cannot be undone: the files of table {table.name} (id {table.id}) were"
@@ -69,7 +72,7 @@ def _restored(metastore: Places, undo: Undo, table: TableDescriptor, place: str 
         )
     default = _default(metastore, undo, table)
     parent = place.removesuffix(f"/{DROPPED}/{table.id}")
-    if parent == place or default is None:
+    if parent == place or default is None or not folders.is_own_table(place):
         return place
     return f"{parent}/{default.rpartition('/')[2]}"
 

@@ -31,8 +31,8 @@ from strandline.metastore.store.projection import (
     ProjectionStatistics,
     Projector,
 )
+from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.transaction_events import TransactionEvents
-from strandline.metastore.store.warehouse import Warehouse
 from strandline.node.configuration import EffectiveConfiguration
 from strandline.node.health import NodeHealth
 from strandline.node.membership import (
@@ -47,7 +47,6 @@ from strandline.transactions import Transactions, TransactionStatistics
 logger = logging.getLogger(__name__)
 
 DATABASE_FILE = "strandline.db"
-WAREHOUSE_FOLDER = "warehouse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +82,8 @@ class Node:
         log = MetastorageLog(self._metastorage, get_on=self._metastorage.get_on)
         # As Hadoop writes it: a path behind the scheme, with nothing escaped.
         warehouse = f"file://{folder / WAREHOUSE_FOLDER}"
+        roots = settings.location_roots
+        folders = StoreFolders(folder, roots=roots.split(":") if roots else ())
         state = join_or_create(
             log, database, member=member, delay_ms=0, skew_ms=0, default_location=warehouse
         )
@@ -96,7 +97,7 @@ class Node:
             self.notifications,
             updates=self.catalogs.updates,
             guard=guard,
-            folders=Warehouse(),
+            folders=folders,
         )
         self.transactions = Transactions(
             database,
@@ -127,6 +128,7 @@ class Node:
             store=self.store,
             projector=self.projector,
             warehouse=warehouse,
+            folders=folders,
         )
         self.health = NodeHealth()
         self.health.add("catalog head", self.catalogs.check_head)

@@ -71,12 +71,13 @@ def test_a_table_lies_in_the_folder_of_its_schema(session: LocalSession, warehou
     assert folder(session, "s.t") == f"{warehouse}/s.db/t"
 
 
-def test_a_schema_may_be_put_elsewhere_by_the_same_batch(
-    session: LocalSession, tmp_path: Path
+def test_the_tables_of_a_schema_elsewhere_lie_in_the_warehouse(
+    session: LocalSession, warehouse: str, tmp_path: Path
 ) -> None:
     place = f"{tmp_path.as_uri()}/far"
     session.execute([CreateSchema(name="S2", location=place), create(schema="s2")])
-    assert folder(session, "s2.t") == f"{place}/t"
+    assert folder(session, "s2.t") == f"{warehouse}/s2.db/t"
+    assert not (tmp_path / "far").exists()
 
 
 def test_the_default_schema_has_tables_of_its_own(session: LocalSession, warehouse: str) -> None:
@@ -84,11 +85,20 @@ def test_the_default_schema_has_tables_of_its_own(session: LocalSession, warehou
     assert folder(session, "t") == f"{warehouse}/t"
 
 
-def test_a_managed_table_may_be_put_elsewhere(session: LocalSession, tmp_path: Path) -> None:
+def test_a_table_that_is_put_elsewhere_is_external(session: LocalSession, tmp_path: Path) -> None:
     place = f"{tmp_path.as_uri()}/far"
     session.execute(create(location=place))
-    assert folder(session, "s.t") == place
-    assert session.table("s.t").descriptor.location is None
+    assert session.table("s.t").location == place
+    assert session.table("s.t").descriptor.kind is TableKind.EXTERNAL
+    assert not (tmp_path / "far").exists()
+
+
+def test_a_place_that_the_table_gets_anyway_may_be_named(
+    session: LocalSession, warehouse: str
+) -> None:
+    session.execute(create(location=f"{warehouse}/s.db/./t/".replace("file://", "file:")))
+    assert session.table("s.t").descriptor.kind is TableKind.MANAGED
+    assert folder(session, "s.t") == f"{warehouse}/s.db/t"
 
 
 def test_an_external_table_stays_where_its_owner_says(session: LocalSession, node: Node) -> None:
@@ -118,7 +128,7 @@ def test_a_table_that_was_put_elsewhere_stays_when_it_is_renamed(
     place = f"{tmp_path.as_uri()}/far"
     session.execute([create(location=place), rename("u")])
     session.execute(rename("v", table="u"))
-    assert folder(session, "s.v") == place
+    assert session.table("s.v").location == place
 
 
 def test_a_name_in_another_case_moves_nothing(session: LocalSession, warehouse: str) -> None:
@@ -152,7 +162,7 @@ def test_a_table_that_is_there_keeps_its_place_when_it_is_created_again(
     place = f"{tmp_path.as_uri()}/far"
     session.execute(create(location=place))
     session.execute([replace(create(), if_not_exists=True), rename("u")])
-    assert folder(session, "s.u") == place
+    assert session.table("s.u").location == place
 
 
 def test_what_is_created_without_an_owner_belongs_to_the_user(
@@ -222,12 +232,15 @@ def test_a_name_of_any_length_that_is_allowed_has_a_folder(tmp_path: Path, name:
 
 @pytest.mark.parametrize("where", ["a file", "too long"])
 def test_a_place_where_no_folder_can_be_made_is_refused_and_stops_nobody(
-    session: LocalSession, node: Node, tmp_path: Path, where: str
+    session: LocalSession, node: Node, warehouse: str, where: str
 ) -> None:
-    (tmp_path / "file").touch()
-    place = f"file:{tmp_path}/" + ("file/a" if where == "a file" else "a" * 256)
+    path = Path(warehouse.removeprefix("file://"))
+    place = f"file:{path}/bad.db" if where == "a file" else f"file:{path}/{'a' * 256}.db"
+    (path / "bad.db").touch()
+    (path / "s.db" / "bad").touch()
     before = node.catalogs.latest_catalog().version
-    for command in (CreateSchema(name="bad", location=place), create("bad", location=place)):
+    bad = create("bad") if where == "a file" else create("bad", location=place)
+    for command in (CreateSchema(name="bad", location=place), bad):
         with pytest.raises(InvalidInput, match=r"is not a folder|too long"):
             session.execute(command)
     assert node.catalogs.latest_catalog().version == before
@@ -259,16 +272,6 @@ def test_a_new_table_never_shows_the_files_of_one_whose_folder_stayed(
         session.execute(RenameTable(schema="default", table="t", new_name="u"))
         assert folder(session, "u") == made.location
         assert node.statistics().projection.stayed == 1
-
-
-def test_a_place_that_somebody_names_is_used_though_a_dropped_table_has_it(
-    session: LocalSession, tmp_path: Path
-) -> None:
-    place = f"{tmp_path.as_uri()}/far"
-    session.execute(create(location=place))
-    session.execute(DropTable(schema="s", table="t", keep_data=True))
-    session.execute(create("u", location=place))
-    assert folder(session, "s.u") == place
 
 
 def test_half_a_character_is_no_name(session: LocalSession) -> None:

@@ -19,7 +19,8 @@ from strandline.metastore.store import tables
 from strandline.metastore.store.folder_effects import Turn
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.projection import Projector
-from strandline.metastore.store.warehouse import Moved, Unsynced, Warehouse
+from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.store.warehouse import Moved, Unsynced
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.sql import FenceRow, SqliteDatabase, open_sqlite
 from strandline.wire import encode
@@ -29,13 +30,14 @@ class PowerCut(Exception):
     """Ends an attempt."""
 
 
-class Interrupted(Warehouse):
+class Interrupted(StoreFolders):
     """A warehouse whose machine goes down behind the n-th operation; ``done`` is what can be lost.
 
     What an operation did can be taken back, as by a power cut before it was synced.
     """
 
-    def __init__(self, after: int | None = None) -> None:
+    def __init__(self, folder: Path, after: int | None = None) -> None:
+        super().__init__(folder)
         self._after = after
         self.done: list[tuple[Path | None, Path | None]] = []
 
@@ -174,7 +176,7 @@ class Store:
     """One database for many runs; each begins with an empty one."""
 
     def __init__(self, folder: Path) -> None:
-        self.base = folder / "w"
+        self.base = folder / "warehouse"
         self.database: SqliteDatabase = open_sqlite(folder / "runs.db")
         self.log = NotificationLog(self.database, HybridClock())
         with self.database.write() as connection:
@@ -204,7 +206,7 @@ class Store:
             if Path(place).is_dir():
                 (Path(place) / str(table_id)).touch()
 
-    def attempt(self, updates: Sequence[Update], warehouse: Warehouse) -> bool:
+    def attempt(self, updates: Sequence[Update], warehouse: StoreFolders) -> bool:
         """Project what one SQL transaction may have; whether all is projected then."""
         projector = Projector(
             self.database,
@@ -230,7 +232,7 @@ class Store:
         """How it ends, and how many operations each SQL transaction had."""
         operations: list[int] = []
         for _ in range(1000):
-            warehouse = Interrupted()
+            warehouse = Interrupted(self.base.parent)
             ready = self.attempt(updates, warehouse)
             operations.append(len(warehouse.done))
             if ready:
@@ -246,14 +248,14 @@ class Store:
         """
         for number in range(1000):
             if number == transaction:
-                warehouse = Interrupted(after)
+                warehouse = Interrupted(self.base.parent, after)
                 try:
                     self.attempt(updates, warehouse)
                 except PowerCut:
                     warehouse.lose(lost)
                 else:
                     raise AssertionError("the power did not go")
-            if self.attempt(updates, Warehouse()):
+            if self.attempt(updates, StoreFolders(self.base.parent)):
                 return self.state()
         raise AssertionError("it does not come to an end")
 

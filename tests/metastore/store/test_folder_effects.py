@@ -13,6 +13,7 @@ import pytest
 from strandline.catalog import Command
 from strandline.catalog.commands import CreateSchema, CreateTable, DropSchema, DropTable
 from strandline.errors import Unavailable
+from strandline.metastore.hive.table_changes import CreateInstead
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store import warehouse
 from strandline.metastore.store.folder_effects import MOST_EFFECTS, Places, Turn
@@ -77,15 +78,16 @@ def test_a_folder_that_cannot_be_made_is_left_unmade_and_stops_nobody(
     assert node.folder("c").is_dir()
 
 
-def test_a_schema_without_a_folder_has_tables_without_folders(node: Node) -> None:
-    place = "/proc/strandline/s.db"
+def test_a_schema_at_a_place_that_a_user_named_gets_no_folder(node: Node, tmp_path: Path) -> None:
+    place = f"{tmp_path}/named/s.db"
     node.ddl(CreateSchema(name="odd", location=place))
     definition = create(node, "t").definition
     node.ddl(CreateTable(schema="odd", definition=definition, managed_location=f"{place}/t"))
     table = node.table("t", "odd")
     assert node.store.location(table.id) == f"{place}/t"
-    assert refused(node) == (2, 0, 0)
     node.ddl(DropSchema(name="odd", cascade=True))
+    assert refused(node) == (0, 0, 0)
+    assert not (tmp_path / "named").exists()
     assert node.projector.projected_version() == node.catalogs.latest_catalog().version
 
 
@@ -223,19 +225,22 @@ def test_files_that_were_kept_are_not_shown_in_a_new_table(node: Node) -> None:
     assert files(node, node.table("a").id) == []
 
 
-def test_a_place_that_was_asked_for_is_used_whatever_is_there(node: Node) -> None:
+@pytest.mark.parametrize("replaces", ["the one that is there", "another"])
+def test_a_place_is_taken_over_from_the_table_that_the_entry_names(
+    node: Node, replaces: str
+) -> None:
     old = with_file(node, "a")
     node.ddl(drop("a", keep_data=True))
-    given = create(node, "a")
-    node.ddl(
-        CreateTable(
-            schema="nyc",
-            definition=given.definition,
-            managed_location=given.managed_location,
-            location_given=True,
-        )
-    )
-    assert node.store.location(node.table("a").id) == node.store.location(old)
+    replaced = old if replaces == "the one that is there" else old + 1
+    command = CreateInstead(create(node, "a"), replaced)
+    node.ddl(command)
+    new = node.table("a").id
+    if replaced == old:
+        assert node.store.location(new) == node.place("a")
+        assert node.store.location(old) is None
+    else:
+        assert node.store.location(new) == node.place(f"a~{new}")
+        assert node.store.location(old) == node.place("a")
 
 
 def test_a_folder_is_not_moved_to_the_place_of_another_table(node: Node) -> None:

@@ -50,7 +50,7 @@ class CreateTable:
     managed_location: str | None = None
     """URI of the folder of a managed table; an external one names it in its definition."""
     location_given: bool = False
-    """Whether somebody asked for that folder: then it is used though another table lies there."""
+    """Whether a client named that folder; kept for clients of release 0.2.0, and of no effect."""
     if_not_exists: bool = False
 
     def plan(self, planning: Planning) -> None:
@@ -85,7 +85,6 @@ class CreateTable:
             id=table_id,
             columns=[f"{c.name} {simple_string(c.type)}" for c in table.columns],
             location=self.managed_location,
-            location_given=True if self.managed_location and self.location_given else None,
         ) as transaction:
             transaction.allocate_id(amount=2 if has_key else 1)
             transaction.put(table)

@@ -11,7 +11,7 @@ from strandline.catalog.undo.net import Target, target_of, value_of
 from strandline.durable.collections import COLLECTIONS, collection_of, id_key
 from strandline.durable.update import Update
 
-NOT_KEPT = frozenset({"location", "location_given", "data", "undoes"})
+NOT_KEPT = frozenset({"location", "location_given", "instead_of", "data", "undoes"})
 """Arguments of an entry that do not hold for the step that takes it back."""
 
 _SHOWN = 3

@@ -343,6 +343,9 @@ class CachedStore(ObjectStore):
             yield change
         self._applier.apply_own()
 
+    def tables_at(self, location: str) -> frozenset[int]:
+        return self._store.tables_at(location)
+
     def set_location(self, connection: Connection | None, table_id: int, location: str) -> None:
         self._store.set_location(connection, table_id, location)
         if connection is None:

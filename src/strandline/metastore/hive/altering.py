@@ -74,7 +74,7 @@ class AlterRelation:
         if isinstance(old, ViewDescriptor):
             self._alter_view(planning, old, wanted)
         else:
-            self._alter_table(planning, old, wanted)
+            self._alter_table(planning, old, wanted, next_location)
         if target is not None:
             RenameTable(
                 schema=self.schema,
@@ -164,10 +164,13 @@ class AlterRelation:
             return None
         default = self.place(planning.schema(self.schema), old.name)
         named = (self.request.get("sd") or {}).get("location")
+        following = self.place(target, self._new_name())
         stays = not same_location(self.location, default) or (
-            named is not None and not same_location(named, self.location)
+            named is not None
+            and not same_location(named, self.location)
+            and not same_location(named, following)
         )
-        return None if stays else self.place(target, self._new_name())
+        return None if stays else following
 
     # -- the rest
 
@@ -177,7 +180,13 @@ class AlterRelation:
         definition = replace(wanted.definition, name=old.name)
         AlterView(schema=self.schema, view=old.name, definition=definition).plan(planning)
 
-    def _alter_table(self, planning: Planning, old: TableDescriptor, wanted: ClientTable) -> None:
+    def _alter_table(
+        self,
+        planning: Planning,
+        old: TableDescriptor,
+        wanted: ClientTable,
+        next_location: str | None,
+    ) -> None:
         if old.transactional:
             definition = redefined(
                 old,
@@ -189,6 +198,7 @@ class AlterRelation:
             )
         elif isinstance(wanted.definition, TableDefinition):
             definition = replace(wanted.definition, name=old.name)
+            definition = self._placed(old, definition, wanted.location, next_location)
             _refuse_incompatible(old, definition.columns)
         else:
             raise IllegalChange(f"{self.schema}.{old.name} is a table and cannot become a view")
@@ -196,6 +206,26 @@ class AlterRelation:
             columns = tuple(_with_default(old, column) for column in definition.columns)
             definition = replace(definition, columns=columns)
         AlterTable(schema=self.schema, table=old.name, definition=definition).plan(planning)
+
+    def _placed(
+        self,
+        old: TableDescriptor,
+        definition: TableDefinition,
+        named: str | None,
+        next_location: str | None,
+    ) -> TableDefinition:
+        """SET LOCATION makes a managed table external: its files are what a user named."""
+        if definition.kind is TableKind.EXTERNAL:
+            return definition
+        if old.kind is TableKind.EXTERNAL:
+            raise IllegalChange(
+                f"the external table {self.schema}.{old.name} cannot become a managed one: its"
+                " files were named by a user; create a managed table and copy them"
+            )
+        places = [place for place in (self.location, next_location) if place is not None]
+        if named is None or any(same_location(named, place) for place in places):
+            return definition
+        return replace(definition, kind=TableKind.EXTERNAL, location=named)
 
 
 def _knew_defaults(old: TableDescriptor, new: TableDefinition) -> bool:

@@ -89,7 +89,10 @@ def create_database(call: Call) -> None:
     name = (without_catalog(database.get("name", "")) or "").lower()
     if not is_hive_name(name):
         raise InvalidInput(f"{name} is not a valid database name")
-    location = database.get("locationUri") or call.metastore.free_schema_location(name)
+    location = database.get("locationUri")
+    # Spark sends the place that a schema of that name gets, though another may have it by now.
+    if not location or call.folders.same(location, call.metastore.schema_location(name)):
+        location = call.metastore.free_schema_location(name)
     call.execute(
         CreateSchema(
             name=name,

@@ -100,8 +100,8 @@ def _add(
             raise AlreadyExists(f"Partition already exists: {of.described(first.values)}")
         if not fresh:
             raise _NothingToDo
-        for row in fresh.values():
-            _make_folder(call, of.place(row))
+        for name, row in fresh.items():
+            _make_folder(call, of, row, name=name)
         change.add(*(new_partition(row, name=name) for name, row in fresh.items()))
     return list(fresh.values())
 
@@ -115,9 +115,20 @@ def _check_home(of: Partitioned, partition: Mapping[str, Any]) -> None:
         )
 
 
-def _make_folder(call: Call, location: str) -> None:
-    if call.folders.reaches(location):
-        call.folders.make(location)
+def _make_folder(call: Call, of: Partitioned, row: PartitionRow, *, name: str) -> None:
+    """Make the folder of a partition where a node may: in the table's own one, or below a root."""
+    place = of.place(row)
+    if _is_own(call, of, row, name=name):
+        call.folders.verify_below(place, table=of.location)
+        call.folders.make(place)
+    elif not call.folders.is_inside(place) and call.folders.may_make(place):
+        call.folders.make(place)
+
+
+def _is_own(call: Call, of: Partitioned, row: PartitionRow, *, name: str) -> bool:
+    """Whether the partition lies where its name says, in a folder that the store chose."""
+    managed = of.table.kind is TableKind.MANAGED
+    return managed and row.location == name and call.folders.is_own_table(of.location)
 
 
 @changes("add_partition", "add_partition_with_environment_context")
@@ -208,7 +219,8 @@ def _drop(
         change.remove(*(row.row_id for row in rows))
     if delete_data and of.table.kind is TableKind.MANAGED:
         for row in rows:
-            _set_aside(call, of, row)
+            if _is_own(call, of, row.as_(PartitionRow), name=row.name):
+                _set_aside(call, of, row)
     return [row.as_(PartitionRow) for row in rows]
 
 
@@ -216,9 +228,9 @@ def _set_aside(call: Call, of: Partitioned, row: Row) -> None:
     """Move the folder of a dropped partition to where its table's would go, under its row's id."""
     place = of.place(row.as_(PartitionRow))
     aside = f"{call.folders.dropped_place(of.location, of.table.id)}.partitions/{row.row_id}"
-    if not call.folders.reaches(place) or not call.folders.reaches(aside):
-        return
     try:
+        call.folders.verify_below(place, table=of.location)
+        call.folders.verify(call.folders.dropped_place(of.location, of.table.id))
         if call.folders.exists(place):
             call.folders.move(place, aside)
     except StrandlineError:
@@ -359,11 +371,11 @@ def _rename(call: Call, of: Partitioned, values: Sequence[str], partition: Struc
                 raise IllegalChange(f"Partition already exists: {of.described(new.values)}")
             old = rows[old_name].as_(PartitionRow)
             kept = replace(new, created=old.created, location=old.location)
-            if of.table.kind is TableKind.MANAGED:
+            if _is_own(call, of, old, name=old_name):
                 kept = replace(kept, location=new_name)
             change.replace(rows[old_name].row_id, new_partition(kept, name=new_name))
             if kept.location != old.location:
-                moved = _move_folder(call, of.place(old), of.place(kept))
+                moved = _move_folder(call, of, old, kept)
     except BaseException:
         if moved is not None:
             with suppress(StrandlineError):
@@ -371,14 +383,14 @@ def _rename(call: Call, of: Partitioned, values: Sequence[str], partition: Struc
         raise
 
 
-def _move_folder(call: Call, old: str, new: str) -> tuple[str, str] | None:
+def _move_folder(
+    call: Call, of: Partitioned, before: PartitionRow, after: PartitionRow
+) -> tuple[str, str] | None:
     """Move the folder of a partition; from where to where, None if there was nothing to move."""
-    if not call.folders.reaches(old) or not call.folders.reaches(new):
-        raise UnsupportedOperation(
-            f"the partition cannot be renamed: its files at {old} cannot be moved from here; alter "
-            "its location instead"
-        )
+    old, new = of.place(before), of.place(after)
     try:
+        call.folders.verify_below(old, table=of.location)
+        call.folders.verify_below(new, table=of.location)
         outcome = call.folders.move(old, new)
     except FolderRefused as refused:
         raise IllegalChange(f"the partition cannot be renamed: {refused.message}") from refused

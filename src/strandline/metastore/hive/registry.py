@@ -21,7 +21,7 @@ from strandline.errors import InvalidInput
 from strandline.metastore.hive.reading import Reading
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.notifications import NotificationLog
-from strandline.metastore.store.warehouse import Warehouse
+from strandline.metastore.store.store_folders import StoreFolders
 
 
 class Kind(Enum):
@@ -38,7 +38,7 @@ class Call:
     user: str
     metastore: Metastore
     notifications: NotificationLog
-    folders: Warehouse
+    folders: StoreFolders
     reading: Reading
 
     def text(self, name: str) -> str:

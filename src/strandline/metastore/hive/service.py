@@ -48,7 +48,6 @@ from strandline.metastore.hive.reading import MustWait, Reading
 from strandline.metastore.hive.registry import METHODS, Call, Kind, Method
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.notifications import NotificationLog
-from strandline.metastore.store.warehouse import Warehouse
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.dispatch import ConnectionInfo, Dispatcher, Encoded
 from strandline.metastore.thrift.messages import ApplicationException
@@ -85,7 +84,7 @@ class HiveMetastoreService:
     ) -> None:
         self._metastore = metastore
         self._notifications = notifications
-        self._folders = Warehouse()
+        self._folders = metastore.folders
         self._identities = identities
         self._address: str | None = None
         self._kept = KeptAnswers(max_bytes=kept_bytes)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from strandline.catalog import Command
 from strandline.catalog.commands import CreateTable, CreateView, DropTable, TableDefinition
+from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.judgement import WRITING
 from strandline.clock import system_wall_clock
 from strandline.errors import (
@@ -74,27 +76,60 @@ def _create(call: Call, table: Struct) -> None:
         _set_counted(call, created, client.counted)
 
 
-def _creation(
-    call: Call, schema: str, client: ClientTable, *, default: str
-) -> CreateTable | CreateView:
+def _creation(call: Call, schema: str, client: ClientTable, *, default: str) -> Command:
     definition = replace(client.definition, owner=call.owner(client.definition.owner))
     if not isinstance(definition, TableDefinition):
         return CreateView(schema=schema, definition=definition)
+    place = client.location
+    if definition.kind is TableKind.MANAGED and place is not None:
+        if call.folders.same(place, default):
+            # Spark knows the default place too, and writes there before it creates the table.
+            command = CreateTable(schema=schema, definition=definition, managed_location=default)
+            replaced = _dropped_holder(call, default, table=definition.name)
+            return command if replaced is None else CreateInstead(command, replaced)
+        definition = replace(definition, kind=TableKind.EXTERNAL, location=place)
     if definition.kind is TableKind.EXTERNAL:
         _make_folder(call, definition.location)
         return CreateTable(schema=schema, definition=definition)
-    place = client.location
-    if place is None or same_location(place, default):
-        place = default
-    # Spark knows the default place too, and writes there before it creates the table.
-    return CreateTable(
-        schema=schema, definition=definition, managed_location=place, location_given=True
-    )
+    return CreateTable(schema=schema, definition=definition, managed_location=default)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateInstead:
+    """The command; the place of the dropped table ``replaced`` becomes the new table's."""
+
+    command: CreateTable
+    replaced: int
+
+    def plan(self, planning: Planning) -> None:
+        entries = planning.transaction.entries
+        first = len(entries)
+        self.command.plan(planning)
+        entries[first:] = [
+            replace(entry, arguments={**entry.arguments, "instead_of": self.replaced})
+            if entry.verb == "create_table"
+            else entry
+            for entry in entries[first:]
+        ]
+
+
+def _dropped_holder(call: Call, place: str, *, table: str) -> int | None:
+    """The dropped table that has ``place``. Raises `InvalidInput` if a present one has it."""
+    catalog = call.metastore.catalogs.latest_catalog()
+    call.metastore.projector.project_up_to(catalog.version)
+    holders = call.metastore.store.tables_at(place)
+    for holder in map(catalog.table_by_id, holders):
+        if holder is not None and holder.name.lower() != table.lower():
+            raise InvalidInput(
+                f"{table} cannot be created at {place}, which is the folder of table"
+                f" {catalog.qualified_name(holder)}; move that, or choose another name"
+            )
+    return min(holders) if len(holders) == 1 else None
 
 
 def _make_folder(call: Call, location: str | None) -> None:
-    """Make the folder of an external table if it lies in reach: Spark refuses to read without."""
-    if location is not None and call.folders.reaches(location):
+    """Make the folder of an external table where a node may: some clients do not."""
+    if location is not None and call.folders.may_make(location):
         with suppress(StrandlineError):
             call.folders.make(location)
 
@@ -161,8 +196,6 @@ def _alter(call: Call, sent: str, name: str, table: Struct, context: Struct) -> 
         wanted = command.wanted()
         if location is not None and not same_location(wanted.location or location, location):
             call.reading.access.require_ownership(old)
-        if isinstance(old, TableDescriptor) and location is not None:
-            _take_over(call, old, wanted, location)
         applied = call.execute(command)
     except WriteConflict as error:
         raise meta_exception(error.message) from None
@@ -171,27 +204,8 @@ def _alter(call: Call, sent: str, name: str, table: Struct, context: Struct) -> 
     new = applied.catalog.table_by_id(old.id)
     if new is None or location is None or new.transactional:
         return
-    _move_if_named(call, new, wanted, location)
     if without_time(wanted.counted) != without_time(counted):
         _set_counted(call, new, wanted.counted)
-
-
-def _take_over(call: Call, old: TableDescriptor, wanted: ClientTable, location: str) -> None:
-    """An external table that becomes a managed one gets its place from the object store."""
-    new = wanted.definition
-    becomes_managed = isinstance(new, TableDefinition) and new.kind is TableKind.MANAGED
-    if old.kind is TableKind.EXTERNAL and becomes_managed and not old.transactional:
-        call.metastore.store.set_location(None, old.id, wanted.location or location)
-
-
-def _move_if_named(call: Call, table: TableDescriptor, wanted: ClientTable, before: str) -> None:
-    """ALTER TABLE … SET LOCATION of a managed table: its files are looked for there from now on."""
-    place = wanted.location
-    if table.kind is not TableKind.MANAGED or place is None or same_location(place, before):
-        return
-    now = call.metastore.location(table)
-    if not same_location(place, now):
-        call.metastore.store.set_location(None, table.id, place)
 
 
 def _set_counted(call: Call, table: TableDescriptor, counted: Properties) -> None:

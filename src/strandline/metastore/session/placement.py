@@ -6,17 +6,20 @@ present and from what the batch itself does before. A catalog that moves on in b
 a place is a fact of its own, and any folder that no other table uses will do. Where one does use it
 (its own folder could not be moved away), the projection puts the new table beside it.
 
-A managed table follows its name as long as it lies where its name says. One that was put elsewhere
-stays there when it is renamed.
+A managed table follows its name as long as it lies where its name says; what lies elsewhere stays
+there when it is renamed. A table with a place that its creator names is an external one, unless
+that is the very place that it would get: whatever lies there is the creator's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from strandline.catalog import Catalog, Command
 from strandline.catalog.commands import (
+    AlterTable,
     CreateCluster,
     CreateClusterReplica,
     CreateDatabase,
@@ -28,8 +31,11 @@ from strandline.catalog.commands import (
     DropTable,
     RenameSchema,
     RenameTable,
+    TableDefinition,
 )
+from strandline.errors import IllegalChange, InvalidInput, UnsupportedOperation
 from strandline.metastore.metastore import Metastore
+from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import SchemaDescriptor, TableKind
 from strandline.model.identifiers import normalize
 
@@ -59,8 +65,10 @@ class _Batch:
                 return self._create_schema(command)
             case CreateTable():
                 return self._create_table(command)
-            case RenameTable(new_location=None):
+            case RenameTable():
                 return self._rename_table(command)
+            case AlterTable():
+                return self._alter_table(command)
             case RenameSchema():
                 self._rename_schema(command)
             case DropTable():
@@ -96,26 +104,69 @@ class _Batch:
 
     def _create_table(self, command: CreateTable) -> CreateTable:
         definition = replace(command.definition, owner=command.definition.owner or self._user)
-        place, given = None, None
+        place = None
         if definition.kind is TableKind.MANAGED:
-            # A managed table's place is no part of its definition, whoever chose it.
-            given = command.managed_location or definition.location
-            place = given or self._default(command.schema, definition.name)
-            definition = replace(definition, location=None)
+            named = command.managed_location or definition.location
+            default = self._default(command.schema, definition.name)
+            if named and not self._folders.same(named, default):
+                definition = replace(definition, kind=TableKind.EXTERNAL, location=named)
+            else:
+                place = default
+                definition = replace(definition, location=None)
+        if definition.kind is TableKind.EXTERNAL:
+            self._check_external(definition)
         if self._place(command.schema, definition.name) is None:
             self._tables[_key(command.schema, definition.name)] = place
         return replace(
             command,
             definition=definition,
             managed_location=place,
-            location_given=given is not None,
         )
+
+    def _check_external(self, definition: TableDefinition) -> None:
+        if not definition.location:
+            raise InvalidInput(f"the external table {definition.name} needs a location")
+        with suppress(UnsupportedOperation):
+            self._folders.path(definition.location)
+
+    def _alter_table(self, command: AlterTable) -> AlterTable:
+        """A managed table that gets a place by name is external from then on, never the reverse."""
+        definition = command.definition
+        old = self._catalog.table(command.schema, command.table)
+        if old is None:
+            return command
+        place = self._place(command.schema, command.table)
+        if definition.kind is TableKind.MANAGED:
+            named = definition.location
+            if old.kind is TableKind.EXTERNAL:
+                raise IllegalChange(
+                    f"the external table {command.schema}.{command.table} cannot become a managed"
+                    " one: its files were named by a user; create a managed table and copy them"
+                )
+            if named and (place is None or not self._folders.same(named, place)):
+                definition = replace(definition, kind=TableKind.EXTERNAL)
+            else:
+                definition = replace(definition, location=None)
+        elif not definition.location and place is not None:
+            definition = replace(definition, location=place)
+        if definition.kind is TableKind.EXTERNAL:
+            self._check_external(definition)
+        return replace(command, definition=definition)
 
     def _rename_table(self, command: RenameTable) -> RenameTable:
         target = command.new_schema or command.schema
         place = self._place(command.schema, command.table)
-        if place is not None and place == self._default(command.schema, command.table):
-            place = self._default(target, command.new_name)
+        named, default = command.new_location, self._default(target, command.new_name)
+        if named and not self._folders.same(named, default):
+            raise InvalidInput(
+                f"{command.schema}.{command.table} cannot be moved to {named} by renaming it: the"
+                " store chooses the folders of its managed tables; leave the location out"
+            )
+        command = replace(command, new_location=None)
+        if place is not None and self._folders.same(
+            place, self._default(command.schema, command.table)
+        ):
+            place = default
             command = replace(command, new_location=place)
         self._tables[_key(command.schema, command.table)] = None
         self._tables[_key(target, command.new_name)] = place
@@ -139,6 +190,10 @@ class _Batch:
                 id=0, database_id=0, name=schema, owner="", location=location or ""
             )
         return self._metastore.table_location(found, table)
+
+    @property
+    def _folders(self) -> StoreFolders:
+        return self._metastore.folders
 
     @property
     def _catalog(self) -> Catalog:

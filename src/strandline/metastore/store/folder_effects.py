@@ -18,9 +18,14 @@ folder that cannot be moved stays and is found where it is; one that cannot be m
 and whoever writes the table makes it, or is refused in turn. Each is counted, and logged as a
 warning. What is merely short (space, descriptors, a disk that fails) is an error and tried again.
 
-Two tables never get one place unless somebody asks for it by name: what lies there would be shown
-in both. A place is taken as long as any table has it, also a dropped one that could not be moved or
-whose files were to be kept. A new table then lies beside it, under its id; a moved one stays.
+Only an own place of the store is moved or removed (`strandline.metastore.store.store_folders`), and
+it is verified just before. What lies elsewhere stays, also the managed tables that older releases
+put where a client said.
+
+Two tables never get one place: what lies there would be shown in both. A place is taken as long as
+any table has it, also a dropped one that could not be moved or whose files were to be kept. A new
+table then lies beside it, under its id; a moved one stays. Only a client that has written into the
+place of a dropped table before it created its own (as Spark does) takes that place over.
 
 Rejected: one effect a transaction (10,000 tables dropped are 10,000 commits), and a list of effects
 that are harmless together (it has to be proved again for each pair of them).
@@ -42,11 +47,11 @@ from sqlalchemy import Connection
 from strandline.durable.update import Entry
 from strandline.errors import StrandlineError
 from strandline.metastore.store import row_queries as queries
+from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import (
     FolderRefused,
     Moved,
     Unsynced,
-    Warehouse,
     same_place,
 )
 from strandline.model.descriptors import TableDescriptor, TableKind
@@ -146,8 +151,20 @@ class Places:
         if self._known is not None:
             self._hold(table_id, location)
 
+    def forget(self, table_id: int) -> None:
+        """Say that the table has no place any more."""
+        queries.delete_location(self._connection, table_id)
+        if self._known is not None:
+            before = self._known.pop(table_id, None)
+            if before is not None:
+                self._holders[before].discard(table_id)
+
     def taken(self, location: str, *, by_other_than: int) -> bool:
-        """Whether another table, be it a dropped one, lies there.
+        """Whether another table, be it a dropped one, lies there."""
+        return not self.holders(location) <= {by_other_than}
+
+    def holders(self, location: str) -> frozenset[int]:
+        """The tables, dropped ones too, that lie there.
 
         The first question is put to the database, which costs little; at the second, all places
         are read, so that more cost nothing.
@@ -156,12 +173,12 @@ class Places:
         if not self._asked:
             self._asked = True
             near = queries.locations(self._connection, part=wanted.rpartition("/")[2])
-            return any(i != by_other_than and same_place(place) == wanted for i, place in near)
+            return frozenset(i for i, place in near if same_place(place) == wanted)
         if self._known is None:
             self._known = {}
             for table_id, place in queries.locations(self._connection):
                 self._hold(table_id, place)
-        return not self._holders.get(wanted, set()) <= {by_other_than}
+        return frozenset(self._holders.get(wanted, ()))
 
     def _hold(self, table_id: int, location: str) -> None:
         assert self._known is not None
@@ -210,7 +227,7 @@ class _Work:
 class FolderEffects:
     """The effects of entries on folders and places. Counts what was refused."""
 
-    def __init__(self, warehouse: Warehouse) -> None:
+    def __init__(self, warehouse: StoreFolders) -> None:
         self._warehouse = warehouse
         self._refused: Counter[str] = Counter()
 
@@ -245,20 +262,24 @@ class FolderEffects:
 
     def _schema_dropped(self, task: _Task) -> _Work | None:
         place = task.location
-        return _Work(partial(self._remove, task, place), moves=(place,)) if place else None
+        if place is None or not self._warehouse.is_own_schema(place):
+            return None
+        return _Work(partial(self._remove, task, place), moves=(place,))
 
     def _table_made(self, task: _Task) -> _Work | None:
-        """A new managed table: what was named is used as it is; else a place that nobody has."""
+        """A new managed table: a place that no other table has."""
         table, asked = task.table, task.location
         if table.kind is not TableKind.MANAGED or asked is None:
             return None
-        place = asked
-        given = task.entry.arguments.get("location_given") is True
+        place, places = asked, task.turn.places
+        replaced = task.entry.arguments.get("instead_of")
         # Where nothing is there no files can be shown, and nobody has to be asked.
-        if not given and not (self._warehouse.reaches(asked) and self._warehouse.missing(asked)):
+        if not (self._warehouse.reaches(asked) and self._warehouse.missing(asked)):
+            holders = places.holders(asked) - {table.id}
+            if holders and holders == {replaced}:
+                places.forget(next(iter(holders)))
             beside = f"{asked.rstrip('/')}~{table.id}"
             others = chain([asked, beside], (f"{beside}~{number}" for number in count(2)))
-            places = task.turn.places
             place = next(one for one in others if not places.taken(one, by_other_than=table.id))
         return _Work(partial(self._make_table, task, table.id, place), makes=(asked, place))
 
@@ -282,6 +303,15 @@ class FolderEffects:
     ) -> _Work | None:
         if source is None or source == target:
             return None
+        if not self._warehouse.is_own_table(source):
+            logger.info(
+                "version %d leaves the files of table %d where they are, at %s: a user named that"
+                " place",
+                task.version,
+                table_id,
+                source,
+            )
+            return None
         do = partial(self._move, task, table_id, source, target, own=own)
         return _Work(do, moves=(source, target))
 
@@ -292,9 +322,12 @@ class FolderEffects:
         task.turn.places.put(table_id, place)
 
     def _make(self, task: _Task, place: str) -> None:
-        if not self._warehouse.reaches(place):
+        own = self._warehouse.is_own_table(place) or self._warehouse.is_own_schema(place)
+        if not own and not self._warehouse.may_make(place):
             return
         try:
+            if own:
+                self._warehouse.verify(place)
             self._warehouse.make(place, unsynced=task.turn.unsynced)
         except FolderRefused as refused:
             self._refused["unmade"] += 1
@@ -310,8 +343,10 @@ class FolderEffects:
         """Move the folder of a table; ``own`` says that nobody else can have ``target``."""
         places = task.turn.places
         try:
-            if not self._warehouse.reaches(source) or not self._warehouse.reaches(target):
-                raise FolderRefused(f"{source} or {target} is out of this node's reach")
+            self._warehouse.verify(source)
+            self._warehouse.verify(target)
+            if places.taken(source, by_other_than=table_id):
+                raise FolderRefused(f"{source} is the place of another table too")
             if not own and places.taken(target, by_other_than=table_id):
                 raise FolderRefused(f"{target} is the place of another table")
             moved = self._warehouse.move(source, target, unsynced=task.turn.unsynced)
@@ -331,9 +366,8 @@ class FolderEffects:
         places.put(table_id, target)
 
     def _remove(self, task: _Task, place: str) -> None:
-        if not self._warehouse.reaches(place):
-            return
         try:
+            self._warehouse.verify(place)
             self._warehouse.remove_empty(place, unsynced=task.turn.unsynced)
         except FolderRefused as refused:
             self._refused["unremoved"] += 1

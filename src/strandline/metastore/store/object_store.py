@@ -29,6 +29,7 @@ from sqlalchemy import Connection
 
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store import tables
+from strandline.metastore.store.folder_effects import Places
 from strandline.metastore.store.notifications import (
     SET_LOCATION,
     NewEvent,
@@ -111,6 +112,10 @@ class ObjectStore(ABC):
     @abstractmethod
     def location(self, table_id: int) -> str | None:
         """Where the files of a managed table lie now, as a URI or path; None if it has no place."""
+
+    @abstractmethod
+    def tables_at(self, location: str) -> frozenset[int]:
+        """The ids of the managed tables, dropped ones too, whose place that is."""
 
     @abstractmethod
     def set_location(self, connection: Connection | None, table_id: int, location: str) -> None:
@@ -241,6 +246,10 @@ class SqlObjectStore(ObjectStore):
             step = self._begin_change(opened, table_id, author)
             txn_id = step.transaction.txn_id
             yield PlainChange(self._staging(step.connection, txn_id, table_id, step.write_id))
+
+    def tables_at(self, location: str) -> frozenset[int]:
+        with self._database.read() as connection:
+            return Places(connection).holders(location)
 
     def set_location(self, connection: Connection | None, table_id: int, location: str) -> None:
         if connection is not None:

@@ -41,7 +41,7 @@ from strandline.metastore.store.notifications import (
     NewEvent,
     NotificationLog,
 )
-from strandline.metastore.store.warehouse import Warehouse
+from strandline.metastore.store.store_folders import StoreFolders
 from strandline.sql import Database, FenceRow
 from strandline.wire import encode
 
@@ -86,7 +86,7 @@ class Projector:
         *,
         updates: ReadUpdates,
         guard: Callable[[Connection], None],
-        folders: Warehouse,
+        folders: StoreFolders,
     ) -> None:
         self._database = database
         self._notifications = notifications

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, and_, func, insert, select, update
+from sqlalchemy import Connection, Select, and_, delete, func, insert, select, update
 
 from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind
 from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW, TABLE_LOCATION
@@ -228,6 +228,11 @@ def put_location(connection: Connection, table_id: int, location: str) -> None:
     ).rowcount
     if not changed:
         connection.execute(insert(TABLE_LOCATION).values(table_id=table_id, location=location))
+
+
+def delete_location(connection: Connection, table_id: int) -> None:
+    """Say that a managed table has no place any more."""
+    connection.execute(delete(TABLE_LOCATION).where(TABLE_LOCATION.c.table_id == table_id))
 
 
 def chunks(items: Iterable[T]) -> Iterator[list[T]]:

@@ -1,0 +1,303 @@
+"""What a client can name as a place, and that nothing there is ever moved, made or removed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from strandline.catalog import Command
+from strandline.catalog.commands import (
+    AlterTable,
+    ColumnDefinition,
+    CreateRole,
+    CreateSchema,
+    CreateTable,
+    DropSchema,
+    DropTable,
+    RenameTable,
+    SetConfiguration,
+    TableDefinition,
+)
+from strandline.config import Settings
+from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, StrandlineError
+from strandline.metastore.interface import Session
+from strandline.metastore.session import HttpSession
+from strandline.metastore.session.http_app import application
+from strandline.metastore.store import row_queries as queries
+from strandline.model.descriptors import TableKind
+from strandline.model.types import BIGINT
+from strandline.node import Node
+from tests.metastore.session.served import serving
+
+TABLE = TableDefinition(name="t", columns=(ColumnDefinition("k", BIGINT),))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def node(lake: Path) -> Iterator[Node]:
+    """A node with the schema ``shop``, and in it the table ``orders`` with a file."""
+    with Node.open(lake) as opened:
+        session = opened.session(user="ann")
+        session.execute(CreateSchema(name="shop"))
+        session.execute(create("orders"))
+        (lake / "warehouse/shop.db/orders/f").write_text("rows")
+        yield opened
+
+
+def create(name: str, *, schema: str = "shop", location: str | None = None) -> CreateTable:
+    return CreateTable(schema=schema, definition=replace(TABLE, name=name, location=location))
+
+
+def drop(name: str, *, schema: str = "shop") -> DropTable:
+    return DropTable(schema=schema, table=name)
+
+
+def tree(folder: Path) -> set[str]:
+    """All folders and files, but for what SQLite keeps beside its file."""
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if "strandline.db" not in path.name
+    }
+
+
+def test_a_table_at_the_place_of_the_store_does_not_move_it(node: Node, lake: Path) -> None:
+    """Over HTTP, as the attack was found."""
+    before = tree(lake.parent)
+    with serving(application(node.metastore)) as url, HttpSession(url, user="eve") as session:
+        session.execute(create("t", location=lake.as_uri()))
+        session.execute(drop("t"))
+        session.execute(create("after"))
+    assert tree(lake.parent) == before | {"lake/warehouse/shop.db/after"}
+    assert (lake / "strandline.db").exists()
+
+
+NAMED = [
+    "{lake}",
+    "file:{lake}",
+    "FILE:///{lake}/",
+    "file://localhost{lake}",
+    "{lake}/../lake",
+    "{lake}/strandline.db",
+    "{lake}/warehouse",
+    "{lake}/warehouse/",
+    "{lake}/warehouse/.dropped",
+    "{lake}/warehouse/shop.db",
+    "{lake}/warehouse//shop.db/",
+    "{lake}/warehouse/shop.db/.dropped",
+    "{lake}/warehouse/shop.db/orders",
+    "{lake}/warehouse/shop.db/orders/",
+    "{lake}/warehouse/shop.db/./orders",
+    "{lake}/warehouse/shop.db/orders/inner",
+    "{lake}/warehouse/../warehouse/shop.db/orders",
+    "{lake}/warehouse/SHOP.DB/orders",
+    "{lake}/%77arehouse/shop.db/orders",
+    "{lake}/warehouse/link",
+    "{lake}/warehouse/link/home",
+    "{home}",
+    "{home}/new",
+    "/",
+    "s3://bucket/t",
+]
+"""Places that users name: ways to write one, and what lies in, above and beside others."""
+
+
+@pytest.mark.parametrize("how", ["location", "managed_location", "schema", "rename", "alter"])
+def test_what_a_user_named_is_never_touched(
+    node: Node, lake: Path, tmp_path: Path, how: str
+) -> None:
+    home = tmp_path / "home"
+    (home / "deep").mkdir(parents=True)
+    (lake / "warehouse/link").symlink_to(home)
+    session = node.session(user="eve")
+    session.execute([CreateSchema(name="mine"), create("before", schema="mine")])
+    session.execute(drop("before", schema="mine"))
+    for number, named in enumerate(NAMED):
+        before = tree(tmp_path)
+        for command in attack(how, named.format(lake=lake, home=home), number):
+            with suppress(InvalidInput, IllegalChange, ObjectNotFound):
+                session.execute(command)
+        changed = tree(tmp_path) ^ before
+        own = ("lake/warehouse/mine.db/", f"lake/warehouse/evil{number}.db")
+        assert all(path.startswith(own) for path in changed), (named, changed)
+    assert (lake / "warehouse/shop.db/orders/f").read_text() == "rows"
+
+
+def attack(how: str, place: str, number: int = 0) -> list[Command]:
+    """Commands that name ``place`` and then try to have it moved."""
+    name, schema = f"t{number}", "mine"
+    if how == "location":
+        return [create(name, schema=schema, location=place), drop(name, schema=schema)]
+    if how == "managed_location":
+        named = replace(create(name, schema=schema), managed_location=place, location_given=True)
+        return [named, drop(name, schema=schema)]
+    if how == "schema":
+        evil = f"evil{number}"
+        in_evil = create("orders", schema=evil)
+        return [
+            CreateSchema(name=evil, location=place),
+            in_evil,
+            drop("orders", schema=evil),
+            in_evil,
+            DropSchema(name=evil, cascade=True),
+        ]
+    made = create(name, schema=schema)
+    if how == "rename":
+        move = RenameTable(schema=schema, table=name, new_name="new", new_location=place)
+        return [made, move, drop("new", schema=schema), drop(name, schema=schema)]
+    definition = replace(TABLE, name=name)
+    altered = AlterTable(schema=schema, table=name, definition=replace(definition, location=place))
+    return [made, altered, replace(altered, definition=definition), drop(name, schema=schema)]
+
+
+def test_a_place_through_a_symbolic_link_is_not_moved(node: Node, lake: Path) -> None:
+    """Also one of the form of an own place: the link may have come later."""
+    home = lake.parent / "home"
+    shop = lake / "warehouse/shop.db"
+    shop.rename(home)
+    shop.symlink_to(home)
+    session = node.session(user="ann")
+    table_id = session.table("shop.orders").descriptor.id
+    session.execute(drop("orders"))
+    assert (home / "orders/f").read_text() == "rows"
+    assert node.store.location(table_id) == f"file://{shop}/orders"
+    session.execute(create("new"))
+    assert not (home / "new").exists()
+    session.execute(DropSchema(name="shop", cascade=True))
+    assert tree(home) == {"orders", "orders/f"}
+
+
+def test_the_warehouse_itself_may_be_a_link(lake: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    lake.mkdir()
+    (lake / "warehouse").symlink_to(tmp_path / "disk")
+    with Node.open(lake) as node:
+        session = node.session(user="ann")
+        session.execute(create("t", schema="default"))
+        table_id = session.table("t").descriptor.id
+        session.execute(drop("t", schema="default"))
+        assert tree(tmp_path / "disk") == {".dropped", f".dropped/{table_id}"}
+
+
+def test_a_dropped_folder_is_not_moved_through_a_link(node: Node, lake: Path) -> None:
+    home = lake.parent / "home"
+    home.mkdir()
+    (lake / "warehouse/shop.db/.dropped").symlink_to(home)
+    node.session(user="ann").execute(drop("orders"))
+    assert (lake / "warehouse/shop.db/orders/f").exists()
+    assert tree(home) == set()
+
+
+def test_two_tables_that_older_releases_put_into_one_place_are_not_moved(
+    node: Node, lake: Path
+) -> None:
+    session = node.session(user="ann")
+    session.execute(create("other"))
+    place = f"file://{lake}/warehouse/shop.db/orders"
+    with node.database.write() as connection:
+        queries.put_location(connection, session.table("shop.other").descriptor.id, place)
+    session.execute(drop("other"))
+    assert (lake / "warehouse/shop.db/orders/f").exists()
+
+
+@pytest.mark.parametrize("named", ["", "/warehouse/shop.db", "/warehouse/shop.db/orders/inner"])
+def test_a_managed_table_that_an_older_release_put_elsewhere_stays(
+    node: Node, lake: Path, named: str
+) -> None:
+    """It can be read, renamed, dropped and brought back, and nothing happens to its files."""
+    session = node.session(user="ann")
+    session.execute(create("old"))
+    (lake / "warehouse/shop.db/old").rmdir()
+    place = f"file://{lake}{named}"
+    with node.database.write() as connection:
+        queries.put_location(connection, session.table("shop.old").descriptor.id, place)
+    before = tree(lake)
+    node.store.set_location(None, session.table("shop.old").descriptor.id, place)
+    assert session.table("shop.old").location == place
+    session.execute(RenameTable(schema="shop", table="old", new_name="renamed"))
+    dropped = session.execute(drop("renamed"))
+    if (lake / named.lstrip("/")).exists():
+        session.undo(dropped.version)
+        assert session.table("shop.renamed").location == place
+    assert tree(lake) == before
+
+
+def test_a_table_of_the_name_of_a_schemas_folder_lies_beside_it(node: Node, lake: Path) -> None:
+    session = node.session(user="ann")
+    session.execute(create("shop.db", schema="default"))
+    assert session.table("`shop.db`").location.endswith("/warehouse/shop%2Edb")
+    session.execute(drop("shop.db", schema="default"))
+    assert (lake / "warehouse/shop.db/orders/f").exists()
+
+
+def test_two_schemas_do_not_share_a_folder_of_the_store(node: Node, lake: Path) -> None:
+    session = node.session(user="eve")
+    for place in (
+        f"{lake}/warehouse/shop.db",
+        f"file://{lake}/warehouse/x/../shop.db/",
+        lake / "warehouse",
+    ):
+        with pytest.raises(InvalidInput, match="is the folder of schema"):
+            session.execute(CreateSchema(name="evil", location=str(place)))
+
+
+def test_an_external_table_does_not_become_a_managed_one(node: Node, lake: Path) -> None:
+    session = node.session(user="eve")
+    session.execute(create("t", location=str(lake)))
+    with pytest.raises(IllegalChange, match="cannot become a managed one"):
+        session.execute(AlterTable(schema="shop", table="t", definition=TABLE))
+
+
+def test_folders_are_made_elsewhere_only_below_the_roots(lake: Path, tmp_path: Path) -> None:
+    (tmp_path / "roots").mkdir()
+    (tmp_path / "roots/out").symlink_to(tmp_path)
+    with Node.open(lake, settings=Settings(location_roots=f"{tmp_path}/roots")) as node:
+        session = node.session(user="ann")
+        for number, place in enumerate(
+            ["roots/a", "else/b", "roots/out/c", "lake/d", "roots/../e"]
+        ):
+            session.execute(CreateSchema(name=f"s{number}", location=str(tmp_path / place)))
+        assert (tmp_path / "roots/a").is_dir()
+        for name in ("else", "c", "lake/d", "e"):
+            assert not (tmp_path / name).exists()
+        session.execute(DropSchema(name="s0"))
+        assert (tmp_path / "roots/a").is_dir()
+
+
+def test_the_rules_hold_for_users_without_rights(node: Node, lake: Path) -> None:
+    """Where privileges are enforced, they are asked first; nothing changes either way."""
+    root = node.session(user="root")
+    root.execute([CreateRole(name=one, superuser=one == "root") for one in ("root", "eve")])
+    root.execute(SetConfiguration(name="enforce_privileges", value="on"))
+    before = tree(lake)
+    session = node.session(user="eve")
+    for how in ("location", "managed_location", "schema", "rename", "alter"):
+        for command in attack(how, str(lake)):
+            with pytest.raises(StrandlineError):
+                session.execute(command)
+    assert tree(lake) == before
+
+
+def test_a_settings_root_is_an_absolute_path() -> None:
+    with pytest.raises(InvalidInput, match="not an absolute path"):
+        Settings(location_roots="/a:b")
+
+
+def kind(session: Session, name: str) -> TableKind:
+    return session.table(name).descriptor.kind
+
+
+def test_what_is_inside_the_store_and_no_place_of_it_is_external(node: Node, lake: Path) -> None:
+    session = node.session(user="ann")
+    session.execute(create("t", location=f"{lake}/warehouse/shop.db/other"))
+    assert kind(session, "shop.t") is TableKind.EXTERNAL
+    assert not os.path.exists(lake / "warehouse/shop.db/other")
