@@ -37,8 +37,8 @@ class Settings:
     ``log_format``: text is for people, json has one object a line.
     ``slow_call_ms``: a call that takes longer is logged; 0 logs every call that is not answered
     from memory.
-    ``location_roots``: absolute paths, separated by ``:``, below which folders are made at places
-    that users name; elsewhere users, or their Spark, make them.
+    ``location_roots``: absolute paths, below which folders are made at places that users name;
+    elsewhere users, or their Spark, make them.
     """
 
     host: str = DEFAULT_HOST
@@ -51,7 +51,7 @@ class Settings:
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     slow_call_ms: int = 1_000
-    location_roots: str = ""
+    location_roots: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         kinds = get_type_hints(Settings)
@@ -70,9 +70,6 @@ class Settings:
             raise InvalidInput(
                 f"thrift_port and http_port are both {self.http_port}; give each a port of its own"
             )
-        for root in self.location_roots.split(":") if self.location_roots else ():
+        for root in self.location_roots:
             if not root.startswith("/"):
-                raise InvalidInput(
-                    f"location_roots holds {root!r}, which is not an absolute path; write"
-                    " /data/one:/data/two"
-                )
+                raise InvalidInput(f"location_roots holds {root!r}, which is not an absolute path")

@@ -260,7 +260,7 @@ def test_an_external_table_does_not_become_a_managed_one(node: Node, lake: Path)
 def test_folders_are_made_elsewhere_only_below_the_roots(lake: Path, tmp_path: Path) -> None:
     (tmp_path / "roots").mkdir()
     (tmp_path / "roots/out").symlink_to(tmp_path)
-    with Node.open(lake, settings=Settings(location_roots=f"{tmp_path}/roots")) as node:
+    with Node.open(lake, settings=Settings(location_roots=(f"{tmp_path}/roots",))) as node:
         session = node.session(user="ann")
         for number, place in enumerate(
             ["roots/a", "else/b", "roots/out/c", "lake/d", "roots/../e"]
@@ -289,7 +289,7 @@ def test_the_rules_hold_for_users_without_rights(node: Node, lake: Path) -> None
 
 def test_a_settings_root_is_an_absolute_path() -> None:
     with pytest.raises(InvalidInput, match="not an absolute path"):
-        Settings(location_roots="/a:b")
+        Settings(location_roots=("/a", "b"))
 
 
 def kind(session: Session, name: str) -> TableKind:

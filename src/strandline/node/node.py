@@ -82,8 +82,7 @@ class Node:
         log = MetastorageLog(self._metastorage, get_on=self._metastorage.get_on)
         # As Hadoop writes it: a path behind the scheme, with nothing escaped.
         warehouse = f"file://{folder / WAREHOUSE_FOLDER}"
-        roots = settings.location_roots
-        folders = StoreFolders(folder, roots=roots.split(":") if roots else ())
+        folders = StoreFolders(folder, roots=settings.location_roots)
         state = join_or_create(
             log, database, member=member, delay_ms=0, skew_ms=0, default_location=warehouse
         )
