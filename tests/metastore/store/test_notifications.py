@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from strandline.errors import OutOfSync
+from strandline.clock import Timestamp
+from strandline.errors import CorruptData, OutOfSync
 from strandline.metastore.store.notifications import (
     ABORT,
     COMMIT,
@@ -118,3 +121,38 @@ def test_a_mark_moves_with_every_commit_and_only_then(dml: Dml) -> None:
     dml.append("a")
     assert dml.log.mark() != mark
     assert dml.log.wait(mark, timeout=10) == dml.log.mark()
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"event_id": 9},
+        {"time": Timestamp(5)},
+        {"verb": "abort_txn"},
+        {"txn_id": None},
+        {"table_id": 4},
+        {"write_id": 4},
+        {"catalog_version": 4},
+        {"time": "x"},
+        {"body": b""},
+    ],
+)
+def test_an_event_whose_columns_were_changed_is_corrupt(dml: Dml, spoiled: dict[str, Any]) -> None:
+    dml.append("a")
+    for event in dml.events():
+        event.compare()
+    event = replace(dml.events()[0], **spoiled)
+    if spoiled != {"body": b""}:  # of an older release it may have none
+        with pytest.raises(CorruptData):
+            event.compare()
+    with pytest.raises(CorruptData):
+        event.write()
+
+
+def test_an_event_without_a_body_has_a_checksum(dml: Dml) -> None:
+    with dml.database.write() as connection:
+        dml.log.append(connection, [NewEvent(verb="moved", table_id=4)])
+    (event,) = dml.events()
+    event.compare()
+    with pytest.raises(CorruptData):
+        replace(event, table_id=5).compare()

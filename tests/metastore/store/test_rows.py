@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from strandline.durable.update import Change
@@ -21,9 +24,12 @@ from strandline.metastore.store.rows import (
     new_file,
     new_parameters,
     new_partition,
+    row_context,
 )
 from strandline.model.descriptors import StorageFormat
 from strandline.wire import decode, encode
+from strandline.wire.registry import seal
+from tests.metastore.dml import FLIGHTS, Dml
 
 PARTITION = PartitionRow(
     values=("1", "é"),
@@ -82,8 +88,10 @@ GOLDEN: list[tuple[object, str]] = [
 @pytest.mark.parametrize(("value", "golden"), GOLDEN, ids=lambda v: type(v).__name__)
 def test_records_are_written_and_read_as_the_layout_says(value: object, golden: str) -> None:
     data = bytes.fromhex(golden)
-    assert encode(value) == data
-    assert decode(data, type(value)) == value
+    sealed = encode(value)
+    assert sealed[6:] == data[2:]
+    assert sealed == seal(sealed, b"")
+    assert decode(data, type(value)) == decode(sealed, type(value)) == value
 
 
 @pytest.mark.parametrize(("value", "golden"), GOLDEN, ids=lambda v: type(v).__name__)
@@ -95,7 +103,8 @@ def test_a_record_cut_short_is_corrupt(value: object, golden: str) -> None:
 
 
 def stored(new: NewRow) -> Row:
-    return Row(1, 2, new.kind, new.bucket, new.name, 3, new.body)
+    body = seal(new.body, row_context(1, 2, new.kind, new.bucket, new.name, 3))
+    return Row(1, 2, new.kind, new.bucket, new.name, 3, body)
 
 
 @pytest.mark.parametrize(
@@ -146,3 +155,28 @@ def test_buckets_are_the_same_for_ever() -> None:
     assert bucket_of(7, ("ab", "c"), partitions=1 << 40) != bucket_of(
         7, ("a", "bc"), partitions=1 << 40
     )
+
+
+def test_a_row_whose_columns_were_changed_is_corrupt(dml: Dml) -> None:
+    dml.append("a")
+    (row,) = dml.store.rows(FLIGHTS, RowKind.DATA_FILE, write_ids=None)
+    assert row.as_(DataFileRow).path == "a"
+    changes: list[dict[str, Any]] = [
+        {"row_id": 99},
+        {"table_id": 2},
+        {"bucket": 3},
+        {"name": "b"},
+        {"write_id": 7},
+        {"kind": RowKind.DELETE_FILE},
+        {"bucket": "x"},
+        {"name": 5},
+    ]
+    for spoiled in changes:
+        with pytest.raises(CorruptData, match="restore the store"):
+            _ = replace(row, **spoiled).content
+
+
+def test_a_row_of_an_older_release_has_no_checksum() -> None:
+    body = b"\x01\x00" + new_file(FILE).body[6:]
+    old = Row(1, 2, RowKind.DATA_FILE, 0, "renamed", 3, body)
+    assert old.content == FILE

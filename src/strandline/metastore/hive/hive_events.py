@@ -102,6 +102,7 @@ class HiveEvents:
         return found
 
     def _render(self, event: Notification) -> Struct:
+        event.compare()  # of some verbs the body is not read
         if event.verb == WRITE:
             return self._write(event)
         if event.verb in (COMMIT, ABORT):

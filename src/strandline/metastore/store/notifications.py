@@ -18,6 +18,7 @@ later, so times as a whole do not.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,12 +26,13 @@ from sqlalchemy import Connection, insert, select, update
 
 from strandline.clock import HybridClock, Timestamp
 from strandline.durable.update import ARGUMENTS, Arguments, Change
-from strandline.errors import OutOfSync
+from strandline.errors import CorruptData, OutOfSync
 from strandline.metastore.store import tables
 from strandline.metastore.store.tables import NOTIFICATION_LOG, NOTIFICATION_SEQUENCE
 from strandline.sql import SqliteDatabase, take_time
 from strandline.wire import decode, nested_list, register
 from strandline.wire.codecs import TEXT, UINT, pair, sequence
+from strandline.wire.registry import compare, seal
 
 WRITE = "write"
 COMMIT = "commit_txn"
@@ -91,15 +93,38 @@ class Notification:
 
     def write(self) -> WriteEvent:
         """The body of a `WRITE`. Raises `CorruptData` or `IncompatibleFormat`."""
-        return decode(self.body, WriteEvent)
+        return decode(self.body, WriteEvent, context=self._context())
 
     def end(self) -> EndEvent:
         """The body of a `COMMIT` or `ABORT`. Raises `CorruptData` or `IncompatibleFormat`."""
-        return decode(self.body, EndEvent)
+        return decode(self.body, EndEvent, context=self._context())
 
     def ddl(self) -> DdlEvent:
         """The body of an event of the catalog. Raises `CorruptData` or `IncompatibleFormat`."""
-        return decode(self.body, DdlEvent)
+        return decode(self.body, DdlEvent, context=self._context())
+
+    def compare(self) -> None:
+        """Raise `CorruptData` unless event and body are as they were logged."""
+        compare(self.body, self._context())
+
+    def _context(self) -> bytes:
+        ids = self.catalog_version, self.txn_id, self.table_id, self.write_id
+        return event_context(self.event_id, self.time, self.verb, ids)
+
+
+def event_context(event_id: int, time: Timestamp, verb: str, ids: tuple[int | None, ...]) -> bytes:
+    """What the body of an event is sealed with: the columns beside it."""
+    try:
+        numbers = _NUMBERS.pack(event_id, time, *(-1 if one is None else one for one in ids))
+        return numbers + verb.encode()
+    except (struct.error, AttributeError):
+        raise CorruptData(
+            f"event {event_id} has columns of other types than were written; restore the store "
+            "from a backup"
+        ) from None
+
+
+_NUMBERS = struct.Struct("<6q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,19 +159,7 @@ class NotificationLog:
         first = int(last) - len(events) + 1
         connection.execute(
             insert(NOTIFICATION_LOG),
-            [
-                {
-                    "event_id": first + number,
-                    "time": now if event.time is None else event.time,
-                    "verb": event.verb,
-                    "catalog_version": event.catalog_version,
-                    "txn_id": event.txn_id,
-                    "table_id": event.table_id,
-                    "write_id": event.write_id,
-                    "body": event.body,
-                }
-                for number, event in enumerate(events)
-            ],
+            [_columns(first + number, event, now) for number, event in enumerate(events)],
         )
         return list(range(first, first + len(events)))
 
@@ -218,6 +231,23 @@ class NotificationLog:
     def wait(self, mark: int, *, timeout: float) -> int:
         """Wait until the mark is no longer ``mark``, or ``timeout`` seconds; the mark then."""
         return self._database.wait_for_commit(mark, timeout=timeout)
+
+
+def _columns(event_id: int, event: NewEvent, now: Timestamp | None) -> dict[str, object]:
+    """The row of an event, its body sealed."""
+    time = now if event.time is None else event.time
+    assert time is not None
+    ids = event.catalog_version, event.txn_id, event.table_id, event.write_id
+    return {
+        "event_id": event_id,
+        "time": time,
+        "verb": event.verb,
+        "catalog_version": event.catalog_version,
+        "txn_id": event.txn_id,
+        "table_id": event.table_id,
+        "write_id": event.write_id,
+        "body": seal(event.body, event_context(event_id, time, event.verb, ids)),
+    }
 
 
 register(

@@ -13,11 +13,13 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Select, and_, delete, func, insert, select, update
 
-from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind
+from strandline.errors import CorruptData
+from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind, row_context
 from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW, TABLE_LOCATION
 from strandline.transactions import TransactionState, ValidWriteIdList
 from strandline.transactions.snapshots import write_ids_at
 from strandline.transactions.tables import LAST_ID, TXN, TXN_WRITE_ID
+from strandline.wire.registry import seal
 
 T = TypeVar("T")
 Statement = Select[Any]  # a column each for every attribute of a row
@@ -132,12 +134,16 @@ def add_rows(connection: Connection, table_id: int, write_id: int, rows: Sequenc
                 "bucket": row.bucket,
                 "name": row.name,
                 "write_id": write_id,
-                "body": row.body,
+                "body": _sealed(first + number, table_id, write_id, row),
             }
             for number, row in enumerate(rows)
         ],
     )
     return range(first, first + len(rows))
+
+
+def _sealed(row_id: int, table_id: int, write_id: int, row: NewRow) -> bytes:
+    return seal(row.body, row_context(row_id, table_id, row.kind, row.bucket, row.name, write_id))
 
 
 def add_removals(
@@ -253,4 +259,9 @@ def _take_row_ids(connection: Connection, count: int) -> int:
 
 def _row(values: Sequence[object]) -> Row:
     row_id, table_id, kind, bucket, name, write_id, body = values
-    return Row(row_id, table_id, _KINDS[kind], bucket, name, write_id, body)  # type: ignore[arg-type, index]  # columns of `_COLUMNS`, whose types the table declares
+    if kind not in _KINDS:
+        raise CorruptData(
+            f"row {row_id} of table {table_id} has kind {kind}, which is none; restore the store "
+            "from a backup"
+        )
+    return Row(row_id, table_id, _KINDS[kind], bucket, name, write_id, body)  # type: ignore[arg-type]  # columns of `_COLUMNS`, whose types the table declares

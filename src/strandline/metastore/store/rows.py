@@ -15,7 +15,8 @@ a file. Where several are visible all the same (table parameters, which two writ
 without a conflict) the newest row, the one with the largest id, is the truth.
 
 ``bucket`` is the zone partition that a row belongs to, `TABLE_LEVEL` if it belongs to all. Content
-is kept as bytes and decoded at the first touch, see `strandline.wire.stored`.
+is kept as bytes and decoded at the first touch, see `strandline.wire.stored`. Its checksum is that
+of the content and of all columns beside it (`row_context`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
+from struct import Struct, error
 from typing import TypeVar
 
 from strandline.errors import CorruptData, InvalidInput
@@ -134,6 +136,22 @@ _CLASSES: dict[RowKind, type[Content]] = {
 _KINDS = {of: kind for kind, of in _CLASSES.items()}
 
 
+def row_context(
+    row_id: int, table_id: int, kind: RowKind, bucket: int, name: str, write_id: int
+) -> bytes:
+    """What the body of a stored row is sealed with: the columns beside it."""
+    try:
+        return _NUMBERS.pack(row_id, table_id, kind.value, bucket, write_id) + name.encode()
+    except (error, AttributeError):
+        raise CorruptData(
+            f"row {row_id} of table {table_id} has columns of other types than were written; "
+            "restore the store from a backup"
+        ) from None
+
+
+_NUMBERS = Struct("<5q")
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A stored row. ``row_id`` is unique in the store and grows in the order of staging."""
@@ -151,7 +169,12 @@ class Row:
     def content(self) -> Content:
         """The decoded body. Raises `CorruptData` or `IncompatibleFormat`."""
         if self._content is None:
-            object.__setattr__(self, "_content", decode(self.body, _CLASSES[self.kind]))
+            kind, name = self.kind, self.name
+            context = row_context(
+                self.row_id, self.table_id, kind, self.bucket, name, self.write_id
+            )
+            content = decode(self.body, _CLASSES[kind], context=context)
+            object.__setattr__(self, "_content", content)
             assert self._content is not None
         return self._content
 
