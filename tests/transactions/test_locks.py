@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from strandline.clock import timestamp
 from strandline.errors import (
     Fenced,
     InvalidInput,
@@ -291,17 +292,26 @@ def test_requests_are_listed_by_name_in_the_order_of_the_queue(store: Store) -> 
 # -- stores of earlier releases
 
 
-def test_a_store_of_0_2_0_gets_the_tables_of_locks(tmp_path: Path) -> None:
+def test_a_store_of_0_2_0_gets_locks_and_users_of_holds(tmp_path: Path) -> None:
     store = Store(tmp_path / "strandline.db")
     with store.database.write() as connection:
         for table in (LOCK_COMPONENT, LOCK_REQUEST):
             table.drop(connection)
+        connection.exec_driver_sql('ALTER TABLE hold DROP COLUMN "user"')
+        connection.exec_driver_sql(
+            "INSERT INTO hold (kind, owner, time, expires) VALUES ('reader', 'job', ?, ?)",
+            (timestamp(START_MS), timestamp(START_MS + 60_000)),
+        )
         connection.exec_driver_sql(
             "UPDATE strandline_schema SET version = 1 WHERE part = 'transactions'"
         )
     store.database.close()
     again = Store(store.path)
     assert ask(again, on(READ, "d.t")).acquired is True
+    (hold,) = again.transactions.holds.list()
+    asked: list[str] = []
+    again.transactions.holds.renew(hold.hold_id, ttl_ms=1, may_touch=asked.append)
+    assert asked == ["job"]
     with again.database.read() as connection:
         assert len(connection.execute(select(LOCK_REQUEST)).all()) == 1
     again.database.close()

@@ -158,8 +158,14 @@ class Session(ABC):
         """The files of a table at ``write_ids``."""
 
     @abstractmethod
-    def hold(self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int = 60_000) -> Hold:
-        """Keep the history from ``at`` on. `VersionNotFound` below the low watermark."""
+    def hold(
+        self, kind: str, owner: str | None = None, *, at: Timestamp, ttl_ms: int = 60_000
+    ) -> Hold:
+        """Keep the history from ``at`` on. `VersionNotFound` below the low watermark.
+
+        ``owner`` says for whom, by default for the session's user; where privileges are enforced,
+        a superuser alone names another user, or a role that its own user is no member of.
+        """
 
     @abstractmethod
     def renew_hold(self, hold_id: int, *, ttl_ms: int = 60_000) -> Hold:

@@ -252,14 +252,16 @@ class Metastore:
         schema, table = self.find_table(catalog, name)
         return ResolvedTable(schema.name, table, catalog.version, self.location(table))
 
-    def hold(self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int) -> Hold:
+    def hold(
+        self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int, user: str | None = None
+    ) -> Hold:
         """Keep the history from ``at`` on, of rows and of the catalog, for ``ttl_ms``.
 
         Raises `VersionNotFound` where one of them was trimmed already.
         """
         self.catalogs.sync()
         self.catalogs.active_catalog(at)
-        return self.transactions.holds.acquire(kind, owner, at=at, ttl_ms=ttl_ms)
+        return self.transactions.holds.acquire(kind, owner, at=at, ttl_ms=ttl_ms, user=user)
 
     def compact(self, version: int) -> bool:
         """Trim the catalog's history below ``version``; False if it was trimmed there already.

@@ -74,8 +74,10 @@ class Holds:
         fixed = history_retention_ms
         self._retention_ms = fixed if callable(fixed) else lambda: fixed
 
-    def acquire(self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int) -> Hold:
-        """Hold history from ``at`` on for ``ttl_ms`` milliseconds.
+    def acquire(
+        self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int, user: str | None = None
+    ) -> Hold:
+        """Hold history from ``at`` on for ``ttl_ms`` milliseconds, taken by ``user`` for ``owner``.
 
         Raises `VersionNotFound` if ``at`` is below the low watermark, `InvalidInput` for a
         ``ttl_ms`` below 1 and for a number that is no time.
@@ -95,27 +97,35 @@ class Holds:
             values = {"kind": kind, "owner": owner, "time": at}
             expires = add_milliseconds(now, ttl_ms)
             hold_id = connection.execute(
-                insert(HOLD).values(expires=expires, **values).returning(HOLD.c.hold_id)
+                insert(HOLD).values(expires=expires, user=user, **values).returning(HOLD.c.hold_id)
             ).scalar_one()
             return Hold(hold_id, kind, owner, at, expires)
 
-    def renew(self, hold_id: int, *, ttl_ms: int) -> Hold:
-        """Keep a hold for ``ttl_ms`` milliseconds from now. Raises `HoldExpired`."""
+    def renew(
+        self, hold_id: int, *, ttl_ms: int, may_touch: Callable[[str], None] | None = None
+    ) -> Hold:
+        """Keep a hold for ``ttl_ms`` milliseconds from now. Raises `HoldExpired`.
+
+        ``may_touch`` is called with the user that took the hold, or with its owner if release 0.2.0
+        noted no user, and raises if the hold is not the caller's.
+        """
         _positive(ttl_ms)
         with self._database.write() as connection:
             self._guard(connection)
             now = take_time(connection, self._clock)
             held = _live(connection, hold_id, now)
+            _check_holder(connection, hold_id, may_touch)
             expires = add_milliseconds(now, ttl_ms)
             connection.execute(
                 update(HOLD).where(HOLD.c.hold_id == hold_id).values(expires=expires)
             )
             return Hold(hold_id, held.kind, held.owner, held.at, expires)
 
-    def release(self, hold_id: int) -> None:
-        """Give a hold up; one that is gone already is no error."""
+    def release(self, hold_id: int, *, may_touch: Callable[[str], None] | None = None) -> None:
+        """Give a hold up; one that is gone already is no error. ``may_touch`` as in `renew`."""
         with self._database.write() as connection:
             self._guard(connection)
+            _check_holder(connection, hold_id, may_touch)
             if 0 < hold_id <= LAST_ID:
                 connection.execute(delete(HOLD).where(HOLD.c.hold_id == hold_id))
 
@@ -171,6 +181,17 @@ class Holds:
 def _given_watermark(connection: Connection) -> Timestamp:
     given = connection.execute(select(HOLD_WATERMARK.c.time)).scalar_one_or_none()
     return MIN_TIMESTAMP if given is None else Timestamp(given)
+
+
+def _check_holder(
+    connection: Connection, hold_id: int, may_touch: Callable[[str], None] | None
+) -> None:
+    if may_touch is None or not 0 < hold_id <= LAST_ID:
+        return
+    taken_by = func.coalesce(HOLD.c.user, HOLD.c.owner)
+    holder = connection.execute(select(taken_by).where(HOLD.c.hold_id == hold_id))
+    for name in holder.scalars():
+        may_touch(name)
 
 
 def _live(connection: Connection, hold_id: int, now: Timestamp) -> Hold:

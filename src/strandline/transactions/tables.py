@@ -94,6 +94,7 @@ HOLD = Table(
     Column("owner", Text, nullable=False),
     Column("time", BigInteger, nullable=False),
     Column("expires", BigInteger, nullable=False),
+    Column("user", Text),
     Index("hold_by_expiry", "expires"),
     sqlite_autoincrement=True,
 )
@@ -136,9 +137,11 @@ LOCK_COMPONENT = Table(
 )
 
 
-def _add_locks(connection: Connection) -> None:
+def _add_locks_and_users(connection: Connection) -> None:
     METADATA.create_all(connection, tables=[LOCK_REQUEST, LOCK_COMPONENT])
+    # Who took the holds that are there is not known; they count as their owner's.
+    connection.exec_driver_sql('ALTER TABLE hold ADD COLUMN "user" TEXT')
 
 
-STEPS: Mapping[int, Callable[[Connection], None]] = {2: _add_locks}
+STEPS: Mapping[int, Callable[[Connection], None]] = {2: _add_locks_and_users}
 """How the tables of an older version become those of the one named."""

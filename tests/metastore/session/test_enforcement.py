@@ -189,6 +189,34 @@ def test_a_transaction_is_its_users_own(guarded: Guarded, bob: Session) -> None:
     alice.commit(txn_id)
 
 
+def test_a_hold_is_its_users_own(guarded: Guarded, bob: Session) -> None:
+    alice, root = (guarded.node.session(user=user) for user in ("alice", "root"))
+    now = alice.snapshot([]).time
+    hers = alice.hold("reader", at=now)
+    assert hers.owner == "alice"
+    for call in (
+        lambda: bob.renew_hold(hers.hold_id),
+        lambda: bob.release_hold(hers.hold_id),
+    ):
+        assert "was taken by alice" in refusal(call)
+    assert alice.renew_hold(hers.hold_id).owner == "alice"
+    root.release_hold(hers.hold_id)
+    bob.release_hold(hers.hold_id)
+
+
+def test_a_hold_for_another_user_is_a_superusers(guarded: Guarded, bob: Session) -> None:
+    root = guarded.node.session(user="root")
+    now = root.snapshot([]).time
+    assert "cannot make alice the owner of a hold" in refusal(
+        lambda: bob.hold("reader", "alice", at=now)
+    )
+    for session, owner in ((bob, "bob"), (bob, "job 7"), (root, "alice")):
+        held = session.hold("reader", owner, at=now)
+        assert held.owner == owner
+        assert session.renew_hold(held.hold_id).owner == owner
+        session.release_hold(held.hold_id)
+
+
 def test_ddl_needs_ownership_and_the_history_shows_ones_own(guarded: Guarded, bob: Session) -> None:
     with guarded.granted(USAGE):
         drop = DropTable(schema="s", table="t")

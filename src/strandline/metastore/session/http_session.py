@@ -131,7 +131,9 @@ class HttpSession(Session):
         files: TableFiles = self._repeat("files", table_id=table_id, write_ids=write_ids)
         return files
 
-    def hold(self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int = 60_000) -> Hold:
+    def hold(
+        self, kind: str, owner: str | None = None, *, at: Timestamp, ttl_ms: int = 60_000
+    ) -> Hold:
         hold: Hold = self._once(
             "hold",
             {"kind": kind, "owner": owner, "at": at, "ttl_ms": ttl_ms},

@@ -3,14 +3,14 @@
 Where privileges are enforced, its user is judged by the catalog of the present, at each call: for
 DDL as `strandline.catalog.privileges.judgement` tells; SELECT to see a table or its files, at any
 version; INSERT to add data files, DELETE to take rows or files away, UPDATE (or both) for a step
-that does both. A transaction is its user's own. Others than superusers see the versions in the
-history that they made themselves, compare no versions and trim none.
+that does both. A transaction is its user's own, and so is a hold. Others than superusers see the
+versions in the history that they made themselves, compare no versions and trim none.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from strandline.catalog import Command, VersionInfo
 from strandline.catalog.differences import Difference
@@ -142,14 +142,23 @@ class LocalSession(Session):
             tuple(DeleteFile(row.row_id, row.write_id, row.as_(DeleteFileRow)) for row in deletes),
         )
 
-    def hold(self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int = 60_000) -> Hold:
-        return self._metastore.hold(kind, owner, at=at, ttl_ms=ttl_ms)
+    def hold(
+        self, kind: str, owner: str | None = None, *, at: Timestamp, ttl_ms: int = 60_000
+    ) -> Hold:
+        owner = owner or self._user
+        access = self._access()
+        # An owner that is no role is a note, such as the name of a job.
+        if access.catalog.role(owner) is not None:
+            access.require_owner(owner, "a hold")
+        return self._metastore.hold(kind, owner, at=at, ttl_ms=ttl_ms, user=self._user)
 
     def renew_hold(self, hold_id: int, *, ttl_ms: int = 60_000) -> Hold:
-        return self._metastore.transactions.holds.renew(hold_id, ttl_ms=ttl_ms)
+        holds = self._metastore.transactions.holds
+        return holds.renew(hold_id, ttl_ms=ttl_ms, may_touch=self._only_own_holds(hold_id))
 
     def release_hold(self, hold_id: int) -> None:
-        self._metastore.transactions.holds.release(hold_id)
+        holds = self._metastore.transactions.holds
+        holds.release(hold_id, may_touch=self._only_own_holds(hold_id))
 
     # -- transactions --------------------------------------------------------------------------
 
@@ -226,6 +235,20 @@ class LocalSession(Session):
                 "superuser: begin one of your own"
             )
         return found
+
+    def _only_own_holds(self, hold_id: int) -> Callable[[str], None]:
+        """What raises `PermissionDenied` for the hold if another user took it."""
+        access = self._access()
+
+        def may_touch(taken_by: str) -> None:
+            own = normalize(taken_by) in {normalize(self._user), *access.names}
+            if not own and not access.free:
+                raise PermissionDenied(
+                    f"hold {hold_id} was taken by {taken_by}, and user {self._user} is no "
+                    "superuser: take one of your own"
+                )
+
+        return may_touch
 
     def _require(self, table_id: int, need: Privilege, *, at: AsOf = PRESENT) -> None:
         access = self._access()
