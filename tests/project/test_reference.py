@@ -173,7 +173,14 @@ LIMITS = {
     "HTTP requests that a node answers at once, waiting ones included": http_app.MAX_REQUESTS,
     "characters of a user's name over HTTP": credentials.MAX_USER_LENGTH,
     "bytes of a Thrift message": MAX_MESSAGE_BYTES,
-    "values in the containers of one Thrift message": scanner.MAX_ELEMENTS,
+    "values of one Thrift message": scanner.MAX_VALUES,
+    "bytes of one text in a Thrift message": scanner.MAX_TEXT_BYTES,
+    "memory for large Thrift requests, of all connections together": (
+        ServerSettings().request_memory_bytes
+    ),
+    "seconds to send one Thrift message, or to read on after having stopped": int(
+        ServerSettings().message_timeout
+    ),
     "Thrift connections of a node": ServerSettings().max_connections,
     "notifications in one Thrift answer": notification_methods.MAX_EVENTS,
     "characters of a pattern of names": name_patterns.MAX_PATTERN_LENGTH,

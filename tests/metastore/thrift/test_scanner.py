@@ -148,15 +148,15 @@ def _head(name: str = "m") -> bytes:
         ("0f0001 0c 000003e9", "1000 are allowed"),
         ("0d0001 0b0b 00000100", "1000 are allowed"),
         ("0f0001 0b 00000001 7fffffff", "1000 are allowed"),
-        ("0f0001 02 00000065", "hold more than 100 values"),
-        ("0f0001 02 00000033 " + "00" * 51 + "0f0002 02 00000033", "hold more than 100 values"),
+        ("0f0001 02 00000065", "holds more than 100 values"),
+        ("0f0001 02 00000033 " + "00" * 51 + "0f0002 02 00000033", "holds more than 100 values"),
         ("070001", "unknown type 7"),
         ("0f0001 07 00000001", r"unknown types \[7\]"),
         ("0c0001" * 65, "deeper than 64"),
     ],
 )
 def test_what_cannot_end_well_is_refused_as_soon_as_it_is_seen(body: str, reason: str) -> None:
-    scanner = Scanner(max_message_bytes=1000, max_elements=100)
+    scanner = Scanner(max_message_bytes=1000, max_values=100)
     scanner.feed(_head() + bytes.fromhex(body))
     with pytest.raises(ProtocolError, match=reason):
         scanner.next_message()

@@ -36,7 +36,7 @@ from strandline.metastore.thrift import (
     request_key,
 )
 from strandline.metastore.thrift.codec import decode_application_exception
-from strandline.metastore.thrift.connection import foreign_protocol
+from strandline.metastore.thrift.foreign_protocols import foreign_protocol
 from strandline.metastore.thrift.messages import CALL, EXCEPTION, decode_head, encode_message
 from strandline.metastore.thrift.scanner import Scanner
 

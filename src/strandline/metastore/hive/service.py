@@ -138,7 +138,7 @@ class HiveMetastoreService:
 
     def _keep(self, request: bytes, mark: int, answer: bytes, *, for_all: bool) -> Encoded:
         # With a delay, the present moves on by time alone and a mark proves nothing.
-        if self._keeps and for_all:
+        if self._keeps and for_all and request:
             self._kept.keep(request, mark, answer)
         return Encoded(answer)
 

@@ -24,6 +24,7 @@ from strandline.metastore.thrift.field_table import (
 )
 from strandline.metastore.thrift.json_text import json_text
 from strandline.metastore.thrift.messages import ApplicationException, ThriftException
+from strandline.metastore.thrift.slices import Sliced
 from strandline.metastore.thrift.values import first_fault
 
 # What a generated decoder runs into at the end of data that ends too early.
@@ -55,12 +56,18 @@ class Codec:
         try:
             fields, end = self._compiler.decoder(name)(data, at)
         except _TOO_SHORT:
-            raise ProtocolError(
-                f"the bytes of a {name} end before it does ({len(data) - at} bytes)"
-            ) from None
-        if end != len(data):
-            raise ProtocolError(f"{len(data) - end} bytes follow the end of a {name}")
-        return fields
+            raise _ends_early(name, data, at) from None
+        return _filled(name, data, fields, end)
+
+    def decode_struct_in_slices(
+        self, name: str, data: bytes, *, at: int = 0
+    ) -> Sliced[dict[str, Any]]:
+        """`decode_struct`, as a computation that can be interrupted."""
+        try:
+            fields, end = yield from self._compiler.decoder_in_slices(name)(data, at)
+        except _TOO_SHORT:
+            raise _ends_early(name, data, at) from None
+        return _filled(name, data, fields, end)
 
     def method(self, name: str) -> MethodSpec:
         """The method, or the `ApplicationException` that says that there is none."""
@@ -74,6 +81,11 @@ class Codec:
 
     def decode_args(self, method: str, data: bytes, *, at: int = 0) -> dict[str, Any]:
         return self.decode_struct(self.method(method).args.name, data, at=at)
+
+    def decode_args_in_slices(
+        self, method: str, data: bytes, *, at: int = 0
+    ) -> Sliced[dict[str, Any]]:
+        return self.decode_struct_in_slices(self.method(method).args.name, data, at=at)
 
     def encode_result(self, method: str, value: Any) -> bytes:
         """The result struct in which ``method`` returns ``value`` (None for a void method)."""
@@ -112,6 +124,16 @@ class Codec:
         if fault is not None:
             raise InvalidInput(f"cannot write {name} as JSON: {fault}")
         return json_text(self, name, fields)
+
+
+def _ends_early(name: str, data: bytes, at: int) -> ProtocolError:
+    return ProtocolError(f"the bytes of a {name} end before it does ({len(data) - at} bytes)")
+
+
+def _filled(name: str, data: bytes, fields: dict[str, Any], end: int) -> dict[str, Any]:
+    if end != len(data):
+        raise ProtocolError(f"{len(data) - end} bytes follow the end of a {name}")
+    return fields
 
 
 HIVE_CODEC = Codec(HIVE_METASTORE)

@@ -14,7 +14,12 @@ What must stay true:
 * After an unreadable byte nothing more is read: the boundary of messages is lost. Where the
   request had a name, the client is told (``TApplicationException`` 7); then the connection closes.
 * Arguments that do not decode inside a message whose end is known fail that request alone.
-* A request that has begun runs to its end, also when its client has gone.
+* A request that has begun runs to its end, also when its client has gone. One that is still being
+  read or decoded is given up.
+* Walking and decoding take little of one turn of the loop. What is longer is done in slices, and
+  counts as a request in work.
+* What has come and is not answered is held in the server's memory of requests; where that is full,
+  the client is told at once.
 * The request's type byte is not looked at: whether a method is oneway, the field table says.
 """
 
@@ -23,13 +28,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, cast
 
 from strandline.errors import (
     InvalidInput,
     ObjectNotFound,
     ProtocolError,
+    Unavailable,
     UnsupportedOperation,
 )
 from strandline.logs import CLIENT
@@ -42,6 +49,8 @@ from strandline.metastore.thrift.dispatch import (
     answer_value,
     awaits,
 )
+from strandline.metastore.thrift.foreign_protocols import TELLING_BYTES, foreign_protocol
+from strandline.metastore.thrift.memory import ALLOWANCE
 from strandline.metastore.thrift.messages import (
     EXCEPTION,
     REPLY,
@@ -53,38 +62,24 @@ from strandline.metastore.thrift.messages import (
 )
 from strandline.metastore.thrift.scanner import Scanner
 from strandline.metastore.thrift.serving import Serving
+from strandline.metastore.thrift.slices import Sliced, Slicing
 
 _log = logging.getLogger(__name__)
 
 # A turn of the event loop serves at most this many requests of one connection.
 _REQUESTS_A_TURN = 32
 
-# So many bytes tell strict binary Thrift from all else that clients send.
-_TELLING_BYTES = 6
+# So many values are walked or decoded at once; what is longer is done in slices.
+_VALUES_AT_ONCE = 1_000
 
-_HTTP_METHODS = tuple(
-    name[:_TELLING_BYTES]
-    for name in (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"OPTIONS ", b"DELETE ", b"PATCH ", b"PRI ")
-)
+# What a value of a message takes in memory once it is decoded, beside its bytes.
+_BYTES_OF_A_VALUE = 64
 
+# Requests of up to this size are looked for among the kept answers.
+_MAX_KEPT_REQUEST = 64 * 1024
 
-def foreign_protocol(first: bytes) -> str | None:
-    """What a connection speaks that begins with these bytes; None if it is strict binary Thrift."""
-    if first.startswith(b"\x80\x01"):
-        return None
-    if first.startswith(_HTTP_METHODS):
-        return "HTTP"
-    if first.startswith(b"\x16\x03"):
-        return "TLS"
-    if first.startswith(b"\x01\x00\x00"):
-        return "SASL"
-    if first.startswith(b"\x82"):
-        return "compact Thrift"
-    if first.startswith(b"\x00"):
-        if first[4:6] == b"\x80\x01":
-            return "framed Thrift"
-        return "framed compact Thrift" if first[4:5] == b"\x82" else "non-strict binary Thrift"
-    return "an unknown protocol"
+# How many seconds a client that was refused may go on sending, so that it gets to read why.
+_DRAIN_SECONDS = 2.0
 
 
 class Connection(asyncio.Protocol):
@@ -102,8 +97,13 @@ class Connection(asyncio.Protocol):
         self._turning = False
         self._ended = False
         self._closed = False
+        self._draining = False
         self._running: asyncio.Task[Any] | None = None
-        self.last_activity = self._began = server.loop.time()
+        self._slicing: Slicing[Any] | None = None
+        self._held = 0
+        self._holding = False
+        self._unsent = 0
+        self._began = self._coming_since = self.last_activity = server.loop.time()
 
     # Called by the event loop -------------------------------------------------------------------
 
@@ -120,17 +120,26 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
+        if self._slicing is not None:
+            self._slicing.cancel()
+            self._slicing = None
+        self._scanner = Scanner()
+        if self._running is None:  # else its arguments are still there
+            self._server.memory.release(self)
         self._server.forget(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._closed or self._ended:
+        if self._closed or self._ended or self._draining:
             return
         self.last_activity = self._server.loop.time()
+        if not self._scanner.waiting:
+            self._coming_since = self.last_activity
         self._server.counters.bytes_received += len(data)
         self._scanner.feed(data)
         if not self._recognised and not self._recognise():
             return
-        self._pump()
+        if self._holds():
+            self._pump()
 
     def eof_received(self) -> bool:
         """The client sends no more. What it has sent is still answered, and then it is closed."""
@@ -151,11 +160,28 @@ class Connection(asyncio.Protocol):
 
     @property
     def in_work(self) -> bool:
-        return self._running is not None
+        return self._running is not None or self._slicing is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of the client has come, is in work or waits to be sent."""
+        return not self.in_work and self._writable and not self._scanner.waiting
+
+    def is_late(self, oldest: float) -> bool:
+        """Whether the client has been sending one message, or not reading, since ``oldest``."""
+        if not self._writable:
+            unsent = self._transport.get_write_buffer_size()
+            if unsent != self._unsent:
+                self._unsent, self.last_activity = unsent, self._server.loop.time()
+            return self.last_activity <= oldest
+        return not self.in_work and self._scanner.waiting > 0 and self._coming_since <= oldest
 
     def stop(self) -> None:
         """Begins no further request, and closes when the one in work is answered."""
         self._ended = True
+        if self._running is None and self._slicing is not None:
+            self._slicing.cancel()
+            self._slicing = None
         self._scanner = Scanner()
         if not self.in_work:
             self._close()
@@ -168,8 +194,8 @@ class Connection(asyncio.Protocol):
     # Requests -----------------------------------------------------------------------------------
 
     def _recognise(self) -> bool:
-        first = self._scanner.beginning(_TELLING_BYTES)
-        if len(first) < _TELLING_BYTES:
+        first = self._scanner.beginning(TELLING_BYTES)
+        if len(first) < TELLING_BYTES:
             return False
         foreign = foreign_protocol(first)
         if foreign is None:
@@ -193,13 +219,18 @@ class Connection(asyncio.Protocol):
         for _ in range(_REQUESTS_A_TURN):
             if self._closed or self.in_work or not self._writable:
                 break
+            if self._holding:
+                self._held = 0
+                self._holds()
             try:
-                message = self._scanner.next_message()
+                message = self._scanner.next_message(steps=_VALUES_AT_ONCE)
             except ProtocolError as error:
                 self._give_up(error)
                 return
             if message is None:
-                if self._ended:
+                if self._scanner.paused:
+                    self._begin(self._walk(self._scanner), self._walked)
+                elif self._ended:
                     self._close()
                 break
             self._serve(message)
@@ -207,6 +238,49 @@ class Connection(asyncio.Protocol):
             self._turning = True
             self._server.loop.call_soon(self._turn)
         self._regulate()
+
+    def _begin(self, work: Sliced[Any], done: Callable[[Any, Exception | None], None]) -> None:
+        """Does what takes long in slices. Meanwhile the connection is in work."""
+
+        def ended(result: Any, error: Exception | None) -> None:
+            self._slicing = None
+            done(result, error)
+            if not self._closed:
+                self._pump()
+
+        self._slicing = self._server.slices.begin(work, ended)
+
+    def _walk(self, scanner: Scanner) -> Sliced[bytes | None]:
+        """Walks over what has come; its result is the next message, if it has come whole."""
+        while True:
+            yield
+            message = scanner.next_message(steps=_VALUES_AT_ONCE // 4)
+            if message is not None or not scanner.paused:
+                return message
+
+    def _walked(self, message: bytes | None, error: Exception | None) -> None:
+        if isinstance(error, ProtocolError):
+            self._give_up(error)
+        elif error is not None:
+            self._fail(error)
+        elif self._holds(message) and message is not None:
+            self._serve(message)
+
+    def _holds(self, message: bytes | None = None) -> bool:
+        """Takes the memory for what has come; where there is none, the client is told."""
+        scanner = self._scanner
+        values = scanner.values if message is None else scanner.message_values
+        amount = 2 * (scanner.waiting + len(message or b"")) + _BYTES_OF_A_VALUE * values
+        total = self._held + amount
+        if total < ALLOWANCE and not self._holding:
+            return True
+        try:
+            self._server.memory.hold(self, total)
+        except Unavailable as error:
+            self._refuse(error)
+            return False
+        self._holding = total >= ALLOWANCE
+        return True
 
     def _turn(self) -> None:
         self._turning = False
@@ -228,8 +302,9 @@ class Connection(asyncio.Protocol):
     def _serve(self, message: bytes) -> None:
         counters = self._server.counters
         counters.requests += 1
+        self._coming_since = self._server.loop.time()
         lookup = self._server.dispatcher.lookup
-        if lookup is not None:
+        if lookup is not None and len(message) <= _MAX_KEPT_REQUEST:
             size = int.from_bytes(message[4:8], "big")
             head = self._server.reply_heads.get(message[8 : 8 + size])
             found = None if head is None else self._look_up(lookup, message)
@@ -253,34 +328,61 @@ class Connection(asyncio.Protocol):
         server = self._server
         head = decode_head(message)
         sequence = message[head.body - 4 : head.body]
+        values = self._scanner.message_values
         try:
-            spec = server.codec.method(head.name)
+            if self._holding:
+                self._held = 2 * len(message) + _BYTES_OF_A_VALUE * values
+            if values > _VALUES_AT_ONCE:
+                work = server.codec.decode_args_in_slices(head.name, message, at=head.body)
+                self._begin(work, partial(self._decoded, head.name, sequence, b""))
+                return
             args = server.codec.decode_args(head.name, message, at=head.body)
-        except ApplicationException as error:
-            self._answer(head.name, sequence, Answer(EXCEPTION, error.encode()))
+        except (ApplicationException, ProtocolError) as error:
+            self._decoded(head.name, sequence, b"", None, error)
             return
-        except ProtocolError as error:
+        kept = message if len(message) <= _MAX_KEPT_REQUEST else b""
+        self._decoded(head.name, sequence, kept, args, None)
+
+    def _decoded(
+        self,
+        method: str,
+        sequence: bytes,
+        message: bytes,
+        args: dict[str, Any] | None,
+        error: Exception | None,
+    ) -> None:
+        """Lets the handler answer a request whose arguments are there, or failed to decode."""
+        server = self._server
+        if isinstance(error, ApplicationException):
+            self._answer(method, sequence, Answer(EXCEPTION, error.encode()))
+            return
+        if isinstance(error, ProtocolError):
             server.counters.protocol_errors += 1
-            self._answer(head.name, sequence, _protocol_failure(error))
+            self._answer(method, sequence, _protocol_failure(error))
             return
+        if error is not None:
+            self._fail(error)
+            return
+        assert args is not None  # one of the two is there
         self.info.begin(message)
         CLIENT.set(self.info.peer)
         self._began = server.loop.time()
         try:
-            if server.base.answers(head.name):
-                value = server.base.answer(self.info, head.name, args)
+            if server.base.answers(method):
+                value = server.base.answer(self.info, method, args)
             else:
-                value = server.dispatcher.handler(self.info, head.name, args)
-        except Exception as error:
-            self._log(head.name, error)
-            self._answer(head.name, sequence, answer_error(server.codec, head.name, error))
+                value = server.dispatcher.handler(self.info, method, args)
+        except Exception as failure:
+            self._log(method, failure)
+            self._answer(method, sequence, answer_error(server.codec, method, failure))
             return
         if awaits(value):
-            self._await(head.name, sequence, value)
+            self._await(method, sequence, value)
             return
-        self._log(head.name)
-        if not spec.oneway:
-            self._answer(head.name, sequence, answer_value(server.codec, head.name, value))
+        self._log(method)
+        self.info.begin(b"")
+        if not server.codec.method(method).oneway:
+            self._answer(method, sequence, answer_value(server.codec, method, value))
 
     def _await(self, method: str, sequence: bytes, value: Awaitable[Any]) -> None:
         async def wait() -> Any:
@@ -293,8 +395,12 @@ class Connection(asyncio.Protocol):
 
     def _done(self, method: str, sequence: bytes, task: asyncio.Task[Any]) -> None:
         self._running = None
+        self.info.begin(b"")
+        self._coming_since = self._server.loop.time()
         self._server.running.discard(task)
         codec = self._server.codec
+        if self._closed:
+            self._server.memory.release(self)
         if task.cancelled():
             self.abort()
             return
@@ -344,12 +450,39 @@ class Connection(asyncio.Protocol):
     def _give_up(self, error: ProtocolError) -> None:
         """Tells the client why, as far as the broken message lets itself be answered; closes."""
         self._server.counters.protocol_errors += 1
-        _log.warning("closed the connection from %s: %s", self.info.peer, error)
+        _log.warning(
+            "closed the connection from %s: %s",
+            self.info.peer,
+            error,
+        )
         known = self._scanner.broken()
         if known is not None:
             name, sequence = known
             self._answer(name, sequence.to_bytes(4, "big", signed=True), _protocol_failure(error))
         self._close()
+
+    def _refuse(self, error: Unavailable) -> None:
+        """Tells the client that there is no memory for what it sends."""
+        known = self._scanner.broken()
+        self._scanner, self._draining = Scanner(), True
+        self._server.memory.release(self)
+        _log.warning(
+            "refused a request from %s: %s",
+            self.info.peer,
+            error.message,
+        )
+        if known is not None:
+            name, sequence = known
+            answer = answer_error(self._server.codec, name, error)
+            self._answer(name, sequence.to_bytes(4, "big", signed=True), answer)
+        self._regulate()
+        self._server.loop.call_later(_DRAIN_SECONDS, self._close)
+
+    def _fail(self, error: Exception) -> None:
+        """Ends a connection that a fault of our own has broken."""
+        self._server.counters.failures += 1
+        _log.error("reading a request from %s failed", self.info.peer, exc_info=error)
+        self.abort()
 
     def _close(self) -> None:
         """Closes once all that was written has gone out."""

@@ -10,7 +10,7 @@ from strandline.errors import ProtocolError
 
 CALL, REPLY, EXCEPTION, ONEWAY = 1, 2, 3, 4
 
-MAX_MESSAGE_BYTES = 100 * 1024 * 1024
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_NAME_BYTES = 1024
 
 _VERSION = 0x8001

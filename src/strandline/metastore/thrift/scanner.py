@@ -14,8 +14,9 @@ What must stay true:
 * Every byte of a message is looked at once or stepped over; the work is linear in the message.
 * The position never moves back. Sizes are unsigned, so a negative one is a huge one; what cannot
   fit into the largest message allowed is refused when its size is read, not when memory is full.
-* The values in containers are counted. A byte on the wire can become an empty dict of 64 bytes, so
-  a limit on bytes alone would not bound what decoding takes.
+* The values are counted: fields of structs and elements of containers. A byte on the wire can
+  become an empty dict of 64 bytes, so a limit on bytes alone would not bound what decoding takes.
+* One call walks over a bounded number of values, where its caller says so, and is then `paused`.
 
 Rejected: to try decoding at each piece and start again when bytes are missing (quadratic); to read
 from a blocking stream in a thread for each connection (the connections are many, and idle).
@@ -30,8 +31,12 @@ from strandline.metastore.thrift.compiler import FIXED_SIZES, MAX_DEPTH
 from strandline.metastore.thrift.field_table import LIST, MAP, SET, STRING, STRUCT
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES, MAX_NAME_BYTES
 
-MAX_ELEMENTS = 4_000_000
-"""How many values the containers of one message may hold together."""
+MAX_VALUES = 2_000_000
+"""How many values one message may hold: fields of structs and elements of containers."""
+MAX_TEXT_BYTES = 16 * 1024 * 1024
+"""The bytes of one text or binary value."""
+
+_WHOLE = 1 << 62
 
 _size_at = struct.Struct(">I").unpack_from
 
@@ -55,10 +60,18 @@ class Scanner:
     """
 
     def __init__(
-        self, *, max_message_bytes: int = MAX_MESSAGE_BYTES, max_elements: int = MAX_ELEMENTS
+        self,
+        *,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        max_values: int = MAX_VALUES,
+        max_text_bytes: int = MAX_TEXT_BYTES,
     ) -> None:
         self._max_message = max_message_bytes
-        self._max_elements = max_elements
+        self._max_values = max_values
+        self._max_text = min(max_text_bytes, max_message_bytes)
+        self._steps = _WHOLE
+        self.paused = False
+        self.message_values = 0
         self._buffer: bytes | bytearray = b""
         self._start = 0
         self._begin()
@@ -67,12 +80,17 @@ class Scanner:
         self._at = self._start
         self._in_body = False
         self._open: list[_Open | None] = []
-        self._elements = 0
+        self._values = 0
 
     @property
     def waiting(self) -> int:
         """The bytes that have come and have not been given out as messages."""
         return len(self._buffer) - self._start
+
+    @property
+    def values(self) -> int:
+        """The values of the message that comes, as far as it was walked."""
+        return self._values
 
     def feed(self, data: bytes) -> None:
         """Takes the next bytes of the stream."""
@@ -91,14 +109,21 @@ class Scanner:
         """Up to ``size`` bytes of the message that has begun to come."""
         return bytes(self._buffer[self._start : self._start + size])
 
-    def next_message(self) -> bytes | None:
-        """The next whole message; None while it has not come to its end."""
+    def next_message(self, *, steps: int = _WHOLE) -> bytes | None:
+        """The next whole message; None while it has not come to its end.
+
+        After about ``steps`` values it stops, and is `paused`: call again to go on.
+        `message_values` are the values of the message that was given last.
+        """
+        self._steps, self.paused = steps, False
         if not self._in_body and not self._walk_head():
             return None
-        if not self._walk_body():
-            if self._at - self._start > self._max_message:
-                raise self._too_large(self._at - self._start)
+        walked = self._walk_body()
+        if self._at - self._start > self._max_message:
+            raise self._too_large(self._at - self._start)
+        if not walked:
             return None
+        self.message_values = self._values
         whole = self._start == 0 and self._at == len(self._buffer)
         if whole and isinstance(self._buffer, bytes):
             message = self._buffer
@@ -140,6 +165,10 @@ class Scanner:
         """Walks as far as the bytes reach; True at the end of the message."""
         stack = self._open
         while stack:
+            if self._steps <= 0:
+                self.paused = True
+                return False
+            self._steps -= 1
             top = stack[-1]
             if not (self._walk_fields() if top is None else self._walk_values(top)):
                 return False
@@ -148,8 +177,9 @@ class Scanner:
     def _walk_fields(self) -> bool:
         """Walks the fields of the innermost struct until it ends or something is opened in it."""
         data, end, at = self._buffer, len(self._buffer), self._at
-        limit = self._start + self._max_message
-        while at < end:
+        steps = first = self._steps
+        while at < end and steps > 0:
+            steps -= 1
             wire = data[at]
             fixed = _FIXED[wire]
             if fixed:
@@ -157,38 +187,46 @@ class Scanner:
             elif wire == 0:
                 self._at = at + 1
                 self._open.pop()
+                self._walked(first - steps, steps)
                 return True
             elif wire == STRING:
                 if at + 7 > end:
                     break
-                at += 7 + _size_at(data, at + 3)[0]
-                if at > limit:
-                    raise self._too_large(at - self._start)
+                size = _size_at(data, at + 3)[0]
+                if size > self._max_text:
+                    raise self._text_too_large(size)
+                at += 7 + size
             else:
                 self._at = at
+                self._walked(first - steps, steps)
                 return self._enter(wire, at + 3)
         self._at = at
+        self._walked(first - steps, steps)
+        self.paused = steps <= 0 and at < end
         return False
 
     def _walk_values(self, values: _Open) -> bool:
         """Walks the values of the innermost container, as `_walk_fields` does with fields."""
         data, end, at = self._buffer, len(self._buffer), self._at
-        limit = self._start + self._max_message
         types, left = values[1:], values[0]
         turns = len(types)
-        while left:
+        steps = self._steps
+        while left and steps > 0:
+            steps -= 1
             wire = types[-left % turns]
             if wire == STRING:
                 if at + 4 > end:
                     break
-                at += 4 + _size_at(data, at)[0]
-                if at > limit:
-                    raise self._too_large(at - self._start)
+                size = _size_at(data, at)[0]
+                if size > self._max_text:
+                    raise self._text_too_large(size)
+                at += 4 + size
             elif _FIXED[wire]:
                 at += _FIXED[wire]
             else:
                 values[0] = left - 1
                 self._at = at
+                self._steps = steps
                 if self._enter(wire, at):
                     return True
                 values[0] = left
@@ -196,7 +234,9 @@ class Scanner:
             left -= 1
         values[0] = left
         self._at = at
+        self._steps = steps
         if left:
+            self.paused = steps <= 0 and at < end
             return False
         self._open.pop()
         return True
@@ -221,17 +261,28 @@ class Scanner:
             raise ProtocolError(f"a message holds a container of the unknown types {types}")
         if at - self._start + size * least > self._max_message:
             raise self._too_large(at - self._start + size * least)
-        self._elements += size
-        if self._elements > self._max_elements:
-            raise ProtocolError(
-                f"the containers of a message hold more than {self._max_elements} values"
-            )
+        self._walked(size, self._steps)
         self._at = at + turns + 4
         if all(_FIXED[kind] for kind in types):
             self._at += size * least
         elif size:
             self._open.append([size * turns, *types])
         return True
+
+    def _walked(self, values: int, steps: int) -> None:
+        """Counts values of the message; ``steps`` are left of this call."""
+        self._steps = steps
+        self._values += values
+        if self._values > self._max_values:
+            raise ProtocolError(
+                f"a message holds more than {self._max_values} values: fields of structs and "
+                "elements of containers; send it in several requests"
+            )
+
+    def _text_too_large(self, size: int) -> ProtocolError:
+        return ProtocolError(
+            f"a message holds a text of {size} bytes; {self._max_text} are allowed"
+        )
 
     def _too_large(self, size: int) -> ProtocolError:
         return ProtocolError(

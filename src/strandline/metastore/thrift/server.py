@@ -21,8 +21,10 @@ from strandline.metastore.thrift.base_service import BaseService
 from strandline.metastore.thrift.codec import HIVE_CODEC, Codec
 from strandline.metastore.thrift.connection import Connection
 from strandline.metastore.thrift.dispatch import Dispatcher
+from strandline.metastore.thrift.memory import RequestMemory
 from strandline.metastore.thrift.messages import REPLY, encode_head
 from strandline.metastore.thrift.serving import Counters, ServerSettings
+from strandline.metastore.thrift.slices import Slices
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +33,9 @@ _log = logging.getLogger(__name__)
 class ServerStatistics:
     """What a server has done since it started.
 
+    ``displaced`` are idle connections that made room for new ones, ``late_closed`` those whose
+    client took too long to send a message or to read its answers; ``request_memory`` is what large
+    requests hold now, and ``full`` how often one was refused for it.
     ``exceptions`` are answers of the type exception (unknown methods, bad arguments, internal
     errors), ``failures`` those that no one meant to happen; ``foreign`` counts the connections
     closed because they spoke another protocol, by its name.
@@ -40,6 +45,10 @@ class ServerStatistics:
     accepted: int
     refused: int
     idle_closed: int
+    displaced: int
+    late_closed: int
+    request_memory: int
+    full: int
     requests: int
     running: int
     fast_answers: int
@@ -58,6 +67,7 @@ class ThriftServer:
     """
 
     loop: asyncio.AbstractEventLoop
+    slices: Slices
 
     def __init__(
         self,
@@ -77,6 +87,7 @@ class ThriftServer:
         self.reply_heads = {name.encode(): encode_head(REPLY, name) for name in codec.table.methods}
         # A task of a handler is kept here until it ends: its connection may end before it.
         self.running: set[asyncio.Task[Any]] = set()
+        self.memory = RequestMemory(self.settings.request_memory_bytes)
         self._host, self._port = host, port
         self._connections: set[Connection] = set()
         self._empty = asyncio.Event()
@@ -90,6 +101,7 @@ class ThriftServer:
         place: dict[str, Any] = (
             {"host": self._host, "port": self._port} if listening is None else {"sock": listening}
         )
+        self.slices = Slices(self.loop)
         try:
             self._listening = await self.loop.create_server(self._connect, **place)
         except OSError as error:
@@ -134,6 +146,8 @@ class ThriftServer:
         return ServerStatistics(
             connections=len(self._connections),
             running=len(self.running),
+            request_memory=self.memory.taken,
+            full=self.memory.refused,
             foreign=MappingProxyType(dict(self.counters.foreign)),
             **counted,
         )
@@ -145,7 +159,7 @@ class ThriftServer:
         if self._stopping:
             return False
         limit = self.settings.max_connections
-        if len(self._connections) >= limit:
+        if len(self._connections) >= limit and not self._make_room():
             self.counters.refused += 1
             _log.warning(
                 "refused the connection from %s: %d are open, which is the most allowed; close "
@@ -156,6 +170,18 @@ class ThriftServer:
             return False
         self.counters.accepted += 1
         self._connections.add(connection)
+        return True
+
+    def _make_room(self) -> bool:
+        """Closes the connection that has been idle longest, if it has been so for long enough."""
+        idle = (one for one in self._connections if one.is_idle)
+        longest = min(idle, key=lambda one: one.last_activity, default=None)
+        latest = self.loop.time() - self.settings.displace_after
+        if longest is None or longest.last_activity > latest:
+            return False
+        self.counters.displaced += 1
+        longest.abort()
+        self._connections.discard(longest)
         return True
 
     def forget(self, connection: Connection) -> None:
@@ -173,16 +199,24 @@ class ThriftServer:
 
     def _watch_idle(self) -> None:
         """Closes the connections on which nothing moved for too long, again and again."""
-        timeout = self.settings.idle_timeout
-        if timeout <= 0:
-            return
-        oldest = self.loop.time() - timeout
+        idle, message = self.settings.idle_timeout, self.settings.message_timeout
+        now = self.loop.time()
         for connection in list(self._connections):
-            if not connection.in_work and connection.last_activity <= oldest:
+            if message > 0 and connection.is_late(now - message):
+                self.counters.late_closed += 1
+                _log.warning(
+                    "closed the connection from %s: it did not send a whole message, or read its "
+                    "answers, within %g seconds",
+                    connection.info.peer,
+                    message,
+                )
+                connection.abort()
+            elif idle > 0 and not connection.in_work and connection.last_activity <= now - idle:
                 self.counters.idle_closed += 1
                 _log.info("closed the idle connection from %s", connection.info.peer)
                 connection.abort()
-        self._watch = self.loop.call_later(timeout / 4, self._watch_idle)
+        pause = min([timeout for timeout in (idle, message) if timeout > 0], default=60.0) / 4
+        self._watch = self.loop.call_later(pause, self._watch_idle)
 
     def _shown_counters(self) -> dict[str, int]:
         shown = self.statistics()

@@ -11,15 +11,21 @@ from strandline.metastore.call_log import DEFAULT_SLOW_MS
 from strandline.metastore.thrift.base_service import BaseService
 from strandline.metastore.thrift.codec import Codec
 from strandline.metastore.thrift.dispatch import Dispatcher
+from strandline.metastore.thrift.memory import RequestMemory
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
+from strandline.metastore.thrift.slices import Slices
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """``idle_timeout`` is in seconds without a byte in or out; 0 keeps idle connections for ever.
 
-    ``max_pipelined_bytes`` bounds the requests of one connection that wait behind one in work. A
-    call that takes longer than ``slow_call_ms`` is logged.
+    ``message_timeout`` is how many seconds a client may take to send one message, and to read on
+    after it stopped reading; 0 for ever. Where ``max_connections`` are open, a new one takes the
+    place of the longest idle one that has been so for ``displace_after`` seconds.
+    ``max_pipelined_bytes`` bounds the requests of one connection that wait behind one in work,
+    ``request_memory_bytes`` what large requests of all connections take, whole or not. A call that
+    takes longer than ``slow_call_ms`` is logged.
     """
 
     max_connections: int = 1000
@@ -27,6 +33,9 @@ class ServerSettings:
     max_message_bytes: int = MAX_MESSAGE_BYTES
     max_pipelined_bytes: int = 256 * 1024
     slow_call_ms: int = DEFAULT_SLOW_MS
+    message_timeout: float = 120.0
+    displace_after: float = 1.0
+    request_memory_bytes: int = 512 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -36,6 +45,8 @@ class Counters:
     accepted: int = 0
     refused: int = 0
     idle_closed: int = 0
+    displaced: int = 0
+    late_closed: int = 0
     requests: int = 0
     fast_answers: int = 0
     exceptions: int = 0
@@ -59,6 +70,8 @@ class Serving(Protocol):
     counters: Counters
     base: BaseService
     running: set[asyncio.Task[Any]]
+    slices: Slices
+    memory: RequestMemory
 
     @property
     def reply_heads(self) -> Mapping[bytes, bytes]: ...

@@ -1,0 +1,48 @@
+"""The memory that requests may take together, until they are answered.
+
+The problem: one message of the largest size is harmless, a thousand half ones fill the machine. A
+limit for each connection that is safe for a thousand of them would be too small for any.
+
+The model: each owner (a connection, an HTTP request) has a small allowance of its own, which is
+always there. What it needs beyond that, it takes from a pool that all share, and the whole of it is
+given back at once. An empty pool refuses, at once and with a typed error; nothing waits for memory,
+since what waits holds memory too. So small requests are served however many large ones there are.
+"""
+
+from __future__ import annotations
+
+from strandline.errors import Unavailable
+
+ALLOWANCE = 256 * 1024
+"""Bytes that each owner has beside the pool."""
+
+
+class RequestMemory:
+    """A pool of ``pool`` bytes. For the event loop only."""
+
+    def __init__(self, pool: int, *, allowance: int = ALLOWANCE) -> None:
+        self._pool = pool
+        self._allowance = allowance
+        self._taken: dict[object, int] = {}
+        self.taken = 0
+        self.refused = 0
+
+    def hold(self, owner: object, amount: int) -> None:
+        """``owner`` now needs ``amount`` bytes in all. `Unavailable` where the pool lacks them."""
+        wanted = max(0, amount - self._allowance)
+        more = wanted - self._taken.get(owner, 0)
+        if more > 0 and self.taken + more > self._pool:
+            self.refused += 1
+            raise Unavailable(
+                f"this node is full: a request needs {amount} bytes, and large requests hold "
+                f"{self.taken} of {self._pool}; nothing was done, try again"
+            )
+        self.taken += more
+        if wanted:
+            self._taken[owner] = wanted
+        else:
+            self._taken.pop(owner, None)
+
+    def release(self, owner: object) -> None:
+        """``owner`` needs nothing any more."""
+        self.taken -= self._taken.pop(owner, 0)

@@ -1,0 +1,235 @@
+"""What clients cannot do to others: large, half and slow messages, and floods of connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from strandline.metastore.thrift import (
+    HIVE_CODEC,
+    ApplicationException,
+    ConnectionInfo,
+    ServerSettings,
+    ThriftException,
+)
+from strandline.metastore.thrift.codec import decode_application_exception
+from strandline.metastore.thrift.memory import ALLOWANCE
+from strandline.metastore.thrift.messages import CALL, decode_head, encode_message
+from tests.metastore.thrift.test_server import (
+    connect,
+    read_messages,
+    read_to_end,
+    request,
+    toy,
+)
+
+Serve = Callable[..., Any]
+NAMES = "get_table_objects_by_name"
+
+
+def counting(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+    if method == "get_partitions_by_names":
+        return [{"values": [str(len(args["names"]))]}]
+    return toy(connection, method, args)
+
+
+def empty_structs(count: int) -> bytes:
+    """A request whose first field is a list of so many empty structs, which nobody knows."""
+    return encode_message(CALL, "get_all_databases", 1, _list_of_structs(count) + b"\0")
+
+
+def _list_of_structs(count: int) -> bytes:
+    return struct.pack(">bhbI", 15, 99, 12, count) + bytes(count)
+
+
+def reset(stream: socket.socket) -> None:
+    """Hangs up, without waiting for what is on its way."""
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stream.close()
+
+
+def half(message: bytes) -> bytes:
+    return message[: len(message) // 2]
+
+
+def test_a_large_request_is_read_in_slices(serve: Serve) -> None:
+    running = serve(counting)
+    with running.client() as client:
+        names = [str(number) for number in range(200_000)]
+        (found,) = client.call("get_partitions_by_names", db_name="d", tbl_name="t", names=names)
+    assert found["values"] == ["200000"]
+    assert running.server.slices.turns > 10
+    assert running.server.statistics().request_memory == 0
+
+
+def test_others_are_answered_while_a_dear_message_is_walked(serve: Serve) -> None:
+    running = serve(toy)
+    with connect(running) as dear, running.client() as client:
+        dear.sendall(empty_structs(1_500_000))
+        before = running.server.slices.turns
+        while not running.server.slices.turns > before:
+            pass
+        turns = []
+        for _ in range(5):
+            assert client.call("get_all_databases") == ["d1"]
+            turns.append(running.server.slices.turns)
+        assert len(read_messages(dear, 1)) == 1
+        # The message was not done before the others were answered.
+        assert running.server.slices.turns > turns[-1]
+
+
+def test_a_message_of_too_many_values_is_refused_when_their_number_is_read(serve: Serve) -> None:
+    running = serve(toy)
+    with connect(running) as stream:
+        head = encode_message(CALL, "get_all_databases", 1, b"")
+        stream.sendall(head + struct.pack(">bhbI", 15, 99, 12, 4_000_000))
+        answer = read_messages(stream, 1)[0]
+        failure = decode_application_exception(answer, at=decode_head(answer).body)
+    assert failure.kind == ApplicationException.PROTOCOL_ERROR
+    assert "holds more than 2000000 values" in failure.message
+
+
+def test_half_messages_are_bounded_in_sum_and_small_requests_are_served(serve: Serve) -> None:
+    settings = ServerSettings(request_memory_bytes=4 * ALLOWANCE)
+    running = serve(counting, settings=settings)
+    large = request("get_database", 7, name="x" * (4 * ALLOWANCE))
+    with connect(running) as first, connect(running) as second, running.client() as small:
+        first.sendall(half(large))
+        while not running.on_loop(lambda: running.server.statistics().request_memory):
+            pass
+        second.sendall(half(large))
+        answer = read_messages(second, 1)[0]
+        head = decode_head(answer)
+        assert head.sequence == 7
+        with pytest.raises(ThriftException, match=r"this node is full.*nothing was done") as told:
+            HIVE_CODEC.decode_result("get_database", answer, at=head.body)
+        assert told.value.name == "MetaException"
+        assert small.call("get_all_databases") == ["d1"]
+        assert running.server.statistics().full == 1
+        assert running.server.statistics().request_memory <= settings.request_memory_bytes
+    while running.on_loop(lambda: running.server.statistics().request_memory):
+        pass
+    with connect(running) as third:
+        third.sendall(large)
+        assert len(read_messages(third, 1)) == 1
+    assert running.server.statistics().request_memory == 0
+
+
+def test_the_memory_of_a_request_in_work_is_held_though_its_client_has_gone(
+    serve: Serve,
+) -> None:
+    begun, release = threading.Event(), asyncio.Event()
+
+    async def wait() -> list[Any]:
+        begun.set()
+        await release.wait()
+        return []
+
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        return wait()
+
+    running = serve(handler)
+    with connect(running) as stream:
+        names = ["x" * 1000] * 1000
+        stream.sendall(request("get_partitions_by_names", db_name="d", tbl_name="t", names=names))
+        assert begun.wait(20)
+        reset(stream)
+    while running.on_loop(lambda: running.server.statistics().connections):
+        pass
+    assert running.on_loop(lambda: running.server.statistics().request_memory) > 1_000_000
+    running.on_loop(release.set)
+    while running.on_loop(lambda: running.server.statistics().request_memory):
+        pass
+
+
+def test_a_client_that_goes_while_its_message_is_decoded_is_not_served(serve: Serve) -> None:
+    called = []
+
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        called.append(method)
+        return toy(connection, method, args)
+
+    running = serve(handler)
+    stream = connect(running)
+    stream.sendall(empty_structs(1_500_000))
+    while not running.server.slices.turns:
+        pass
+    reset(stream)
+    while running.on_loop(lambda: running.server.statistics().connections):
+        pass
+    assert running.on_loop(lambda: running.server.statistics().request_memory) == 0
+    assert called == []
+
+
+def test_a_message_that_does_not_come_to_its_end_is_closed(serve: Serve) -> None:
+    running = serve(toy, settings=ServerSettings(message_timeout=0.2))
+    with connect(running) as slow, connect(running) as idle:
+        slow.sendall(half(request("get_database", name="d1")))
+        assert read_to_end(slow) == b""
+        idle.sendall(request("get_all_databases"))
+        assert len(read_messages(idle, 1)) == 1
+    assert running.server.statistics().late_closed == 1
+
+
+def test_a_client_that_stops_reading_is_closed(serve: Serve) -> None:
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        return ["x" * 50_000_000]
+
+    running = serve(handler, settings=ServerSettings(message_timeout=0.2))
+    with connect(running) as stream:
+        stream.sendall(request("get_all_databases"))
+        while not running.server.statistics().late_closed:
+            pass
+    assert running.server.statistics().late_closed == 1
+
+
+def test_a_new_connection_takes_the_place_of_the_longest_idle_one(serve: Serve) -> None:
+    settings = ServerSettings(max_connections=2, displace_after=0.0)
+    running = serve(toy, settings=settings)
+    with connect(running) as first, running.client() as second:
+        first.sendall(request("get_all_databases"))
+        read_messages(first, 1)
+        assert second.call("get_all_databases") == ["d1"]
+        with running.client() as third:
+            assert third.call("get_all_databases") == ["d1"]
+            assert read_to_end(first) == b""
+            assert second.call("get_all_databases") == ["d1"]
+    statistics = running.server.statistics()
+    assert (statistics.displaced, statistics.refused) == (1, 0)
+
+
+def test_a_connection_with_a_request_in_work_is_never_displaced(serve: Serve) -> None:
+    release = asyncio.Event()
+
+    async def wait() -> list[str]:
+        await release.wait()
+        return ["d1"]
+
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        return wait()
+
+    running = serve(handler, settings=ServerSettings(max_connections=1, displace_after=0.0))
+    with connect(running) as busy:
+        busy.sendall(request("get_all_databases"))
+        while not running.on_loop(lambda: running.server.statistics().running):
+            pass
+        with connect(running) as late:
+            assert read_to_end(late) == b""
+        running.on_loop(release.set)
+        assert len(read_messages(busy, 1)) == 1
+    assert running.server.statistics().refused == 1
+
+
+def test_a_flood_of_bad_connections_is_counted(serve: Serve) -> None:
+    running = serve(toy)
+    for _ in range(50):
+        with connect(running) as stream:
+            stream.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert read_to_end(stream) == b""
+    assert running.server.statistics().foreign == {"HTTP": 50}

@@ -1,0 +1,106 @@
+"""Slices: computations on the loop in turn, with the loop's other work between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from strandline.metastore.thrift.slices import Sliced, Slices, finish
+
+
+class Clock:
+    """A clock that every look moves on by ``step``."""
+
+    def __init__(self, step: float) -> None:
+        self.now = 0.0
+        self.step = step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def counting(steps: int, seen: list[str], name: str) -> Sliced[int]:
+    for _ in range(steps):
+        seen.append(name)
+        yield
+    return steps
+
+
+def run(body: Callable[[Slices], Any], *, step: float = 1.0) -> Any:
+    async def main() -> Any:
+        slices = Slices(asyncio.get_running_loop(), seconds=2.5, clock=Clock(step))
+        return await body(slices)
+
+    return asyncio.run(main())
+
+
+def test_computations_take_turns() -> None:
+    seen: list[str] = []
+
+    async def body(slices: Slices) -> tuple[int, int]:
+        return await asyncio.gather(
+            slices.compute(counting(6, seen, "a")), slices.compute(counting(3, seen, "b"))
+        )
+
+    assert tuple(run(body)) == (6, 3)
+    assert "".join(seen) == "aaabbbaaa"
+
+
+def test_the_loop_serves_others_between_two_slices() -> None:
+    seen: list[str] = []
+
+    async def body(slices: Slices) -> None:
+        computing = asyncio.ensure_future(slices.compute(counting(9, seen, "a")))
+        while not computing.done():
+            seen.append("-")
+            await asyncio.sleep(0)
+
+    run(body)
+    assert "aaaa" not in "".join(seen)
+
+
+def test_an_error_reaches_who_waits_and_the_next_computation_goes_on() -> None:
+    def failing() -> Sliced[int]:
+        yield
+        raise KeyError("x")
+
+    async def body(slices: Slices) -> Any:
+        return await asyncio.gather(
+            slices.compute(failing()), slices.compute(counting(2, [], "b")), return_exceptions=True
+        )
+
+    failure, result = run(body)
+    assert isinstance(failure, KeyError)
+    assert result == 2
+
+
+def test_what_is_given_up_is_closed_and_not_continued() -> None:
+    seen: list[str] = []
+    closed = []
+
+    def work() -> Sliced[None]:
+        try:
+            yield from counting(1_000_000, seen, "a")
+        finally:
+            closed.append(True)
+
+    async def body(slices: Slices) -> None:
+        computing = asyncio.ensure_future(slices.compute(work()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        computing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await computing
+        await slices.compute(counting(3, [], "b"))
+
+    run(body)
+    assert 0 < len(seen) <= 6
+    assert closed == [True]
+
+
+def test_a_computation_can_be_finished_without_pauses() -> None:
+    assert finish(counting(5, [], "a")) == 5
