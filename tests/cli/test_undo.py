@@ -27,6 +27,7 @@ from strandline.catalog.commands import (
 from strandline.cli import main
 from strandline.cli.stores import reading
 from strandline.errors import NotFound
+from strandline.metastore.store.rows import PartitionRow, RowKind, new_partition
 from strandline.model.types import INT
 from strandline.node import Node
 
@@ -226,3 +227,25 @@ def test_a_table_that_was_replaced_has_its_folder_again(store: Path) -> None:
     with Node.open(store) as node:
         assert files(node) == place
         assert (files(node) / "f").read_text() == "rows"
+
+
+def test_dropped_partitions_are_brought_back_by_name_or_as_the_last_drop(store: Path) -> None:
+    with Node.open(store) as node:
+        definition = TableDefinition(name="sales", columns=COLUMNS, partition_columns=("k",))
+        node.session(user="ann").execute(CreateTable(schema="shop", definition=definition))
+        table = node.session(user="ann").table("shop.sales").descriptor
+        rows = [PartitionRow(values=(value,), location=f"k={value}") for value in "12"]
+        with node.store.change(table.id, author="ann") as change:
+            change.add(*(new_partition(row, name=row.location) for row in rows))
+        for name in ("k=1", "k=2"):
+            with node.store.change(table.id, author="ann") as change:
+                change.remove(*(r.row_id for r in change.rows(RowKind.PARTITION, names=[name])))
+    last = strandline("undrop", "partitions", store, "shop.sales")
+    assert (last.exit_code, last.stdout) == (0, "k=2\n")
+    named = ("undrop", "partitions", store, "shop.sales", "--partition", "k=1")
+    assert strandline(*named, "--output", "json").stdout == '{"partition": "k=1"}\n'
+    again = strandline(*named)
+    assert (again.exit_code, "k=1 of sales is there" in again.stderr) == (73, True)
+    with Node.open(store) as node:
+        found = node.store.rows(table.id, RowKind.PARTITION, write_ids=None)
+        assert [row.name for row in found] == ["k=1", "k=2"]

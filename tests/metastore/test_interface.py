@@ -271,6 +271,8 @@ def test_a_version_is_undone_and_redone(session: Session, schema: str) -> None:
         session.undrop(f"{schema}.never", kind="view")
     with pytest.raises(VersionNotFound):
         session.undo(10**9)
+    with pytest.raises(InvalidInput, match="no partitions"):
+        session.undrop_partitions(f"{schema}.t", partitions=["p=1"])
 
 
 def test_versions_are_compared_by_object_and_field(session: Session, table: ResolvedTable) -> None:

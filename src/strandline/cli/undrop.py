@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -10,20 +11,45 @@ from strandline.catalog.undo.reading import RESTORABLE
 from strandline.cli.options import FOLDER, OUTPUT, USER
 from strandline.cli.stores import joining
 from strandline.cli.undo import report
+from strandline.errors import InvalidInput
+
+PARTITIONS = "partitions"
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(RESTORABLE))
+@click.argument("kind", type=click.Choice([*RESTORABLE, PARTITIONS]))
 @FOLDER
 @click.argument("name")
+@click.option(
+    "--partition",
+    "partitions",
+    multiple=True,
+    metavar="NAME",
+    help="With partitions: one to bring back, like year=2013/month=1. May be repeated.",
+)
 @USER
 @OUTPUT
-def command(kind: str, folder: Path, *, name: str, user: str, output: str) -> None:
+def command(
+    kind: str, folder: Path, *, name: str, partitions: tuple[str, ...], user: str, output: str
+) -> None:
     """Bring back the table NAME (schema.table) that was dropped last in the store in FOLDER.
 
     It has its rows or files, its partitions, and the indexes that were dropped with it. Also for a
-    view or a function. A node may be running.
+    view or a function. With `partitions`, bring back partitions of the plain table NAME: those that
+    --partition names, else those that were dropped last. A node may be running.
     """
+    if partitions and kind != PARTITIONS:
+        raise InvalidInput(f"--partition is for {PARTITIONS}, not for a {kind}")
     with joining(folder) as node:
         session = node.session(user=user)
+        if kind == PARTITIONS:
+            _report_partitions(
+                session.undrop_partitions(name, partitions=partitions), output=output
+            )
+            return
         report(session, session.undrop(name, kind=kind), output=output)
+
+
+def _report_partitions(names: list[str], *, output: str) -> None:
+    for name in names:
+        click.echo(json.dumps({"partition": name}) if output == "json" else name)

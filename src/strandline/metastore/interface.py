@@ -145,6 +145,15 @@ class Session(ABC):
         With its id, its rows and the indexes that went with it. Raises what `undo` raises.
         """
 
+    @abstractmethod
+    def undrop_partitions(self, name: str, *, partitions: Sequence[str] = ()) -> list[str]:
+        """Bring partitions of the plain table ``schema.table`` back that were dropped last.
+
+        ``partitions`` are names like ``year=2013/month=1``; without any, those of the last drop.
+        Returns the names. Raises `ObjectNotFound` where none was dropped or the files are gone,
+        `AlreadyExists` where one is there, `IllegalChange` where other files lie in its folder.
+        """
+
     # -- snapshots -----------------------------------------------------------------------------
 
     @abstractmethod

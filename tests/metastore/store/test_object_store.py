@@ -14,6 +14,7 @@ from strandline.errors import (
     UnsupportedOperation,
     WriteConflict,
 )
+from strandline.metastore.store import tables
 from strandline.metastore.store.notifications import COMMIT, WRITE
 from strandline.metastore.store.rows import (
     DataFileRow,
@@ -338,3 +339,13 @@ def test_a_list_that_hides_everything_shows_nothing(dml: Dml) -> None:
     dml.append("a")
     assert files(dml.store, write_ids=ValidWriteIdList(hwm=0)) == []
     assert files(dml.store, write_ids=ValidWriteIdList.parse("t:1:1:1:")) == []
+
+
+def test_the_tables_of_a_0_2_0_store_are_upgraded(dml: Dml) -> None:
+    with dml.database.write() as connection:
+        connection.exec_driver_sql("DROP TABLE partition_move")
+        connection.exec_driver_sql(
+            "UPDATE strandline_schema SET version = 1 WHERE part = 'metastore'"
+        )
+    dml.database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=tables.STEPS)
+    assert dml.store.partition_moves(FLIGHTS).follow("p=a", 1) == ("p=a", None)

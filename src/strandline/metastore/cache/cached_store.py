@@ -47,6 +47,7 @@ from strandline.metastore.cache.replica_set import ReplicaSet
 from strandline.metastore.cache.replicas import Replica
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import ObjectStore, SqlObjectStore
+from strandline.metastore.store.partition_moves import PartitionMoves
 from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind
 from strandline.metastore.store.staging import PlainChange, Staged
 from strandline.transactions import Transactions, ValidWriteIdList
@@ -246,6 +247,9 @@ class CachedStore(ObjectStore):
             return None
         # Nothing moved before the log was seen to end; what moves later came after this read.
         return found if moves == self._locations.moves else None
+
+    def partition_moves(self, table_id: int) -> PartitionMoves:
+        return self._store.partition_moves(table_id)
 
     def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[Removal]]:
         return self._store.rows_of_write(table_id, write_id)

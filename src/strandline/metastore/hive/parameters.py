@@ -25,6 +25,7 @@ for no table whose creator did not know it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from strandline.model.descriptors import Properties, properties
 
@@ -77,3 +78,10 @@ def split_parameters(parameters: Mapping[str, str]) -> tuple[dict[str, str], Pro
 def without_time(counted: Properties) -> Properties:
     """Counted parameters without the time of the last change, which follows the others."""
     return tuple((name, value) for name, value in counted if name != LAST_DDL_TIME)
+
+
+# Structs of the protocol hold values of many types: hence Any.
+def if_purge(context: Mapping[str, Any] | None) -> bool:
+    """Whether an ``EnvironmentContext`` says that files are to be deleted at once."""
+    found = ((context or {}).get("properties") or {}).get("ifPurge", "")
+    return bool(found.lower() == "true")

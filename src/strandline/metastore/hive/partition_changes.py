@@ -8,7 +8,6 @@ go aside when one is dropped with its data, where cleaning finds them.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -25,17 +24,18 @@ from strandline.errors import (
 )
 from strandline.metastore.hive.exceptions import invalid_object, meta_exception
 from strandline.metastore.hive.names import present_schema
+from strandline.metastore.hive.parameters import if_purge
 from strandline.metastore.hive.partition_names import partition_values
 from strandline.metastore.hive.partition_rows import Partitioned
 from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.transactional import refuse_content_change
+from strandline.metastore.partition_places import partition_places
+from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind, new_partition
 from strandline.metastore.store.warehouse import FolderRefused, Moved
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.privileges import Privilege
-
-logger = logging.getLogger(__name__)
 
 
 class _NothingToDo(Exception):
@@ -204,10 +204,13 @@ def _drop(
     names: Collection[str],
     *,
     delete_data: bool,
+    purge: bool,
     missing: StrandlineError | None,
 ) -> list[PartitionRow]:
     """Drop the partitions with these names; ``missing`` is raised if one is not there."""
     rows: list[Row] = []
+    moves: list[PartitionMove] = []
+    places = partition_places(call.metastore, of.table, location=of.location)
     with suppress(_NothingToDo), call.metastore.store.change(
         of.table.id, author=call.user
     ) as change:  # fmt: skip
@@ -216,25 +219,17 @@ def _drop(
             raise missing
         if not rows:
             raise _NothingToDo
+        if delete_data:
+            moves = places.drop(rows, purge=purge)
+            change.moved(*moves)
         change.remove(*(row.row_id for row in rows))
-    if delete_data and of.table.kind is TableKind.MANAGED:
-        for row in rows:
-            if _is_own(call, of, row.as_(PartitionRow), name=row.name):
-                _set_aside(call, of, row)
+    places.carry_out(moves)
     return [row.as_(PartitionRow) for row in rows]
 
 
-def _set_aside(call: Call, of: Partitioned, row: Row) -> None:
-    """Move the folder of a dropped partition to where its table's would go, under its row's id."""
-    place = of.place(row.as_(PartitionRow))
-    aside = f"{call.folders.dropped_place(of.location, of.table.id)}.partitions/{row.row_id}"
-    try:
-        call.folders.verify_below(place, table=of.location)
-        call.folders.verify(call.folders.dropped_place(of.location, of.table.id))
-        if call.folders.exists(place):
-            call.folders.move(place, aside)
-    except StrandlineError:
-        logger.warning("the folder %s of a dropped partition stays", place, exc_info=True)
+def _purges(call: Call) -> bool:
+    """Whether the client asks for files to be deleted at once, with ``PURGE``."""
+    return if_purge(call.args.get("environment_context") or call.args.get("environmentContext"))
 
 
 @changes("drop_partition", "drop_partition_with_environment_context")
@@ -256,7 +251,14 @@ def _drop_one(call: Call, values: Sequence[str]) -> bool:
     of = _named(call, need=Privilege.DELETE)
     missing = ObjectNotFound(f"partition values=[{', '.join(values)}]")
     delete_data = call.args.get("deleteData", False)
-    _drop(call, of, [of.name_of(values)], delete_data=delete_data, missing=missing)
+    _drop(
+        call,
+        of,
+        [of.name_of(values)],
+        delete_data=delete_data,
+        purge=_purges(call),
+        missing=missing,
+    )
     return True
 
 
@@ -281,6 +283,7 @@ def drop_partitions_req(call: Call) -> Struct:
         of,
         names,
         delete_data=bool(request.args.get("deleteData")),
+        purge=_purges(request),
         missing=None if request.args.get("ifExists") else missing,
     )
     return {"partitions": [of.struct(row) for row in dropped]} if _wants_result(request) else {}
@@ -360,6 +363,7 @@ def _rename(call: Call, of: Partitioned, values: Sequence[str], partition: Struc
     old_name = of.name_of(values)
     new_name, new = of.read(partition, now=_now())
     moved: tuple[str, str] | None = None
+    places = partition_places(call.metastore, of.table, location=of.location)
     try:
         with call.metastore.store.change(of.table.id, author=call.user) as change:
             rows = {r.name: r for r in change.rows(RowKind.PARTITION, names=[old_name, new_name])}
@@ -371,9 +375,13 @@ def _rename(call: Call, of: Partitioned, values: Sequence[str], partition: Struc
                 raise IllegalChange(f"Partition already exists: {of.described(new.values)}")
             old = rows[old_name].as_(PartitionRow)
             kept = replace(new, created=old.created, location=old.location)
-            if _is_own(call, of, old, name=old_name):
+            if places.is_own(rows[old_name]):
                 kept = replace(kept, location=new_name)
-            change.replace(rows[old_name].row_id, new_partition(kept, name=new_name))
+            row_id = change.replace(rows[old_name].row_id, new_partition(kept, name=new_name))
+            if kept.location != old.location:
+                change.moved(
+                    PartitionMove(old.location, rows[old_name].row_id, kept.location, row_id)
+                )
             if kept.location != old.location:
                 moved = _move_folder(call, of, old, kept)
     except BaseException:

@@ -95,8 +95,8 @@ class Partitioned:
         """Where the files of the partition lie."""
         return resolve_location(self.location, row.location)
 
-    def struct(self, row: PartitionRow) -> Struct:
-        """The ``Partition`` that a client sees."""
+    def struct(self, row: PartitionRow, *, place: str | None = None) -> Struct:
+        """The ``Partition`` that a client sees; ``place`` is where it lies if not as it says."""
         return {
             "values": list(row.values),
             "dbName": self.schema,
@@ -106,7 +106,7 @@ class Partitioned:
             "sd": storage_struct(
                 self._storage if row.storage is None else row.storage,
                 columns=self._columns if row.columns is None else row.columns,
-                location=self.place(row),
+                location=self.place(row) if place is None else place,
                 table_location=self.location,
             ),
             "parameters": dict(row.parameters),

@@ -18,6 +18,7 @@ from strandline.metastore.hive.partition_names import partition_values
 from strandline.metastore.hive.partition_rows import Partitioned
 from strandline.metastore.hive.registry import Call, reads
 from strandline.metastore.hive.storage import Struct
+from strandline.metastore.partition_places import partition_places
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.model.descriptors import TableDescriptor
 
@@ -31,6 +32,7 @@ class _Asked:
     """The partitions of the table that a call asks for."""
 
     def __init__(self, call: Call, *, schema: str = "db_name", table: str = "tbl_name") -> None:
+        self._call = call
         self._reading = call.reading
         self._scope, relation = call.reading.relation(call.text(schema), call.text(table))
         self._table = relation if isinstance(relation, TableDescriptor) else None
@@ -56,7 +58,13 @@ class _Asked:
 
     def structs(self, rows: Sequence[Row]) -> list[Struct]:
         of = self.partitioned
-        return [] if of is None else [of.struct(row.as_(PartitionRow)) for row in rows]
+        if of is None or self._table is None:
+            return []
+        if self._scope.moment is None or not rows:
+            return [of.struct(row.as_(PartitionRow)) for row in rows]
+        # Folders have moved since: partitions were dropped or renamed.
+        places = partition_places(self._call.metastore, self._table, location=of.location)
+        return [of.struct(row.as_(PartitionRow), place=places.place(row)) for row in rows]
 
     def one(self, values: Sequence[str] | None) -> Struct:
         """The partition with these values. Raises `ObjectNotFound`."""

@@ -119,6 +119,14 @@ class HttpSession(Session):
     def undrop(self, name: str, *, kind: str = "table", timeout: float = 30.0) -> Executed:
         return self._change("undrop", timeout, name=name, kind=kind)
 
+    def undrop_partitions(self, name: str, *, partitions: Sequence[str] = ()) -> list[str]:
+        names: list[str] = self._once(
+            "undrop_partitions",
+            {"name": name, "partitions": partitions},
+            look="list the partitions of the table: they are all back, or none is",
+        )
+        return names
+
     # -- snapshots -----------------------------------------------------------------------------
 
     def snapshot(

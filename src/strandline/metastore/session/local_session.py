@@ -39,6 +39,7 @@ from strandline.metastore.interface import (
     TableFiles,
 )
 from strandline.metastore.metastore import Metastore
+from strandline.metastore.partition_places import undrop_partitions
 from strandline.metastore.session.placement import completed
 from strandline.metastore.store.rows import DataFileRow, DeleteFileRow, RowKind, new_file
 from strandline.model.descriptors import TableDescriptor
@@ -113,6 +114,11 @@ class LocalSession(Session):
             name, kind=kind, author=self._user, identity=self._user, timeout=timeout
         )
         return Executed(applied.version, applied.time, applied.applied)
+
+    def undrop_partitions(self, name: str, *, partitions: Sequence[str] = ()) -> list[str]:
+        table = self._metastore.resolve(name).descriptor
+        self._require(table.id, Privilege.INSERT)
+        return undrop_partitions(self._metastore, table, partitions, author=self._user)
 
     # -- snapshots -----------------------------------------------------------------------------
 

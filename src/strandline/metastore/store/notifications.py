@@ -140,7 +140,7 @@ class NotificationLog:
     """The log of one store. Safe for threads, and for several processes on one store."""
 
     def __init__(self, database: SqliteDatabase, clock: HybridClock) -> None:
-        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA)
+        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=tables.STEPS)
         self._database = database
         self._clock = clock
 

@@ -27,8 +27,8 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
+from strandline.metastore.store import partition_moves, tables
 from strandline.metastore.store import row_queries as queries
-from strandline.metastore.store import tables
 from strandline.metastore.store.folder_effects import Places
 from strandline.metastore.store.notifications import (
     SET_LOCATION,
@@ -36,6 +36,7 @@ from strandline.metastore.store.notifications import (
     NotificationLog,
     WriteEvent,
 )
+from strandline.metastore.store.partition_moves import PartitionMoves
 from strandline.metastore.store.row_queries import TableContents
 from strandline.metastore.store.rows import (
     PARAMETERS_NAME,
@@ -125,6 +126,10 @@ class ObjectStore(ABC):
         """
 
     @abstractmethod
+    def partition_moves(self, table_id: int) -> PartitionMoves:
+        """Where the folders of a table's partitions are that do not lie where their rows say."""
+
+    @abstractmethod
     def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[Removal]]:
         """All that a write id added to and removed from a table, committed or not."""
 
@@ -160,7 +165,7 @@ class SqlObjectStore(ObjectStore):
         guard: Callable[[Connection], None],
         projector: ProjectsDdl | None = None,
     ) -> None:
-        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA)
+        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=tables.STEPS)
         self._database = database
         self._transactions = transactions
         self._notifications = notifications
@@ -194,6 +199,10 @@ class SqlObjectStore(ObjectStore):
     def location(self, table_id: int) -> str | None:
         with self._database.read() as connection:
             return queries.location_of(connection, table_id)
+
+    def partition_moves(self, table_id: int) -> PartitionMoves:
+        with self._database.read() as connection:
+            return partition_moves.of_table(connection, table_id)
 
     def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[Removal]]:
         with self._database.read() as connection:

@@ -96,6 +96,38 @@ def _narrowed(base: Statement, names: Collection[str] | None) -> Iterator[Statem
         yield base.where(_ROW.name.in_(chunk))
 
 
+def dropped_partitions(
+    connection: Connection,
+    table_id: int,
+    *,
+    write_ids: ValidWriteIdList,
+    names: Collection[str] | None,
+) -> list[tuple[Row, int]]:
+    """Partitions that a visible write dropped, each with that write id; oldest drop first.
+
+    A write that also added partitions altered or renamed them and dropped none.
+    """
+    added = select(_ROW.write_id).where(
+        _ROW.table_id == table_id, _ROW.kind == RowKind.PARTITION.value
+    )
+    base = (
+        select(*_COLUMNS, _REMOVAL.write_id)
+        .select_from(STORE_REMOVAL.join(STORE_ROW, _ROW.row_id == _REMOVAL.row_id))
+        .where(_REMOVAL.table_id == table_id, _ROW.kind == RowKind.PARTITION.value)
+        .where(_REMOVAL.write_id.not_in(added))
+    )
+    found = [
+        (_row(columns[:-1]), columns[-1])
+        for statement in _narrowed(base, names)
+        for columns in connection.execute(statement)
+    ]
+    dropped = (one for one in found if write_ids.valid(one[0].write_id))
+    return sorted(
+        ((row, remover) for row, remover in dropped if write_ids.valid(remover)),
+        key=lambda one: (one[1], one[0].row_id),
+    )
+
+
 def rows_with_removers(
     connection: Connection, row_ids: Collection[int]
 ) -> dict[int, tuple[Row, list[int]]]:

@@ -15,8 +15,10 @@ from hashlib import sha256
 from sqlalchemy import Connection
 
 from strandline.errors import AlreadyExists, WriteConflict
+from strandline.metastore.store import partition_moves
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.notifications import WRITE, NewEvent, NotificationLog, WriteEvent
+from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import NewRow, Row, RowKind, new_parameters
 from strandline.model.descriptors import Properties
 from strandline.transactions import Transactions, ValidWriteIdList
@@ -106,6 +108,25 @@ class Staging:
             )
         return row_ids, removed.keys()
 
+    def record_moves(self, *moves: PartitionMove) -> None:
+        """See `PlainChange.moved`."""
+        partition_moves.record(self._connection, self.table_id, *moves)
+
+    def forget_moves(self, *moves: PartitionMove) -> None:
+        """See `PlainChange.brought_back`."""
+        for move in moves:
+            partition_moves.forget(self._connection, self.table_id, move)
+
+    def dropped_partitions(self, names: Collection[str] | None) -> list[Row]:
+        """See `PlainChange.dropped`."""
+        dropped = queries.dropped_partitions(
+            self._connection, self.table_id, write_ids=self.seen, names=names
+        )
+        if names is None and dropped:
+            latest = max(remover for _, remover in dropped)
+            return [row for row, remover in dropped if remover == latest]
+        return list({row.name: row for row, _ in dropped}.values())
+
     def _log(self, bodies: Sequence[WriteEvent]) -> list[int]:
         events = [
             NewEvent(
@@ -180,6 +201,18 @@ class PlainChange:
     def replace_each(self, replacements: Mapping[int, NewRow]) -> tuple[int, ...]:
         """`replace` for several rows at once; the new ids, in the order of the old ones."""
         return self._staging.replace(replacements)
+
+    def moved(self, *moves: PartitionMove) -> None:
+        """Note where the folders of partitions go that this change drops or renames."""
+        self._staging.record_moves(*moves)
+
+    def dropped(self, names: Collection[str] | None) -> list[Row]:
+        """The partitions that were dropped last under ``names``, or in the last drop of all."""
+        return self._staging.dropped_partitions(names)
+
+    def brought_back(self, *moves: PartitionMove) -> None:
+        """Note that the folders of these moves are where they were before."""
+        self._staging.forget_moves(*moves)
 
     def set_parameters(self, parameters: Properties) -> None:
         """Make these the table's parameters."""

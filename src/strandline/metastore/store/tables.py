@@ -13,6 +13,7 @@ from __future__ import annotations
 from sqlalchemy import (
     BigInteger,
     Column,
+    Connection,
     Index,
     Integer,
     LargeBinary,
@@ -21,8 +22,11 @@ from sqlalchemy import (
     Text,
 )
 
+from strandline.sql.ground import Step
+
 PART = "metastore"
-VERSION = 1
+VERSION = 2
+"""Version 2, of release 0.2.1, added ``partition_move``."""
 
 METADATA = MetaData()
 
@@ -63,6 +67,16 @@ TABLE_LOCATION = Table(
     Column("location", Text, nullable=False),
 )
 
+PARTITION_MOVE = Table(
+    "partition_move",
+    METADATA,
+    Column("table_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("location", Text, primary_key=True),
+    Column("up_to_row", BigInteger, primary_key=True, autoincrement=False),
+    Column("target", Text, nullable=False),
+    Column("target_row", BigInteger),
+)
+
 NOTIFICATION_LOG = Table(
     "notification_log",
     METADATA,
@@ -85,3 +99,11 @@ NOTIFICATION_SEQUENCE = Table(
     Column("projected_version", BigInteger, nullable=False),
     Column("projected_entries", Integer, nullable=False),
 )
+
+
+def _add_partition_moves(connection: Connection) -> None:
+    PARTITION_MOVE.create(connection, checkfirst=True)
+
+
+STEPS: dict[int, Step] = {2: _add_partition_moves}
+"""How the tables of an older release become those of this one."""

@@ -1,0 +1,239 @@
+"""The places of partitions: where they are now, where dropped ones go, how a drop is undone.
+
+Only folders of Strandline's own are moved: a partition that lies where its name says, in the folder
+of a managed table. A partition at a place that a user named is external, whatever the table is. Its
+row comes and goes, its files stay.
+
+A dropped partition goes to ``.dropped/<table id>.partitions/<row id>`` beside its table. What was
+moved, and to where, is told by `strandline.metastore.store.partition_moves`.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from strandline.errors import (
+    AlreadyExists,
+    IllegalChange,
+    InvalidInput,
+    ObjectNotFound,
+    StrandlineError,
+)
+from strandline.metastore.store.object_store import ObjectStore
+from strandline.metastore.store.partition_moves import PURGED, PartitionMove, PartitionMoves
+from strandline.metastore.store.rows import NewRow, PartitionRow, Row
+from strandline.metastore.store.staging import PlainChange
+from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.store.warehouse import (
+    FolderRefused,
+    Moved,
+    relative_location,
+    resolve_location,
+)
+from strandline.model.descriptors import TableDescriptor, TableKind
+
+logger = logging.getLogger(__name__)
+
+GONE = "the-files-of-this-partition-were-deleted:/"
+"""Where a partition of the past lies whose files are gone. Spark shows the first part."""
+
+
+class PartitionPlaces:
+    """The partitions of one table. ``location`` is where the table lies, ``warehouse`` a URI."""
+
+    def __init__(
+        self,
+        table: TableDescriptor,
+        *,
+        location: str,
+        warehouse: str,
+        moves: PartitionMoves,
+        folders: StoreFolders,
+    ) -> None:
+        self._table = table
+        self._location = location
+        self._warehouse = warehouse
+        self._moves = moves
+        self._folders = folders
+
+    def place(self, row: Row) -> str:
+        """Where the files of a partition of any time lie now; below `GONE` if they are deleted."""
+        content = row.as_(PartitionRow)
+        location, move = self._moves.follow(content.location, row.row_id)
+        place = resolve_location(self._location, location)
+        if move is None:
+            return place
+        aside = self._aside_of(move)
+        if aside is not None and self._folders.exists(aside):
+            return aside
+        # The folder may have stayed: the process died before it was moved, or it was refused.
+        if aside is not None and self._folders.reaches(place) and self._folders.exists(place):
+            return place
+        return f"{GONE}{self._table.name}/{row.name}"
+
+    def is_own(self, row: Row) -> bool:
+        """Whether the folder of the partition is Strandline's to move."""
+        location = row.as_(PartitionRow).location
+        if self._table.kind is not TableKind.MANAGED or location.lower() != row.name.lower():
+            return False
+        try:
+            place = resolve_location(self._location, location)
+            self._folders.verify_below(place, table=self._location)
+        except StrandlineError:
+            return False
+        return True
+
+    def drop(self, rows: Sequence[Row], *, purge: bool) -> list[PartitionMove]:
+        """The moves of these partitions, which are being dropped with their files."""
+        return [
+            PartitionMove(
+                location=row.as_(PartitionRow).location,
+                up_to_row=row.row_id,
+                target=PURGED if purge else self._relative_aside(row),
+            )
+            for row in rows
+            if self.is_own(row)
+        ]
+
+    def carry_out(self, moves: Sequence[PartitionMove]) -> None:
+        """Move the folders of dropped partitions aside, or delete them. What is refused stays."""
+        dropped = self._folders.dropped_place(self._location, self._table.id)
+        for move in moves:
+            place = resolve_location(self._location, move.location)
+            aside = self._aside_of(move)
+            try:
+                self._folders.verify_below(place, table=self._location)
+                self._folders.verify(dropped)
+                if aside is None:
+                    delete_folder(self._folders.path(place))
+                elif self._folders.exists(place):
+                    self._folders.move(place, aside)
+            except (StrandlineError, OSError):
+                logger.warning(
+                    "the folder %s of a dropped partition stays; remove it before a partition of"
+                    " that name is created again, which would have its files",
+                    place,
+                    exc_info=True,
+                )
+
+    def bring_back(self, change: PlainChange, row: Row) -> tuple[str, str] | None:
+        """Move the folder of a dropped partition back; from where to where, if it was moved.
+
+        Raises `ObjectNotFound` where its files are gone, `IllegalChange` where others lie there.
+        """
+        location, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
+        if move is None:
+            return None
+        place, aside = resolve_location(self._location, location), self._aside_of(move)
+        moved = None
+        if aside is None or not self._folders.exists(aside):
+            if aside is None or not self._folders.exists(place):
+                how = "dropped with PURGE" if aside is None else "cleaned up"
+                raise ObjectNotFound(
+                    f"partition {row.name} of {self._table.name} cannot be brought back: its files"
+                    f" were deleted, it was {how}"
+                )
+        else:
+            try:
+                self._folders.verify_below(place, table=self._location)
+                if self._folders.move(aside, place) is Moved.MOVED:
+                    moved = (aside, place)
+            except FolderRefused as refused:
+                raise IllegalChange(
+                    f"partition {row.name} of {self._table.name} cannot be brought back:"
+                    f" {refused.message}"
+                ) from refused
+        change.brought_back(move)
+        return moved
+
+    def _relative_aside(self, row: Row) -> str:
+        dropped = self._folders.dropped_place(self._location, self._table.id)
+        return relative_location(self._warehouse, f"{dropped}.partitions/{row.row_id}")
+
+    def _aside_of(self, move: PartitionMove) -> str | None:
+        if move.target == PURGED:
+            return None
+        return resolve_location(self._warehouse, move.target)
+
+
+def delete_folder(path: Path) -> None:
+    """Delete a folder with all that is in it, unless it is gone. Raises `OSError`."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(path)
+
+
+class _Placed(Protocol):
+    """What a metastore knows of tables and their places."""
+
+    @property
+    def store(self) -> ObjectStore: ...
+    @property
+    def warehouse(self) -> str: ...
+    @property
+    def folders(self) -> StoreFolders: ...
+    def location(self, table: TableDescriptor) -> str: ...
+
+
+def partition_places(
+    metastore: _Placed, table: TableDescriptor, *, location: str
+) -> PartitionPlaces:
+    """The places of a table's partitions, as the store tells them now."""
+    return PartitionPlaces(
+        table,
+        location=location,
+        warehouse=metastore.warehouse,
+        moves=metastore.store.partition_moves(table.id),
+        folders=metastore.folders,
+    )
+
+
+def undrop_partitions(
+    metastore: _Placed,
+    table: TableDescriptor,
+    names: Collection[str],
+    *,
+    author: str,
+) -> list[str]:
+    """Bring partitions of a plain table back, each as it was when it was dropped last.
+
+    ``names`` are like ``year=2013/month=1``; without any, all partitions of the last drop. Returns
+    the names. Raises `ObjectNotFound` where none was dropped or the files are gone, `AlreadyExists`
+    where one is there, `IllegalChange` where other files lie in its folder.
+    """
+    if table.transactional or not table.partition_columns:
+        raise InvalidInput(f"{table.name} has no partitions that could be dropped")
+    places = partition_places(metastore, table, location=metastore.location(table))
+    moved: list[tuple[str, str]] = []
+    try:
+        with metastore.store.change(table.id, author=author) as change:
+            rows = change.dropped(names or None)
+            missing = sorted(set(names) - {row.name for row in rows})
+            if missing or not rows:
+                what = f"partition {missing[0]}" if missing else "partitions"
+                raise ObjectNotFound(f"no dropped {what} of {table.name} is kept")
+            _refuse_present(change, table, rows)
+            for row in rows:
+                back = places.bring_back(change, row)
+                if back is not None:
+                    moved.append(back)
+            change.add(*(NewRow(row.kind, row.name, row.body, row.bucket) for row in rows))
+    except BaseException:
+        for source, target in reversed(moved):
+            with suppress(StrandlineError):
+                metastore.folders.move(target, source)
+        raise
+    return sorted(row.name for row in rows)
+
+
+def _refuse_present(change: PlainChange, table: TableDescriptor, rows: Sequence[Row]) -> None:
+    kind = rows[0].kind
+    there = change.rows(kind, names=[row.name for row in rows])
+    if there:
+        raise AlreadyExists(
+            f"partition {there[0].name} of {table.name} is there; drop or rename it first"
+        )

@@ -1,0 +1,189 @@
+"""Partitions that were dropped: the past still finds them, and a drop can be undone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hive_metastore.ttypes import EnvironmentContext, FieldSchema, Partition
+
+from strandline.clock import format_timestamp
+from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
+from tests.metastore.hive.hive_node import HiveNode, storage, table
+
+PURGE = EnvironmentContext({"ifPurge": "TRUE"})
+
+
+@pytest.fixture(autouse=True)
+def parted(stub: Any, hive: HiveNode) -> None:
+    """The table d1.t1 with the partitions p=a, p=b and p=c, a file in each."""
+    stub.create_table(table("t1", partitionKeys=[FieldSchema("p", "string", None)]))
+    for value in "abc":
+        add(hive, stub, value)
+
+
+def add(hive: HiveNode, stub: Any, value: str, *, text: str = "first") -> None:
+    stub.add_partition(Partition([value], "d1", "t1", sd=storage()))
+    (folder(hive) / f"p={value}" / "f").write_text(f"{text} {value}")
+
+
+def folder(hive: HiveNode) -> Path:
+    return hive.node.folder / "warehouse" / "d1.db" / "t1"
+
+
+def moment(hive: HiveNode) -> str:
+    """The name of the schema as of now."""
+    return f"d1@{format_timestamp(hive.node.metastore.catalogs.complete_now())}"
+
+
+def texts(stub: Any, schema: str) -> dict[str, str]:
+    """What lies in the partitions of ``schema``, by value."""
+    found = {}
+    for one in stub.get_partitions(schema, "t1", -1):
+        place = Path(one.sd.location.removeprefix("file:"))
+        found[one.values[0]] = (place / "f").read_text() if place.is_dir() else one.sd.location
+    return found
+
+
+FIRST = {value: f"first {value}" for value in "abc"}
+
+
+def test_a_dropped_partition_is_found_by_the_past_where_its_folder_is(
+    hive: HiveNode, stub: Any
+) -> None:
+    before = moment(hive)
+    stub.drop_partition("d1", "t1", ["b"], True)
+    assert not (folder(hive) / "p=b").exists()
+    assert texts(stub, before) == FIRST
+    assert set(texts(stub, "d1")) == {"a", "c"}
+    one = stub.get_partition(before, "t1", ["b"])
+    assert "/.dropped/" in one.sd.location
+
+
+def test_each_moment_finds_its_own_partition_of_one_name(hive: HiveNode, stub: Any) -> None:
+    moments = []
+    for number in range(3):
+        moments.append((moment(hive), texts(stub, "d1")["b"]))
+        stub.drop_partition("d1", "t1", ["b"], True)
+        add(hive, stub, "b", text=f"again {number}")
+    assert len({text for _, text in moments}) == 3
+    for then, text in moments:
+        assert texts(stub, then)["b"] == text
+    assert texts(stub, "d1")["b"] == "again 2 b"
+
+
+def test_a_partition_that_was_altered_before_it_was_dropped_is_found_as_it_was(
+    hive: HiveNode, stub: Any
+) -> None:
+    before = moment(hive)
+    altered = stub.get_partition("d1", "t1", ["b"])
+    altered.parameters["numRows"] = "1"
+    stub.alter_partition("d1", "t1", altered)
+    stub.drop_partition("d1", "t1", ["b"], True)
+    assert texts(stub, before) == FIRST
+
+
+def test_a_renamed_partition_is_found_by_the_past(hive: HiveNode, stub: Any) -> None:
+    before = moment(hive)
+    stub.rename_partition("d1", "t1", ["b"], Partition(["z"], "d1", "t1", sd=storage()))
+    between = moment(hive)
+    assert texts(stub, before) == FIRST
+    stub.drop_partition("d1", "t1", ["z"], True)
+    assert texts(stub, before) == FIRST
+    assert texts(stub, between) == {"a": "first a", "c": "first c", "z": "first b"}
+
+
+def test_a_partition_is_found_after_its_table_was_renamed(hive: HiveNode, stub: Any) -> None:
+    before = moment(hive)
+    stub.drop_partition("d1", "t1", ["b"], True)
+    new = stub.get_table("d1", "t1")
+    new.tableName = "t2"
+    stub.alter_table("d1", "t1", new)
+    assert texts(stub, before) == FIRST
+
+
+def test_a_drop_is_undone(hive: HiveNode, stub: Any) -> None:
+    before = moment(hive)
+    session = hive.node.session(user="ann")
+    stub.drop_partition("d1", "t1", ["a"], True)
+    stub.drop_partition("d1", "t1", ["b"], True)
+    dropped = moment(hive)
+    assert session.undrop_partitions("d1.t1") == ["p=b"]
+    assert texts(stub, "d1") == {"b": "first b", "c": "first c"}
+    assert session.undrop_partitions("d1.t1", partitions=["p=a"]) == ["p=a"]
+    assert texts(stub, "d1") == texts(stub, before) == FIRST
+    assert set(texts(stub, dropped)) == {"c"}
+    # What was brought back is dropped again like any other.
+    stub.drop_partition("d1", "t1", ["b"], True)
+    assert texts(stub, before) == FIRST
+    assert session.undrop_partitions("d1.t1") == ["p=b"]
+
+
+def test_what_cannot_be_undone_changes_nothing(hive: HiveNode, stub: Any) -> None:
+    undrop = hive.node.session(user="ann").undrop_partitions
+    with pytest.raises(ObjectNotFound, match="no dropped partitions of t1"):
+        undrop("d1.t1")
+    stub.drop_partition("d1", "t1", ["b"], True)
+    with pytest.raises(ObjectNotFound, match="partition p=x"):
+        undrop("d1.t1", partitions=["p=b", "p=x"])
+    (folder(hive) / "p=b").mkdir()
+    (folder(hive) / "p=b" / "other").write_text("")
+    with pytest.raises(IllegalChange, match="p=b"):
+        undrop("d1.t1", partitions=["p=b"])
+    (folder(hive) / "p=b" / "other").unlink()
+    add(hive, stub, "b", text="second")
+    with pytest.raises(AlreadyExists, match="p=b"):
+        undrop("d1.t1", partitions=["p=b"])
+    assert texts(stub, "d1") == FIRST | {"b": "second b"}
+    stub.create_table(table("t2"))
+    with pytest.raises(InvalidInput, match="no partitions"):
+        undrop("d1.t2")
+
+
+def test_a_purged_partition_is_deleted_and_its_past_is_an_error(hive: HiveNode, stub: Any) -> None:
+    before = moment(hive)
+    stub.drop_partition_with_environment_context("d1", "t1", ["b"], True, PURGE)
+    assert not (folder(hive) / "p=b").exists()
+    table_id = hive.node.session(user="ann").table("d1.t1").descriptor.id
+    assert not (folder(hive).parent / ".dropped" / f"{table_id}.partitions").exists()
+    place = texts(stub, before)["b"]
+    assert place.startswith("the-files-of-this-partition-were-deleted:/")
+    with pytest.raises(ObjectNotFound, match="PURGE"):
+        hive.node.session(user="ann").undrop_partitions("d1.t1")
+
+
+@pytest.mark.parametrize("external", [True, False])
+def test_files_at_a_place_of_a_user_s_own_are_never_moved(
+    hive: HiveNode, stub: Any, tmp_path: Path, *, external: bool
+) -> None:
+    place = tmp_path / "mine"
+    place.mkdir()
+    (place / "f").write_text("mine")
+    values = ["m"]
+    own = f"{hive.warehouse}/d1.db/t1/p=m"
+    location = f"file:{place}" if external else own
+    stub.add_partition(Partition(values, "d1", "t1", sd=storage(location=location)))
+    if not external:  # somebody puts a link in the place of the folder
+        (folder(hive) / "p=m").rmdir()
+        (folder(hive) / "p=m").symlink_to(place)
+    before = moment(hive)
+    stub.drop_partition_with_environment_context("d1", "t1", values, True, PURGE)
+    assert (place / "f").read_text() == "mine"
+    assert texts(stub, before)["m"] == "mine"
+    assert hive.node.session(user="ann").undrop_partitions("d1.t1") == ["p=m"]
+    assert texts(stub, "d1")["m"] == "mine"
+
+
+def test_a_folder_that_could_not_be_moved_is_found_where_it_stays(
+    hive: HiveNode, stub: Any
+) -> None:
+    before = moment(hive)
+    aside = hive.node.folder / "warehouse" / "d1.db" / ".dropped"
+    aside.mkdir(exist_ok=True)
+    table_id = hive.node.session(user="ann").table("d1.t1").descriptor.id
+    (aside / f"{table_id}.partitions").write_text("in the way")
+    stub.drop_partition("d1", "t1", ["b"], True)
+    assert texts(stub, before) == FIRST
+    assert hive.node.session(user="ann").undrop_partitions("d1.t1") == ["p=b"]
+    assert texts(stub, "d1") == FIRST
