@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.clock import (
+    MAX_AHEAD_MS,
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
     HybridClock,
@@ -23,7 +24,7 @@ from strandline.clock import (
     round_up,
     timestamp,
 )
-from strandline.errors import DeadlineExceeded, InvalidInput
+from strandline.errors import DeadlineExceeded, InvalidInput, WrongClock
 from tests.case_table import CaseTable
 from tests.conftest import ManualWall
 
@@ -218,3 +219,53 @@ def test_waiting_ends_when_the_clock_hears_a_later_time() -> None:
 def test_waiting_ends_at_the_deadline() -> None:
     with pytest.raises(DeadlineExceeded, match="did not reach"):
         HybridClock(ManualWall(100)).wait_until(timestamp(10_000), timeout=0.01)
+
+
+# -- jumps of the wall clock -----------------------------------------------------------------------
+
+
+def test_a_wall_clock_that_jumps_far_forward_is_not_written_by_and_leaves_nothing_behind() -> None:
+    wall, elapsed = ManualWall(), ManualWall(5)
+    clock = HybridClock(wall, elapsed=elapsed)
+    before = clock.now()
+    wall.now += 400 * MAX_AHEAD_MS
+    elapsed.now += 10
+    for _ in range(2):
+        with pytest.raises(WrongClock, match="it jumped forward"):
+            clock.now()
+    assert parts(clock.current()) == (1_000_010, 0)
+    assert clock.ahead_of_wall(before) == -10
+    clock.update(before)
+    wall.now = 1_000_020
+    assert parts(clock.now()) == (1_000_020, 0)
+
+
+@pytest.mark.parametrize(
+    ("passed", "heard"),
+    [
+        pytest.param(0, None, id="a day is allowed"),
+        pytest.param(400 * MAX_AHEAD_MS, None, id="it slept for so long"),
+        pytest.param(0, 400 * MAX_AHEAD_MS, id="its store is as far"),
+    ],
+)
+def test_a_wall_clock_that_goes_forward_for_a_reason_is_believed(
+    passed: int, heard: int | None
+) -> None:
+    wall, elapsed = ManualWall(), ManualWall(5)
+    clock = HybridClock(wall, elapsed=elapsed)
+    elapsed.now += passed
+    if heard is not None:
+        clock.update(timestamp(wall.now + heard))
+    wall.now += MAX_AHEAD_MS + passed + (heard or 0)
+    assert parts(clock.now()) == (wall.now, 0)
+
+
+def test_a_wall_clock_that_is_set_back_and_forward_again_is_believed() -> None:
+    wall, elapsed = ManualWall(), ManualWall(5)
+    clock = HybridClock(wall, elapsed=elapsed)
+    clock.now()
+    wall.now = 3
+    clock.now()
+    wall.now = 1_000_000 + MAX_AHEAD_MS
+    elapsed.now += 100
+    assert parts(clock.now()) == (wall.now, 0)

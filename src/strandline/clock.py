@@ -12,6 +12,11 @@ Stores do not take this time for their own order: a store gives each write its t
 orders its writes (see `strandline.metastorage`). The clock of a node is moved past every store time
 that the node hears, so that local and stored times can be compared.
 
+A wall clock that jumps far forward would take along every store that is written meanwhile, for
+ever, since times never go back. So a jump beyond ``max_ahead_ms`` is not believed (elapsed time
+tells it from a long sleep), and no time further ahead of the wall is given: both refuse the write
+with `WrongClock`.
+
 Rejected: a plain monotonic clock (means nothing on another machine), and a wall clock alone (two
 writes in one millisecond, and a step back after an NTP correction, would break the order).
 """
@@ -24,7 +29,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import NewType
 
-from strandline.errors import DeadlineExceeded, InvalidInput
+from strandline.errors import DeadlineExceeded, InvalidInput, WrongClock
 
 Timestamp = NewType("Timestamp", int)
 """48 bits of milliseconds since 1970 (UTC), 16 bits of logical counter."""
@@ -32,6 +37,11 @@ Timestamp = NewType("Timestamp", int)
 WallClock = Callable[[], int]
 """Milliseconds since 1970 (UTC)."""
 
+ElapsedClock = Callable[[], int]
+"""Milliseconds since some moment, on a clock that nobody sets and that goes on in a sleep."""
+
+MAX_AHEAD_MS = 24 * 60 * 60 * 1000
+"""How far a time may be ahead of the wall clock unless it is set: a day."""
 LOGICAL_BITS = 16
 MIN_TIMESTAMP = Timestamp(1)
 MAX_TIMESTAMP = Timestamp((1 << 63) - 1)
@@ -43,6 +53,14 @@ _PHYSICAL_LIMIT = 1 << 47
 def system_wall_clock() -> int:
     """The machine's clock, in milliseconds since 1970 (UTC)."""
     return _time.time_ns() // 1_000_000
+
+
+_ELAPSED = getattr(_time, "CLOCK_BOOTTIME", _time.CLOCK_MONOTONIC)
+
+
+def system_elapsed() -> int:
+    """Milliseconds since some moment, on a clock that nobody sets and that does not sleep."""
+    return _time.clock_gettime_ns(_ELAPSED) // 1_000_000
 
 
 def timestamp(milliseconds: int, logical: int = 0) -> Timestamp:
@@ -116,23 +134,48 @@ def parse_timestamp(text: str) -> Timestamp:
 
 
 class HybridClock:
-    """One node's clock. Safe to use from several threads."""
+    """One node's clock. Safe to use from several threads.
 
-    def __init__(self, wall: WallClock = system_wall_clock) -> None:
+    ``elapsed`` is what jumps of the wall clock are told by: the system's, where the wall clock is.
+    """
+
+    def __init__(
+        self,
+        wall: WallClock = system_wall_clock,
+        *,
+        elapsed: ElapsedClock | None = None,
+        max_ahead_ms: int = MAX_AHEAD_MS,
+    ) -> None:
         self._wall = wall
+        if elapsed is None and wall is system_wall_clock:
+            elapsed = system_elapsed
+        self._elapsed = elapsed
+        self.max_ahead_ms = max_ahead_ms
+        self._seen = (wall(), elapsed()) if elapsed else (0, 0)  # when wall was believed last
         self._latest = 0
         self._moved = threading.Condition()
 
     def now(self) -> Timestamp:
-        """A time above every time that this clock gave or heard before."""
+        """A time above every time that this clock gave or heard before.
+
+        Raises `WrongClock` as long as the wall clock stands further ahead than it can have gone.
+        """
         with self._moved:
-            self._latest = max(self._latest + 1, self._wall() << LOGICAL_BITS)
+            says, wall = self._wall_and_reckoned()
+            if says != wall:
+                raise WrongClock(
+                    f"this machine's clock says {_shown(says)}, and it should be about "
+                    f"{_shown(wall)}: it jumped forward by more than the {self.max_ahead_ms} ms "
+                    "that are allowed, and nothing was written; set the clock, or restart the node "
+                    "if the clock is right"
+                )
+            self._latest = max(self._latest + 1, wall << LOGICAL_BITS)
             return Timestamp(self._latest)
 
     def current(self) -> Timestamp:
         """The present without moving the clock: no later ``now()`` is below it."""
         with self._moved:
-            return Timestamp(max(self._latest, self._wall() << LOGICAL_BITS, MIN_TIMESTAMP))
+            return Timestamp(max(self._latest, self._reckoned() << LOGICAL_BITS, MIN_TIMESTAMP))
 
     def update(self, heard: Timestamp) -> Timestamp:
         """Move past ``heard``; returns the clock's new time, above ``heard``.
@@ -143,13 +186,27 @@ class HybridClock:
             raise InvalidInput(f"{heard} is no time that a clock could move past")
         with self._moved:
             self._latest = max(self._latest, heard) + 1
-            self._latest = max(self._latest, self._wall() << LOGICAL_BITS)
+            self._latest = max(self._latest, self._reckoned() << LOGICAL_BITS)
             self._moved.notify_all()
             return Timestamp(self._latest)
 
     def ahead_of_wall(self, at: Timestamp) -> int:
         """How many milliseconds ``at`` is ahead of the wall clock here; negative if behind."""
-        return milliseconds(at) - self._wall()
+        with self._moved:
+            return milliseconds(at) - self._reckoned()
+
+    def is_too_far_ahead(self, at: Timestamp) -> bool:
+        """Whether ``at`` is further ahead of the wall clock here than a store's time may be."""
+        return self.ahead_of_wall(at) > self.max_ahead_ms
+
+    def too_far_ahead(self, at: Timestamp, *, todo: str) -> WrongClock:
+        """The error for a store whose next time would be ``at``; ``todo`` is the way out."""
+        return WrongClock(
+            f"the store's time would be {format_timestamp(at)}, and this machine's clock says "
+            f"{format_timestamp(add_milliseconds(at, -self.ahead_of_wall(at)))}; at most "
+            f"{self.max_ahead_ms} ms ahead are allowed, and nothing was written. If this clock is "
+            f"wrong, set it; if it is right, {todo}"
+        )
 
     def wait_until(self, at: Timestamp, *, timeout: float) -> None:
         """Return when the clock has reached ``at``, by the wall or by ``update``.
@@ -158,11 +215,34 @@ class HybridClock:
         """
         end = _time.monotonic() + timeout
         with self._moved:
-            while max(self._latest, self._wall() << LOGICAL_BITS) < at:
+            while max(self._latest, self._reckoned() << LOGICAL_BITS) < at:
                 left = end - _time.monotonic()
                 if left <= 0:
                     raise DeadlineExceeded(
                         f"the clock did not reach {format_timestamp(at)} within {timeout} s"
                     )
-                ahead = milliseconds(at) - self._wall() + 1
+                ahead = milliseconds(at) - self._reckoned() + 1
                 self._moved.wait(min(left, max(ahead, 1) / 1000))
+
+    def _reckoned(self) -> int:
+        return self._wall_and_reckoned()[1]
+
+    def _wall_and_reckoned(self) -> tuple[int, int]:
+        """What the wall clock says; and that if it can be believed, else what it should say.
+
+        A clock that is behind what this one has heard is believed up to there: that is how a
+        machine that started without the time of day gets it.
+        """
+        wall = self._wall()
+        if self._elapsed is None:
+            return wall, wall
+        elapsed = self._elapsed()
+        expected = self._seen[0] + elapsed - self._seen[1]
+        if wall > max(expected, self._latest >> LOGICAL_BITS) + self.max_ahead_ms:
+            return wall, expected
+        self._seen = (wall, elapsed)
+        return wall, wall
+
+
+def _shown(wall_ms: int) -> str:
+    return format_timestamp(timestamp(wall_ms))

@@ -17,6 +17,7 @@ DEFAULT_THRIFT_PORT = 9083
 """The port that Hive clients expect a metastore on."""
 DEFAULT_HTTP_PORT = 9084
 
+_MINUTE_MS = 60 * 1000
 _DAY_MS = 24 * 60 * 60 * 1000
 
 
@@ -32,6 +33,8 @@ class Settings:
     ``transaction_timeout_ms``: after how long without a heartbeat a transaction is aborted.
     ``metadata_staleness_ms``: how old an answer about a plain table's rows may be; 0 looks at the
     store each time.
+    ``clock_ahead_limit_ms``: how far the store's time may be ahead of this machine's clock; a write
+    that would be further ahead is refused. At least a minute.
     ``cache_bytes``: how much of the object store a node remembers.
     ``log_level``: the least severe lines that the log shows.
     ``log_format``: text is for people, json has one object a line.
@@ -47,6 +50,7 @@ class Settings:
     history_retention_ms: int = 7 * _DAY_MS
     transaction_timeout_ms: int = 300_000
     metadata_staleness_ms: int = 0
+    clock_ahead_limit_ms: int = _DAY_MS
     cache_bytes: int = 256 << 20
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
@@ -64,6 +68,11 @@ class Settings:
             choices = get_args(kinds[field.name])
             if get_origin(kinds[field.name]) is Literal and value not in choices:
                 raise InvalidInput(f"{field.name} is {value!r}; it is one of {', '.join(choices)}")
+        if self.clock_ahead_limit_ms < _MINUTE_MS:
+            raise InvalidInput(
+                f"clock_ahead_limit_ms is {self.clock_ahead_limit_ms}; it is at least "
+                f"{_MINUTE_MS}, since clocks of several machines are never the same"
+            )
         if not self.host.strip():
             raise InvalidInput("host is empty; name an address of this machine, such as 127.0.0.1")
         if self.thrift_port == self.http_port != 0:

@@ -33,6 +33,7 @@ the exit status of a process.
     │   ├── DeadlineExceeded
     │   ├── NotFresh               this node cannot prove that its catalog is not an old one
     │   └── UnknownOutcome         sent and not answered; it may or may not have happened
+    ├── WrongClock                 a clock is too far ahead to write by it
     ├── Stopping                   the node is shutting down
     ├── CorruptData                stored bytes that do not decode
     ├── IncompatibleFormat         a store or record written by a newer release
@@ -156,6 +157,10 @@ class UnknownOutcome(Unavailable):
     code = "unknown_outcome"
 
 
+class WrongClock(StrandlineError):
+    code = "wrong_clock"
+
+
 class Stopping(StrandlineError):
     code = "stopping"
 
@@ -204,6 +209,7 @@ SURFACES: dict[type[StrandlineError], Surface] = {
     Fenced: Surface("MetaException", 503, 76),
     HoldExpired: Surface("MetaException", 410, 66),
     Unavailable: Surface("MetaException", 503, 69),
+    WrongClock: Surface("MetaException", 503, 78),
     Stopping: Surface("MetaException", 503, 69),
     CorruptData: Surface("MetaException", 500, 65),
     IncompatibleFormat: Surface("MetaException", 500, 78),

@@ -15,8 +15,14 @@ import pytest
 
 from strandline.catalog import Catalog, CatalogManager, initial_catalog
 from strandline.catalog.commands import CreateSchema
-from strandline.catalog.follower import system_elapsed
-from strandline.clock import HybridClock, Timestamp, add_milliseconds, milliseconds, round_up
+from strandline.clock import (
+    HybridClock,
+    Timestamp,
+    add_milliseconds,
+    milliseconds,
+    round_up,
+    system_elapsed,
+)
 from strandline.durable import MetastorageLog, durable_state
 from strandline.errors import NotFresh, Unavailable, VersionNotFound
 from strandline.metastorage import Head, SqliteMetastorage

@@ -8,7 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
 
-from strandline.clock import timestamp
+import pytest
+
+from strandline.clock import MAX_AHEAD_MS, timestamp
+from strandline.errors import WrongClock
 from strandline.metastorage import (
     Delete,
     DeleteRange,
@@ -51,6 +54,23 @@ def test_every_write_after_a_check_has_a_later_time(place: Place) -> None:
     assert put(slow, "a").time > checked.time
     place.close()
     assert put(place.node(behind), "a").time > checked.time
+
+
+def test_nobody_writes_at_a_time_that_is_more_than_a_day_ahead_of_its_clock(place: Place) -> None:
+    wrong, right = Wall(1_000 + MAX_AHEAD_MS + 1), Wall(1_000)
+    put(place.node(right), "a")
+    written = put(place.node(wrong), "a")
+    node = place.node(right)
+    for _ in range(2):
+        with pytest.raises(WrongClock, match="nothing was written"):
+            put(node, "a")
+    assert node.check().time > written.time  # a look is no reason to refuse what is there
+    assert node.revision() == written.revision == 2
+    found = node.get("a")
+    assert found is not None
+    assert found.time == written.time
+    right.now += 1
+    assert put(node, "a").time > written.time
 
 
 def test_checks_and_writes_of_many_threads_form_one_order(place: Place) -> None:

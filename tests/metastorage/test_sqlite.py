@@ -53,7 +53,7 @@ def test_a_value_of_the_largest_size_is_kept(store: SqliteMetastorage) -> None:
 def test_the_time_is_the_database_s_and_shared_with_its_other_writers(
     store: SqliteMetastorage, database: SqliteDatabase
 ) -> None:
-    clock = HybridClock(lambda: 1)
+    clock = HybridClock(lambda: 1, max_ahead_ms=1 << 46)
     before = store.invoke([], [Put("a", b"")]).time
     with database.write() as connection:
         between = take_time(connection, clock)

@@ -7,8 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.clock import HybridClock, Timestamp, timestamp
-from strandline.sql import Database, open_sqlite, stored_time, take_time
+from strandline.clock import (
+    MAX_AHEAD_MS,
+    HybridClock,
+    Timestamp,
+    add_milliseconds,
+    milliseconds,
+    timestamp,
+)
+from strandline.errors import WrongClock
+from strandline.sql import (
+    Database,
+    accept_time,
+    accepted_time,
+    open_sqlite,
+    stored_time,
+    take_time,
+)
 from tests.sql.processes import Process
 
 
@@ -38,6 +53,44 @@ def test_a_time_is_one_more_than_the_last_where_the_wall_is_behind(database: Dat
     assert slow.now() > timestamp(5_000, 1)
 
 
+DAY = MAX_AHEAD_MS
+
+
+def test_a_write_whose_time_would_be_too_far_ahead_is_refused(database: Database) -> None:
+    ahead, right = HybridClock(lambda: 1_000 + DAY + 1), HybridClock(lambda: 1_000)
+    last = take(database, ahead)
+    for _ in range(2):
+        with pytest.raises(WrongClock, match="strandline repair-clock FOLDER"):
+            take(database, right)
+    assert stored(database) == last
+    assert milliseconds(right.current()) == 1_000
+    assert take(database, HybridClock(lambda: 1_001)) == last + 1
+    patient = HybridClock(lambda: 1_000, max_ahead_ms=DAY + 1)
+    assert take(database, patient) == last + 2
+
+
+def test_times_that_are_ahead_go_on_one_by_one_once_that_was_accepted(database: Database) -> None:
+    wall = [1_000 + 9 * DAY]
+    clock = HybridClock(lambda: wall[0])
+    last = take(database, clock)
+    wall[0] = 1_000
+    with pytest.raises(WrongClock):
+        take(database, clock)
+    with database.write() as connection:
+        accept_time(connection)
+    with database.read() as connection:
+        assert accepted_time(connection) == last
+    times = [take(database, one) for one in (clock, HybridClock(lambda: 1_000)) for _ in range(3)]
+    assert times == sorted(set(times))
+    assert times[0] > last
+    assert times[-1] < add_milliseconds(last, 1)
+    take(database, HybridClock(lambda: 1_000 + 99 * DAY))  # and it jumps once more
+    with pytest.raises(WrongClock):
+        take(database, HybridClock(lambda: 1_000))
+    wall[0] = 1_000 + 99 * DAY
+    assert take(database, clock) > timestamp(wall[0])
+
+
 def test_a_time_taken_in_a_write_that_fails_was_never_given(database: Database) -> None:
     def fail() -> None:
         with database.write() as connection:
@@ -56,7 +109,7 @@ def test_times_grow_whatever_the_walls_do(
 ) -> None:
     database = open_sqlite(tmp_path_factory.mktemp("clock") / "strandline.db")
     now = [1, 1, 1]
-    clocks = [HybridClock(lambda node=node: now[node]) for node in range(3)]  # type: ignore[misc]  # mypy can not type a lambda with a default
+    clocks = [HybridClock(lambda node=node: now[node], max_ahead_ms=1 << 46) for node in range(3)]  # type: ignore[misc]  # mypy can not type a lambda with a default
     times = []
     for node, wall in walls:
         now[node] = wall

@@ -25,7 +25,7 @@ class Store:
         self.fenced = False
         self.path = path
         self.database = open_sqlite(path)
-        self.clock = HybridClock(lambda: self.wall_ms)
+        self.clock = HybridClock(lambda: self.wall_ms, max_ahead_ms=1 << 40)
         self.catalogs = Catalogs()
         self.catalogs.publish(Table(FLIGHTS, "flights"), Table(CANCELLATIONS, "cancellations"))
         self.transactions = self.heard_by()

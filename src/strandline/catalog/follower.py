@@ -56,6 +56,7 @@ from strandline.clock import (
     add_milliseconds,
     format_timestamp,
     milliseconds,
+    system_elapsed,
 )
 from strandline.durable import AppliedUpdate, DurableCatalogState, Frontier, Update, joined_anew
 from strandline.durable.state import TrimmedAway
@@ -89,13 +90,7 @@ def patience(timeout: float) -> float:
     return min(max(timeout, 0.0), threading.TIMEOUT_MAX)
 
 
-def system_elapsed() -> int:
-    """Milliseconds since some moment, on a clock that nobody sets and that does not sleep."""
-    return time.clock_gettime_ns(_ELAPSED) // 1_000_000
-
-
 _STOPPING = "this node is stopping; ask another one, or again when it is back"
-_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 JoinAnew = Callable[[DurableCatalogState], DurableCatalogState]

@@ -28,7 +28,6 @@ from strandline.catalog.follower import (
     DEFAULT_TIMEOUT,
     CatalogFollower,
     JoinAnew,
-    system_elapsed,
 )
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.planning import Command
@@ -44,6 +43,7 @@ from strandline.clock import (
     add_milliseconds,
     format_timestamp,
     round_up,
+    system_elapsed,
 )
 from strandline.durable import Arguments, DurableCatalogState, joined_anew
 from strandline.errors import (

@@ -33,6 +33,9 @@ COMMANDS = {
     "diff": Entry("strandline.cli.diff", "Show what differs between two versions."),
     "undo": Entry("strandline.cli.undo", "Take back what a version did."),
     "undrop": Entry("strandline.cli.undrop", "Bring back what was dropped."),
+    "repair-clock": Entry(
+        "strandline.cli.repair_clock", "Let a store go on whose time is far ahead."
+    ),
     "demo": Entry("strandline.cli.demo", "Run the main job, and check every number of it."),
 }
 """Every command, in the order in which they are listed."""

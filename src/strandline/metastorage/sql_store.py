@@ -145,7 +145,8 @@ class SqlMetastorage(Metastorage):
         for left in reversed(range(_READS)):
             try:
                 with write() as connection:
-                    return Head(self.revision_on(connection), take_time(connection, self._clock))
+                    revision = self.revision_on(connection)
+                    return Head(revision, take_time(connection, self._clock, bounded=False))
             except UnknownOutcome as error:
                 if not left:
                     raise Unavailable(
@@ -167,7 +168,7 @@ class SqlMetastorage(Metastorage):
         if held is not None and held.holder != holder:
             return None
         with self._all.write() as connection:
-            now = take_time(connection, self._clock)
+            now = take_time(connection, self._clock, bounded=False)
             return tables.grant_lease(connection, name, holder, now, ttl_ms)
 
     def renew_lease(self, lease: Lease, *, ttl_ms: int) -> Lease:
@@ -176,7 +177,7 @@ class SqlMetastorage(Metastorage):
         check_ttl(ttl_ms)
         check_key(lease.name)
         with self._all.write() as connection:
-            now = take_time(connection, self._clock)
+            now = take_time(connection, self._clock, bounded=False)
             held = tables.live_lease(connection, lease.name, now)
             renewed = None
             if held is not None and (held.token, held.holder) == (lease.token, lease.holder):
@@ -240,7 +241,9 @@ class SqlMetastorage(Metastorage):
         if lease is None or lease.expires > now:
             return lease
         with self._all.write() as connection:
-            return tables.live_lease(connection, name, take_time(connection, self._clock))
+            return tables.live_lease(
+                connection, name, take_time(connection, self._clock, bounded=False)
+            )
 
     def _apply(self, connection: Connection, operations: Sequence[Operation], head: Head) -> bool:
         """Do the operations and move the head; False if they changed nothing."""

@@ -158,10 +158,11 @@ class Node:
             raise InvalidInput(f"{path} cannot be made: {error.strerror}") from error
         database = open_sqlite(path / DATABASE_FILE)
         try:
-            clock = HybridClock(wall)
+            settings = settings or Settings()
+            clock = HybridClock(wall, max_ahead_ms=settings.clock_ahead_limit_ms)
             with database.read() as connection:
                 clock.update(stored_time(connection))
-            node = cls(path, database, clock, settings or Settings(), member or new_member_id())
+            node = cls(path, database, clock, settings, member or new_member_id())
         except BaseException:
             database.close()
             raise

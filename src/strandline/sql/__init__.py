@@ -1,6 +1,6 @@
 """The one seam to SQL databases: engine and transactions, schema versions, clock row, fence row."""
 
-from strandline.sql.clock_row import stored_time, take_time
+from strandline.sql.clock_row import accept_time, accepted_time, stored_time, take_time
 from strandline.sql.database import PATIENCE, Database, DatabaseStatistics
 from strandline.sql.engine import open_engine
 from strandline.sql.fence import FenceRow, FenceState
@@ -16,6 +16,8 @@ __all__ = [
     "FenceState",
     "Parameter",
     "SqliteDatabase",
+    "accept_time",
+    "accepted_time",
     "open_engine",
     "open_sqlite",
     "run",

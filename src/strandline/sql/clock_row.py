@@ -8,32 +8,63 @@ What must stay true: times grow in commit order, whatever any wall clock does. T
 written under the write lock, so the time of a later transaction is above that of every earlier one
 that committed. A time taken before the lock would not do: its owner could be stopped for ten
 seconds and then commit into a past that others have read.
+
+A time that is too far ahead of the wall clock is refused, because no later one could go back. Where
+the store has such a time already, and an operator has said to go on (`accept_time`), its times grow
+by one logical step each until the wall clock has caught up. What was accepted is the second row.
 """
 
 from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from strandline.clock import HybridClock, Timestamp
+from strandline.clock import HybridClock, Timestamp, milliseconds
+
+_LAST, _ACCEPTED = 1, 2
 
 
-def take_time(connection: Connection, clock: HybridClock) -> Timestamp:
+def take_time(connection: Connection, clock: HybridClock, *, bounded: bool = True) -> Timestamp:
     """The next time of this database: max(the clock's, the last time + 1).
 
     Called inside a write transaction; the time counts from its commit on. The clock is moved past
-    the time.
+    the time. Not ``bounded`` is what leaves nothing in the history, a look or a lease: that the
+    store's time is ahead already is no reason to refuse it. Raises `WrongClock`.
     """
+    now = clock.now() if bounded else clock.current()
     taken = connection.exec_driver_sql(
-        f"INSERT INTO strandline_clock (id, time) VALUES (1, {clock.now():d})"
+        f"INSERT INTO strandline_clock (id, time) VALUES (1, {now:d})"
         " ON CONFLICT (id) DO UPDATE SET time = CASE"
         " WHEN strandline_clock.time < excluded.time THEN excluded.time"
         " ELSE strandline_clock.time + 1 END RETURNING time"
     ).scalar_one()
+    if bounded and clock.is_too_far_ahead(taken):
+        accepted = milliseconds(accepted_time(connection))
+        if milliseconds(taken) > accepted + clock.max_ahead_ms:
+            raise clock.too_far_ahead(taken, todo="run `strandline repair-clock FOLDER`")
     clock.update(taken)
     return Timestamp(taken)
 
 
 def stored_time(connection: Connection) -> Timestamp:
     """The last time given; 0 if none was."""
-    row = connection.exec_driver_sql("SELECT time FROM strandline_clock WHERE id = 1").first()
+    return _row(connection, _LAST)
+
+
+def accepted_time(connection: Connection) -> Timestamp:
+    """The time up to which an operator has accepted times that are ahead; 0 if none."""
+    return _row(connection, _ACCEPTED)
+
+
+def accept_time(connection: Connection) -> None:
+    """Go on behind the last time given, however far ahead it is. Inside a write transaction."""
+    connection.exec_driver_sql(
+        f"INSERT INTO strandline_clock (id, time) SELECT {_ACCEPTED}, time FROM strandline_clock"
+        f" WHERE id = {_LAST} ON CONFLICT (id) DO UPDATE SET time = excluded.time"
+    )
+
+
+def _row(connection: Connection, number: int) -> Timestamp:
+    row = connection.exec_driver_sql(
+        f"SELECT time FROM strandline_clock WHERE id = {number:d}"
+    ).first()
     return Timestamp(0 if row is None else row[0])

@@ -362,7 +362,9 @@ class Transactions:
             )
         # A time that names no counter means the end of its millisecond, which may be this one.
         self._clock.update(at)
-        self._writes.run(lambda connection: take_time(connection, self._clock), timeout=PATIENCE)
+        self._writes.run(
+            lambda connection: take_time(connection, self._clock, bounded=False), timeout=PATIENCE
+        )
 
     def write_id_pairs(self, txn_id: int) -> tuple[tuple[int, int], ...]:
         """The (table id, write id) pairs of a transaction. Raises `TransactionNotFound`."""

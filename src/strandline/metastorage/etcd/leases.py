@@ -35,10 +35,17 @@ _Row = tuple[Lease, int, Timestamp]
 """The row as it stands, etcd's revision of it, and the stored time."""
 
 
-def time_above(clock: HybridClock, stored: Timestamp) -> Timestamp:
-    """The clock's time, moved above the stored one where it is behind."""
-    now = clock.now()
-    return now if now > stored else clock.update(stored)
+def time_above(clock: HybridClock, stored: Timestamp, *, bounded: bool = True) -> Timestamp:
+    """The clock's time, moved above the stored one where it is behind.
+
+    Raises `WrongClock` where that is too far ahead and ``bounded``: looks and leases are not.
+    """
+    now = clock.now() if bounded else clock.current()
+    if now > stored:
+        return now
+    if bounded and clock.is_too_far_ahead(stored):
+        raise clock.too_far_ahead(stored, todo="allow this client's `HybridClock` more")
+    return clock.update(stored)
 
 
 def is_live(lease: Lease, now: Timestamp) -> bool:
@@ -123,7 +130,7 @@ class EtcdLeases:
         finish = time.monotonic() + self._gateway.timeout
         while time.monotonic() < finish:
             row, modified, stored = self._read(name)
-            now = time_above(self._clock, stored)
+            now = time_above(self._clock, stored, bounded=False)
             changed = change(row, now)
             key = self._keys.lease(name)
             writes = [put_operation(self._keys.time, encode_time(now))]

@@ -356,7 +356,7 @@ class EtcdMetastorage(Metastorage):
         stored = Timestamp(0)
         finish = time.monotonic() + self._gateway.timeout
         while time.monotonic() < finish:
-            now = time_above(self._clock, stored)
+            now = time_above(self._clock, stored, bounded=False)
             raised = encode_time(now)
             answer = self._gateway.txn(
                 [if_value_below(self._keys.time, raised)],

@@ -1,0 +1,79 @@
+"""``strandline repair-clock``: a store whose time is years ahead, and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from strandline.catalog.commands import CreateSchema
+from strandline.cli import main
+from strandline.clock import HybridClock, milliseconds, system_wall_clock
+from strandline.config import Settings
+from strandline.errors import InvalidInput, WrongClock
+from strandline.node import DATABASE_FILE, Node
+from strandline.sql import open_sqlite, take_time
+
+YEARS_MS = 4 * 365 * 24 * 60 * 60 * 1000
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A store that a clock four years ahead has written to."""
+    folder = tmp_path / "s"
+    Node.open(folder).close()
+    database = open_sqlite(folder / DATABASE_FILE)
+    with database.write() as connection:
+        take_time(connection, HybridClock(lambda: system_wall_clock() + YEARS_MS))
+    database.close()
+    return folder
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(main, [str(one) for one in arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_store_that_is_years_ahead_is_written_again_once_that_was_accepted(folder: Path) -> None:
+    with Node.open(folder) as node:
+        session = node.session(user="ann")
+        attempts: list[Callable[[], object]] = [
+            lambda: session.execute(CreateSchema(name="a")),
+            session.begin,
+        ]
+        for attempt in attempts:
+            with pytest.raises(WrongClock, match="strandline repair-clock FOLDER"):
+                attempt()
+        assert session.tables("default") == []
+        output = run("repair-clock", folder)
+        assert "the store is 1,4" in output
+        assert "nothing was changed; if this machine's clock is right, add --yes" in output
+        with pytest.raises(WrongClock):
+            session.begin()
+        assert "the store can be written again" in run("repair-clock", folder, "--yes")
+        first, second = (session.execute(CreateSchema(name=name)) for name in "ab")
+        assert second.time > first.time
+        assert milliseconds(first.time) == milliseconds(second.time)
+        txn = session.begin()
+        assert session.commit(txn.txn_id).commit_time is not None
+    assert "this time was accepted before" in run("repair-clock", folder, "--yes")
+    with Node.open(folder) as node:
+        node.session(user="ann").execute(CreateSchema(name="c"))
+
+
+def test_a_store_whose_time_is_right_is_left_alone(tmp_path: Path) -> None:
+    Node.open(tmp_path / "s").close()
+    before = (tmp_path / "s" / DATABASE_FILE).read_bytes()
+    assert "nothing to repair" in run("repair-clock", tmp_path / "s", "--yes")
+    assert (tmp_path / "s" / DATABASE_FILE).read_bytes() == before
+
+
+def test_how_far_ahead_a_store_may_be_is_a_setting(folder: Path) -> None:
+    allowed = Settings(clock_ahead_limit_ms=2 * YEARS_MS)
+    with Node.open(folder, settings=allowed) as node:
+        node.session(user="ann").execute(CreateSchema(name="a"))
+    with pytest.raises(InvalidInput, match="clock_ahead_limit_ms is 1"):
+        Settings(clock_ahead_limit_ms=1)
