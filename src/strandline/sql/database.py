@@ -236,12 +236,10 @@ class Database(ABC):
         with self._state:
             self._counts[what] += 1
 
-    def _late(self, began: float, who: str) -> DeadlineExceeded:
+    def _late(self, began: float, who: str, *, holder: str | None = None) -> DeadlineExceeded:
         waited = time.monotonic() - began
-        return DeadlineExceeded(
-            f"no write to {self.name} began within {waited:.3f} s: {who} is writing all the time;"
-            " try again, or allow more time"
-        )
+        why = holder or f"{who} is writing all the time; try again, or allow more time"
+        return DeadlineExceeded(f"no write to {self.name} began within {waited:.3f} s: {why}")
 
     def _stopping(self) -> Stopping:
         return Stopping(f"{self.name} is closed here; nothing was read or written")

@@ -42,6 +42,7 @@ from sqlalchemy.pool import QueuePool
 from strandline.errors import Unavailable, UnknownOutcome, UnsupportedOperation
 from strandline.sql import ground, sqlite_file
 from strandline.sql.database import PATIENCE, Database
+from strandline.sql.lock_holder import describe_holder
 
 _POOL = 32
 _POLL_SECONDS = 0.001
@@ -228,7 +229,8 @@ class SqliteDatabase(Database):
                     raise
             self._count("lost_turns")
             if time.monotonic() >= deadline:
-                raise self._late(began, "another process")
+                holder = describe_holder(self.path)
+                raise self._late(began, "another process", holder=holder)
             # Two processes in step would lose to the same third one again and again.
             time.sleep(random.uniform(0, _POLL_SECONDS))
         with self._state:
