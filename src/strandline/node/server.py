@@ -17,7 +17,7 @@ from typing import Any
 
 import uvicorn
 
-from strandline import __version__
+from strandline import __version__, work
 from strandline.config import Settings
 from strandline.errors import AddressInUse, InvalidInput
 from strandline.logs import kept
@@ -162,6 +162,7 @@ def serve(
     Raises what `Node.open` raises, and `AddressInUse`. Both ports are taken before the store is
     opened: a node that cannot listen makes no store.
     """
+    work.share_the_interpreter()
     with ExitStack() as open_resources:
         ports = {"the Hive Metastore protocol": settings.thrift_port, "HTTP": settings.http_port}
         thrift_socket, http_socket = (

@@ -33,7 +33,8 @@ class Caller:
 
     def __call__(self, method: str, **args: Any) -> Any:
         sent = HIVE_CODEC.decode_args(method, HIVE_CODEC.encode_args(method, args))
-        return METHODS[method].handler(self._service._call(sent, "ann", at_once=False))
+        answer = METHODS[method].handler(self._service._call(sent, "ann", at_once=False))
+        return HIVE_CODEC.decode_result(method, HIVE_CODEC.encode_result(method, answer))
 
 
 @pytest.fixture

@@ -41,6 +41,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from strandline import work
 from strandline.metastore.cache.follower import Follower
 from strandline.metastore.cache.log_applier import BATCH, LogApplier
 from strandline.metastore.cache.replica_set import ReplicaSet
@@ -223,9 +224,9 @@ class CachedStore(ObjectStore):
         write_ids: ValidWriteIdList | None,
         names: Collection[str] | None = None,
     ) -> list[Row] | None:
-        """`rows`, if memory can answer without waiting for anything; else None."""
+        """`rows`, if memory can answer at once, without waiting or going over much; else None."""
         answer = self._known_answer(table_id, kind, write_ids, at_once=True)
-        if answer is None:
+        if answer is None or len(answer if names is None else names) > work.SMALL:
             return None
         self._hits += 1
         return _picked(answer, names)
@@ -287,7 +288,18 @@ class CachedStore(ObjectStore):
             replicas = self._replicas.get(table_id, partitions)
         if replicas is None:
             return None
+        if at_once:
+            return self._shown_at_once(replicas, kind, write_ids)
         return self._shown(replicas, kind, write_ids)
+
+    def _shown_at_once(
+        self, replicas: Sequence[Replica], kind: RowKind, write_ids: ValidWriteIdList | None
+    ) -> Mapping[str, Row] | None:
+        """What one replica shows and remembers; several are put together by a thread."""
+        if len(replicas) > 1:
+            return None
+        reader = replicas[0].committed if write_ids is None else write_ids
+        return replicas[0].known_visible(kind, reader) if replicas[0].can_tell(reader) else None
 
     def _shown(
         self, replicas: Sequence[Replica], kind: RowKind, write_ids: ValidWriteIdList | None

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
+from strandline import work
 from strandline.errors import CorruptData
 from strandline.metastore.store.row_queries import TableContents
 from strandline.metastore.store.rows import TABLE_LEVEL, Row, RowKind
@@ -174,12 +175,20 @@ class Replica:
 
         The list must be one that this replica `can_tell`.
         """
-        least = write_ids.canonical()
-        key = (kind, least.hwm, least.exceptions)
+        least, key = _answer_key(kind, write_ids)
         answer = self.answers.get(key)
         if answer is None:
-            answer = self._show(kind, least)
+            with work.lane(self.rows):
+                answer = self._show(kind, least)
             self.answers.put(key, answer)
+        return answer
+
+    def known_visible(self, kind: RowKind, write_ids: ValidWriteIdList) -> Mapping[str, Row] | None:
+        """`visible`, if it is remembered or the replica is small; else None."""
+        least, key = _answer_key(kind, write_ids)
+        answer = self.answers.get(key)
+        if answer is None and self.rows <= work.SMALL:
+            return self.visible(kind, least)
         return answer
 
     def _show(self, kind: RowKind, write_ids: ValidWriteIdList) -> Mapping[str, Row]:
@@ -192,6 +201,11 @@ class Replica:
         shown.sort(key=_by_id)
         by_name = {row.name: row for row in shown if row.row_id not in removed}
         return dict(sorted(by_name.items()))
+
+
+def _answer_key(kind: RowKind, write_ids: ValidWriteIdList) -> tuple[ValidWriteIdList, AnswerKey]:
+    least = write_ids.canonical()
+    return least, (kind, least.hwm, least.exceptions)
 
 
 def _by_id(row: Row) -> int:

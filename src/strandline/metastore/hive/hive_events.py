@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from strandline import work
 from strandline.catalog import Catalog, Relation
 from strandline.clock import milliseconds
 from strandline.errors import NotFound
@@ -97,7 +98,8 @@ class HiveEvents:
         for first in range(0, len(events), PAGE):
             page = events[first : first + PAGE]
             self._rows = self._metastore.store.rows_by_id(_row_ids(page))
-            found += map(self._render, page)
+            with work.lane(len(events)):
+                found += map(self._render, page)
         self._rows = {}
         return found
 

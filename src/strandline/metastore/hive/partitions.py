@@ -8,9 +8,10 @@ under the hidden one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
+from strandline import work
 from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.exceptions import meta_exception
 from strandline.metastore.hive.partition_chooser import partition_chooser
@@ -20,6 +21,7 @@ from strandline.metastore.hive.registry import Call, reads
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.partition_places import partition_places
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind
+from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.model.descriptors import TableDescriptor
 
 T = TypeVar("T")
@@ -56,24 +58,35 @@ class _Asked:
             return []
         return self._reading.rows(self._scope, self._table, RowKind.PARTITION, names)
 
-    def structs(self, rows: Sequence[Row]) -> list[Struct]:
+    def structs(self, rows: Sequence[Row]) -> list[Struct | bytes]:
+        """The ``Partition`` structs; those of many encoded already."""
         of = self.partitioned
         if of is None or self._table is None:
             return []
-        if self._scope.moment is None or not rows:
-            return [of.struct(row.as_(PartitionRow)) for row in rows]
-        # Folders have moved since: partitions were dropped or renamed.
-        places = partition_places(self._call.metastore, self._table, location=of.location)
-        return [of.struct(row.as_(PartitionRow), place=places.place(row)) for row in rows]
+        struct = self._show(of, self._table, past=self._scope.moment is not None and bool(rows))
+        if len(rows) <= work.SMALL:
+            return [struct(row) for row in rows]
+        # Encoded one by one: the structs of all would take many times the memory of the answer.
+        return [HIVE_CODEC.encode_struct("Partition", struct(row)) for row in work.paced(rows)]
 
-    def one(self, values: Sequence[str] | None) -> Struct:
+    def _show(
+        self, of: Partitioned, table: TableDescriptor, *, past: bool
+    ) -> Callable[[Row], Struct]:
+        if not past:
+            return lambda row: of.struct(row.as_(PartitionRow))
+        # Folders have moved since: partitions were dropped or renamed.
+        places = partition_places(self._call.metastore, table, location=of.location)
+        return lambda row: of.struct(row.as_(PartitionRow), place=places.place(row))
+
+    def one(self, values: Sequence[str] | None) -> Struct | bytes:
         """The partition with these values. Raises `ObjectNotFound`."""
         if self.partitioned is None:
             raise _missing(values or ())
         found = self.rows([self.partitioned.name_of(values)])
         if not found:
             raise _missing(values or ())
-        return self.structs(found)[0]
+        (struct,) = self.structs(found)
+        return struct
 
     def matching(self, values: Sequence[str]) -> list[Row]:
         """The rows whose first values are these; an empty one stands for any."""
@@ -114,7 +127,7 @@ def _names_at_most(call: Call, rows: Sequence[Row], name: str = "max_parts") -> 
 
 
 @reads("get_partition", "get_partition_with_auth")
-def get_partition(call: Call) -> Struct:
+def get_partition(call: Call) -> Struct | bytes:
     return _Asked(call).one(call.args.get("part_vals"))
 
 
@@ -126,7 +139,7 @@ def get_partition_req(call: Call) -> Struct:
 
 
 @reads("get_partition_by_name")
-def get_partition_by_name(call: Call) -> Struct:
+def get_partition_by_name(call: Call) -> Struct | bytes:
     asked, name = _Asked(call), call.text("part_name")
     try:
         values = partition_values(name, asked.key_names)
@@ -136,7 +149,7 @@ def get_partition_by_name(call: Call) -> Struct:
 
 
 @reads("get_partitions", "get_partitions_with_auth")
-def get_partitions(call: Call) -> list[Struct]:
+def get_partitions(call: Call) -> list[Struct | bytes]:
     asked = _Asked(call)
     return asked.structs(_at_most(call, asked.rows()))
 
@@ -167,7 +180,7 @@ def get_partition_names_ps_req(call: Call) -> Struct:
 
 
 @reads("get_partitions_ps", "get_partitions_ps_with_auth")
-def get_partitions_ps(call: Call) -> list[Struct]:
+def get_partitions_ps(call: Call) -> list[Struct | bytes]:
     asked = _Asked(call)
     return asked.structs(_at_most(call, asked.matching(call.texts("part_vals"))))
 
@@ -181,7 +194,7 @@ def get_partitions_ps_with_auth_req(call: Call) -> Struct:
 
 
 @reads("get_partitions_by_filter")
-def get_partitions_by_filter(call: Call) -> list[Struct]:
+def get_partitions_by_filter(call: Call) -> list[Struct | bytes]:
     asked = _Asked(call)
     return asked.structs(_at_most(call, asked.chosen(call.args.get("filter") or "")))
 
@@ -192,7 +205,7 @@ def get_num_partitions_by_filter(call: Call) -> int:
 
 
 @reads("get_partitions_by_names")
-def get_partitions_by_names(call: Call) -> list[Struct]:
+def get_partitions_by_names(call: Call) -> list[Struct | bytes]:
     asked = _Asked(call)
     return asked.structs(asked.rows(call.texts("names")))
 

@@ -16,6 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from strandline import work
 from strandline.catalog import Catalog, Relation
 from strandline.catalog.privileges.access import Access, enforced
 from strandline.clock import Timestamp, format_timestamp
@@ -51,7 +52,7 @@ _VIEW_NAMESPACE = "view.catalogAndNamespace.part.1"
 """Where Spark looks for the tables that a view's text names without a schema."""
 
 
-MAX_THINGS = 200
+MAX_THINGS = work.SMALL
 """Names or partitions that an answer on the event loop may go over, in well under a millisecond."""
 
 

@@ -29,6 +29,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from strandline import work
 from strandline.metastore.hive import (  # noqa: F401 - each registers its methods
     columns,
     constraints,
@@ -126,7 +127,9 @@ class HiveMetastoreService:
     def _wait(self, method: Method, call: Call, request: bytes) -> Coroutine[Any, Any, Encoded]:
         def read() -> tuple[int, bytes, bool]:
             mark = self._notifications.mark()
-            encoded = HIVE_CODEC.encode_result(method.name, method.handler(call))
+            answer = method.handler(call)
+            with work.lane(_things(answer)):
+                encoded = HIVE_CODEC.encode_result(method.name, answer)
             return mark, encoded, call.reading.for_all
 
         async def answer() -> Encoded:
@@ -157,3 +160,10 @@ class HiveMetastoreService:
         return HiveServiceStatistics(
             self._at_once, self._waited, self._changes, self._kept.statistics()
         )
+
+
+def _things(answer: object) -> int:
+    """How many things an answer lists."""
+    if isinstance(answer, dict):
+        return max(map(_things, answer.values()), default=0)
+    return len(answer) if isinstance(answer, list) else 0

@@ -8,17 +8,19 @@ structs. What is read is checked against these schemas, exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, chain
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from strandline import work
 from strandline.errors import ProtocolError
 from strandline.metastore.interface import DataFile, DeleteFile, TableFiles
 from strandline.metastore.store.rows import ColumnStatistics, DataFileRow, DeleteFileRow
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
-_BATCH = 65_536
+T = TypeVar("T")
 
 
 def _columns(**types: pa.DataType) -> pa.Schema:
@@ -55,41 +57,59 @@ DELETE_FILES = _columns(
 def write_files(files: TableFiles) -> bytes:
     """The body for ``files``."""
     sink = pa.BufferOutputStream()
-    _write(
-        sink,
-        DATA_FILES,
-        (
-            (
-                one.row_id,
-                one.write_id,
-                one.file.file_id,
-                one.file.path,
-                one.file.rows,
-                one.file.bytes,
-                one.file.partition,
-                [
-                    {"column_id": s.column_id, "lower": s.lower, "upper": s.upper, "nulls": s.nulls}
-                    for s in one.file.statistics
-                ],
-            )
-            for one in files.data_files
-        ),
-    )
-    _write(
-        sink,
-        DELETE_FILES,
-        (
-            (
-                one.row_id,
-                one.write_id,
-                one.file.path,
-                one.file.file_ids,
-                one.file.counts,
-            )
-            for one in files.delete_files
-        ),
-    )
-    return bytes(sink.getvalue())
+    with work.lane(len(files.data_files) + len(files.delete_files)):
+        _write(sink, DATA_FILES, map(_data_files, work.slices(files.data_files)))
+        _write(sink, DELETE_FILES, map(_delete_files, work.slices(files.delete_files)))
+        return bytes(sink.getvalue())
+
+
+def _data_files(files: Sequence[DataFile]) -> list[pa.Array]:
+    """The columns of `DATA_FILES`. Statistics are laid flat: an object for each would cost most."""
+    rows = [one.file for one in files]
+    return [
+        pa.array([one.row_id for one in files], pa.int64()),
+        pa.array([one.write_id for one in files], pa.int64()),
+        pa.array([row.file_id for row in rows], pa.int64()),
+        pa.array([row.path for row in rows], pa.string()),
+        pa.array([row.rows for row in rows], pa.int64()),
+        pa.array([row.bytes for row in rows], pa.int64()),
+        pa.array([row.partition for row in rows], pa.string()),
+        _lists(DATA_FILES.field("statistics").type, [row.statistics for row in rows], _statistics),
+    ]
+
+
+def _statistics(found: Sequence[ColumnStatistics]) -> pa.Array:
+    columns = [
+        pa.array([one.column_id for one in found], pa.int64()),
+        pa.array([one.lower for one in found], pa.string()),
+        pa.array([one.upper for one in found], pa.string()),
+        pa.array([one.nulls for one in found], pa.int64()),
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(_STATISTICS))
+
+
+def _delete_files(files: Sequence[DeleteFile]) -> list[pa.Array]:
+    """The columns of `DELETE_FILES`."""
+    rows = [one.file for one in files]
+    return [
+        pa.array([one.row_id for one in files], pa.int64()),
+        pa.array([one.write_id for one in files], pa.int64()),
+        pa.array([row.path for row in rows], pa.string()),
+        _lists(DELETE_FILES.field("file_ids").type, [row.file_ids for row in rows], _numbers),
+        _lists(DELETE_FILES.field("counts").type, [row.counts for row in rows], _numbers),
+    ]
+
+
+def _numbers(found: Sequence[int]) -> pa.Array:
+    return pa.array(found, pa.int64())
+
+
+def _lists(
+    of: pa.DataType, lists: Sequence[Sequence[T]], flat: Callable[[Sequence[T]], pa.Array]
+) -> pa.Array:
+    """An array of lists, made from all their elements in a row."""
+    offsets = pa.array([0, *accumulate(map(len, lists))], pa.int32())
+    return pa.ListArray.from_arrays(offsets, flat(list(chain.from_iterable(lists))), type=of)
 
 
 def read_files(body: bytes) -> TableFiles:
@@ -123,13 +143,10 @@ def read_files(body: bytes) -> TableFiles:
     return TableFiles(data_files, delete_files)
 
 
-def _write(sink: Any, schema: pa.Schema, rows: Iterable[tuple[object, ...]]) -> None:
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    arrays = [
-        pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)
-    ]
+def _write(sink: Any, schema: pa.Schema, batches: Iterable[list[pa.Array]]) -> None:
     with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_table(pa.Table.from_arrays(arrays, schema=schema), max_chunksize=_BATCH)
+        for columns in batches:
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
 def _read(source: Any, schema: pa.Schema) -> Iterable[tuple[Any, ...]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
+from strandline import work
 from strandline.catalog import Command, VersionInfo
 from strandline.catalog.differences import Difference
 from strandline.catalog.privileges.access import Access
@@ -144,8 +145,13 @@ class LocalSession(Session):
         data = store.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids)
         deletes = store.rows(table_id, RowKind.DELETE_FILE, write_ids=write_ids)
         return TableFiles(
-            tuple(DataFile(row.row_id, row.write_id, row.as_(DataFileRow)) for row in data),
-            tuple(DeleteFile(row.row_id, row.write_id, row.as_(DeleteFileRow)) for row in deletes),
+            tuple(
+                DataFile(row.row_id, row.write_id, row.as_(DataFileRow)) for row in work.paced(data)
+            ),
+            tuple(
+                DeleteFile(row.row_id, row.write_id, row.as_(DeleteFileRow))
+                for row in work.paced(deletes)
+            ),
         )
 
     def hold(

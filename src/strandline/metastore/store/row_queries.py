@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Select, and_, delete, func, insert, select, update
 
+from strandline import work
 from strandline.errors import CorruptData
 from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind, row_context
 from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW, TABLE_LOCATION
@@ -76,7 +77,7 @@ def visible_rows(
     found: dict[int, Row] = {}
     removed: set[int] = set()
     for statement in _narrowed(base, names):
-        for columns in connection.execute(statement):
+        for columns in work.paced(connection.execute(statement)):
             row, remover = _row(columns[:-1]), columns[-1]
             if not write_ids.valid(row.write_id):
                 continue
@@ -216,7 +217,7 @@ def table_contents(
         return None
     committed = write_ids_at(connection, table_id, at=None)
     aborted = _aborted_write_ids(connection, table_id)
-    rows = map(_row, connection.execute(select(*_COLUMNS).where(of_table)))
+    rows = map(_row, work.paced(connection.execute(select(*_COLUMNS).where(of_table))))
     statement = select(_REMOVAL.row_id, _REMOVAL.write_id).where(_REMOVAL.table_id == table_id)
     removals = [Removal(r, table_id, w) for r, w in connection.execute(statement)]
     return TableContents(
