@@ -308,9 +308,13 @@ class Metastore:
             return table.location
         found = self.store.location(table.id)
         if found is None:
+            # Somebody's DDL is in the catalog and about to be carried out; do it for them.
+            self.projector.project_up_to(self.catalogs.latest_catalog().version)
+            found = self.store.location(table.id)
+        if found is None:
             raise ObjectNotFound(
-                f"the place of table {table.name!r} (id {table.id}) is unknown; its version of "
-                "the catalog is not projected yet, or its files were cleaned up"
+                f"the place of table {table.name!r} (id {table.id}) is unknown; its files "
+                "were cleaned up"
             )
         return found
 

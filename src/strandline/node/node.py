@@ -33,6 +33,7 @@ from strandline.metastore.store.projection import (
 )
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.transaction_events import TransactionEvents
+from strandline.node.background_projection import BackgroundProjection
 from strandline.node.configuration import EffectiveConfiguration
 from strandline.node.health import NodeHealth
 from strandline.node.membership import (
@@ -98,6 +99,7 @@ class Node:
             guard=guard,
             folders=folders,
         )
+        self._projection = BackgroundProjection(self.projector)
         self.transactions = Transactions(
             database,
             clock,
@@ -184,12 +186,13 @@ class Node:
     def _start(self) -> None:
         self.projector.project_up_to(self.catalogs.latest_catalog().version)
         self.catalogs.subscribe(
-            lambda applied: self.projector.project_up_to(applied.update.version),
-            on_reset=lambda catalog: self.projector.project_up_to(catalog.version),
+            lambda applied: self._projection.want(applied.update.version),
+            on_reset=lambda catalog: self._projection.want(catalog.version),
         )
         self.catalogs.start()
-        # The version that this may make is projected by the subscription.
         synchronize_system_views(self.catalogs)
+        self.projector.project_up_to(self.catalogs.latest_catalog().version)
+        self._projection.start()
         self.store.start()
         self._reaper.start()
 
@@ -225,6 +228,7 @@ class Node:
             return
         self._stop.set()
         self.catalogs.stop()
+        self._projection.stop()
         self.store.stop()
         if self._reaper.is_alive():
             self._reaper.join()
