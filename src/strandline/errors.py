@@ -28,6 +28,8 @@ the exit status of a process.
     │   └── TransactionFinished    the transaction is committed, aborted or timed out
     ├── Fenced                     a newer holder of the store exists
     │   └── WrongEnvironment       the two halves of the store do not belong together
+    ├── StoreMoved                 the folder of the store was moved or copied; the message says
+    │                              which command tells it so
     ├── HoldExpired                the reader's hold on history has run out
     ├── Unavailable                the store or node does not answer; nothing is known to be wrong
     │   ├── DeadlineExceeded
@@ -137,6 +139,10 @@ class WrongEnvironment(Fenced):
     code = "wrong_environment"
 
 
+class StoreMoved(StrandlineError):
+    code = "store_moved"
+
+
 class HoldExpired(StrandlineError):
     code = "hold_expired"
 
@@ -207,6 +213,7 @@ SURFACES: dict[type[StrandlineError], Surface] = {
     Conflict: Surface("InvalidOperationException", 409, 75),
     TransactionFinished: Surface("TxnAbortedException", 409, 75),
     Fenced: Surface("MetaException", 503, 76),
+    StoreMoved: Surface("MetaException", 503, 78),
     HoldExpired: Surface("MetaException", 410, 66),
     Unavailable: Surface("MetaException", 503, 69),
     WrongClock: Surface("MetaException", 503, 78),

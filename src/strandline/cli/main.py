@@ -36,6 +36,7 @@ COMMANDS = {
     "repair-clock": Entry(
         "strandline.cli.repair_clock", "Let a store go on whose time is far ahead."
     ),
+    "relocate": Entry("strandline.cli.relocate", "Say that a folder was moved or copied."),
     "demo": Entry("strandline.cli.demo", "Run the main job, and check every number of it."),
 }
 """Every command, in the order in which they are listed."""

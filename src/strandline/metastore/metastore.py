@@ -28,6 +28,7 @@ from strandline.catalog import DEFAULT_DATABASE, Applied, Catalog, CatalogManage
 from strandline.catalog.action_words import describe_all
 from strandline.catalog.commands import (
     DEFAULT_SCHEMA,
+    AlterTable,
     CreateSchema,
     CreateTable,
     RenameTable,
@@ -119,9 +120,15 @@ class Metastore:
         for command in commands if isinstance(commands, Sequence) else [commands]:
             match command:
                 case CreateSchema(name=name, location=place, database=database) if place:
+                    self.folders.refuse_former(place)
                     if catalog.schema(name, database=database) is None:
                         self._refuse_taken(catalog, place, schema=name)
                         self._refuse_unmakeable(place)
+                case (
+                    CreateTable(definition=table, managed_location=None)
+                    | AlterTable(definition=table)
+                ):
+                    self.folders.refuse_former(table.location)
                 case CreateTable(schema=schema, definition=table, managed_location=place) if place:
                     if not self.folders.is_own_table(place):
                         raise InvalidInput(_not_own(place, table=table.name))
@@ -250,7 +257,10 @@ class Metastore:
         """The table ``schema.table`` as of ``at``. `ObjectNotFound`, `VersionNotFound`."""
         catalog = self.catalogs.present() if at == PRESENT else self.point(at).catalog
         schema, table = self.find_table(catalog, name)
-        return ResolvedTable(schema.name, table, catalog.version, self.location(table))
+        location = self.location(table)
+        if table.location is not None:
+            table = replace(table, location=self.folders.shown(table.location))
+        return ResolvedTable(schema.name, table, catalog.version, location)
 
     def hold(
         self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int, user: str | None = None
@@ -305,7 +315,7 @@ class Metastore:
     def location(self, table: TableDescriptor) -> str:
         """The URI of the folder where the files of ``table`` lie now."""
         if table.kind is TableKind.EXTERNAL and table.location is not None:
-            return table.location
+            return self.folders.shown(table.location)
         found = self.store.location(table.id)
         if found is None:
             # Somebody's DDL is in the catalog and about to be carried out; do it for them.
@@ -329,7 +339,7 @@ class Metastore:
         catalog = self.catalogs.present()
         present = None if moved else catalog.schema(name, database=database)
         taken = {
-            _place(one.location or self.schema_location(one.name))
+            _place(self.location_of_schema(one))
             for one in catalog.all_schemas()
             if present is None or one.id != present.id
         }
@@ -341,15 +351,31 @@ class Metastore:
         """The URI of the folder that a new schema gets unless its creator names one."""
         return f"{self.warehouse}/{_folder_name(name)}.db"
 
+    def location_of_schema(self, schema: SchemaDescriptor) -> str:
+        """The URI of the folder of ``schema``."""
+        if schema.location:
+            return self.folders.shown(schema.location)
+        return self.schema_location(schema.name)
+
     def table_location(self, schema: SchemaDescriptor, name: str) -> str:
         """The URI of the folder that a managed table of that name gets.
 
         It is an own place of the store (`strandline.metastore.store.store_folders`): in the folder
         of its schema if that is one, else in the folder that such a schema would get.
         """
-        parent = schema.location
-        if not parent or not self.folders.is_own_schema(parent):
+        parent = self.location_of_schema(schema)
+        if not self.folders.is_own_schema(parent):
             parent = self.schema_location(schema.name)
+        return self._in_schema(parent, name)
+
+    def expected_location(self, schema: SchemaDescriptor, name: str) -> str:
+        """The URI of the folder where a Hive client that names no place expects its new table.
+
+        It may have written there already: in the folder of the schema, wherever that is.
+        """
+        return self._in_schema(self.location_of_schema(schema), name)
+
+    def _in_schema(self, parent: str, name: str) -> str:
         folder = _folder_name(name)
         if folder.endswith(SCHEMA_SUFFIX):  # only folders of schemas do
             folder = f"{folder.removesuffix(SCHEMA_SUFFIX)}%2E{SCHEMA_SUFFIX[1:]}"

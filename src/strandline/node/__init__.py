@@ -1,5 +1,6 @@
 """One process: the wiring of the layers, and serving them."""
 
-from strandline.node.node import DATABASE_FILE, Node, NodeStatistics
+from strandline.node.node import Node, NodeStatistics
+from strandline.node.place import DATABASE_FILE, Relocated, relocate
 
-__all__ = ["DATABASE_FILE", "Node", "NodeStatistics"]
+__all__ = ["DATABASE_FILE", "Node", "NodeStatistics", "Relocated", "relocate"]

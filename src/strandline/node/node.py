@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,12 +43,11 @@ from strandline.node.membership import (
     join_or_create,
     new_member_id,
 )
+from strandline.node.place import DATABASE_FILE, settle
 from strandline.sql import SqliteDatabase, open_sqlite, stored_time
 from strandline.transactions import Transactions, TransactionStatistics
 
 logger = logging.getLogger(__name__)
-
-DATABASE_FILE = "strandline.db"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,7 @@ class Node:
         clock: HybridClock,
         settings: Settings,
         member: str,
+        names: Iterable[str],
     ) -> None:
         self.folder = folder
         self.member = member
@@ -83,7 +84,7 @@ class Node:
         log = MetastorageLog(self._metastorage, get_on=self._metastorage.get_on)
         # As Hadoop writes it: a path behind the scheme, with nothing escaped.
         warehouse = f"file://{folder / WAREHOUSE_FOLDER}"
-        folders = StoreFolders(folder, roots=settings.location_roots)
+        folders = StoreFolders(folder, roots=settings.location_roots, names=names)
         state = join_or_create(
             log, database, member=member, delay_ms=0, skew_ms=0, default_location=warehouse
         )
@@ -149,7 +150,8 @@ class Node:
     ) -> Node:
         """Open the store in ``folder``, creating both if need be, and start following it.
 
-        Raises `InvalidInput`, `CorruptData`, `IncompatibleFormat`, `Unavailable`, `Fenced`.
+        Raises `InvalidInput`, `CorruptData`, `IncompatibleFormat`, `Unavailable`, `Fenced`, and
+        `StoreMoved` in a folder that was moved or copied.
         """
         path = Path(folder).absolute()
         if path.exists() and not path.is_dir():
@@ -164,7 +166,8 @@ class Node:
             clock = HybridClock(wall, max_ahead_ms=settings.clock_ahead_limit_ms)
             with database.read() as connection:
                 clock.update(stored_time(connection))
-            node = cls(path, database, clock, settings, member or new_member_id())
+            names = settle(database, path)
+            node = cls(path, database, clock, settings, member or new_member_id(), names)
         except BaseException:
             database.close()
             raise

@@ -48,6 +48,22 @@ def test_whoever_writes_a_plain_table_without_a_folder_makes_it_or_is_told(
     spark.sql(f"DROP TABLE {name}")
 
 
+def test_what_spark_creates_in_a_schema_elsewhere_is_external(
+    spark: SparkProcess, served: HiveNode, tmp_path: Path
+) -> None:
+    spark.sql(f"CREATE SCHEMA elsewhere LOCATION '{tmp_path}/far'")
+    spark.sql("CREATE TABLE elsewhere.taken USING parquet AS SELECT 7 AS a")
+    assert spark.column("SELECT a FROM elsewhere.taken") == [7]
+    spark.sql("CREATE TABLE elsewhere.made (a INT) USING parquet")
+    spark.sql("INSERT INTO elsewhere.made VALUES (1), (2)")
+    assert spark.column("SELECT count(*) FROM elsewhere.made") == [2]
+    files = sorted((tmp_path / "far").rglob("*.parquet"))
+    spark.sql("ALTER TABLE elsewhere.made RENAME TO elsewhere.renamed")
+    assert spark.column("SELECT count(*) FROM elsewhere.renamed") == [2]
+    spark.sql("DROP SCHEMA elsewhere CASCADE")
+    assert sorted((tmp_path / "far").rglob("*.parquet")) == files
+
+
 def test_a_table_whose_folder_could_not_be_moved_is_never_seen_in_a_new_one(
     spark: SparkProcess, served: HiveNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

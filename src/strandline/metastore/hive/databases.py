@@ -49,7 +49,7 @@ def database_struct(schema: SchemaDescriptor, *, name: str, location: str) -> St
 def get_database(call: Call) -> Struct:
     scope = call.reading.scope(call.text("name"))
     own_name = scope.schema.name
-    location = scope.schema.location or call.metastore.schema_location(own_name)
+    location = call.metastore.location_of_schema(scope.schema)
     if scope.at != PRESENT:
         location = f"{NO_PLACE}{own_name}"
     return database_struct(scope.schema, name=scope.name, location=location)

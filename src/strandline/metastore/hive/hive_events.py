@@ -167,7 +167,7 @@ class HiveEvents:
         return _event(event, kind, message, schema=name)
 
     def _database_json(self, schema: SchemaDescriptor) -> str:
-        location = schema.location or self._metastore.schema_location(schema.name)
+        location = self._metastore.location_of_schema(schema)
         struct = database_struct(schema, name=schema.name.lower(), location=location)
         return HIVE_CODEC.to_json_text("Database", struct)
 
@@ -214,7 +214,7 @@ class HiveEvents:
 
     def _location(self, table: TableDescriptor) -> str:
         found = table.location or self._metastore.store.location(table.id)
-        return hadoop_location(found or self._metastore.warehouse)
+        return hadoop_location(self._metastore.folders.shown(found or self._metastore.warehouse))
 
     # -- DML
 

@@ -223,7 +223,7 @@ class Reading:
     def location(self, table: TableDescriptor) -> str:
         """Where the table's files lie, as Hadoop prints it. Raises `ObjectNotFound`."""
         if table.kind is TableKind.EXTERNAL and table.location is not None:
-            return hadoop_location(table.location)
+            return hadoop_location(self._metastore.folders.shown(table.location))
         store = self._metastore.store
         if not self._at_once:
             if store.location(table.id) is None:

@@ -65,7 +65,7 @@ def _create(call: Call, table: Struct) -> None:
     call.reading.access.require(Privilege.USAGE | Privilege.CREATE, schema)
     if (table.get("sd") or {}).get("serdeInfo") is None:
         raise meta_exception("Invalid SerDeInfo object")
-    default = call.metastore.table_location(schema, sent)
+    default = call.metastore.expected_location(schema, sent)
     client = read_table(table, default_location=hadoop_location(default))
     try:
         applied = call.execute(_creation(call, schema_name, client, default=default))
@@ -80,18 +80,16 @@ def _creation(call: Call, schema: str, client: ClientTable, *, default: str) -> 
     definition = replace(client.definition, owner=call.owner(client.definition.owner))
     if not isinstance(definition, TableDefinition):
         return CreateView(schema=schema, definition=definition)
-    place = client.location
-    if definition.kind is TableKind.MANAGED and place is not None:
-        if call.folders.same(place, default):
+    place = client.location or default
+    if definition.kind is TableKind.MANAGED:
+        if call.folders.same(place, default) and call.folders.is_own_table(default):
             # Spark knows the default place too, and writes there before it creates the table.
             command = CreateTable(schema=schema, definition=definition, managed_location=default)
             replaced = _dropped_holder(call, default, table=definition.name)
             return command if replaced is None else CreateInstead(command, replaced)
         definition = replace(definition, kind=TableKind.EXTERNAL, location=place)
-    if definition.kind is TableKind.EXTERNAL:
-        _make_folder(call, definition.location)
-        return CreateTable(schema=schema, definition=definition)
-    return CreateTable(schema=schema, definition=definition, managed_location=default)
+    _make_folder(call, definition.location)
+    return CreateTable(schema=schema, definition=definition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +194,7 @@ def _alter(call: Call, sent: str, name: str, table: Struct, context: Struct) -> 
         wanted = command.wanted()
         if location is not None and not same_location(wanted.location or location, location):
             call.reading.access.require_ownership(old)
+            call.folders.refuse_former(wanted.location)
         applied = call.execute(command)
     except WriteConflict as error:
         raise meta_exception(error.message) from None

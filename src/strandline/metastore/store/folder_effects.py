@@ -319,7 +319,7 @@ class FolderEffects:
 
     def _make_table(self, task: _Task, table_id: int, place: str) -> None:
         self._make(task, place)
-        task.turn.places.put(table_id, place)
+        task.turn.places.put(table_id, self._warehouse.shown(place))
 
     def _make(self, task: _Task, place: str) -> None:
         own = self._warehouse.is_own_table(place) or self._warehouse.is_own_schema(place)
@@ -363,7 +363,7 @@ class FolderEffects:
             return
         if moved is Moved.MISSING:
             self._make(task, target)
-        places.put(table_id, target)
+        places.put(table_id, self._warehouse.shown(target))
 
     def _remove(self, task: _Task, place: str) -> None:
         try:

@@ -42,14 +42,55 @@ SCHEMA_SUFFIX = ".db"
 
 
 class StoreFolders(Warehouse):
-    """See the module. ``folder`` is that of the store; ``roots`` are absolute paths. Immutable."""
+    """See the module. ``folder`` is that of the store; ``roots`` are absolute paths. Immutable.
 
-    def __init__(self, folder: Path, *, roots: Iterable[str | Path] = ()) -> None:
+    ``names`` are absolute paths that the folder has or had (`strandline.node.place`): what was
+    recorded below one of them is inside it.
+    """
+
+    def __init__(
+        self, folder: Path, *, roots: Iterable[str | Path] = (), names: Iterable[str] = ()
+    ) -> None:
         self.folder = folder
         self.warehouse = folder / WAREHOUSE_FOLDER
+        real = os.path.realpath(folder)
         # Clients may name the folder by its real path, and by the one that the node was given.
-        self._names = (folder, Path(os.path.realpath(folder)))
+        self._names = tuple(dict.fromkeys((folder, Path(real))))
+        former = {Path(name) for name in names if os.path.realpath(name) != real}
+        # The longest first: one may lie in another.
+        self._former = tuple(sorted(former - set(self._names), key=lambda p: -len(str(p))))
         self._roots = tuple(os.path.realpath(root) for root in roots)
+
+    def path(self, location: str) -> Path:
+        """See `Warehouse.path`; what lies below a former name of the folder is inside it."""
+        path = super().path(location)
+        if any(path.is_relative_to(name) for name in self._names):
+            return path
+        for name in self._former:
+            if path.is_relative_to(name):
+                return self.folder / path.relative_to(name)
+        return path
+
+    def shown(self, location: str) -> str:
+        """``location`` as it is now: the same unless it lies below a former name of the folder."""
+        if not self._former:
+            return location
+        try:
+            written, path = super().path(location), self.path(location)
+        except (InvalidInput, UnsupportedOperation):
+            return location
+        return location if written == path else f"file://{path}"
+
+    def refuse_former(self, location: str | None) -> None:
+        """Raise `InvalidInput` for a place below a former name of the folder.
+
+        It would be taken for one in this folder; and it is that of a copy's original.
+        """
+        if location and self.shown(location) != location:
+            raise InvalidInput(
+                f"{location} lies where the folder of this store was before it was moved or copied"
+                f" to {self.folder}; name a place elsewhere"
+            )
 
     def is_own_table(self, location: str) -> bool:
         """Whether ``location`` has the form of a table's own place, dropped or not."""

@@ -1,0 +1,291 @@
+"""Where a store is: how a copy or a moved folder is recognized, and what is done about it.
+
+The problem: two folders with one environment id are taken for one store. Their fences, holds and
+caches get mixed, and a folder that was copied names the folder it was copied from.
+
+A store therefore keeps, in its database, the **real path** of its folder (no links) and the
+**inode number** of its database file. Both must be as they were, or it is not opened for writing:
+
+* another path: the folder was moved or copied, or the same folder is mounted elsewhere;
+* another inode: the database was restored, or another folder was put in the place of this one.
+
+Only `relocate` changes them. It is told which of the two it is, because nobody can see it: whoever
+copies a folder and removes the original has moved it. A copy gets an environment id of its own.
+
+Of the device number nothing is kept: for many file systems it is another one after a restart of the
+machine. A clone of a whole disk or machine has the same path and inode, and cannot be told from the
+original; relocate it by hand. A refusal of a folder that is the same all the same (a container that
+mounts it elsewhere) costs one command.
+
+``names`` are all absolute paths that this folder had. What older versions of the catalog say lies
+below one of them is inside the folder; see `strandline.metastore.store.store_folders`.
+
+A store of release 0.2.0 or older says in its catalog where it was made: its schema ``default`` lies
+in the warehouse.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    delete,
+    insert,
+    select,
+    update,
+)
+
+from strandline.catalog import Catalog
+from strandline.catalog.commands import DEFAULT_SCHEMA
+from strandline.clock import HybridClock
+from strandline.durable import MetastorageLog, durable_state
+from strandline.durable.state import ENVIRONMENT, new_environment_id
+from strandline.errors import Conflict, CorruptData, NotFound, StoreMoved
+from strandline.fencing import FenceToken
+from strandline.metastorage import SqliteMetastorage
+from strandline.metastore.store import row_queries as queries
+from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
+from strandline.model.bookkeeping import ConfigEntry
+from strandline.node.membership import new_member_id
+from strandline.sql import FenceRow, SqliteDatabase, open_sqlite
+from strandline.sql.ground import FENCE
+
+DATABASE_FILE = "strandline.db"
+PART = "place"
+VERSION = 1
+METADATA = MetaData()
+PLACE = Table(
+    "strandline_place",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("path", String, nullable=False),
+    Column("inode", BigInteger, nullable=False),
+    Column("names", String, nullable=False),
+)
+_ROW = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a store is, or was; see the module."""
+
+    path: str
+    inode: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Relocated:
+    """What `relocate` did: from where to where, and under which environment id it goes on."""
+
+    old_path: str | None
+    path: str
+    environment: str
+    copy: bool
+
+
+def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
+    """The names of the folder, if this is the place of the store; its first opener says so.
+
+    ``folder`` is absolute. Raises `StoreMoved`, and changes nothing then.
+    """
+    database.ensure_schema(PART, VERSION, METADATA)
+    found = _here(folder)
+    with database.read() as connection:
+        kept = _read(connection)
+    made_at = None
+    if kept is None:
+        made_at = _made_at(database)
+        if made_at is not None and _real(made_at) != found.path:
+            raise _moved(folder, made_at)
+    elif kept.path != found.path:
+        raise _moved(folder, kept.path)
+    elif kept.inode != found.inode:
+        raise StoreMoved(
+            f"the database in {folder} is not the one that was here before: it was restored, or"
+            f" copied to this place. If it takes the place of that one, run `strandline relocate"
+            f" {folder}`; if both live on, run `strandline relocate {folder} --copy`"
+        )
+    names = _united(kept.names if kept else (), [made_at] if made_at else (), found.names)
+    if kept is None or names != kept.names:
+        with database.write() as connection:
+            _put(connection, Place(found.path, found.inode, names))
+    return names
+
+
+def relocate(folder: str | Path, *, copy: bool) -> Relocated:
+    """Make ``folder`` the place of the store in it, which was moved or copied there.
+
+    ``copy`` says that the folder it was copied from lives on: the copy gets an environment id of
+    its own, and every node that has it open is fenced. Nothing outside of the folder is its own, so
+    the external tables there are shared with the original. Transactions and holds of the original's
+    clients run out. May be run again where it was cut off.
+
+    Raises `NotFound` where there is no store, and `Conflict` where a folder is said to be moved and
+    the store is still where it was.
+    """
+    path = Path(folder).absolute()
+    if not (path / DATABASE_FILE).is_file():
+        raise NotFound(f"there is no store in {path}; name the folder that holds {DATABASE_FILE}")
+    database = open_sqlite(path / DATABASE_FILE)
+    try:
+        return _relocate(database, path, copy=copy)
+    finally:
+        database.close()
+
+
+def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocated:
+    database.ensure_schema(PART, VERSION, METADATA)
+    found = _here(folder)
+    with database.read() as connection:
+        kept = _read(connection)
+    old = kept.path if kept else _made_at(database)
+    metastorage = SqliteMetastorage(database, HybridClock())
+    log = MetastorageLog(metastorage, get_on=metastorage.get_on)
+    environment = durable_state(log).open_read_only().environment() or ""
+    if old is not None and not copy:
+        _refuse_living(Path(old), folder, environment)
+    if copy:
+        environment = _new_environment(database, log)
+    names = _united(kept.names if kept else (), [old] if old else (), found.names)
+    folders = StoreFolders(folder, names=names)
+    with database.write() as connection:
+        for table_id, location in queries.locations(connection):
+            shown = folders.shown(location)
+            if shown != location:
+                queries.put_location(connection, table_id, shown)
+        _put(connection, Place(found.path, found.inode, names))
+    return Relocated(old, found.path, environment, copy)
+
+
+def _refuse_living(old: Path, folder: Path, environment: str) -> None:
+    """Raise `Conflict` where the store that is said to be moved is still at its old place."""
+    there, here = old / DATABASE_FILE, folder / DATABASE_FILE
+    if not there.exists() or there.samefile(here):
+        return
+    try:
+        with closing(sqlite3.connect(f"{there.as_uri()}?mode=ro", uri=True)) as connection:
+            rows = connection.execute("SELECT environment FROM strandline_fence").fetchall()
+    except sqlite3.Error as error:
+        raise Conflict(
+            f"{folder} cannot be taken for the store that was at {old}: a database is there still,"
+            f" which cannot be read ({error}). If this is a copy of it, run `strandline relocate"
+            f" {folder} --copy`; else move that away"
+        ) from error
+    if any(row[0] == environment for row in rows):
+        raise Conflict(
+            f"{folder} was not moved: the store that it was copied from is still at {old}. Run"
+            f" `strandline relocate {folder} --copy`"
+        )
+
+
+def _new_environment(database: SqliteDatabase, log: MetastorageLog) -> str:
+    """Give the store an environment id of its own, in the catalog first and then in the rows."""
+    with database.read() as connection:
+        fence = FenceRow.read(connection)
+
+    def raise_fence(token: FenceToken, environment: str | None) -> None:
+        # Where an earlier attempt was cut off, the two halves have different ids.
+        with database.write() as connection:
+            _fence(connection, token, environment or "")
+
+    openable = durable_state(log)
+    if fence is None or openable.epoch() is None:
+        raise CorruptData(f"{database.name} holds no whole store; restore it from a backup")
+    state = openable.open(
+        member=new_member_id(),
+        initialize=lambda _: None,
+        raise_fence=raise_fence,
+        deploy_generation=openable.deploy_generation() or 0,
+    )
+    environment = new_environment_id()
+    transaction = state.transaction()
+    with transaction.entry("configure", {"name": ENVIRONMENT}):
+        transaction.put(ConfigEntry(ENVIRONMENT, environment))
+    state.commit_transaction(transaction, author="system")
+    with database.write() as connection:
+        _fence(connection, state.token, environment)
+    return environment
+
+
+def _fence(connection: Connection, token: FenceToken, environment: str) -> None:
+    connection.execute(
+        update(FENCE).values(
+            environment=environment,
+            deploy_generation=token.deploy_generation,
+            epoch=token.epoch,
+        )
+    )
+
+
+def _made_at(database: SqliteDatabase) -> str | None:
+    """The folder in which an older release made the store; None where there is no catalog yet."""
+    metastorage = SqliteMetastorage(database, HybridClock())
+    log = MetastorageLog(metastorage, get_on=metastorage.get_on)
+    openable = durable_state(log)
+    if not openable.is_initialized():
+        return None
+    state = openable.open_read_only()
+    schema = Catalog(state.version, state.base.update.time, state.contents).schema(DEFAULT_SCHEMA)
+    location = "" if schema is None else schema.location
+    warehouse = Path("/" + location.removeprefix("file:").lstrip("/"))
+    if not location or warehouse.name != WAREHOUSE_FOLDER:
+        raise CorruptData(
+            f"{database.name} does not say where its store was made; restore it from a backup"
+        )
+    return str(warehouse.parent)
+
+
+def _here(folder: Path) -> Place:
+    path = os.path.realpath(folder)
+    inode = os.stat(folder / DATABASE_FILE).st_ino
+    return Place(path, inode, tuple(dict.fromkeys([str(folder), path])))
+
+
+def _real(path: str) -> str:
+    return os.path.realpath(path)
+
+
+def _united(*groups: tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for group in groups for name in group))
+
+
+def _moved(folder: Path, old: str) -> StoreMoved:
+    return StoreMoved(
+        f"the store in {folder} was made or last opened in {old}. If the folder was moved, or is"
+        f" mounted here from now on, run `strandline relocate {folder}`; if it is a copy, run"
+        f" `strandline relocate {folder} --copy`"
+    )
+
+
+def _read(connection: Connection) -> Place | None:
+    row = connection.execute(
+        select(PLACE.c.path, PLACE.c.inode, PLACE.c.names).where(PLACE.c.id == _ROW)
+    ).first()
+    if row is None:
+        return None
+    try:
+        names = tuple(str(name) for name in json.loads(row.names))
+    except (ValueError, TypeError) as error:
+        raise CorruptData(f"the names of the store's folder are damaged: {error}") from error
+    return Place(row.path, row.inode, names)
+
+
+def _put(connection: Connection, place: Place) -> None:
+    connection.execute(delete(PLACE).where(PLACE.c.id == _ROW))
+    names = json.dumps(list(place.names))
+    connection.execute(
+        insert(PLACE).values(id=_ROW, path=place.path, inode=place.inode, names=names)
+    )
