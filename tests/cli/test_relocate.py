@@ -1,0 +1,51 @@
+"""``strandline relocate``, and the other commands on a store that was copied."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from strandline.catalog.commands import CreateSchema
+from strandline.cli import main
+from strandline.node import Node
+
+
+def strandline(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    with Node.open(tmp_path / "lake") as node:
+        node.session(user="ann").execute(CreateSchema(name="shop"))
+    return Path(shutil.copytree(tmp_path / "lake", tmp_path / "copy"))
+
+
+def test_a_copy_is_read_and_not_changed(copied: Path) -> None:
+    assert "create schema shop" in strandline("log", copied).output
+    assert strandline("diff", copied, "2").exit_code == 0
+    for command in (("undo", copied, 3), ("undrop", "table", copied, "a.b")):
+        refused = strandline(*map(str, command))
+        assert refused.exit_code == 78
+        assert f"strandline relocate {copied} --copy" in refused.stderr
+
+
+def test_a_copy_goes_on_by_itself(copied: Path) -> None:
+    assert strandline("relocate", copied).exit_code == 75
+    done = strandline("relocate", copied, "--copy")
+    assert done.output.startswith(f"{copied} is a store of its own: environment ")
+    assert strandline("undo", copied, "3").exit_code == 0
+
+
+def test_a_moved_store_goes_on(copied: Path, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "lake")
+    done = strandline("relocate", copied)
+    assert done.output == f"the store is in {copied} now\n"
+    assert strandline("undo", copied, "3").exit_code == 0
+
+
+def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
+    assert strandline("relocate", tmp_path).exit_code == 66
