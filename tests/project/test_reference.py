@@ -35,6 +35,7 @@ from strandline.metastore.store import tables as metastore_tables
 from strandline.metastore.thrift import ServerSettings, scanner
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
 from strandline.model import identifiers, types
+from strandline.node import place
 from strandline.sql import ground
 from strandline.transactions import tables as transaction_tables
 from strandline.wire import formats
@@ -136,6 +137,7 @@ def test_every_table_of_the_database_is_listed() -> None:
         (sql_tables.PART, sql_tables.METADATA),
         (transaction_tables.PART, transaction_tables.METADATA),
         (metastore_tables.PART, metastore_tables.METADATA),
+        (place.PART, place.METADATA),
     ]
     assert told == {(name, part) for part, metadata in parts for name in metadata.tables}
 
