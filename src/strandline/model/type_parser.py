@@ -103,6 +103,13 @@ def parse_fields(text: str) -> tuple[StructField, ...]:
     return scanner.whole(scanner.fields)
 
 
+_HIVE_INTERVALS: dict[str, DataType] = {
+    "interval_year_month": YearMonthIntervalType("year", "month"),
+    "interval_day_time": DayTimeIntervalType("day", "second"),
+}
+"""Hive's words for them, which Spark does not know."""
+
+
 def parse_hive_type(text: str) -> DataType:
     """The type that a Hive client means by ``text``. Raises `InvalidType` as `parse_type` does."""
     scanner = _Scanner(text, in_hive=True)
@@ -170,6 +177,8 @@ class _Scanner:
             return self.interval()
         if word in _ALIASES:
             return _ALIASES[word]
+        if self.in_hive and word in _HIVE_INTERVALS:
+            return _HIVE_INTERVALS[word]
         self.at = start
         raise self.error("a data type")
 

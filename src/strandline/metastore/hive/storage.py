@@ -192,8 +192,12 @@ def _serde_parameters(storage: StorageFormat, table_location: str | None) -> dic
     return parameters
 
 
-_FIRST_WORDS = frozenset({*ATOMIC_TYPES, "string", "decimal", "char", "varchar"}) | frozenset(
-    {"array", "map", "struct"}
+_FIRST_WORDS = frozenset(
+    {
+        *ATOMIC_TYPES,
+        *("string", "decimal", "char", "varchar", "interval_year_month", "interval_day_time"),
+        *("array", "map", "struct", "timestamp with local time zone"),
+    }
 )
 
 
