@@ -66,6 +66,11 @@ _ALIASES: dict[str, DataType] = {
     "timestamp_ltz": TIMESTAMP,
     "null": VOID,
 }
+_HIVE_INTERVALS: dict[str, DataType] = {
+    "interval_year_month": YearMonthIntervalType("year", "month"),
+    "interval_day_time": DayTimeIntervalType("day", "second"),
+}
+"""Hive's words for them, which Spark does not know."""
 _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"[A-Za-z0-9_]+")
 _NUMBER = re.compile(r"[0-9]{1,10}(?![A-Za-z0-9_])")
@@ -101,13 +106,6 @@ def parse_fields(text: str) -> tuple[StructField, ...]:
     """The columns that Spark's DDL ``text`` lists: ``a INT NOT NULL COMMENT 'x', b STRING``."""
     scanner = _Scanner(text, in_hive=False)
     return scanner.whole(scanner.fields)
-
-
-_HIVE_INTERVALS: dict[str, DataType] = {
-    "interval_year_month": YearMonthIntervalType("year", "month"),
-    "interval_day_time": DayTimeIntervalType("day", "second"),
-}
-"""Hive's words for them, which Spark does not know."""
 
 
 def parse_hive_type(text: str) -> DataType:

@@ -175,3 +175,17 @@ def test_a_schema_is_altered_and_dropped_with_its_tables(spark: SparkProcess) ->
         spark.sql("DROP DATABASE gone")
     spark.sql("DROP DATABASE gone CASCADE")
     assert "gone" not in spark.column("SHOW DATABASES")
+
+
+def test_a_small_text_table_is_broadcast_and_its_files_are_counted(
+    spark: SparkProcess, served: HiveNode
+) -> None:
+    spark.sql("CREATE TABLE small (k INT, v STRING) STORED AS TEXTFILE")
+    spark.sql("INSERT INTO small VALUES (1, 'a')")
+    with served.stub() as stub:
+        parameters = stub.get_table("nyc", "small").parameters
+    assert parameters["totalSize"] == "4"
+    assert int(parameters["numFiles"]) >= 1
+    (plan,) = spark.column("EXPLAIN SELECT * FROM small a JOIN small b ON a.k = b.k")
+    assert "BroadcastHashJoin" in plan
+    spark.sql("DROP TABLE small")

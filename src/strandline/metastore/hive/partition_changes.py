@@ -27,12 +27,13 @@ from strandline.metastore.hive.names import present_schema
 from strandline.metastore.hive.parameters import if_purge
 from strandline.metastore.hive.partition_names import partition_values
 from strandline.metastore.hive.partition_rows import Partitioned
+from strandline.metastore.hive.quick_statistics import QuickStatistics
 from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.transactional import refuse_content_change
 from strandline.metastore.partition_places import partition_places
 from strandline.metastore.store.partition_moves import PartitionMove
-from strandline.metastore.store.rows import PartitionRow, Row, RowKind, new_partition
+from strandline.metastore.store.rows import NewRow, PartitionRow, Row, RowKind, new_partition
 from strandline.metastore.store.warehouse import FolderRefused, Moved
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.privileges import Privilege
@@ -89,6 +90,10 @@ def _add(
         if name in rows:
             raise meta_exception(f"Duplicate partitions in the list: {of.described(row.values)}")
         rows[name] = row
+    quick = QuickStatistics(call.folders, call.args.get("environment_context"))
+    for name, row in rows.items():
+        counted = quick.of_new(row.parameters, of.place(row))
+        rows[name] = replace(row, parameters=counted)
     fresh = rows
     with suppress(_NothingToDo), call.metastore.store.change(
         of.table.id, author=call.user
@@ -296,9 +301,16 @@ def _no_table_to_alter(message: str) -> Exception:
     return IllegalChange("Unable to alter partition because table or database does not exist.")
 
 
-def _alter(call: Call, of: Partitioned, partitions: Sequence[Struct]) -> None:
+def _alter(
+    call: Call, of: Partitioned, partitions: Sequence[Struct], context: Struct | None
+) -> None:
     # Read and written before and behind the block: while it runs, all other writers wait.
     wanted = [(*of.read(partition, now=_now()), partition) for partition in partitions]
+    quick = QuickStatistics(call.folders, context)
+    wanted = [
+        (name, replace(row, parameters=quick.of_altered(row.parameters, of.place(row))), partition)
+        for name, row, partition in wanted
+    ]
     names = {name for name, _, _ in wanted}
     with call.metastore.store.change(of.table.id, author=call.user) as change:
         rows = {row.name: row for row in change.rows(RowKind.PARTITION, names=names)}
@@ -323,6 +335,7 @@ def alter_partition(call: Call) -> None:
         call,
         _named(call, need=Privilege.UPDATE, missing=_no_table_to_alter),
         [call.struct("new_part")],
+        call.args.get("environment_context"),
     )
 
 
@@ -331,7 +344,7 @@ def alter_partitions(call: Call) -> None:
     partitions = call.args.get("new_parts") or []
     of = _named(call, need=Privilege.UPDATE, missing=_no_table_to_alter)
     if partitions:
-        _alter(call, of, partitions)
+        _alter(call, of, partitions, call.args.get("environment_context"))
 
 
 @changes("alter_partitions_req")
@@ -340,8 +353,27 @@ def alter_partitions_req(call: Call) -> Struct:
     schema, table = request.text("dbName"), request.text("tableName")
     of = _target(request, schema, table, need=Privilege.UPDATE, missing=_no_table_to_alter)
     if request.args.get("partitions"):
-        _alter(request, of, request.args["partitions"])
+        _alter(request, of, request.args["partitions"], request.args.get("environmentContext"))
     return {}
+
+
+def give_table_columns(call: Call, table: TableDescriptor) -> None:
+    """Let every partition have the columns of its table, as a cascading alter asks for."""
+
+    def without_own(rows: Sequence[Row]) -> dict[int, NewRow]:
+        partitions = [(row, row.as_(PartitionRow)) for row in rows]
+        return {
+            row.row_id: new_partition(replace(partition, columns=None), name=row.name)
+            for row, partition in partitions
+            if partition.columns is not None
+        }
+
+    # Found before the block: while it runs, all other writers wait.
+    rows = call.metastore.store.rows(table.id, RowKind.PARTITION, write_ids=None)
+    names = [row.name for row in rows if row.as_(PartitionRow).columns is not None]
+    if names:
+        with call.metastore.store.change(table.id, author=call.user) as change:
+            change.replace_each(without_own(change.rows(RowKind.PARTITION, names=names)))
 
 
 @changes("rename_partition")

@@ -25,12 +25,16 @@ from strandline.metastore.hive.exceptions import invalid_object, invalid_operati
 from strandline.metastore.hive.locations import hadoop_location, same_location
 from strandline.metastore.hive.names import is_hive_name, present_schema
 from strandline.metastore.hive.parameters import LAST_DDL_TIME, without_time
+from strandline.metastore.hive.partition_changes import give_table_columns
+from strandline.metastore.hive.quick_statistics import QuickStatistics, is_counted_table
 from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.transactional import refuse_transactional
 from strandline.model.descriptors import Properties, TableDescriptor, TableKind, properties
 from strandline.model.privileges import Privilege
 
+CASCADE = "CASCADE"
+"""In the environment context of an alter: the partitions get the columns of the table."""
 _CONSTRAINTS = (
     "primaryKeys",
     "foreignKeys",
@@ -43,17 +47,18 @@ _CONSTRAINTS = (
 
 @changes("create_table", "create_table_with_environment_context", "create_table_with_constraints")
 def create_table(call: Call) -> None:
-    _create(call, call.struct("tbl"))
+    _create(call, call.struct("tbl"), call.args.get("environment_context"))
 
 
 @changes("create_table_req")
 def create_table_req(call: Call) -> None:
     request = call.of("request")
-    _create(request, request.struct("table"))
+    _create(request, request.struct("table"), request.args.get("envContext"))
 
 
-def _create(call: Call, table: Struct) -> None:
+def _create(call: Call, table: Struct, context: Struct | None) -> None:
     refuse_transactional(table)
+    quick = QuickStatistics(call.folders, context, parameters=table.get("parameters"))
     if any(call.args.get(name) for name in _CONSTRAINTS):
         raise UnsupportedOperation("constraints are not kept; create the table without them")
     sent, schema_name = table.get("tableName", ""), present_schema(table.get("dbName", ""))
@@ -72,8 +77,13 @@ def _create(call: Call, table: Struct) -> None:
     except AlreadyExists:
         raise AlreadyExists(f"Table {sent} already exists") from None
     created = applied.catalog.table(schema_name, sent)
-    if created is not None and without_time(client.counted):
-        _set_counted(call, created, client.counted)
+    if created is None:
+        return
+    counted = client.counted
+    if is_counted_table(created):
+        counted = quick.of_new(counted, call.metastore.location(created))
+    if without_time(counted):
+        _set_counted(call, created, counted)
 
 
 def _creation(call: Call, schema: str, client: ClientTable, *, default: str) -> Command:
@@ -150,6 +160,8 @@ def drop_table(call: Call) -> None:
 @changes("alter_table", "alter_table_with_environment_context", "alter_table_with_cascade")
 def alter_table(call: Call) -> None:
     context = call.args.get("environment_context") or {}
+    if call.args.get("cascade"):
+        context = {"properties": {CASCADE: "true"}}
     _alter(call, call.text("dbname"), call.text("tbl_name"), call.struct("new_tbl"), context)
 
 
@@ -172,6 +184,7 @@ def _alter(call: Call, sent: str, name: str, table: Struct, context: Struct) -> 
     except ObjectNotFound as error:
         raise IllegalChange(error.message) from None
     refuse_transactional(table, altered=old)
+    quick = QuickStatistics(call.folders, context, parameters=table.get("parameters"))
     location: str | None = None
     counted: Properties = ()
     if isinstance(old, TableDescriptor):
@@ -203,8 +216,13 @@ def _alter(call: Call, sent: str, name: str, table: Struct, context: Struct) -> 
     new = applied.catalog.table_by_id(old.id)
     if new is None or location is None or new.transactional:
         return
-    if without_time(wanted.counted) != without_time(counted):
-        _set_counted(call, new, wanted.counted)
+    if options.get(CASCADE, "").lower() == "true":
+        give_table_columns(call, new)
+    new_counted = wanted.counted
+    if is_counted_table(new):
+        new_counted = quick.of_altered(new_counted, call.metastore.location(new))
+    if without_time(new_counted) != without_time(counted):
+        _set_counted(call, new, new_counted)
 
 
 def _set_counted(call: Call, table: TableDescriptor, counted: Properties) -> None:

@@ -157,6 +157,16 @@ class StoreFolders(Warehouse):
             return False
         return any(_within(real, root) for root in self._roots)
 
+    def may_list(self, location: str) -> bool:
+        """Whether files there may be counted: none of what the store keeps for itself."""
+        if not self.reaches(location):
+            return False
+        inside = self._inside(location)
+        if inside is not None:
+            return len(inside) > 1 and inside[0] == WAREHOUSE_FOLDER
+        real = os.path.realpath(self.path(location))
+        return not any(_within(real, str(name)) for name in self._names)
+
     def _refuse_links(self, path: Path, *, base: Path) -> None:
         expected = os.path.join(os.path.realpath(base), path.relative_to(base))
         if os.path.realpath(path) != expected:

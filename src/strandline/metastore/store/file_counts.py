@@ -1,0 +1,90 @@
+"""How many files a folder holds, and how many bytes: counted for a Hive client, within bounds.
+
+Hive's clients take the size of a table from its parameters, so a node counts the files where Hive
+does. A folder may hold millions of them, and many partitions may be counted in one request. So one
+`FileCounter` counts for one request and ends at a number of entries or after a time, whichever is
+first; what was not counted completely has no count, which is what clients expect of a table that
+nobody counted. The counting yields to other threads every few entries.
+
+Not counted: names that begin with ``_`` or ``.``, which Hive's readers skip, and what a symbolic
+link leads to.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_ENTRIES = 20_000
+MAX_SECONDS = 1.0
+_ENTRIES_IN_A_ROW = 128
+_HIDDEN = ("_", ".")
+
+
+@dataclass(frozen=True, slots=True)
+class FileCounts:
+    """What lies in a folder and the folders below."""
+
+    files: int
+    bytes: int
+
+
+class _Spent(Exception):
+    """The bounds of this counter are reached."""
+
+
+class FileCounter:
+    """Counts the files of folders for one request. Not for the event loop."""
+
+    def __init__(
+        self,
+        *,
+        max_entries: int = MAX_ENTRIES,
+        seconds: float = MAX_SECONDS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._left = max_entries
+        self._monotonic = monotonic
+        self._deadline = monotonic() + seconds
+
+    def count(self, folder: Path) -> FileCounts | None:
+        """The counts of ``folder``; None if it cannot be read, or only in part."""
+        files = size = 0
+        waiting = [os.fspath(folder)]
+        try:
+            while waiting:
+                inner_files, inner_size, folders = self._count_one(waiting.pop())
+                files, size = files + inner_files, size + inner_size
+                waiting += folders
+        except (OSError, ValueError, _Spent):
+            return None
+        return FileCounts(files, size)
+
+    def _count_one(self, folder: str) -> tuple[int, int, list[str]]:
+        """Files and bytes directly in ``folder``, and the folders in it."""
+        files = size = 0
+        folders: list[str] = []
+        self._spend()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                self._spend()
+                if entry.name.startswith(_HIDDEN) or entry.is_symlink():
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                else:
+                    files += 1
+                    size += entry.stat(follow_symlinks=False).st_size
+        return files, size, folders
+
+    def _spend(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _Spent
+        if self._left % _ENTRIES_IN_A_ROW == 0:
+            if self._monotonic() > self._deadline:
+                raise _Spent
+            time.sleep(0)  # lets the thread of the event loop run

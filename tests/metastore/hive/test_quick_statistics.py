@@ -1,0 +1,154 @@
+"""``numFiles`` and ``totalSize``: when a node counts the files of tables and partitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hive_metastore.ttypes import EnvironmentContext, FieldSchema, Partition
+
+from tests.metastore.hive.hive_node import HiveNode, storage, table
+
+KEYS = [FieldSchema("day", "string", None)]
+
+
+def fill(location: str, *sizes: int) -> None:
+    folder = Path(location.removeprefix("file:"))
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, size in enumerate(sizes):
+        (folder / f"f{number}").write_bytes(b"x" * size)
+
+
+def counts(parameters: dict[str, str]) -> tuple[str | None, str | None]:
+    return parameters.get("numFiles"), parameters.get("totalSize")
+
+
+def of_table(stub: Any, name: str = "t") -> tuple[str | None, str | None]:
+    return counts(stub.get_table("d1", name).parameters)
+
+
+def alter(stub: Any, name: str = "t", **options: str) -> None:
+    found = stub.get_table("d1", name)
+    context = EnvironmentContext(options) if options else None
+    stub.alter_table_with_environment_context("d1", name, found, context)
+
+
+def test_a_table_is_counted_when_it_is_created_over_files(hive: HiveNode, stub: Any) -> None:
+    default = f"{hive.warehouse}/d1.db/t"
+    fill(default, 3, 4)
+    stub.create_table(table("t", sd=storage(location=default)))
+    assert of_table(stub) == ("2", "7")
+
+
+def test_an_external_table_is_counted_where_it_lies(stub: Any, tmp_path: Path) -> None:
+    fill(f"file:{tmp_path}/here", 5)
+    for name, place, expected in (
+        ("t", "here", ("1", "5")),
+        ("missing", "missing", (None, None)),
+    ):
+        sd = storage(location=f"file:{tmp_path}/{place}")
+        stub.create_table(table(name, sd=sd, tableType="EXTERNAL_TABLE"))
+        assert of_table(stub, name) == expected
+
+
+def test_an_empty_table_has_no_counts(stub: Any) -> None:
+    stub.create_table(table("t"))
+    alter(stub)
+    assert of_table(stub) == (None, None)
+
+
+def test_a_table_is_counted_anew_at_each_alter_and_without_a_version(
+    hive: HiveNode, stub: Any
+) -> None:
+    stub.create_table(table("t"))
+    location = stub.get_table("d1", "t").sd.location
+    version = hive.node.catalogs.present().version
+    fill(location, 3, 4, 5)
+    alter(stub)
+    assert of_table(stub) == ("3", "12")
+    Path(location.removeprefix("file:"), "f0").unlink()
+    alter(stub)
+    assert of_table(stub) == ("2", "9")
+    assert hive.node.catalogs.present().version == version
+
+
+@pytest.mark.parametrize("way", ["context", "parameter"])
+def test_a_client_may_say_that_nothing_is_to_be_counted(stub: Any, way: str) -> None:
+    stub.create_table(table("t"))
+    found = stub.get_table("d1", "t")
+    fill(found.sd.location, 3)
+    if way == "context":
+        alter(stub, DO_NOT_UPDATE_STATS="true")
+    else:
+        found.parameters["DO_NOT_UPDATE_STATS"] = "true"
+        stub.alter_table("d1", "t", found)
+    assert of_table(stub) == (None, None)
+    assert "DO_NOT_UPDATE_STATS" not in stub.get_table("d1", "t").parameters
+
+
+def test_what_is_known_of_the_rows_holds_only_if_their_writer_counted(stub: Any) -> None:
+    stub.create_table(table("t"))
+    fill(stub.get_table("d1", "t").sd.location, 3)
+    alter(stub, STATS_GENERATED="TASK")
+    name = "COLUMN_STATS_ACCURATE"
+    assert stub.get_table("d1", "t").parameters[name] == '{"BASIC_STATS":"true"}'
+    alter(stub)
+    assert name not in stub.get_table("d1", "t").parameters
+
+
+def test_neither_partitioned_tables_nor_those_of_iceberg_are_counted(stub: Any) -> None:
+    stub.create_table(table("t", partitionKeys=KEYS))
+    stub.create_table(table("ice", parameters={"metadata_location": "m0"}))
+    for name in ("t", "ice"):
+        fill(stub.get_table("d1", name).sd.location, 3)
+        alter(stub, name)
+        assert of_table(stub, name) == (None, None)
+
+
+def partition(day: str, location: str | None = None, **parameters: str) -> Any:
+    return Partition([day], "d1", "t", 0, 0, storage(location=location), parameters)
+
+
+def of_partition(stub: Any, day: str) -> tuple[str | None, str | None]:
+    return counts(stub.get_partition("d1", "t", [day]).parameters)
+
+
+def test_partitions_are_counted_when_they_are_added_and_altered(stub: Any) -> None:
+    stub.create_table(table("t", partitionKeys=KEYS))
+    location = stub.get_table("d1", "t").sd.location
+    fill(f"{location}/day=1", 3, 4)
+    stub.add_partition(partition("1"))
+    stub.add_partitions([partition("2"), partition("3", numFiles="8", totalSize="9")])
+    days = ("1", "2", "3")
+    assert [of_partition(stub, day) for day in days] == [("2", "7"), (None, None), ("8", "9")]
+    fill(f"{location}/day=2", 5)
+    stub.alter_partitions("d1", "t", [stub.get_partition("d1", "t", [day]) for day in days])
+    assert [of_partition(stub, day) for day in days] == [("2", "7"), ("1", "5"), ("0", "0")]
+    fill(f"{location}/day=2", 6, 7)
+    found = stub.get_partition("d1", "t", ["2"])
+    told = EnvironmentContext({"DO_NOT_UPDATE_STATS": "true"})
+    stub.alter_partition_with_environment_context("d1", "t", found, told)
+    assert of_partition(stub, "2") == ("1", "5")
+
+
+@pytest.mark.parametrize("way", ["method", "context"])
+def test_a_cascading_alter_gives_the_partitions_the_columns_of_the_table(
+    stub: Any, way: str
+) -> None:
+    stub.create_table(table("t", partitionKeys=KEYS))
+    stub.add_partition(partition("1"))
+    own = partition("2")
+    own.sd.cols = [FieldSchema("a", "int", "another comment"), FieldSchema("z", "int", None)]
+    stub.add_partition(own)
+    found = stub.get_table("d1", "t")
+    found.sd.cols.append(FieldSchema("c", "int", None))
+    stub.alter_table("d1", "t", found)
+    assert [c.name for c in stub.get_partition("d1", "t", ["2"]).sd.cols] == ["a", "z"]
+    if way == "method":
+        stub.alter_table_with_cascade("d1", "t", found, True)
+    else:
+        context = EnvironmentContext({"CASCADE": "true"})
+        stub.alter_table_with_environment_context("d1", "t", found, context)
+    for day in ("1", "2"):
+        assert [c.name for c in stub.get_partition("d1", "t", [day]).sd.cols] == ["a", "b", "c"]
