@@ -215,3 +215,32 @@ def get_partitions_by_names_req(call: Call) -> Struct:
     request = call.of("req")
     asked = _Asked(request)
     return {"partitions": asked.structs(asked.rows(request.args.get("names") or ()))}
+
+
+@reads("get_partition_values")
+def get_partition_values(call: Call) -> Struct:
+    """The values of some keys of the partitions, in an order, each combination once if asked so."""
+    request = call.of("request")
+    asked = _Asked(request, schema="dbName", table="tblName")
+    wanted = _positions(asked, request.args.get("partitionKeys"))
+    order = _positions(asked, request.args.get("partitionOrder"))
+    rows = asked.chosen(request.args.get("filter") or "")
+    values = [row.as_(PartitionRow).values for row in rows]
+    if order:
+        descending = request.args.get("ascending") is False
+        values.sort(key=lambda own: [own[at] for at in order], reverse=descending)
+    picked = [tuple(own[at] for at in wanted) for own in values]
+    if request.args.get("applyDistinct", True):
+        picked = list(dict.fromkeys(picked))
+    return {
+        "partitionValues": [{"row": list(own)} for own in _at_most(request, picked, "maxParts")]
+    }
+
+
+def _positions(asked: _Asked, fields: Sequence[Struct] | None) -> list[int]:
+    """Where the keys of these fields stand among those of the table. `InvalidInput`."""
+    names = [field.get("name", "").lower() for field in fields or ()]
+    for name in names:
+        if name not in asked.key_names:
+            raise meta_exception(f"Key {name} is not a partition key of the table")
+    return [asked.key_names.index(name) for name in names]

@@ -31,6 +31,7 @@ from typing import Any
 
 from strandline import work
 from strandline.metastore.hive import (  # noqa: F401 - each registers its methods
+    column_statistics,
     columns,
     constraints,
     databases,

@@ -17,6 +17,7 @@ from strandline.metastore.hive.names import is_shown, without_catalog
 from strandline.metastore.hive.reading import Scope
 from strandline.metastore.hive.registry import Call, reads
 from strandline.metastore.hive.storage import Struct
+from strandline.metastore.hive.table_filter import table_chooser
 from strandline.metastore.thrift.messages import ThriftException
 from strandline.model.descriptors import TableKind, ViewDescriptor
 
@@ -75,6 +76,22 @@ def get_tables_by_type(call: Call) -> list[str]:
     names = _names(call, scope, call.args.get("pattern"))
     found = _relations(scope, names)
     return [relation.name.lower() for relation in found if shown_type(scope, relation) == wanted]
+
+
+@reads("get_table_names_by_filter")
+def get_table_names_by_filter(call: Call) -> list[str]:
+    """The names of the tables that a filter on owner, last access and parameters chooses."""
+    scope = call.reading.find_scope(call.text("dbname"))
+    if scope is None:
+        message = {"message": f"Could not find database {call.text('dbname')}"}
+        raise ThriftException("UnknownDBException", message)
+    chooses = table_chooser(call.args.get("filter") or "")
+    call.reading.need_patience()
+    names = _names(call, scope, None)
+    tables = _structs(call, scope, names)
+    found = [table["tableName"] for table in tables if chooses(table)]
+    limit = call.args.get("max_tables", -1)
+    return found if limit < 0 else found[:limit]
 
 
 @reads("get_table_meta")

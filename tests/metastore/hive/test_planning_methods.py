@@ -1,0 +1,118 @@
+"""What Trino, Presto and Python clients ask before a query, call by call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hive_metastore.ttypes import (
+    FieldSchema,
+    Partition,
+    PartitionsStatsRequest,
+    PartitionValuesRequest,
+    TableStatsRequest,
+)
+
+from tests.metastore.hive.hive_node import plain, refusal, storage, table
+
+KEYS = [FieldSchema("year", "int", None), FieldSchema("day", "string", None)]
+
+
+@pytest.fixture
+def flights(stub: Any) -> Any:
+    stub.create_table(table("flights", partitionKeys=KEYS))
+    for values in (["2013", "b"], ["2013", "a"], ["2014", "c"]):
+        stub.add_partition(Partition(values, "d1", "flights", 0, 0, storage(), {}))
+    return stub
+
+
+# -- statistics
+
+
+def test_there_are_no_statistics_of_columns(flights: Any) -> None:
+    asked = {"dbName": "d1", "tblName": "flights", "colNames": ["a"]}
+    found = plain(flights.get_table_statistics_req(TableStatsRequest(**asked)))
+    assert found["tableStats"] == []
+    asked["partNames"] = ["year=2013/day=a"]
+    found = plain(flights.get_partitions_statistics_req(PartitionsStatsRequest(**asked)))
+    assert found["partStats"] == {}
+    found = plain(flights.get_aggr_stats_for(PartitionsStatsRequest(**asked)))
+    assert (found["colStats"], found["partsFound"]) == ([], 0)
+    for call in (
+        lambda: flights.get_table_column_statistics("d1", "flights", "a"),
+        lambda: flights.get_partition_column_statistics("d1", "flights", "year=2013/day=a", "a"),
+    ):
+        kind, message = refusal(call)
+        assert kind == "NoSuchObjectException"
+        assert "columnName=a doesn't exist" in message
+
+
+def test_a_table_that_is_not_there_has_no_statistics_either(stub: Any) -> None:
+    request = TableStatsRequest(dbName="d1", tblName="none", colNames=[])
+    assert refusal(lambda: stub.get_table_statistics_req(request))[0] == "NoSuchObjectException"
+
+
+# -- tables by a filter
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('hive_filter_field_params__presto_view = "true"', ["a"]),
+        ('hive_filter_field_params__presto_view LIKE "tr.e"', ["a"]),
+        ('hive_filter_field_params__presto_view != "true"', ["b", "c"]),
+        ('hive_filter_field_owner__ = "ann"', ["b"]),
+        ('hive_filter_field_owner__ = "ann" or hive_filter_field_params__k = "1"', ["b", "c"]),
+        ("hive_filter_field_last_access__ = 7", ["c"]),
+        ("hive_filter_field_last_access__ < 5", ["a", "b"]),
+        ("", ["a", "b", "c"]),
+    ],
+)
+def test_tables_are_found_by_owner_last_access_and_parameters(
+    stub: Any, text: str, expected: list[str]
+) -> None:
+    stub.create_table(table("A", parameters={"presto_view": "true"}))
+    stub.create_table(table("b", owner="ann"))
+    stub.create_table(table("c", parameters={"k": "1"}, lastAccessTime=7))
+    assert stub.get_table_names_by_filter("d1", text, -1) == expected
+    assert stub.get_table_names_by_filter("D1", text, 1) == expected[:1]
+
+
+@pytest.mark.parametrize("text", ["owner = 'ann'", "hive_filter_field_params__ = 'x'", "a ="])
+def test_a_filter_that_is_none_is_refused(stub: Any, text: str) -> None:
+    assert isinstance(refusal(lambda: stub.get_table_names_by_filter("d1", text, -1)), tuple)
+
+
+def test_a_filter_on_the_tables_of_no_schema_is_refused(stub: Any) -> None:
+    assert (
+        refusal(lambda: stub.get_table_names_by_filter("none", "", -1))[0] == "UnknownDBException"
+    )
+
+
+# -- values of partitions
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, [["2013", "a"], ["2013", "b"], ["2014", "c"]]),
+        ({"keys": ["YEAR"]}, [["2013"], ["2014"]]),
+        ({"keys": ["year"], "applyDistinct": False}, [["2013"], ["2013"], ["2014"]]),
+        ({"keys": ["day"], "partitionOrder": [KEYS[1]], "ascending": False}, [["c"], ["b"], ["a"]]),
+        ({"keys": ["day", "year"], "filter": "year = 2014"}, [["c", "2014"]]),
+        ({"maxParts": 1}, [["2013", "a"]]),
+    ],
+)
+def test_the_values_of_keys_are_given(
+    flights: Any, asked: dict[str, Any], expected: list[list[str]]
+) -> None:
+    names = asked.pop("keys", ["year", "day"])
+    keys = [FieldSchema(name, "string", None) for name in names]
+    request = PartitionValuesRequest("d1", "flights", keys, **asked)
+    found = plain(flights.get_partition_values(request))
+    assert [own["row"] for own in found["partitionValues"]] == expected
+
+
+def test_values_of_what_is_no_key_are_refused(flights: Any) -> None:
+    request = PartitionValuesRequest("d1", "flights", [FieldSchema("a", "int", None)])
+    assert refusal(lambda: flights.get_partition_values(request))[0] == "MetaException"
