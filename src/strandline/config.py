@@ -40,6 +40,8 @@ class Settings:
     ``log_format``: text is for people, json has one object a line.
     ``slow_call_ms``: a call that takes longer is logged; 0 logs every call that is not answered
     from memory.
+    ``allowed_hosts``: names of this node, beside those of loopback and ``host``, that HTTP clients
+    may use; a request for another name is refused, since a foreign web page may have sent it.
     ``location_roots``: absolute paths, below which folders are made at places that users name;
     elsewhere users, or their Spark, make them.
     """
@@ -56,6 +58,7 @@ class Settings:
     log_format: Literal["text", "json"] = "text"
     slow_call_ms: int = 1_000
     location_roots: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         kinds = get_type_hints(Settings)
@@ -79,6 +82,9 @@ class Settings:
             raise InvalidInput(
                 f"thrift_port and http_port are both {self.http_port}; give each a port of its own"
             )
+        for name in self.allowed_hosts:
+            if not name.strip():
+                raise InvalidInput("allowed_hosts holds an empty name; write names or addresses")
         for root in self.location_roots:
             if not root.startswith("/"):
                 raise InvalidInput(f"location_roots holds {root!r}, which is not an absolute path")

@@ -34,6 +34,7 @@ the exit status of a process.
     ├── Unavailable                the store or node does not answer; nothing is known to be wrong
     │   ├── DeadlineExceeded
     │   ├── NotFresh               this node cannot prove that its catalog is not an old one
+    │   ├── Overloaded             the node is full; nothing was done
     │   └── UnknownOutcome         sent and not answered; it may or may not have happened
     ├── WrongClock                 a clock is too far ahead to write by it
     ├── Stopping                   the node is shutting down
@@ -157,6 +158,10 @@ class DeadlineExceeded(Unavailable):
 
 class NotFresh(Unavailable):
     code = "not_fresh"
+
+
+class Overloaded(Unavailable):
+    code = "overloaded"
 
 
 class UnknownOutcome(Unavailable):

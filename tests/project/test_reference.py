@@ -28,7 +28,7 @@ from strandline.metastore.hive import (
     partition_filter,
 )
 from strandline.metastore.hive.registry import METHODS
-from strandline.metastore.session import credentials, http_app
+from strandline.metastore.session import admission, credentials, http_app, local_session
 from strandline.metastore.session.calls import CALLS
 from strandline.metastore.session.json_forms import snake_case
 from strandline.metastore.store import tables as metastore_tables
@@ -172,7 +172,12 @@ LIMITS = {
     "commands in one batch (one version)": manager.MAX_COMMANDS,
     "bytes of a value in the catalog's store, so of one update or snapshot": MAX_VALUE_BYTES,
     "bytes of an HTTP request": http_app.MAX_BODY_BYTES,
-    "HTTP requests that a node answers at once, waiting ones included": http_app.MAX_REQUESTS,
+    "HTTP requests that a node answers at once, waiting ones included": admission.MAX_REQUESTS,
+    "seconds for the body of an HTTP request to come": int(http_app.BODY_SECONDS),
+    "memory for the bodies of all HTTP requests together, whole or not": (
+        http_app.BODY_MEMORY_BYTES
+    ),
+    "tables of one snapshot": local_session.MAX_SNAPSHOT_TABLES,
     "characters of a user's name over HTTP": credentials.MAX_USER_LENGTH,
     "bytes of a Thrift message": MAX_MESSAGE_BYTES,
     "values of one Thrift message": scanner.MAX_VALUES,

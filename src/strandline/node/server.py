@@ -109,6 +109,7 @@ async def _serve(
             authenticate=authenticate,
             check_health=node.health.report,
             slow_call_ms=settings.slow_call_ms,
+            hosts=(settings.host, *settings.allowed_hosts),
         ),
         log_config=None,  # its lines go to the handlers of this process, in the same form
         log_level="warning",

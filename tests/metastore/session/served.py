@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 WAIT = 30.0
 
@@ -25,7 +25,7 @@ def listening_socket(port: int = 0) -> socket.socket:
 
 
 @contextmanager
-def serving(application: Starlette) -> Iterator[str]:
+def serving(application: ASGIApp) -> Iterator[str]:
     """The URL at which a real server runs ``application`` while the block runs."""
     with listening_socket() as listening:
         config = uvicorn.Config(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx
@@ -211,7 +212,7 @@ def test_a_body_that_does_not_say_how_large_it_is_is_refused_too(node: Node) -> 
 def test_a_body_that_is_far_too_large_is_not_read(url: str) -> None:
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as connection:
-        head = "POST /v1/begin HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+        head = "POST /v1/begin HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         connection.sendall(f"{head}Content-Length: {10**12}\r\n\r\n".encode())
         assert b"400" in connection.recv(65536).split(b"\r\n")[0]
 
@@ -221,10 +222,69 @@ def test_a_client_that_hangs_up_in_its_body_disturbs_nobody(
 ) -> None:
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as connection:
-        head = "POST /v1/begin HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+        head = "POST /v1/begin HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         connection.sendall(f'{head}Content-Length: 100\r\n\r\n{{"read'.encode())
     assert client.post("begin", json={}).status_code == 200
     assert caplog.records == []
+
+
+@contextmanager
+def half_sent(url: str, body: bytes, *, length: int) -> Iterator[socket.socket]:
+    """A connection on which a request has come in part."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        head = "POST /v1/begin HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        connection.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode() + body)
+        yield connection
+
+
+def test_requests_without_their_bodies_take_no_place(node: Node) -> None:
+    with (
+        serving(application(node.metastore, max_requests=4)) as url,
+        httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False) as client,
+        ExitStack() as open_requests,
+    ):
+        for _ in range(20):
+            open_requests.enter_context(half_sent(url, b"{", length=2))
+        assert client.post("begin", json={}).status_code == 200
+
+
+def test_a_body_that_does_not_come_in_time_is_given_up(node: Node) -> None:
+    with serving(application(node.metastore, body_seconds=0.05)) as url:
+        with half_sent(url, b"{", length=2) as connection:
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"deadline_exceeded" in answer
+
+
+def test_half_bodies_are_bounded_in_sum_and_small_requests_are_served(node: Node) -> None:
+    pool = 4 << 20
+    with (
+        serving(application(node.metastore, body_memory_bytes=pool)) as url,
+        httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False) as client,
+    ):
+        with half_sent(url, b" " * 1_000_000, length=1_000_001):
+            while client.get("statistics").json()["http"]["body_memory"] < pool / 2:
+                pass
+            refused = client.post("begin", content=b" " * 1_000_000)
+            assert error_of(refused)[:2] == (503, "overloaded")
+            assert "nothing was done" in error_of(refused)[2]
+            assert refused.headers["retry-after"] == "1"
+            assert client.post("begin", json={}).status_code == 200
+            counted = client.get("statistics").json()["http"]
+            assert counted["body_memory"] <= pool
+            assert counted["full"] == 1
+        while client.get("statistics").json()["http"]["body_memory"]:
+            pass
+        assert client.post("begin", content=b" " * 1_000_000 + b"{}").status_code == 200
+
+
+def test_a_page_with_another_name_is_refused(client: httpx.Client) -> None:
+    for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
+        status, code, message = error_of(client.post("begin", json={}, headers=headers))
+        assert (status, code) == (403, "permission_denied")
+        assert "evil.example" in message
+        assert "allowed_hosts" in message
 
 
 def test_more_requests_than_are_allowed_are_turned_away(node: Node) -> None:
@@ -233,9 +293,10 @@ def test_more_requests_than_are_allowed_are_turned_away(node: Node) -> None:
         httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False) as client,
     ):
         status, code, message = error_of(client.post("begin", json={}))
-        assert (status, code) == (503, "unavailable")
+        assert (status, code) == (503, "overloaded")
         assert "nothing was done" in message
-        assert client.get("statistics").json()["http"]["turned_away"] == 1
+        assert client.post("begin", json={}).headers["retry-after"] == "1"
+        assert client.get("statistics").json()["http"]["turned_away"] == 2
 
 
 def test_a_failure_inside_is_logged_and_not_told(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from strandline.catalog.commands import (
     ColumnDefinition,
@@ -19,6 +20,8 @@ from strandline.catalog.commands import (
 from strandline.errors import (
     AlreadyExists,
     InvalidInput,
+    LimitExceeded,
+    Overloaded,
     ProtocolError,
     Stopping,
     StrandlineError,
@@ -27,7 +30,7 @@ from strandline.errors import (
     UnknownOutcome,
     WriteConflict,
 )
-from strandline.metastore.session import HttpSession, LocalSession, http_session
+from strandline.metastore.session import HttpSession, LocalSession, http_app, http_session
 from strandline.metastore.session.http_app import application
 from strandline.metastore.session.http_transport import Lost
 from strandline.metastore.store.rows import DataFileRow
@@ -417,3 +420,48 @@ def test_many_threads_share_a_session(scene: Scene) -> None:
         committed = list(pool.map(write, range(24)))
     assert len(set(committed)) == 24
     assert scene.paths() == [f"f{number:02d}" for number in range(24)]
+
+
+class FullAtFirst:
+    """A node that is full for its first so many requests."""
+
+    def __init__(self, node: Node, times: int) -> None:
+        self._node = application(node.metastore)
+        self._full = application(node.metastore, max_requests=0)
+        self.left = times
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.left:
+            self.left -= 1
+            await self._full(scope, receive, send)
+        else:
+            await self._node(scope, receive, send)
+
+
+def test_a_full_node_is_asked_again_also_for_what_is_sent_once(
+    node: tuple[Node, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_app, "RETRY_SECONDS", 0)
+    full = FullAtFirst(node[0], times=6)
+    with serving(full) as url, HttpSession(url, user="ann") as session:
+        begun = session.begin()
+        full.left = 3
+        assert session.transaction(begun.txn_id).state is TransactionState.OPEN
+        full.left = 3
+        assert session.commit(begun.txn_id).state is TransactionState.COMMITTED
+    assert full.left == 0
+
+
+def test_a_node_that_stays_full_is_an_error_that_says_so(node: tuple[Node, str]) -> None:
+    full = FullAtFirst(node[0], times=1_000)
+    with serving(full) as url, HttpSession(url, user="ann", timeout=SHORT) as session:
+        with pytest.raises(Overloaded, match="nothing was done"):
+            session.begin()
+        with pytest.raises(Overloaded, match="nothing was done"):
+            session.tables("s")
+
+
+def test_a_snapshot_of_too_many_tables_is_refused(scene: Scene) -> None:
+    with pytest.raises(LimitExceeded, match="10000 tables, 10001 were asked"):
+        scene.session.snapshot(range(1, 10_002))
+    assert scene.session.snapshot([scene.table_id] * 20_000).write_ids.keys() == {scene.table_id}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from strandline.metastore.request_memory import ALLOWANCE
 from strandline.metastore.thrift import (
     HIVE_CODEC,
     ApplicationException,
@@ -19,7 +20,6 @@ from strandline.metastore.thrift import (
     ThriftException,
 )
 from strandline.metastore.thrift.codec import decode_application_exception
-from strandline.metastore.thrift.memory import ALLOWANCE
 from strandline.metastore.thrift.messages import CALL, decode_head, encode_message
 from tests.metastore.thrift.test_server import (
     connect,

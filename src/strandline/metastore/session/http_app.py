@@ -5,11 +5,13 @@
 An error of any kind is ``{"error": {"code", "message"}}`` with the status of its surface.
 
 What must stay true: the event loop only moves bytes. Reading JSON, calling the store and writing
-the answer happen in a bounded number of threads; behind these a bounded number of requests waits,
-and one more is turned away at once. No body is kept beyond the limit.
+the answer happen in threads, of which `admission` says who gets them; what it turns away is told at
+once, with ``Retry-After``. No body is kept beyond the limit, and all bodies together take a bounded
+memory until they are answered. A body that does not come in time is given up.
 
 A request has to say that it is JSON. Browsers send such a request to a foreign address only after
-asking it, which is not answered here, so no web page can reach a node on its reader's loopback.
+asking it, which is not answered here, so no web page can reach a node on its reader's loopback. A
+page that has its own name point to this node is refused by `origins`.
 
 Who asks is said by HTTP Basic credentials, or by a header without a secret. Unless the node was
 given something to prove a secret with, the name is an assertion and believed, as on the Hive port.
@@ -18,41 +20,58 @@ given something to prove a secret with, the name is an assertion and believed, a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from time import monotonic
 from typing import Protocol, runtime_checkable
 
-from anyio import CapacityLimiter, move_on_after, to_thread
+from anyio import CapacityLimiter, fail_after, move_on_after, to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from strandline import __version__
 from strandline.errors import (
+    DeadlineExceeded,
     InvalidInput,
     NotFound,
+    Overloaded,
     StrandlineError,
-    Unavailable,
     UnsupportedOperation,
 )
 from strandline.logs import CLIENT
 from strandline.metastore.call_log import DEFAULT_SLOW_MS, log_call
 from strandline.metastore.metastore import Metastore
+from strandline.metastore.request_memory import RequestMemory
+from strandline.metastore.session.admission import (
+    MAX_REQUESTS,
+    THREADS,
+    Admission,
+    ClientLeft,
+)
 from strandline.metastore.session.calls import CALLS, JSON_TYPE, PREFIX, Call
 from strandline.metastore.session.credentials import Authenticate, Unproved, caller_of, prove
 from strandline.metastore.session.local_session import LocalSession
+from strandline.metastore.session.origins import OriginGuard
 from strandline.metastore.session.wire_json import read_form, write_error, write_json
 
 logger = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-THREADS = 32
-MAX_REQUESTS = 512
-"""Requests that run or wait; a client keeps one connection for each of its threads."""
+LARGE_BODY_BYTES = 64 * 1024
+"""A request with a longer body is a large one."""
+BODY_SECONDS = 60.0
+"""So long may a body take to come."""
+BODY_MEMORY_BYTES = 512 * 1024 * 1024
+"""What all bodies together take, with what is read from them."""
+RETRY_SECONDS = 1
+"""What a full node asks its clients to wait."""
+_BYTES_OF_A_BODY = 4
+"""Bytes in memory for each byte of a body: its text, and the values that are read from it."""
 HEALTH_THREADS = 2
 HEALTH_SECONDS = 2.0
 """After this time a check of the node's health counts as failed."""
@@ -70,18 +89,23 @@ def application(
     authenticate: Authenticate | None = None,
     check_health: Callable[[], Sequence[Problem]] = tuple,
     slow_call_ms: int = DEFAULT_SLOW_MS,
+    body_seconds: float = BODY_SECONDS,
+    body_memory_bytes: int = BODY_MEMORY_BYTES,
+    hosts: Collection[str] = (),
 ) -> Starlette:
     """The application for ``metastore``; any ASGI server can run it.
 
     With ``authenticate``, every call must bring Basic credentials that it accepts; it is asked in a
     worker thread, at each call. Without it, users are believed. ``check_health`` says what keeps
     the node from its work; it is called in a thread. A call slower than ``slow_call_ms`` is logged.
+    ``hosts`` are the names, beside those of loopback, under which clients may reach the node.
     """
     served = _Application(
         metastore,
         max_body_bytes=max_body_bytes,
-        threads=threads,
-        max_requests=max_requests,
+        body_seconds=body_seconds,
+        memory=RequestMemory(body_memory_bytes),
+        admission=Admission(threads=threads, max_requests=max_requests),
         authenticate=authenticate,
         check_health=check_health,
         slow_call_ms=slow_call_ms,
@@ -91,19 +115,30 @@ def application(
         Route(f"{PREFIX}/statistics", served.statistics, methods=["GET"]),
         *(Route(call.path, served.endpoint(call), methods=["POST"]) for call in CALLS.values()),
     ]
-    made = Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
+    made = Starlette(
+        routes=routes,
+        exception_handlers={HTTPException: _no_route},
+        middleware=[Middleware(OriginGuard, hosts=hosts, refuse=_error_response)],
+    )
     made.router.redirect_slashes = False
     return made
 
 
 @dataclass(frozen=True, slots=True)
 class HttpStatistics:
-    """Counts since the start, of which ``running`` is now (waiting for a thread included)."""
+    """Counts since the start.
+
+    ``running`` (waiting for a thread included) and ``body_memory`` are now. ``given_up`` are the
+    requests whose clients left before they were begun, ``full`` those for which memory lacked.
+    """
 
     requests: int = 0
     errors: int = 0
     turned_away: int = 0
     running: int = 0
+    given_up: int = 0
+    body_memory: int = 0
+    full: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +185,10 @@ class _Asked:
         )
 
 
+class _BodyTooLate(DeadlineExceeded):
+    """Nothing more is read from the connection."""
+
+
 @runtime_checkable
 class _Counts(Protocol):
     def statistics(self) -> object: ...
@@ -161,8 +200,9 @@ class _Application:
         metastore: Metastore,
         *,
         max_body_bytes: int,
-        threads: int,
-        max_requests: int,
+        body_seconds: float,
+        memory: RequestMemory,
+        admission: Admission,
         authenticate: Authenticate | None,
         check_health: Callable[[], Sequence[Problem]],
         slow_call_ms: int,
@@ -170,13 +210,17 @@ class _Application:
         self._metastore = metastore
         self._authenticate = authenticate
         self._max_body_bytes = max_body_bytes
-        self._threads = threads
-        self._max_requests = max_requests
+        self._body_seconds = body_seconds
+        self._memory = memory
+        self._admission = admission
         self._check_health = check_health
         self._slow_call_ms = slow_call_ms
-        self._health_limiter: CapacityLimiter | None = None
-        self._limiter: CapacityLimiter | None = None
         self._counts = HttpStatistics()  # touched on the loop only
+
+    @cached_property
+    def _watching(self) -> CapacityLimiter:
+        """The threads of those who watch the node: there are some when it is full."""
+        return CapacityLimiter(HEALTH_THREADS)
 
     # -- routes --------------------------------------------------------------------------------
 
@@ -186,12 +230,10 @@ class _Application:
         The checks run in threads of their own, so that a node full of requests is told apart from
         one that is broken. What does not end in time is a problem itself.
         """
-        if self._health_limiter is None:
-            self._health_limiter = CapacityLimiter(HEALTH_THREADS)
         problems: Sequence[Problem] = ()
         with move_on_after(HEALTH_SECONDS) as scope:
             problems = await to_thread.run_sync(
-                self._check_health, limiter=self._health_limiter, abandon_on_cancel=True
+                self._check_health, limiter=self._watching, abandon_on_cancel=True
             )
         told = [{"check": one.check, "reason": one.reason} for one in problems]
         if scope.cancelled_caught:
@@ -214,9 +256,13 @@ class _Application:
 
     async def statistics(self, request: Request) -> Response:
         """What every part counts, by part."""
-        http = self._counts
+        http = self._counted()
         asked = _Asked("statistics", "", monotonic())
-        return await self._answer(lambda: self._gather(http), JSON_TYPE, asked)
+        try:
+            told = await to_thread.run_sync(self._gather, http, limiter=self._watching)
+        except Exception as error:
+            return self._refused(error, asked)
+        return Response(told, media_type=JSON_TYPE)
 
     def endpoint(self, call: Call) -> Callable[[Request], object]:
         """What serves the route of ``call``."""
@@ -227,43 +273,50 @@ class _Application:
                 call.name, f"{host}:{request.client.port}" if request.client else "", monotonic()
             )
             CLIENT.set(asked.client)
+            owner = object()  # of the memory that the request takes
             try:
-                with self._admitted():
-                    body = await self._body(request)
-                    asked.began = monotonic()  # how long its client takes is not our slowness
-                    asking = caller_of(request.headers)
-                    asked.user = asking.user
-                    session = LocalSession(self._metastore, user=asking.user, host=host)
+                asking = caller_of(request.headers)
+                asked.user = asking.user
+                self._admission.require_room()
+                body = await self._body(request, owner)
+                asked.began = monotonic()  # how long its client takes is not our slowness
+                session = LocalSession(self._metastore, user=asking.user, host=host)
 
-                    def work() -> bytes:
-                        prove(asking, self._authenticate)
-                        return _carry_out(session, call, body)
+                def work(still_wanted: Callable[[], None]) -> bytes:
+                    prove(asking, self._authenticate)
+                    arguments = read_form(body, call.arguments)
+                    still_wanted()
+                    return call.write_result(getattr(session, call.name)(**arguments))
 
-                    return await self._answer(work, call.content_type, asked)
+                return await self._answer(
+                    work,
+                    request,
+                    asked,
+                    large=len(body) > LARGE_BODY_BYTES,
+                    content_type=call.content_type,
+                )
             except StrandlineError as error:
                 return self._refused(error, asked)
             except ClientDisconnect:
                 return Response(status_code=400)  # nobody hears it
+            finally:
+                self._memory.release(owner)
 
         return serve
 
     # -- one request ---------------------------------------------------------------------------
 
-    @contextmanager
-    def _admitted(self) -> Iterator[None]:
-        counts = self._counts
-        if counts.running >= self._max_requests:
-            self._counts = replace(counts, turned_away=counts.turned_away + 1)
-            raise Unavailable(
-                f"this node already answers {counts.running} requests; nothing was done, try again"
-            )
-        self._counts = replace(counts, requests=counts.requests + 1, running=counts.running + 1)
+    async def _body(self, request: Request, owner: object) -> bytes:
         try:
-            yield
-        finally:
-            self._counts = replace(self._counts, running=self._counts.running - 1)
+            with fail_after(self._body_seconds):
+                return await self._read_body(request, owner)
+        except TimeoutError:
+            raise _BodyTooLate(
+                f"the body did not come whole within {self._body_seconds:g} seconds; nothing was "
+                "done, send it again"
+            ) from None
 
-    async def _body(self, request: Request) -> bytes:
+    async def _read_body(self, request: Request, owner: object) -> bytes:
         content_type = request.headers.get("content-type", "")
         if content_type.partition(";")[0].strip().lower() != JSON_TYPE:
             raise InvalidInput(f"the body is sent as {content_type[:80]!r}; send it as {JSON_TYPE}")
@@ -276,9 +329,12 @@ class _Application:
                 size += len(chunk)
                 if size > self._max_body_bytes * _DRAINED:
                     break
-                chunks.append(chunk)
                 if size > self._max_body_bytes:
                     chunks.clear()
+                    self._memory.release(owner)
+                    continue
+                self._memory.hold(owner, _BYTES_OF_A_BODY * size)
+                chunks.append(chunk)
         if size > self._max_body_bytes:
             raise InvalidInput(
                 f"the body has {size} bytes or more; at most {self._max_body_bytes} are read: send "
@@ -287,17 +343,43 @@ class _Application:
         return b"".join(chunks)
 
     async def _answer(
-        self, work: Callable[[], bytes], content_type: str, asked: _Asked
+        self,
+        work: Callable[[Callable[[], None]], bytes],
+        request: Request,
+        asked: _Asked,
+        *,
+        large: bool,
+        content_type: str,
     ) -> Response:
         """What ``work``, run in a thread, gives; or its error."""
-        if self._limiter is None:
-            self._limiter = CapacityLimiter(self._threads)
+
+        async def until_left() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+
         try:
-            answer = await to_thread.run_sync(work, limiter=self._limiter)
+            with self._admission.admitted(asked.user, large=large):
+                self._counts = replace(self._counts, requests=self._counts.requests + 1)
+                answer = await self._admission.run(
+                    work, user=asked.user, large=large, until_left=until_left
+                )
+        except ClientLeft:
+            return Response(status_code=400)  # nobody hears it
         except Exception as error:
             return self._refused(error, asked)
         asked.ended(self._slow_call_ms)
         return Response(answer, media_type=content_type)
+
+    def _counted(self) -> HttpStatistics:
+        admission = self._admission
+        return replace(
+            self._counts,
+            running=admission.running,
+            turned_away=admission.turned_away,
+            given_up=admission.given_up,
+            body_memory=self._memory.taken,
+            full=self._memory.refused,
+        )
 
     def _refused(self, error: Exception, asked: _Asked) -> Response:
         asked.ended(self._slow_call_ms, error)
@@ -305,6 +387,10 @@ class _Application:
         if not isinstance(error, StrandlineError):
             logger.error("a request failed inside", exc_info=error)
         answer = _error_response(error)
+        if isinstance(error, Overloaded):
+            answer.headers["Retry-After"] = str(RETRY_SECONDS)
+        if isinstance(error, _BodyTooLate):
+            answer.headers["Connection"] = "close"
         if isinstance(error, Unproved):
             answer.status_code = 401
             answer.headers["WWW-Authenticate"] = 'Basic realm="strandline", charset="UTF-8"'
@@ -325,11 +411,6 @@ class _Application:
             for name, value in (*counted.items(), ("http", http))
         ]
         return b"{" + b",".join(written) + b"}"
-
-
-def _carry_out(session: LocalSession, call: Call, body: bytes) -> bytes:
-    arguments = read_form(body, call.arguments)
-    return call.write_result(getattr(session, call.name)(**arguments))
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

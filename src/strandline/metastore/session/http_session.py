@@ -258,7 +258,7 @@ class HttpSession(Session):
             try:
                 return self._transport.send(name, arguments, attempts.left())
             except Lost as loss:
-                if loss.answer is not None:
+                if loss.sent and loss.answer is not None:
                     raise loss.answer from None
                 if loss.sent:
                     raise attempts.unknown(loss) from loss
@@ -396,7 +396,7 @@ class _Attempts:
         left = self._end - time.monotonic()
         if left <= 0 or self._closed.is_set():
             raise (self.unknown(loss) if self._unknown else self._away(loss)) from loss
-        self._closed.wait(min(left, self._pause * random.uniform(0.5, 1.5)))
+        self._closed.wait(min(left, max(self._pause, loss.wait) * random.uniform(0.5, 1.5)))
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
     def unknown(self, loss: Lost) -> UnknownOutcome:

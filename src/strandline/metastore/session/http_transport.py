@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import httpx
 
-from strandline.errors import InvalidInput, ProtocolError, Stopping, StrandlineError
+from strandline.errors import InvalidInput, Overloaded, ProtocolError, Stopping, StrandlineError
 from strandline.metastore.session.calls import CALLS, JSON_TYPE, USER_HEADER
 from strandline.metastore.session.credentials import AUTHORIZATION, basic
 from strandline.metastore.session.wire_json import dump_json, read_error
@@ -21,6 +21,8 @@ from strandline.metastore.session.wire_json import dump_json, read_error
 CONNECT_TIMEOUT = 5.0
 _IDLE_SECONDS = 2.0
 """An idle connection is dropped before the node, which waits 5 s, can close it under a request."""
+_LONGEST_WAIT = 10
+"""Seconds; a node that asks for more is asked again all the same."""
 _GATEWAY_STATUSES = frozenset({502, 503, 504})
 """What something between client and node answers when it lost the node."""
 
@@ -28,12 +30,20 @@ _GATEWAY_STATUSES = frozenset({502, 503, 504})
 class Lost(Exception):
     """The request may have been carried out or not, or not yet.
 
-    ``sent``: whether it can have reached the node at all. ``answer``: what the node said instead,
-    if it said that it is stopping.
+    ``sent``: whether the node can have begun with it at all. ``answer``: what the node said
+    instead, if it said that it is stopping, or full. ``wait``: seconds that it asks to wait.
     """
 
-    def __init__(self, why: str, *, sent: bool, answer: StrandlineError | None = None) -> None:
+    def __init__(
+        self,
+        why: str,
+        *,
+        sent: bool,
+        answer: StrandlineError | None = None,
+        wait: float = 0.0,
+    ) -> None:
         super().__init__(why)
+        self.wait = wait
         self.why = why
         self.sent = sent
         self.answer = answer
@@ -109,6 +119,10 @@ def _refusal(answer: httpx.Response) -> StrandlineError | Lost:
     error = read_error(answer.status_code, answer.content)
     if isinstance(error, Stopping):
         return Lost(error.message, sent=True, answer=error)
+    if isinstance(error, Overloaded):
+        seconds = answer.headers.get("retry-after", "")
+        wait = min(int(seconds), _LONGEST_WAIT) if seconds.isdecimal() else 0
+        return Lost(error.message, sent=False, answer=error, wait=wait)
     if isinstance(error, ProtocolError) and answer.status_code in _GATEWAY_STATUSES:
         return Lost(f"HTTP status {answer.status_code}", sent=True)
     return error

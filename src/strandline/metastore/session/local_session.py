@@ -20,6 +20,7 @@ from strandline.catalog.privileges.judgement import WRITING
 from strandline.clock import Timestamp
 from strandline.errors import (
     InvalidInput,
+    LimitExceeded,
     ObjectNotFound,
     PermissionDenied,
     StrandlineError,
@@ -47,6 +48,8 @@ from strandline.model.descriptors import TableDescriptor
 from strandline.model.identifiers import normalize
 from strandline.model.privileges import Privilege
 from strandline.transactions import Hold, Transaction, ValidWriteIdList
+
+MAX_SNAPSHOT_TABLES = 10_000
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +131,12 @@ class LocalSession(Session):
     ) -> Snapshot:
         if txn_id is not None and at != PRESENT:
             raise InvalidInput("name a point in history or a transaction to read by, not both")
-        wanted = tuple(table_ids)
+        wanted = tuple(dict.fromkeys(table_ids))
+        if len(wanted) > MAX_SNAPSHOT_TABLES:
+            raise LimitExceeded(
+                f"a snapshot may be of {MAX_SNAPSHOT_TABLES} tables, {len(wanted)} were asked for; "
+                "take several at one version or time"
+            )
         if txn_id is not None:
             self._own(txn_id)
         for table_id in wanted:

@@ -41,6 +41,7 @@ from strandline.errors import (
 )
 from strandline.logs import CLIENT
 from strandline.metastore.call_log import log_call
+from strandline.metastore.request_memory import ALLOWANCE
 from strandline.metastore.thrift.dispatch import (
     Answer,
     ConnectionInfo,
@@ -50,7 +51,6 @@ from strandline.metastore.thrift.dispatch import (
     awaits,
 )
 from strandline.metastore.thrift.foreign_protocols import TELLING_BYTES, foreign_protocol
-from strandline.metastore.thrift.memory import ALLOWANCE
 from strandline.metastore.thrift.messages import (
     EXCEPTION,
     REPLY,

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from strandline.metastore.call_log import DEFAULT_SLOW_MS
+from strandline.metastore.request_memory import RequestMemory
 from strandline.metastore.thrift.base_service import BaseService
 from strandline.metastore.thrift.codec import Codec
 from strandline.metastore.thrift.dispatch import Dispatcher
-from strandline.metastore.thrift.memory import RequestMemory
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
 from strandline.metastore.thrift.slices import Slices
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.errors import Unavailable
-from strandline.metastore.thrift.memory import RequestMemory
+from strandline.errors import Overloaded
+from strandline.metastore.request_memory import RequestMemory
 
 
 def test_what_is_held_beyond_the_allowance_is_bounded_in_sum() -> None:
@@ -11,7 +11,7 @@ def test_what_is_held_beyond_the_allowance_is_bounded_in_sum() -> None:
     memory.hold("a", 700)
     memory.hold("b", 500)
     assert memory.taken == 1_000
-    with pytest.raises(Unavailable, match="this node is full"):
+    with pytest.raises(Overloaded, match="this node is full"):
         memory.hold("b", 501)
     memory.hold("c", 100)
     assert (memory.taken, memory.refused) == (1_000, 1)

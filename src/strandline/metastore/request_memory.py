@@ -11,7 +11,7 @@ since what waits holds memory too. So small requests are served however many lar
 
 from __future__ import annotations
 
-from strandline.errors import Unavailable
+from strandline.errors import Overloaded
 
 ALLOWANCE = 256 * 1024
 """Bytes that each owner has beside the pool."""
@@ -28,12 +28,12 @@ class RequestMemory:
         self.refused = 0
 
     def hold(self, owner: object, amount: int) -> None:
-        """``owner`` now needs ``amount`` bytes in all. `Unavailable` where the pool lacks them."""
+        """``owner`` now needs ``amount`` bytes in all. `Overloaded` where the pool lacks them."""
         wanted = max(0, amount - self._allowance)
         more = wanted - self._taken.get(owner, 0)
         if more > 0 and self.taken + more > self._pool:
             self.refused += 1
-            raise Unavailable(
+            raise Overloaded(
                 f"this node is full: a request needs {amount} bytes, and large requests hold "
                 f"{self.taken} of {self._pool}; nothing was done, try again"
             )
