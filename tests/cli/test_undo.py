@@ -65,7 +65,7 @@ def strandline(*arguments: object) -> Result:
 
 
 def test_undrop_brings_the_table_back_with_its_files(store: Path) -> None:
-    result = strandline("undrop", "table", store, "shop.orders", "--user", "bob")
+    result = strandline("undrop", store, "shop.orders", "--user", "bob")
     assert result.exit_code == 0, result.output
     assert result.output.splitlines() == ["version 6", "  restore table shop.orders (undoes: 5)"]
     with Node.open(store) as node:
@@ -90,7 +90,7 @@ def test_undo_prints_what_it_did_as_json_like_the_log(store: Path) -> None:
 
 def test_a_node_that_runs_sees_it_at_once(store: Path) -> None:
     with Node.open(store) as node:
-        assert strandline("undrop", "table", store, "shop.orders").exit_code == 0
+        assert strandline("undrop", store, "shop.orders").exit_code == 0
         assert (files(node) / "f").read_text() == "rows"
 
 
@@ -103,10 +103,14 @@ def test_a_refusal_is_one_sentence_and_a_status(store: Path) -> None:
         (("undo", store, 4), 75, "table shop.orders was altered again in version 7 by bob"),
         (("undo", store, 2), 64, "the one that made the catalog"),
         (("undo", store, 99), 66, "does not exist; the latest is 7"),
-        (("undrop", "table", store, "shop.orders"), 73, "name is taken by table shop.orders; ren"),
-        (("undrop", "view", store, "SHOP.Orders"), 73, "name is taken by table shop.orders; ren"),
-        (("undrop", "table", store, "shop.never"), 66, "no version from 1 on dropped a table"),
-        (("undrop", "table", store, "a.b.c"), 64, "expected a name like schema.table"),
+        (("undrop", store, "shop.orders"), 73, "name is taken by table shop.orders; ren"),
+        (
+            ("undrop", store, "SHOP.Orders", "--kind", "view"),
+            73,
+            "name is taken by table shop.orders; ren",
+        ),
+        (("undrop", store, "shop.never"), 66, "no version from 1 on dropped a table"),
+        (("undrop", store, "a.b.c"), 64, "expected a name like schema.table"),
     ]
     for arguments, status, says in cases:
         result = strandline(*arguments)
@@ -122,7 +126,7 @@ def test_a_view_can_be_restored_too(store: Path) -> None:
         session = node.session(user="ann")
         session.execute(CreateView(schema="shop", definition=definition))
         session.execute(DropView(schema="shop", view="v"))
-    assert strandline("undrop", "view", store, "shop.v").exit_code == 0
+    assert strandline("undrop", store, "shop.v", "--kind", "view").exit_code == 0
 
 
 def test_nothing_to_undo_is_said_and_makes_no_version(store: Path) -> None:
@@ -134,14 +138,14 @@ def test_nothing_to_undo_is_said_and_makes_no_version(store: Path) -> None:
     assert strandline("undo", store, version, "--output", "json").output == ""
 
 
-@pytest.mark.parametrize("command", [("undo",), ("undrop", "table")])
-def test_a_folder_without_a_store_is_left_alone(command: tuple[str, ...], tmp_path: Path) -> None:
-    result = strandline(*command, tmp_path, "1")
+@pytest.mark.parametrize("command", ["undo", "undrop", "trim"])
+def test_a_folder_without_a_store_is_left_alone(command: str, tmp_path: Path) -> None:
+    result = strandline(command, tmp_path, "1")
     assert result.exit_code == 66
     assert "there is no store" in result.output
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "strandline.db").touch()
-    result = strandline(*command, tmp_path, "1")
+    result = strandline(command, tmp_path, "1")
     assert result.exit_code == 66
     assert "there is no catalog" in result.output
     with pytest.raises(NotFound, match="no catalog in this store yet"), reading(tmp_path):
@@ -153,7 +157,8 @@ def test_what_cannot_be_a_version_or_an_author_is_said_before_anything_is_done(s
         (("undo", store, "soon"), "'soon' is not a valid version"),
         (("undo", store, 0), "0 is not in the range x>=1"),
         (("undo", store, 5, "--user", " "), "it is empty"),
-        (("undrop", "schema", store, "shop"), "is not one of 'table', 'view', 'function'"),
+        (("undrop", store, "shop", "--kind", "zone"), "is not one of 'table', 'view', 'function'"),
+        (("undrop", "table", store, "shop.orders"), "the kind is an option: strandline undrop FOL"),
     ):
         result = strandline(*arguments)
         assert result.exit_code == 2
@@ -162,7 +167,7 @@ def test_what_cannot_be_a_version_or_an_author_is_said_before_anything_is_done(s
 
 
 def test_a_name_is_found_in_any_case_and_comes_back_as_it_was(store: Path) -> None:
-    result = strandline("undrop", "table", store, "SHOP.Orders")
+    result = strandline("undrop", store, "SHOP.Orders")
     assert result.output.splitlines() == ["version 6", "  restore table shop.orders (undoes: 5)"]
 
 
@@ -183,7 +188,7 @@ def test_a_trimmed_version_is_in_the_log_and_cannot_be_undone(store: Path) -> No
     cases = [
         (("undo", store, 4), "it was trimmed; the earliest version is 5, and what was done from 6"),
         (("undo", store, 5), "history was trimmed up to it, so what was before it is gone"),
-        (("undrop", "table", store, "shop.orders"), "version 5, in which ann dropped it, was trim"),
+        (("undrop", store, "shop.orders"), "version 5, in which ann dropped it, was trim"),
     ]
     for arguments, says in cases:
         result = strandline(*arguments)
@@ -240,9 +245,9 @@ def test_dropped_partitions_are_brought_back_by_name_or_as_the_last_drop(store: 
         for name in ("k=1", "k=2"):
             with node.store.change(table.id, author="ann") as change:
                 change.remove(*(r.row_id for r in change.rows(RowKind.PARTITION, names=[name])))
-    last = strandline("undrop", "partitions", store, "shop.sales")
+    last = strandline("undrop", store, "shop.sales", "--kind", "partitions")
     assert (last.exit_code, last.stdout) == (0, "k=2\n")
-    named = ("undrop", "partitions", store, "shop.sales", "--partition", "k=1")
+    named = ("undrop", store, "shop.sales", "--kind", "partitions", "--partition", "k=1")
     assert strandline(*named, "--output", "json").stdout == '{"partition": "k=1"}\n'
     again = strandline(*named)
     assert (again.exit_code, "k=1 of sales is there" in again.stderr) == (73, True)

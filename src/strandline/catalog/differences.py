@@ -23,11 +23,18 @@ from enum import Enum
 from typing import Any
 
 from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG, Catalog
+from strandline.catalog.commands.schemas import DEFAULT_SCHEMA
 from strandline.catalog.object_names import MENTIONS, REFERENCES, name_of, object_name
 from strandline.durable.collections import collection
 from strandline.model.bookkeeping import ConfigEntry
 from strandline.model.descriptors import ColumnDescriptor, SchemaVersion
-from strandline.model.privileges import Grant, Privilege, privilege_names
+from strandline.model.privileges import (
+    PUBLIC_NAME,
+    SYSTEM_NAME,
+    Grant,
+    Privilege,
+    privilege_names,
+)
 from strandline.model.type_text import simple_string
 from strandline.model.types import DataType
 from strandline.wire.stored import AnyStored
@@ -82,15 +89,27 @@ def is_bookkeeping(kind: str, name: str) -> bool:
     return kind in BOOKKEEPING and not (kind == "config" and name == DEFAULT_ZONE_CONFIG)
 
 
+def _is_built_in(catalog: Catalog, kind: str, value: Any) -> bool:  # Any: a descriptor of any kind
+    """Whether an object comes with each catalog and still is what it was then."""
+    if kind == "config":  # the default zone: the others are bookkeeping
+        value = catalog.default_zone()
+    if kind == "schema" and value.name == DEFAULT_SCHEMA:
+        return bool(value.owner == PUBLIC_NAME)
+    return bool(getattr(value, "owner", None) == SYSTEM_NAME)
+
+
 def differences(old: Catalog, new: Catalog, *, bookkeeping: bool = False) -> tuple[Difference, ...]:
     """What is not the same in ``old`` and ``new``, by kind and name.
 
-    With ``bookkeeping`` also what the program keeps for itself.
+    With ``bookkeeping`` also what the program keeps for itself. Version 0 is before there was
+    anything: compared with it, what comes with each catalog is left out, as nobody made it.
     """
     found = []
     for kind, _, before, after in old.contents.differing(new.contents):
         one = after or before
         if one is None or (not bookkeeping and is_bookkeeping(kind, one.name)):
+            continue
+        if old.version == 0 and not bookkeeping and _is_built_in(new, kind, one.value):
             continue
         difference = _difference(kind, old, before, new, after)
         if difference is not None:

@@ -1,21 +1,34 @@
-"""``strandline log``: the history of a catalog, version by version."""
+"""``strandline log``: the history of a store, of its catalog and of its data."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 from rich.table import Table
 from rich.text import Text
 
-from strandline.catalog import VersionInfo
+from strandline.catalog import Catalog, VersionInfo
 from strandline.catalog.action_words import describe
+from strandline.catalog.history import History
 from strandline.cli.console import new_console
 from strandline.cli.options import FOLDER, OUTPUT
-from strandline.cli.stores import history_of_folder
-from strandline.clock import format_timestamp
+from strandline.cli.stores import data_of_folder, history_of_folder
+from strandline.clock import (
+    LOGICAL_BITS,
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    Timestamp,
+    format_timestamp,
+    parse_timestamp,
+)
+from strandline.durable import Arguments
+from strandline.errors import InvalidInput, VersionNotFound
 from strandline.logs import in_one_line
+from strandline.metastore.store.data_history import DataCommit, TableChange
 
 
 def as_json(info: VersionInfo) -> dict[str, object]:
@@ -30,29 +43,185 @@ def as_json(info: VersionInfo) -> dict[str, object]:
     }
 
 
-def table_of(infos: list[VersionInfo]) -> Table:
+def commit_as_json(commit: DataCommit, names: _TableNames) -> dict[str, object]:
+    """One commit as ``--output json`` prints it."""
+    return {
+        "transaction": commit.txn_id,
+        "time": format_timestamp(commit.time),
+        "author": commit.user,
+        "changes": [
+            {"table": names.at(change.table_id, commit.time), **asdict(change)}
+            for change in commit.changes
+        ],
+    }
+
+
+class _TableNames:
+    """What tables were called when a commit changed them, as far as versions are kept."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def at(self, table_id: int, time: Timestamp) -> str:
+        earliest = self._history.earliest
+        catalog = earliest if time < earliest.time else self._history.at_time(time)
+        return self._name(catalog, table_id) or f"table {table_id}"
+
+    def _name(self, catalog: Catalog, table_id: int) -> str | None:
+        table = catalog.table_by_id(table_id)
+        schema = catalog.schema_by_id(table.schema_id) if table is not None else None
+        return f"{schema.name}.{table.name}" if table is not None and schema is not None else None
+
+
+_COUNTED = {
+    "appended_rows": "rows appended",
+    "deleted_rows": "rows deleted",
+    "data_files_added": "data files added",
+    "data_files_removed": "data files removed",
+    "delete_files_added": "delete files added",
+    "delete_files_removed": "delete files removed",
+    "partitions_added": "partitions added",
+    "partitions_removed": "partitions dropped",
+}
+
+
+def describe_change(change: TableChange, name: str) -> str:
+    """What a commit did to a table, in words."""
+    counted = (f"{getattr(change, key):,} {words}" for key, words in _COUNTED.items())
+    told = [words for words in counted if not words.startswith("0 ")]
+    return in_one_line(f"{name}: {', '.join(told)}")
+
+
+def table_of(
+    entries: Iterable[VersionInfo | DataCommit], names: _TableNames | None = None
+) -> Table:
     """The history as a table for people."""
     table = Table("version", "when (UTC)", "who", "what", box=None, pad_edge=False)
-    for info in infos:
-        what = "\n".join(describe(verb, arguments) for verb, arguments in info.actions)
-        number = f"{info.version}{' (trimmed)' if info.trimmed else ''}"
-        cells = number, format_timestamp(info.time), in_one_line(info.author), what
+    for entry in entries:
+        if isinstance(entry, VersionInfo):
+            what = [describe(verb, arguments) for verb, arguments in entry.actions]
+            number = f"{entry.version}{' (trimmed)' if entry.trimmed else ''}"
+            who = entry.author
+        else:
+            assert names is not None
+            what = [
+                describe_change(change, names.at(change.table_id, entry.time))
+                for change in entry.changes
+            ]
+            number, who = f"commit {entry.txn_id}", entry.user
+        cells = number, format_timestamp(entry.time), in_one_line(who), "\n".join(what)
         table.add_row(*map(Text, cells))
     return table
+
+
+def point(text: str, versions: list[VersionInfo], *, end: bool) -> Timestamp:
+    """The time that a version or a time stands for, as the beginning or end of a range.
+
+    Raises `InvalidInput`, `VersionNotFound`.
+    """
+    if not text.isascii() or not text.isdecimal():
+        try:
+            at = parse_timestamp(text)
+        except InvalidInput:
+            raise InvalidInput(
+                f"{text!r} is neither a version nor a time; write a time like 2026-11-20T10:00:00Z"
+            ) from None
+        # A time without a counter is the end of its millisecond; a range begins at its beginning.
+        if end or "Z+" in text.upper():
+            return at
+        return max(MIN_TIMESTAMP, Timestamp(at >> LOGICAL_BITS << LOGICAL_BITS))
+    version = int(text)
+    if end:
+        after = next((one for one in versions if one.version > version), None)
+        return MAX_TIMESTAMP if after is None else Timestamp(after.time - 1)
+    first = next((one for one in versions if one.version >= version), None)
+    if first is None:
+        latest = versions[-1].version if versions else 0
+        raise VersionNotFound(f"version {version} does not exist; the latest is {latest}")
+    return first.time
+
+
+def about_table(infos: list[VersionInfo], name: str) -> list[VersionInfo]:
+    """The versions that did something to the table of that name, or of an older name of it."""
+    wanted = name.lower()
+    chosen = []
+    for info in reversed(infos):
+        if any(_mentions(arguments, wanted) for _, arguments in info.actions):
+            chosen.append(info)
+        for verb, arguments in reversed(info.actions):
+            wanted = _before(verb, arguments, wanted)
+    return chosen[::-1]
+
+
+def _mentions(arguments: Arguments, name: str) -> bool:
+    return any(
+        isinstance(text, str) and text.lower() in (name, f"table {name}")
+        for value in arguments.values()
+        for text in (value if isinstance(value, list) else [value])
+    )
+
+
+def _before(verb: str, arguments: Arguments, name: str) -> str:
+    """What the table was called before a renaming of it or of its schema."""
+    new = str(arguments.get("to", "")).lower()
+    if verb == "rename_table" and new == name:
+        return str(arguments.get("table", name)).lower()
+    if verb == "rename_schema" and name.startswith(f"{new}."):
+        return f"{str(arguments.get('schema', new)).lower()}.{name.partition('.')[2]}"
+    return name
 
 
 @click.command()
 @FOLDER
 @OUTPUT
-@click.option("-n", "--last", type=click.IntRange(min=1), help="Only the last N versions.")
-def command(folder: Path, *, output: str, last: int | None) -> None:
+@click.option("-n", "--last", type=click.IntRange(min=1), help="Only the last N lines.")
+@click.option("--since", metavar="POINT", help="Only from a version or time on.")
+@click.option("--until", metavar="POINT", help="Only up to a version or time.")
+@click.option("--table", "table_name", metavar="NAME", help="Only what was done to schema.table.")
+@click.option("--user", "author", metavar="NAME", help="Only what this user did.")
+@click.option("--data", is_flag=True, help="Also the commits that changed rows and partitions.")
+def command(
+    folder: Path,
+    *,
+    output: str,
+    last: int | None,
+    since: str | None,
+    until: str | None,
+    table_name: str | None,
+    author: str | None,
+    data: bool,
+) -> None:
     """Show who changed what and when in the store in FOLDER, version by version.
 
-    Versions marked as trimmed can no longer be read.
+    With --data also each commit that changed rows or partitions; the time that is shown is the
+    one to read as of. Versions marked as trimmed can no longer be read.
     """
-    infos = history_of_folder(folder)[-(last or 0) :]
-    if output == "json":
-        for info in infos:
-            click.echo(json.dumps(as_json(info), ensure_ascii=False))
-    else:
-        new_console().print(table_of(infos))
+    infos = history_of_folder(folder)
+    first = MIN_TIMESTAMP if since is None else point(since, infos, end=False)
+    latest = MAX_TIMESTAMP if until is None else point(until, infos, end=True)
+    versions = infos if table_name is None else about_table(infos, table_name)
+    entries: list[VersionInfo | DataCommit] = [
+        info for info in versions if first <= info.time <= latest
+    ]
+    names = None
+    if data:
+        history, commits = data_of_folder(folder, since=first, until=latest, table_name=table_name)
+        names = _TableNames(history)
+        entries = sorted([*entries, *commits], key=lambda entry: entry.time)
+    if author is not None:
+        entries = [entry for entry in entries if _who(entry).lower() == author.lower()]
+    entries = entries[-(last or 0) :]
+    if output == "text":
+        new_console().print(table_of(entries, names))
+        return
+    for entry in entries:
+        if isinstance(entry, VersionInfo):
+            line = as_json(entry)
+        else:
+            assert names is not None
+            line = commit_as_json(entry, names)
+        click.echo(json.dumps(line, ensure_ascii=False))
+
+
+def _who(entry: VersionInfo | DataCommit) -> str:
+    return entry.author if isinstance(entry, VersionInfo) else entry.user

@@ -20,10 +20,11 @@ from strandline.logs import in_one_line
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command: the module whose ``command`` it is, and what the list of commands says of it."""
+    """A command: the module that has it, what the list of commands says of it, and its name."""
 
     module: str
     summary: str
+    name: str = "command"
 
 
 COMMANDS = {
@@ -33,6 +34,11 @@ COMMANDS = {
     "diff": Entry("strandline.cli.diff", "Show what differs between two versions."),
     "undo": Entry("strandline.cli.undo", "Take back what a version did."),
     "undrop": Entry("strandline.cli.undrop", "Bring back what was dropped."),
+    "trim": Entry("strandline.cli.trim", "Let go of old versions."),
+    "status": Entry("strandline.cli.status", "Show how a store stands."),
+    "role": Entry("strandline.cli.role", "Make, change, drop and list roles."),
+    "grant": Entry("strandline.cli.grants", "Grant privileges to a role.", "grant"),
+    "revoke": Entry("strandline.cli.grants", "Revoke privileges from a role.", "revoke"),
     "repair-clock": Entry(
         "strandline.cli.repair_clock", "Let a store go on whose time is far ahead."
     ),
@@ -51,7 +57,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(COMMANDS[cmd_name].module).command
+        entry = COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(entry.module), entry.name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -6,12 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sqlalchemy import Connection, inspect
+
 from strandline.catalog import Catalog, VersionInfo, read_history
+from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.follower import DELAY
 from strandline.catalog.history import History
 from strandline.cli.settings import load
 from strandline.clock import (
     HybridClock,
+    Timestamp,
     add_milliseconds,
     format_timestamp,
     milliseconds,
@@ -19,10 +23,13 @@ from strandline.clock import (
 )
 from strandline.durable import MetastorageLog, durable_state
 from strandline.durable.state import ReadOnlyState
-from strandline.errors import InvalidInput, NotFound, VersionNotFound
+from strandline.errors import InvalidInput, NotFound, ObjectNotFound, VersionNotFound
 from strandline.metastorage import SqliteMetastorage
+from strandline.metastore.store.data_history import DataCommit, data_commits
+from strandline.model.identifiers import QualifiedName
 from strandline.node import DATABASE_FILE, Node
-from strandline.sql import open_sqlite
+from strandline.sql import SqliteDatabase, open_sqlite
+from strandline.transactions.tables import TXN
 
 
 def ensure_store(folder: Path) -> Path:
@@ -44,9 +51,15 @@ def reading(folder: Path) -> Iterator[ReadOnlyState]:
 
 @contextmanager
 def _log_of(folder: Path) -> Iterator[MetastorageLog]:
+    with _database_of(folder) as database:
+        yield MetastorageLog(SqliteMetastorage(database, HybridClock()))
+
+
+@contextmanager
+def _database_of(folder: Path) -> Iterator[SqliteDatabase]:
     database = open_sqlite(ensure_store(folder))
     try:
-        yield MetastorageLog(SqliteMetastorage(database, HybridClock()))
+        yield database
     finally:
         database.close()
 
@@ -60,16 +73,62 @@ def history_of_folder(folder: Path) -> list[VersionInfo]:
 def catalogs_of_folder(folder: Path) -> History:
     """Every catalog that the store in ``folder`` still keeps. `NotFound`."""
     with reading(folder) as state:
-        delay = int(state.config(DELAY) or 0)
-        catalogs = [
-            Catalog(
-                one.update.version,
-                add_milliseconds(one.update.time, delay) if one.update.version else one.update.time,
-                one.contents,
-            )
-            for one in (state.base, *state.backlog)
-        ]
-        return History(*catalogs)
+        return _catalogs(state)
+
+
+def _catalogs(state: ReadOnlyState) -> History:
+    delay = int(state.config(DELAY) or 0)
+    catalogs = [
+        Catalog(
+            one.update.version,
+            add_milliseconds(one.update.time, delay) if one.update.version else one.update.time,
+            one.contents,
+        )
+        for one in (state.base, *state.backlog)
+    ]
+    return History(*catalogs)
+
+
+@contextmanager
+def catalogs_and_rows(folder: Path) -> Iterator[tuple[History, ReadOnlyState, Connection]]:
+    """The catalogs that are kept, what keeps them, and the rows beside them. `NotFound`."""
+    with _database_of(folder) as database:
+        log = MetastorageLog(SqliteMetastorage(database, HybridClock()))
+        state = durable_state(log).open_read_only()
+        with database.read() as connection:
+            yield _catalogs(state), state, connection
+
+
+def data_of_folder(
+    folder: Path, *, since: Timestamp, until: Timestamp, table_name: str | None = None
+) -> tuple[History, list[DataCommit]]:
+    """The catalogs that are kept, and the commits of data of ``table_name``, or of all tables.
+
+    The table is looked up in each version that is kept, so that a dropped one is found too. Raises
+    `NotFound`, `ObjectNotFound`.
+    """
+    with catalogs_and_rows(folder) as (history, _, connection):
+        table_ids = None if table_name is None else _ids_of(history, table_name)
+        if not inspect(connection).has_table(TXN.name):
+            return history, []
+        commits = data_commits(connection, since=since, until=until, table_ids=table_ids)
+        return history, list(commits)
+
+
+def _ids_of(history: History, name: str) -> set[int]:
+    qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
+    found = {
+        table.id
+        for version in range(history.earliest.version, history.latest.version + 1)
+        for table in [history.at_version(version).table(qualified.schema, qualified.name)]
+        if table is not None
+    }
+    if not found:
+        raise ObjectNotFound(
+            f"no version from {history.earliest.version} to {history.latest.version} has a table "
+            f"{name}; name it like schema.table"
+        )
+    return found
 
 
 def catalog_named(history: History, text: str) -> Catalog:

@@ -14,8 +14,14 @@ from strandline.cli.stores import joining
 from strandline.metastore.interface import Executed, Session
 
 
-def report(session: Session, done: Executed, *, output: str) -> None:
-    """Print the version that was made: as ``log`` does, or in words; nothing where there is none.
+def report(
+    session: Session,
+    done: Executed,
+    *,
+    output: str,
+    nothing: str = "nothing to undo: everything is as it was before",
+) -> None:
+    """Print the version that was made, as ``log`` does or in words; else ``nothing``.
 
     In JSON there is one line, or none where nothing was to be done.
     """
@@ -24,7 +30,7 @@ def report(session: Session, done: Executed, *, output: str) -> None:
         for info in infos:
             click.echo(json.dumps(as_json(info), ensure_ascii=False))
     elif not infos:
-        click.echo("nothing to undo: everything is as it was before")
+        click.echo(nothing)
     for info in infos if output == "text" else ():
         click.echo(f"version {info.version}")
         for verb, arguments in info.actions:

@@ -14,12 +14,27 @@ from strandline.cli.undo import report
 from strandline.errors import InvalidInput
 
 PARTITIONS = "partitions"
+_KINDS = (*RESTORABLE, PARTITIONS)
+
+
+def _refuse_old_form(_: click.Context, argument: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError(
+            f"the kind is an option: strandline undrop FOLDER NAME --kind {'|'.join(_KINDS)}"
+        )
 
 
 @click.command()
-@click.argument("kind", type=click.Choice([*RESTORABLE, PARTITIONS]))
 @FOLDER
 @click.argument("name")
+@click.argument("rest", required=False, metavar="", expose_value=False, callback=_refuse_old_form)
+@click.option(
+    "--kind",
+    type=click.Choice(_KINDS),
+    default="table",
+    show_default=True,
+    help="What was dropped; partitions: those of the table NAME.",
+)
 @click.option(
     "--partition",
     "partitions",
@@ -30,7 +45,7 @@ PARTITIONS = "partitions"
 @USER
 @OUTPUT
 def command(
-    kind: str, folder: Path, *, name: str, partitions: tuple[str, ...], user: str, output: str
+    folder: Path, *, name: str, kind: str, partitions: tuple[str, ...], user: str, output: str
 ) -> None:
     """Bring back the table NAME (schema.table) that was dropped last in the store in FOLDER.
 

@@ -1,0 +1,122 @@
+"""``strandline status``: how the store in a folder stands."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+from sqlalchemy import Connection, inspect, select
+
+from strandline.cli.console import new_console
+from strandline.cli.options import FOLDER, OUTPUT
+from strandline.cli.stores import catalogs_and_rows
+from strandline.clock import Timestamp, format_timestamp
+from strandline.durable.state import ENVIRONMENT
+from strandline.logs import in_one_line
+from strandline.node import DATABASE_FILE
+from strandline.sql import stored_time
+from strandline.transactions import TransactionState
+from strandline.transactions.tables import HOLD, TXN
+
+MOST_SHOWN = 20
+"""So many open transactions and holds are named; all are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What ``--output json`` prints. Times are texts, sizes in bytes."""
+
+    folder: str
+    environment: str
+    version: int
+    version_time: str
+    earliest_version: int
+    schemas: int
+    tables: int
+    views: int
+    roles: int
+    privileges_enforced: bool
+    database_bytes: int
+    open_transactions: int
+    oldest_transactions: tuple[str, ...]
+    holds: int
+    oldest_holds: tuple[str, ...]
+
+
+def status_of(folder: Path) -> Status:
+    """How the store stands, read without joining it. `NotFound`."""
+    with catalogs_and_rows(folder) as (history, state, connection):
+        catalog = history.latest
+        there = inspect(connection).has_table(TXN.name)
+        transactions = _open_transactions(connection) if there else []
+        holds = _holds(connection, stored_time(connection)) if there else []
+        enforced = (catalog.configuration("enforce_privileges") or "").lower() in ("true", "on")
+        return Status(
+            folder=str(folder.absolute()),
+            environment=state.config(ENVIRONMENT) or "",
+            version=catalog.version,
+            version_time=format_timestamp(catalog.time),
+            earliest_version=history.earliest.version,
+            schemas=len(catalog.all_schemas()),
+            tables=catalog.table_count(),
+            views=catalog.contents.count("view"),
+            roles=len(catalog.roles()),
+            privileges_enforced=enforced,
+            database_bytes=sum(
+                file.stat().st_size
+                for ending in ("", "-wal")
+                if (file := folder / f"{DATABASE_FILE}{ending}").exists()
+            ),
+            open_transactions=len(transactions),
+            oldest_transactions=tuple(transactions[:MOST_SHOWN]),
+            holds=len(holds),
+            oldest_holds=tuple(holds[:MOST_SHOWN]),
+        )
+
+
+def _open_transactions(connection: Connection) -> list[str]:
+    statement = (
+        select(TXN.c.txn_id, TXN.c.user, TXN.c.host, TXN.c.begin_time, TXN.c.last_heartbeat)
+        .where(TXN.c.state == TransactionState.OPEN.value)
+        .order_by(TXN.c.begin_time)
+    )
+    now = int(time.time() * 1000)
+    return [
+        f"{txn_id} of {user}{f' at {host}' if host else ''}, begun "
+        f"{format_timestamp(Timestamp(begin))}, heard of {max(0, now - beat) // 1000} s ago"
+        for txn_id, user, host, begin, beat in connection.execute(statement)
+    ]
+
+
+def _holds(connection: Connection, now: Timestamp) -> list[str]:
+    statement = select(HOLD).where(HOLD.c.expires > now).order_by(HOLD.c.time)
+    return [
+        f"{hold['hold_id']} ({hold['kind']}) of {hold['owner']}, keeps history from "
+        f"{format_timestamp(Timestamp(hold['time']))} on"
+        for hold in connection.execute(statement).mappings()
+    ]
+
+
+@click.command()
+@FOLDER
+@OUTPUT
+def command(folder: Path, *, output: str) -> None:
+    """Show how the store in FOLDER stands: versions, objects, open transactions and holds.
+
+    It reads the store without joining it; a node may be running or not.
+    """
+    status = status_of(folder)
+    if output == "json":
+        click.echo(json.dumps(asdict(status), ensure_ascii=False))
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, value in asdict(status).items():
+        told = "\n".join(map(in_one_line, value)) if isinstance(value, tuple | list) else str(value)
+        if told:
+            table.add_row(Text(name.replace("_", " ")), Text(told))
+    new_console().print(table)

@@ -1,0 +1,34 @@
+"""``strandline trim``: let go of old versions of a catalog."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from strandline.cli.options import FOLDER, OUTPUT, USER
+from strandline.cli.stores import catalog_named, catalogs_of_folder, joining
+
+
+@click.command()
+@FOLDER
+@click.argument("point")
+@USER
+@OUTPUT
+def command(folder: Path, *, point: str, user: str, output: str) -> None:
+    """Trim the history of the store in FOLDER up to POINT, a version or a time.
+
+    Older versions can no longer be read or undone; who did what stays in the log. It is refused
+    where an open transaction or a hold needs an older version. A node may be running.
+    """
+    catalog = catalog_named(catalogs_of_folder(folder), point)
+    with joining(folder) as node:
+        trimmed = node.session(user=user).compact(catalog.version)
+        earliest = node.catalogs.earliest_catalog().version
+    if output == "json":
+        click.echo(json.dumps({"trimmed": trimmed, "earliest_version": earliest}))
+    elif trimmed:
+        click.echo(f"trimmed; the earliest version is {earliest}")
+    else:
+        click.echo(f"nothing to trim; the earliest version is {earliest}")

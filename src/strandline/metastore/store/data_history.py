@@ -1,0 +1,113 @@
+"""What transactions did to the data of tables, commit by commit: the history of the second clock.
+
+A commit stands as what it added to each table and took from it, counted from the rows that its
+write ids carry. Aborted and open transactions have none. Deleted rows are those of removed data
+files and the growth of delete files: a commit that only rewrites delete files deletes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select
+
+from strandline.clock import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from strandline.metastore.store.row_queries import removals_of_write, rows_by_id, rows_of_write
+from strandline.metastore.store.rows import DataFileRow, DeleteFileRow, Row, RowKind
+from strandline.transactions.tables import TXN, TXN_WRITE_ID
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """What one commit did to one table; ``rows`` are those of its files."""
+
+    table_id: int
+    appended_rows: int = 0
+    deleted_rows: int = 0
+    data_files_added: int = 0
+    data_files_removed: int = 0
+    delete_files_added: int = 0
+    delete_files_removed: int = 0
+    partitions_added: int = 0
+    partitions_removed: int = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing that is counted here was changed."""
+        return self == TableChange(self.table_id)
+
+
+@dataclass(frozen=True, slots=True)
+class DataCommit:
+    """A committed transaction. Reading as of ``time`` sees it, and nothing later."""
+
+    txn_id: int
+    time: Timestamp
+    user: str
+    changes: tuple[TableChange, ...]
+
+
+def data_commits(
+    connection: Connection,
+    *,
+    since: Timestamp = MIN_TIMESTAMP,
+    until: Timestamp = MAX_TIMESTAMP,
+    table_ids: Collection[int] | None = None,
+) -> Iterator[DataCommit]:
+    """The commits from ``since`` to ``until`` that changed data, oldest first.
+
+    With ``table_ids``, what they did to these tables.
+    """
+    committed = (
+        select(TXN.c.txn_id, TXN.c.commit_time, TXN.c.user)
+        .where(TXN.c.commit_time.between(since, until))
+        .order_by(TXN.c.commit_time, TXN.c.txn_id)
+    )
+    for txn_id, commit_time, user in connection.execute(committed).all():
+        writes = select(TXN_WRITE_ID.c.table_id, TXN_WRITE_ID.c.write_id).where(
+            TXN_WRITE_ID.c.txn_id == txn_id
+        )
+        changes = tuple(
+            change
+            for table_id, write_id in connection.execute(writes.order_by(TXN_WRITE_ID.c.table_id))
+            if table_ids is None or table_id in table_ids
+            for change in [_change(connection, table_id, write_id)]
+            if not change.empty
+        )
+        if changes:
+            yield DataCommit(txn_id, Timestamp(commit_time), user, changes)
+
+
+def _change(connection: Connection, table_id: int, write_id: int) -> TableChange:
+    added = rows_of_write(connection, table_id, write_id)
+    removals = removals_of_write(connection, table_id, write_id)
+    removed = list(rows_by_id(connection, [one.row_id for one in removals]).values())
+    return TableChange(
+        table_id,
+        appended_rows=_rows_of_data_files(added),
+        deleted_rows=max(
+            0,
+            _rows_of_data_files(removed) + _deleted_positions(added) - _deleted_positions(removed),
+        ),
+        data_files_added=_count(added, RowKind.DATA_FILE),
+        data_files_removed=_count(removed, RowKind.DATA_FILE),
+        delete_files_added=_count(added, RowKind.DELETE_FILE),
+        delete_files_removed=_count(removed, RowKind.DELETE_FILE),
+        partitions_added=_count(added, RowKind.PARTITION),
+        partitions_removed=_count(removed, RowKind.PARTITION),
+    )
+
+
+def _count(rows: list[Row], kind: RowKind) -> int:
+    return sum(row.kind is kind for row in rows)
+
+
+def _rows_of_data_files(rows: list[Row]) -> int:
+    return sum(row.as_(DataFileRow).rows for row in rows if row.kind is RowKind.DATA_FILE)
+
+
+def _deleted_positions(rows: list[Row]) -> int:
+    return sum(
+        sum(row.as_(DeleteFileRow).counts) for row in rows if row.kind is RowKind.DELETE_FILE
+    )

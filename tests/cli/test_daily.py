@@ -1,0 +1,267 @@
+"""The commands of daily work: trim, role, grant, revoke, status, and the filters of log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from strandline.catalog.commands import (
+    AddColumns,
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    DropTable,
+    RenameSchema,
+    RenameTable,
+    TableDefinition,
+)
+from strandline.cli import main
+from strandline.clock import parse_timestamp
+from strandline.metastore.interface import AsOf
+from strandline.metastore.store.rows import DataFileRow, DeleteFileRow, PartitionRow, new_partition
+from strandline.model.types import INT
+from strandline.node import Node
+
+COLUMNS = (ColumnDefinition("k", INT),)
+
+
+def strandline(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+def lines(*arguments: object) -> list[Any]:  # Any: what JSON holds
+    result = strandline(*arguments, "--output", "json")
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def make(folder: Path) -> Path:
+    """3, 4: ann makes shop.orders. 5, 6: it is renamed, and its schema. 7, 8: bob adds and drops.
+
+    Between 6 and 7 ann appends two files, deletes rows of one and removes the other.
+    """
+    with Node.open(folder) as node:
+        ann, bob = node.session(user="ann"), node.session(user="bob")
+        ann.execute(CreateSchema(name="shop"))
+        table = TableDefinition(
+            name="first", columns=COLUMNS, transactional=True, provider="strandline"
+        )
+        ann.execute(CreateTable(schema="shop", definition=table))
+        ann.execute(RenameTable(schema="shop", table="first", new_name="second"))
+        ann.execute(RenameSchema(name="shop", new_name="store"))
+        table_id = ann.table("store.second").descriptor.id
+        files = [
+            DataFileRow(file_id=number, path=f"{number}.parquet", rows=100 * number, bytes=9)
+            for number in (1, 2)
+        ]
+        txn = ann.begin().txn_id
+        row_ids = ann.stage(txn, table_id, add=files).row_ids
+        ann.commit(txn)
+        txn = ann.begin().txn_id
+        deleted = DeleteFileRow(path="d.parquet", file_ids=(1,), counts=(7,))
+        ann.stage(txn, table_id, add=[deleted], remove=row_ids[1:], touch=row_ids[:1])
+        ann.commit(txn)
+        aborted = bob.begin().txn_id
+        bob.stage(aborted, table_id, add=[DataFileRow(file_id=3, path="3.p", rows=5, bytes=9)])
+        bob.abort(aborted)
+        added = (ColumnDefinition("b", INT),)
+        bob.execute(AddColumns(schema="store", table="second", columns=added))
+        bob.execute(DropTable(schema="store", table="second"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store to read."""
+    return make(tmp_path_factory.mktemp("daily") / "s")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store to change."""
+    return make(tmp_path / "s")
+
+
+def versions(*arguments: object) -> list[int]:
+    return [one["version"] for one in lines("log", *arguments) if "version" in one]
+
+
+def test_log_is_filtered_by_point_user_and_table(made: Path) -> None:
+    assert versions(made) == [2, 3, 4, 5, 6, 7, 8]
+    assert versions(made, "--since", 4, "--until", 6) == [4, 5, 6]
+    assert versions(made, "--user", "BOB") == [7, 8]
+    times = {one["version"]: one["time"] for one in lines("log", made)}
+    assert versions(made, "--since", times[5], "--until", times[7])[0] <= 5
+    assert versions(made, "--until", times[3]) == [2, 3]
+    assert versions(made, "--until", "2013-01-01") == []
+    assert versions(made, "--user", "bob", "--last", 1) == [8]
+
+
+def test_log_of_a_table_follows_its_older_names(made: Path) -> None:
+    assert versions(made, "--table", "store.second") == [4, 5, 7, 8]
+    assert versions(made, "--table", "STORE.second", "--user", "ann") == [4, 5]
+    assert versions(made, "--table", "store.other") == []
+
+
+def test_log_with_data_tells_rows_files_and_the_time_to_read_as_of(made: Path) -> None:
+    commits = [one for one in lines("log", made, "--data") if "transaction" in one]
+    first, second = commits
+    (appended,), (deleted,) = first["changes"], second["changes"]
+    assert (first["author"], appended["table"]) == ("ann", "store.second")
+    assert (appended["appended_rows"], appended["data_files_added"]) == (300, 2)
+    assert (deleted["deleted_rows"], deleted["appended_rows"]) == (207, 0)
+    assert (deleted["data_files_removed"], deleted["delete_files_added"]) == (1, 1)
+    order = [one.get("version", "data") for one in lines("log", made, "--data")]
+    assert order == [2, 3, 4, 5, 6, "data", "data", 7, 8]
+    assert len(lines("log", made, "--data", "--user", "bob")) == 2
+    assert len(lines("log", made, "--data", "--table", "store.second")) == 6
+    until = strandline("log", made, "--data", "--until", first["time"], "--last", 1).stdout
+    assert "commit 1 " in until
+    assert "store.second: 300 rows appended, 2 data files added" in until
+    missing = strandline("log", made, "--data", "--table", "store.never")
+    assert missing.exit_code == 66
+    assert "has a table store.never" in missing.stderr
+
+
+def test_log_with_data_reads_as_of_the_time_that_it_shows(made: Path) -> None:
+    commits = [one for one in lines("log", made, "--data") if "transaction" in one]
+    with Node.open(made) as node:
+        session = node.session(user="ann")
+        counted = []
+        for commit in commits:
+            at = AsOf(time=parse_timestamp(commit["time"]))
+            table_id = commit["changes"][0]["table_id"]
+            taken = session.snapshot([table_id], at=at).write_ids[table_id]
+            counted.append(len(session.files(table_id, taken).data_files))
+    assert counted == [2, 1]
+
+
+def test_partitions_of_plain_tables_are_in_the_data_too(store: Path) -> None:
+    with Node.open(store) as node:
+        session = node.session(user="ann")
+        table = TableDefinition(name="plain", columns=COLUMNS)
+        session.execute(CreateTable(schema="store", definition=table))
+        table_id = session.table("store.plain").descriptor.id
+        txn = session.begin().txn_id
+        row = new_partition(PartitionRow(values=("1",), location="k=1"), name="k=1")
+        node.store.stage(txn, table_id, add=[row])
+        session.commit(txn)
+    (commit,) = lines("log", store, "--data", "--table", "store.plain", "--last", 1)
+    assert commit["changes"][0]["partitions_added"] == 1
+
+
+@pytest.mark.parametrize("point", ["x", "-1", "1.5"])
+def test_what_is_no_point_is_said(made: Path, point: str) -> None:
+    result = strandline("log", made, f"--since={point}")
+    assert result.exit_code == 64
+    assert "is neither a version nor a time" in result.stderr
+    assert strandline("log", made, "--since", 99).exit_code == 66
+
+
+def test_trim_takes_a_version_or_a_time_and_says_what_is_left(store: Path) -> None:
+    time = lines("log", store)[2]["time"]
+    assert strandline("trim", store, time).stdout == "trimmed; the earliest version is 4\n"
+    assert lines("trim", store, 4) == [{"trimmed": False, "earliest_version": 4}]
+    assert strandline("trim", store, 99).exit_code == 66
+    assert strandline("trim", store, 3).exit_code == 66
+    with Node.open(store) as node:
+        node.session(user="ann").begin()
+        node.session(user="ann").execute(CreateSchema(name="later"))
+    refused = strandline("trim", store, 9)
+    assert refused.exit_code == 75
+    assert "an open transaction needs" in refused.stderr
+
+
+def test_roles_are_made_changed_listed_and_dropped(store: Path) -> None:
+    made = strandline("role", "create", store, "analysts", "--user", "root")
+    assert made.stdout.splitlines() == ["version 9", "  create role analysts"]
+    assert strandline("role", "create", store, "bob", "--superuser").exit_code == 0
+    assert strandline("role", "grant", store, "analysts", "bob").exit_code == 0
+    assert strandline("role", "grant", store, "analysts", "bob").stdout == (
+        "it is a member already\n"
+    )
+    assert lines("role", "list", store) == [
+        {"role": "analysts", "superuser": False, "inherit": True, "member_of": []},
+        {"role": "bob", "superuser": True, "inherit": True, "member_of": ["analysts"]},
+    ]
+    assert strandline("role", "alter", store, "bob", "--no-superuser").exit_code == 0
+    assert "bob       no         yes       analysts" in strandline("role", "list", store).stdout
+    assert strandline("role", "revoke", store, "analysts", "bob").exit_code == 0
+    assert strandline("role", "drop", store, "bob").exit_code == 0
+    assert strandline("role", "drop", store, "bob").exit_code == 66
+    assert strandline("role", "create", store, "analysts").exit_code == 73
+    (created,) = lines("role", "create", store, "eve")
+    assert created["actions"] == [{"verb": "create_role", "role": "eve"}]
+
+
+def test_privileges_are_granted_and_revoked(store: Path) -> None:
+    strandline("role", "create", store, "eve")
+    granted = strandline("grant", store, "usage,Create", "schema", "store", "--to", "eve")
+    assert granted.stdout.splitlines() == [
+        "version 10",
+        "  grant (on: schema store, privileges: CREATE, USAGE, to: eve)",
+    ]
+    again = strandline("grant", store, "usage", "schema", "store", "--to", "eve")
+    assert again.stdout == "it was granted before\n"
+    assert strandline("grant", store, "create-role", "system", "--to", "eve").exit_code == 0
+    taken = strandline("revoke", store, "all", "schema", "store", "--from", "eve")
+    assert taken.exit_code == 0
+    assert strandline("revoke", store, "all", "schema", "store", "--from", "eve").stdout == (
+        "it was not granted\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (("selct", "table", "a.b"), 64, "'selct' is no privilege; on a table there are SELECT,"),
+        (("", "table", "a.b"), 64, "'' is no privilege"),
+        (("execute", "table", "a.b"), 64, "EXECUTE cannot be granted on a table"),
+        (("select", "table"), 64, "name the table"),
+        (("configure", "system", "a"), 64, "the system has no name; leave 'a' out"),
+        (("select", "table", "a.b"), 66, "does not exist"),
+        (("usage", "schema", "store"), 66, "role 'nobody' does not exist"),
+        (("select", "tabel", "a.b"), 2, "'tabel' is not one of 'system', 'database', 'schema'"),
+    ],
+)
+def test_a_wrong_grant_says_what_would_be_right(
+    store: Path, words: tuple[str, ...], status: int, says: str
+) -> None:
+    result = strandline("grant", store, *words, "--to", "nobody")
+    assert result.exit_code == status
+    assert says in result.stderr
+
+
+def test_status_tells_versions_objects_transactions_and_holds(store: Path) -> None:
+    with Node.open(store) as node:
+        session = node.session(user="ann\nx")
+        txn = session.begin()
+        session.hold("backup", "me", at=txn.begin_time)
+        (status,) = lines("status", store)
+        told = strandline("status", store).stdout
+    assert (status["version"], status["earliest_version"], status["tables"]) == (8, 0, 0)
+    assert (status["open_transactions"], status["holds"]) == (1, 1)
+    assert status["database_bytes"] > 4096
+    assert rf"{txn.txn_id} of ann\nx, begun " in told
+    assert "(backup) of me, keeps history from " in told
+
+
+@pytest.mark.parametrize("words", [("status",), ("role", "list"), ("log",)])
+def test_reading_makes_nothing_where_there_is_no_store(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    result = strandline(*words, tmp_path)
+    assert result.exit_code == 66
+    assert "there is no store" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_diff_from_the_beginning_leaves_out_what_nobody_made(store: Path) -> None:
+    assert [(one["kind"], one["name"]) for one in lines("diff", store, 0, 4)] == [
+        ("schema", "shop"),
+        ("table", "shop.first"),
+    ]
