@@ -146,10 +146,9 @@ def test_partitions_of_plain_tables_are_in_the_data_too(store: Path) -> None:
         table = TableDefinition(name="plain", columns=COLUMNS)
         session.execute(CreateTable(schema="store", definition=table))
         table_id = session.table("store.plain").descriptor.id
-        txn = session.begin().txn_id
         row = new_partition(PartitionRow(values=("1",), location="k=1"), name="k=1")
-        node.store.stage(txn, table_id, add=[row])
-        session.commit(txn)
+        with node.store.change(table_id, author="ann") as change:
+            change.add(row)
     (commit,) = lines("log", store, "--data", "--table", "store.plain", "--last", 1)
     assert commit["changes"][0]["partitions_added"] == 1
 
