@@ -43,6 +43,7 @@ COMMANDS = {
         "strandline.cli.repair_clock", "Let a store go on whose time is far ahead."
     ),
     "relocate": Entry("strandline.cli.relocate", "Say that a folder was moved or copied."),
+    "verify": Entry("strandline.cli.verify", "Check records and files of a store."),
     "demo": Entry("strandline.cli.demo", "Run the main job, and check every number of it."),
 }
 """Every command, in the order in which they are listed."""

@@ -26,7 +26,7 @@ from strandline.errors import (
 )
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.partition_moves import PURGED, PartitionMove, PartitionMoves
-from strandline.metastore.store.rows import NewRow, PartitionRow, Row
+from strandline.metastore.store.rows import NewRow, PartitionRow, Row, new_partition
 from strandline.metastore.store.staging import PlainChange
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import (
@@ -75,6 +75,11 @@ class PartitionPlaces:
         if aside is not None and self._folders.reaches(place) and self._folders.exists(place):
             return place
         return f"{GONE}{self._table.name}/{row.name}"
+
+    def is_purged(self, row: Row) -> bool:
+        """Whether the files of the partition were deleted when it was dropped."""
+        _, move = self._moves.follow(row.as_(PartitionRow).location, row.row_id)
+        return move is not None and move.target == PURGED
 
     def is_own(self, row: Row) -> bool:
         """Whether the folder of the partition is Strandline's to move."""
@@ -221,13 +226,17 @@ def undrop_partitions(
                 back = places.bring_back(change, row)
                 if back is not None:
                     moved.append(back)
-            change.add(*(NewRow(row.kind, row.name, row.body, row.bucket) for row in rows))
+            change.add(*(_again(row) for row in rows))
     except BaseException:
         for source, target in reversed(moved):
             with suppress(StrandlineError):
                 metastore.folders.move(target, source)
         raise
     return sorted(row.name for row in rows)
+
+
+def _again(row: Row) -> NewRow:
+    return new_partition(row.as_(PartitionRow), name=row.name, bucket=row.bucket)
 
 
 def _refuse_present(change: PlainChange, table: TableDescriptor, rows: Sequence[Row]) -> None:

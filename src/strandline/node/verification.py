@@ -1,0 +1,404 @@
+"""Verification: is everything that a store says still true?
+
+Three things are compared, and nothing is changed:
+
+* *records*: the database is whole, and every version, row and event in it decodes, with its
+  checksum where it has one;
+* *files*: every data and delete file that a committed row names is there, has the size that was
+  written, and its footer has the number of rows; on request every page is read, and compared with
+  its checksum. Files of removed rows count too, because versions of the past need them;
+* *both*: a file of a transactional table that no row names is a *leftover* of a writer that was
+  killed, or of one that is at work. Leftovers harm nobody and are no errors.
+
+A store may be verified while nodes work on it. Folders are listed before rows are read, so a file
+that a running transaction places in between is known. A table that moves meanwhile is looked at
+again. Files of plain tables are their writers' own; only the folders of their partitions are
+looked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from sqlalchemy import Connection, select
+
+from strandline.catalog import Catalog, read_history
+from strandline.durable.state import AppliedUpdate, ReadOnlyState
+from strandline.errors import CorruptData, StrandlineError
+from strandline.metastore.partition_places import GONE, PartitionPlaces
+from strandline.metastore.store import partition_moves
+from strandline.metastore.store import row_queries as queries
+from strandline.metastore.store.notifications import ABORT, COMMIT, WRITE, NotificationLog
+from strandline.metastore.store.row_queries import TableContents
+from strandline.metastore.store.rows import DataFileRow, DeleteFileRow, Row, RowKind
+from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
+from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
+from strandline.metastore.store.warehouse import DROPPED
+from strandline.model.descriptors import TableDescriptor, TableKind
+from strandline.sql import Database
+
+_BATCH = 1_000
+_ATTEMPTS = 3
+"""How often a table is looked at again because its folder moved."""
+_ALL_BYTES = 1 << 62
+_FOLDERS_OF_FILES = ("_data", "_deletes", "_staging")
+"""What a transactional table has in its folder, beside the folders ``_file=…`` of 0.2.0."""
+
+
+class Kind(Enum):
+    """What a finding is about. Only leftovers are no errors."""
+
+    RECORD = "record"
+    FILE = "file"
+    FOLDER = "folder"
+    LEFTOVER = "leftover"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be. ``table`` is None where it is no table's."""
+
+    kind: Kind
+    place: str
+    message: str
+    table: str | None = None
+
+    @property
+    def is_error(self) -> bool:
+        """Whether something is lost or wrong."""
+        return self.kind is not Kind.LEFTOVER
+
+
+@dataclass(slots=True)
+class Verified:
+    """How much was looked at; counted while `verify` runs."""
+
+    tables: int = 0
+    files: int = 0
+    bytes: int = 0
+    rows: int = 0
+    records: int = 0
+    errors: int = 0
+    leftovers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table of any version that is kept. ``present`` says whether it is in the last one."""
+
+    name: str
+    descriptor: TableDescriptor
+    present: bool
+
+
+@dataclass(slots=True)
+class Verification:
+    """One look at a store. ``pages`` reads every page of every file. Used once.
+
+    ``log`` and ``notifications`` are those of ``database``, which is in ``folder``.
+    """
+
+    folder: Path
+    database: Database
+    state: Callable[[], ReadOnlyState]
+    notifications: NotificationLog
+    pages: bool = False
+    verified: Verified = field(default_factory=Verified)
+
+    def findings(self) -> Iterator[Finding]:
+        """What is wrong, as it is found."""
+        for finding in self._all():
+            if finding.is_error:
+                self.verified.errors += 1
+            else:
+                self.verified.leftovers += 1
+            yield finding
+
+    def _all(self) -> Iterator[Finding]:
+        yield from self._database_file()
+        tables: dict[int, _Table] = {}
+        try:
+            state = self.state()
+            read_history(state.log)
+            tables = _tables(state)
+            self.verified.records += state.version
+        except StrandlineError as error:
+            yield Finding(Kind.RECORD, "catalog", error.message)
+        yield from self._rows()
+        yield from self._events()
+        for table_id in sorted(tables):
+            self.verified.tables += 1
+            yield from self._table(tables[table_id])
+        if tables:
+            yield from self._dropped_folders()
+
+    # -- records
+
+    def _database_file(self) -> Iterator[Finding]:
+        with self.database.read() as connection:
+            for (said,) in connection.exec_driver_sql("PRAGMA integrity_check(20)"):
+                if said != "ok":
+                    yield Finding(Kind.RECORD, "database", str(said))
+
+    def _rows(self) -> Iterator[Finding]:
+        """Rows that do not decode, and removals of rows that are not there."""
+        last = -1
+        while True:
+            with self.database.read() as connection:
+                ids = connection.execute(
+                    select(STORE_ROW.c.row_id)
+                    .where(STORE_ROW.c.row_id > last)
+                    .order_by(STORE_ROW.c.row_id)
+                    .limit(_BATCH)
+                ).scalars()
+                found = list(ids)
+                yield from self._decoded(connection, found)
+            if not found:
+                break
+            last = found[-1]
+        removed = STORE_REMOVAL.outerjoin(STORE_ROW, STORE_ROW.c.row_id == STORE_REMOVAL.c.row_id)
+        with self.database.read() as connection:
+            missing = connection.execute(
+                select(STORE_REMOVAL.c.row_id)
+                .select_from(removed)
+                .where(STORE_ROW.c.row_id.is_(None))
+            ).scalars()
+            for row_id in missing:
+                yield Finding(Kind.RECORD, f"row {row_id}", "it was removed, and is not there")
+
+    def _decoded(self, connection: Connection, row_ids: list[int]) -> Iterator[Finding]:
+        try:
+            rows = queries.rows_with_removers(connection, row_ids)
+            for row_id, (row, _) in rows.items():
+                self.verified.records += 1
+                try:
+                    _ = row.content
+                except StrandlineError as error:
+                    yield Finding(Kind.RECORD, f"row {row_id} ({row.name})", error.message)
+        except StrandlineError as error:  # a row that cannot be read at all: look at each alone
+            if len(row_ids) == 1:
+                yield Finding(Kind.RECORD, f"row {row_ids[0]}", error.message)
+                return
+            for row_id in row_ids:
+                yield from self._decoded(connection, [row_id])
+
+    def _events(self) -> Iterator[Finding]:
+        after = 0
+        while True:
+            try:
+                events = self.notifications.read(after, limit=_BATCH)
+            except StrandlineError as error:
+                yield Finding(Kind.RECORD, f"events after {after}", error.message)
+                return
+            for event in events:
+                self.verified.records += 1
+                try:
+                    event.compare()
+                    if event.verb == WRITE:
+                        event.write()
+                    elif event.verb in (COMMIT, ABORT):
+                        event.end()
+                    elif event.body:
+                        event.ddl()
+                except StrandlineError as error:
+                    yield Finding(Kind.RECORD, f"event {event.event_id}", error.message)
+            if not events:
+                return
+            after = events[-1].event_id
+
+    # -- tables and their files
+
+    def _table(self, table: _Table) -> Iterator[Finding]:
+        for attempt in range(_ATTEMPTS):
+            location = self._location(table)
+            found = list(self._look_at(table, location))
+            if not found or attempt + 1 == _ATTEMPTS or self._location(table) == location:
+                yield from found
+                return
+
+    def _location(self, table: _Table) -> str | None:
+        if table.descriptor.kind is TableKind.EXTERNAL:
+            return table.descriptor.location
+        with self.database.read() as connection:
+            return queries.location_of(connection, table.descriptor.id)
+
+    def _look_at(self, table: _Table, location: str | None) -> Iterator[Finding]:
+        descriptor, folders = table.descriptor, StoreFolders(self.folder)
+        if location is None or not folders.reaches(location):
+            return  # purged, or not on this machine
+        root = folders.path(location)
+        listed = _listed(root) if descriptor.transactional else []
+        with self.database.read() as connection:
+            try:
+                contents = queries.table_contents(
+                    connection, descriptor.id, event_id=0, max_bytes=_ALL_BYTES
+                )
+            except CorruptData:
+                return  # told with the rows
+            moves = partition_moves.of_table(connection, descriptor.id)
+        assert contents is not None
+        managed = descriptor.kind is TableKind.MANAGED
+        if managed and (table.present or contents.rows) and not root.is_dir():
+            yield Finding(Kind.FOLDER, str(root), "the folder of the table is missing", table.name)
+        if descriptor.transactional:
+            yield from self._files(table, root, contents, listed)
+            return
+        places = PartitionPlaces(
+            descriptor,
+            location=location,
+            warehouse=f"file://{self.folder / WAREHOUSE_FOLDER}",
+            moves=moves,
+            folders=folders,
+        )
+        yield from self._partitions(table, contents, places, folders)
+
+    def _files(
+        self, table: _Table, root: Path, contents: TableContents, listed: list[str]
+    ) -> Iterator[Finding]:
+        known: set[str] = set()
+        for row in contents.rows:
+            known.add(row.name)
+            if contents.committed.valid(row.write_id):
+                yield from self._file(table, root, row)
+        for path in listed:
+            if path not in known:
+                yield Finding(
+                    Kind.LEFTOVER, str(root / path), "no row of the table names it", table.name
+                )
+
+    def _partitions(
+        self,
+        table: _Table,
+        contents: TableContents,
+        places: PartitionPlaces,
+        folders: StoreFolders,
+    ) -> Iterator[Finding]:
+        committed = contents.committed.valid
+        removed = {one.row_id for one in contents.removals if committed(one.write_id)}
+        for row in contents.rows:
+            if row.kind is not RowKind.PARTITION or not committed(row.write_id):
+                continue
+            if not _decodes(row):
+                continue
+            place = places.place(row)
+            if row.row_id in removed and (places.is_purged(row) or not places.is_own(row)):
+                continue
+            if place.startswith(GONE) or (folders.reaches(place) and not folders.exists(place)):
+                yield Finding(
+                    Kind.FOLDER, place, f"the folder of partition {row.name} is missing", table.name
+                )
+
+    def _file(self, table: _Table, root: Path, row: Row) -> Iterator[Finding]:
+        if row.kind not in (RowKind.DATA_FILE, RowKind.DELETE_FILE) or not _decodes(row):
+            return
+        path = root / row.name
+        self.verified.files += 1
+        try:
+            size = os.stat(path).st_size
+            self.verified.bytes += size
+            if isinstance(row.content, DataFileRow):
+                said = self._data_file(path, size, row.content)
+            else:
+                said = self._delete_file(path, row.as_(DeleteFileRow))
+        except OSError as error:
+            said = f"it cannot be read: {error.strerror or error}"
+        except pa.ArrowNotImplementedError:
+            return  # a type that pyarrow has not; the footer was compared
+        except pa.ArrowException as error:
+            said = f"it is damaged: {error}"
+        if said is not None:
+            yield Finding(Kind.FILE, str(path), said, table.name)
+
+    def _data_file(self, path: Path, size: int, row: DataFileRow) -> str | None:
+        if size != row.bytes:
+            return f"it has {size} bytes, and {row.bytes} were written"
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            rows = file.metadata.num_rows
+            self.verified.rows += rows
+            if rows != row.rows:
+                return f"its footer tells of {rows} rows, and {row.rows} were written"
+            if self.pages:
+                read = sum(batch.num_rows for batch in file.iter_batches())
+                if read != rows:
+                    return f"its pages hold {read} rows, and {rows} were written"
+        return None
+
+    def _delete_file(self, path: Path, row: DeleteFileRow) -> str | None:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            counted = pc.value_counts(file.read(columns=["file_id"])["file_id"])
+        found = {one["values"]: one["counts"] for one in counted.to_pylist()}
+        if found != dict(zip(row.file_ids, row.counts, strict=True)):
+            return f"its positions are not the {sum(row.counts)} that were written"
+        return None
+
+    def _dropped_folders(self) -> Iterator[Finding]:
+        """Folders of dropped tables that are no table's place."""
+        with self.database.read() as connection:
+            places = {text for _, text in queries.locations(connection)}
+        folders = StoreFolders(self.folder)
+        known = {str(folders.path(text)) for text in places if folders.reaches(text)}
+        warehouse = self.folder / WAREHOUSE_FOLDER
+        for dropped in (*warehouse.glob(DROPPED), *warehouse.glob(f"*/{DROPPED}")):
+            for path in sorted(dropped.iterdir()):
+                partitions = path.name.endswith(".partitions")
+                if not partitions and str(path) not in known:
+                    yield Finding(Kind.LEFTOVER, str(path), "it is the folder of no kept table")
+
+
+def _tables(state: ReadOnlyState) -> dict[int, _Table]:
+    """Every table of every version that is kept, by id, as it was last."""
+    found: dict[int, _Table] = {}
+    for applied in (state.base, *state.backlog):
+        catalog = Catalog(applied.update.version, applied.update.time, applied.contents)
+        for table in _changed(applied, catalog, everything=applied is state.base):
+            name = catalog.qualified_name(table)
+            found[table.id] = _Table(name, table, present=False)
+    contents = (state.backlog[-1] if state.backlog else state.base).contents
+    last = Catalog(state.version, state.base.update.time, contents)
+    for table in last.tables():
+        found[table.id] = _Table(last.qualified_name(table), table, present=True)
+    return found
+
+
+def _changed(
+    applied: AppliedUpdate, catalog: Catalog, *, everything: bool
+) -> Iterator[TableDescriptor]:
+    if everything:
+        yield from catalog.tables()
+        return
+    for entry in applied.update.entries:
+        for change in entry.changes:
+            if change.kind == "table" and change.new is not None:
+                table = catalog.table_by_id(int.from_bytes(change.key, "big"))
+                if table is not None:
+                    yield table
+
+
+def _listed(root: Path) -> list[str]:
+    """The files that a transactional table's folder has, relative to it."""
+    try:
+        names = os.listdir(root)
+    except OSError:
+        return []
+    found = []
+    for name in sorted(names):
+        if name in _FOLDERS_OF_FILES or name.startswith("_file="):
+            for folder, _, files in os.walk(root / name):
+                inside = Path(folder).relative_to(root)
+                found += [str(inside / file) for file in sorted(files)]
+    return found
+
+
+def _decodes(row: Row) -> bool:
+    try:
+        _ = row.content
+    except StrandlineError:
+        return False
+    return True

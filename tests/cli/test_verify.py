@@ -1,0 +1,246 @@
+"""``strandline verify`` finds each planted damage, and nothing in a store that is whole."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    DropTable,
+    TableDefinition,
+)
+from strandline.cli import main
+from strandline.metastore.interface import Session
+from strandline.metastore.store.rows import DataFileRow, DeleteFileRow, PartitionRow, new_partition
+from strandline.model.types import BIGINT
+from strandline.node import Node
+
+ROWS = 1000
+
+
+@dataclass(frozen=True)
+class Store:
+    """A store with the transactional table shop.t, two data files and a delete file of it."""
+
+    folder: Path
+
+    @property
+    def table(self) -> Path:
+        return self.folder / "warehouse" / "shop.db" / "t"
+
+    @property
+    def data(self) -> Path:
+        return self.table / "_data" / "_file=1" / "a.parquet"
+
+    @property
+    def deletes(self) -> Path:
+        return self.table / "_deletes" / "d.parquet"
+
+    def sql(self, statement: str, *values: object) -> None:
+        with sqlite3.connect(self.folder / "strandline.db") as connection:
+            assert connection.execute(statement, values).rowcount > 0
+        connection.close()
+
+
+def write_data(store: Store, name: str, file_id: int) -> DataFileRow:
+    path = f"_data/_file={file_id}/{name}.parquet"
+    (store.table / path).parent.mkdir(parents=True)
+    rows = pa.table({"id": pa.array(range(ROWS), pa.int64())})
+    pq.write_table(rows, store.table / path, write_page_checksum=True, use_dictionary=False)
+    size = (store.table / path).stat().st_size
+    return DataFileRow(file_id=file_id, path=path, rows=ROWS, bytes=size)
+
+
+def write_deletes(store: Store) -> DeleteFileRow:
+    store.deletes.parent.mkdir()
+    gone = pa.table({"file_id": pa.array([1, 1], pa.int64()), "position": pa.array([3, 5])})
+    pq.write_table(gone, store.deletes, write_page_checksum=True)
+    return DeleteFileRow(path="_deletes/d.parquet", file_ids=(1,), counts=(2,))
+
+
+def stage(session: Session, table_id: int, *rows: DataFileRow | DeleteFileRow) -> int:
+    begun = session.begin().txn_id
+    session.stage(begun, table_id, add=rows)
+    return begun
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "s")
+    with Node.open(store.folder) as node:
+        session = node.session(user="ann")
+        session.execute(CreateSchema(name="shop"))
+        id_column = ColumnDefinition("id", BIGINT)
+        definition = TableDefinition(
+            name="t", columns=(id_column,), transactional=True, provider="strandline"
+        )
+        session.execute(CreateTable(schema="shop", definition=definition))
+        plain = TableDefinition(
+            name="p",
+            columns=(id_column, ColumnDefinition("k", BIGINT)),
+            partition_columns=("k",),
+        )
+        session.execute(CreateTable(schema="shop", definition=plain))
+        table_id = session.table("shop.t").descriptor.id
+        session.commit(stage(session, table_id, write_data(store, "a", 1)))
+        rows = write_data(store, "b", 2), write_deletes(store)
+        session.commit(stage(session, table_id, *rows))
+        partition = PartitionRow(values=("1",), location="k=1")
+        (store.folder / "warehouse/shop.db/p/k=1").mkdir()
+        plain_id = session.table("shop.p").descriptor.id
+        with node.store.change(plain_id, author="ann") as change:
+            change.add(new_partition(partition, name="k=1"))
+    return store
+
+
+def verify(store: Store, *options: str) -> Result:
+    return CliRunner().invoke(main, ["verify", str(store.folder), *options])
+
+
+def findings(store: Store, *options: str) -> list[dict[str, object]]:
+    result = verify(store, "--output", "json", *options)
+    *found, summary = [json.loads(line) for line in result.stdout.splitlines()]
+    errors = [one for one in found if one["finding"] != "leftover"]
+    assert (summary["errors"], summary["leftovers"]) == (len(errors), len(found) - len(errors))
+    assert result.exit_code == (65 if errors else 0)
+    return found
+
+
+@pytest.mark.parametrize("options", [(), ("--pages",)])
+def test_a_store_that_is_whole_has_no_findings(store: Store, options: tuple[str, ...]) -> None:
+    assert findings(store, *options) == []
+    result = verify(store, *options)
+    assert result.exit_code == 0
+    assert "0 errors, 0 leftovers" in result.stdout
+    assert "3 files" in result.stdout
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(path: Path) -> None:
+    """Flip a bit of the first page, behind its header."""
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    path.write_bytes(data)
+
+
+def other_rows(path: Path) -> None:
+    """Put a file of the same size in its place, with fewer rows."""
+    size = path.stat().st_size
+    pq.write_table(pa.table({"id": pa.array(range(10), pa.int64())}), path)
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + b"\0" * (size - len(data)) + data[4:])
+
+
+FILES: dict[str, tuple[Callable[[Store], Path], Callable[[Path], None], str]] = {
+    "missing": (lambda s: s.data, Path.unlink, "No such file"),
+    "empty": (lambda s: s.data, empty, "0 bytes"),
+    "cut": (lambda s: s.data, cut, "were written"),
+    "fewer rows": (lambda s: s.data, other_rows, "10 rows, and 1000"),
+    "deletes missing": (lambda s: s.deletes, Path.unlink, "No such file"),
+    "deletes cut": (lambda s: s.deletes, cut, "damaged"),
+}
+
+
+@pytest.mark.parametrize("damage", FILES)
+def test_damage_in_a_file_is_found(store: Store, damage: str) -> None:
+    of, plant, said = FILES[damage]
+    plant(of(store))
+    (one,) = findings(store)
+    assert (one["finding"], one["table"]) == ("file", "shop.t")
+    assert one["place"] == str(of(store))
+    assert said in str(one["message"])
+
+
+def test_a_flipped_bit_in_a_page_is_found_on_request(store: Store) -> None:
+    flip(store.data)
+    assert findings(store) == []
+    (one,) = findings(store, "--pages")
+    assert one["place"] == str(store.data)
+    assert "CRC" in str(one["message"])
+
+
+def test_a_missing_folder_of_a_table_or_a_partition_is_found(store: Store) -> None:
+    place = store.folder / "warehouse/shop.db/p/k=1"
+    place.rmdir()
+    (one,) = findings(store)
+    assert (one["finding"], one["table"]) == ("folder", "shop.p")
+    place.parent.rmdir()
+    assert {str(one["place"]) for one in findings(store)} == {
+        str(place.parent),
+        f"file://{place}",
+    }
+
+
+def test_files_that_no_row_names_are_leftovers_and_no_errors(store: Store) -> None:
+    write_data(store, "c", 3)
+    (store.table / "_staging" / "7-x").mkdir(parents=True)
+    (store.table / "_staging" / "7-x" / "part").write_text("")
+    (store.table.parent / ".dropped" / "999").mkdir(parents=True)
+    found = findings(store)
+    assert [one["finding"] for one in found] == ["leftover"] * 3
+    names = [Path(str(one["place"])).name for one in found]
+    assert names == ["c.parquet", "part", "999"]
+
+
+def test_files_of_an_open_transaction_are_known_and_of_an_aborted_one_left_over(
+    store: Store,
+) -> None:
+    with Node.open(store.folder) as node:
+        session = node.session(user="ann")
+        table_id = session.table("shop.t").descriptor.id
+        begun = stage(session, table_id, write_data(store, "open", 4))
+        assert findings(store) == []
+        session.abort(begun)
+    (one,) = findings(store)
+    assert (one["finding"], Path(str(one["place"])).name) == ("leftover", "open.parquet")
+
+
+def test_the_files_of_a_dropped_table_are_verified_where_they_are(store: Store) -> None:
+    with Node.open(store.folder) as node:
+        node.session(user="ann").execute(DropTable(schema="shop", table="t"))
+    assert findings(store) == []
+    (data,) = store.folder.glob("warehouse/shop.db/.dropped/*/_data/_file=1/a.parquet")
+    cut(data)
+    (one,) = findings(store)
+    assert (one["table"], one["place"]) == ("shop.t", str(data))
+
+
+RECORDS = {
+    "a row": "UPDATE store_row SET body = substr(body, 1, length(body) - 1) WHERE kind = 2",
+    "the path in a row": "UPDATE store_row SET name = 'x' WHERE row_id = 1",
+    "an event": "UPDATE notification_log SET body = x'00' WHERE event_id = 2",
+    "a version": (
+        "UPDATE metastorage SET value = x'00' WHERE key = 'catalog.update.00000000000000000004'"
+    ),
+    "a removal": "INSERT INTO store_removal (row_id, write_id, table_id) VALUES (99, 1, 1)",
+}
+
+
+@pytest.mark.parametrize("damage", RECORDS)
+def test_damage_in_a_record_is_found(store: Store, damage: str) -> None:
+    store.sql(RECORDS[damage])
+    assert "record" in {one["finding"] for one in findings(store)}
+
+
+def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["verify", str(tmp_path)])
+    assert result.exit_code == 66
+    assert "there is no store" in result.stderr
