@@ -473,3 +473,25 @@ def test_an_idle_node_asks_its_store_almost_nothing(tmp_path: Path) -> None:
     # Two followers, whose rounds last a tenth of a second and longer; a slow machine has fewer.
     assert after.looks - before.looks <= 20
     assert after.reads - before.reads <= 2
+
+
+def test_a_node_removes_what_was_aborted_and_what_an_earlier_process_left(tmp_path: Path) -> None:
+    def abort(node: Node, table_id: int) -> None:
+        session = node.session(user="ann")
+        txn_id = session.begin().txn_id
+        session.allocate_write_id(txn_id, table_id)
+        session.abort(txn_id)
+
+    with Node.open(tmp_path / "store") as node:
+        session = node.session(user="ann")
+        definition = TableDefinition(
+            name="t", columns=(ColumnDefinition("a", INT),), transactional=True
+        )
+        session.execute(CreateTable(schema="default", definition=definition))
+        table_id = session.table("default.t").descriptor.id
+        abort(node, table_id)
+    with Node.open(tmp_path / "store") as node:
+        assert node.clean_aborted() == 1
+        assert node.clean_aborted() == 0
+        abort(node, table_id)
+        assert node.clean_aborted() == 1

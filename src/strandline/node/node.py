@@ -25,6 +25,7 @@ from strandline.metastorage import SqliteMetastorage
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.session import LocalSession
+from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.projection import (
@@ -48,6 +49,9 @@ from strandline.sql import SqliteDatabase, open_sqlite, stored_time
 from strandline.transactions import Transactions, TransactionStatistics
 
 logger = logging.getLogger(__name__)
+
+CLEANING_SECONDS = 10.0
+"""How long after an abort its rows are removed, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,8 @@ class Node:
             guard=guard,
             projector=self.projector,
         )
+        self.aborted_rows = AbortedRows(database, guard=guard)
+        self._cleaned_aborts = -1  # an earlier process may have left some
         self.store = CachedStore(
             rows,
             self.notifications,
@@ -201,12 +207,26 @@ class Node:
 
     def _expire(self) -> None:
         period = max(self.settings.transaction_timeout_ms / 4000, 0.25)
-        while not self._stop.wait(period):
+        while not self._stop.wait(min(period, CLEANING_SECONDS)):
             try:
                 self.transactions.expire()
             except Exception:
                 if not self._stop.is_set():
                     logger.exception("looking for timed-out transactions failed; tried again soon")
+            try:
+                self.clean_aborted()
+            except Exception:
+                if not self._stop.is_set():
+                    logger.exception("cleaning what was aborted failed; tried again soon")
+
+    def clean_aborted(self) -> int:
+        """Remove what aborted transactions left, if any was aborted since; their write ids."""
+        aborts = self.transactions.aborts
+        if aborts == self._cleaned_aborts:
+            return 0
+        cleaned = self.aborted_rows.clean(stopped=self._stop.is_set)
+        self._cleaned_aborts = aborts
+        return cleaned
 
     def _check_fence(self, guard: Guard) -> None:
         with self.database.read() as connection:

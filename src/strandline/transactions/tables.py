@@ -8,8 +8,9 @@ each is a range of one index. Null means open or aborted; the transaction says w
 Locks of Hive's clients are requests with one or more components. They belong to no catalog version:
 a component carries names, in lower case, as the client sent them.
 
-Rows of aborted transactions stay, because their ids stay hidden for as long as a row may carry
-them. Only footprints are deleted: at abort, and when no open transaction is old enough to clash.
+Of aborted transactions the row in `TXN` stays, for clients that ask what became of them. Their
+write ids stay hidden for as long as a row may carry them, and go with the last of their rows.
+Footprints are deleted at abort, and when no open transaction is old enough to clash.
 """
 
 from __future__ import annotations

@@ -313,6 +313,12 @@ class Transactions:
                 raise WriteConflict(ended.conflict)
         self._count("begun", "committed")
 
+    @property
+    def aborts(self) -> int:
+        """How many transactions this process aborted; asks nobody."""
+        with self._counting:
+            return self._counts["aborted"]
+
     # -- what is seen
 
     def valid_txns(self, txn_id: int | None = None) -> ValidTxnList:

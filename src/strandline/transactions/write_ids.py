@@ -190,6 +190,12 @@ class _IdList:
         aborted = tuple(sorted(done.union(self.aborted_ids)))
         return self._with(hwm=self.hwm, exceptions=self.exceptions, aborted=aborted)
 
+    def without_aborted(self) -> Self:
+        """The list in which aborted ids are as good as committed: for who has no row of any."""
+        if not self.aborted_ids:
+            return self
+        return self._with(hwm=self.hwm, exceptions=self.open_ids, aborted=())
+
     def with_own_write(self, w: int) -> Self:
         """The list of the one who writes as ``w``: its own writes are visible, others' as before.
 

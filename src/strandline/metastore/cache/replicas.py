@@ -6,7 +6,7 @@ open transactions are in it: present, under a write id that is not committed.
 
     staged:     the rows of a write id are there, the id is open
     committed:  the id counts as committed; no row moves
-    aborted:    the id counts as aborted, its rows are dropped
+    aborted:    its rows are dropped; without any, whether the id is valid makes no difference
 
 Each gives a new value that shares what did not change, so a reader works on the one it took while
 the next one is made, and the cost is that of the change.
@@ -119,7 +119,7 @@ class Replica:
             table_id,
             zone_partition,
             contents.event_id,
-            contents.committed,
+            contents.committed.without_aborted(),
             Map(writes),
             rows=sum(len(write.rows) for write in writes.values()),
             size=REPLICA_BYTES + sum(write.weight for write in writes.values()),
@@ -129,7 +129,7 @@ class Replica:
         self, event_id: int, write_id: int, rows: Iterable[Row], removed: tuple[int, ...]
     ) -> Replica:
         """With rows and removals that an open transaction staged."""
-        if self.committed.valid(write_id) or self.committed.aborted(write_id):
+        if self.committed.valid(write_id):
             raise CorruptData(
                 f"event {event_id} stages rows of table {self.table_id} under write id {write_id},"
                 " which is committed or aborted"
@@ -147,13 +147,14 @@ class Replica:
         )
 
     def with_commit(self, event_id: int, write_id: int) -> Replica:
-        """With a write id committed. Raises `IllegalChange` if it is aborted here."""
+        """With a write id committed."""
         committed = self.committed.open(write_id).commit((write_id,))
         return replace(self, event_id=event_id, committed=committed)
 
     def with_abort(self, event_id: int, write_id: int) -> Replica:
         """With a write id aborted, its rows dropped. Raises `IllegalChange` if it is committed."""
-        committed = self.committed.open(write_id).abort((write_id,))
+        # Aborted ids are cleaned from the store's lists in time: here they are no exceptions ever.
+        committed = self.committed.open(write_id).abort((write_id,)).without_aborted()
         gone = self.writes.get(write_id)
         if gone is None:
             return replace(self, event_id=event_id, committed=committed)

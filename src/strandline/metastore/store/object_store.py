@@ -14,7 +14,7 @@ transactions that run at once and name the same, the first to commit wins. Table
 left out of this, since two writers that count the same table are no conflict; the newest row
 counts. Each staging is one event of the notification log. Every write compares the fence first.
 
-Rows of aborted transactions stay: they name the files that cleaning has to delete.
+Rows of aborted transactions are removed in the background (`aborted_rows`).
 """
 
 from __future__ import annotations

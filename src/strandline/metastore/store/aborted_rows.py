@@ -1,0 +1,121 @@
+"""Removing what aborted transactions left behind.
+
+Rows of an aborted transaction are shown to nobody, and its write ids stand as exceptions in the
+list of every reader of the table. Both cost each read a little, for ever. `AbortedRows` removes the
+rows, and then the pairs of transaction and write id. From then on the write id counts as committed
+in every list, and shows nothing, because nothing carries it: as Hive has it.
+
+What must stay true: an abort is final, so no row comes under the write id any more. The pair goes
+in the same SQL transaction as the last of its rows, or later; never before. One SQL transaction
+removes at most `MOST_ROWS` rows, since all writers wait for it. The transaction itself stays, so
+that its client can be told that it is aborted. A cache has dropped the rows already, when it heard
+of the abort; whether the id is valid for a reader makes no difference there either.
+
+The files that the rows named stay: the client may have named them again in its next transaction.
+They are files that no row names, like those of a writer that died before it staged any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, select
+
+from strandline.metastore.store.row_queries import chunks
+from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
+from strandline.sql import Database
+from strandline.transactions import TransactionState
+from strandline.transactions.tables import TXN, TXN_WRITE_ID
+
+MOST_ROWS = 2_000
+MOST_PAIRS = 200
+"""What one SQL transaction removes at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedRowsStatistics:
+    """Counts since the start: write ids that were cleaned, and rows that were removed for it."""
+
+    write_ids: int
+    rows: int
+    steps: int
+
+
+class AbortedRows:
+    """See the module. Safe to use from several threads and processes.
+
+    ``guard`` is called inside every write transaction and raises if this process may no longer
+    write.
+    """
+
+    def __init__(self, database: Database, *, guard: Callable[[Connection], None]) -> None:
+        self._database = database
+        self._guard = guard
+        self._write_ids = self._rows = self._steps = 0
+
+    def clean(self, *, stopped: Callable[[], bool] = lambda: False) -> int:
+        """Remove all that is there to remove, in steps, until ``stopped``; the write ids."""
+        before = self._write_ids
+        while not stopped() and self._step():
+            pass
+        return self._write_ids - before
+
+    def statistics(self) -> AbortedRowsStatistics:
+        """What this process removed."""
+        return AbortedRowsStatistics(self._write_ids, self._rows, self._steps)
+
+    def _step(self) -> bool:
+        """Remove some; False if there was nothing."""
+        with self._database.read() as connection:
+            found = _aborted(connection)
+        if not found:
+            return False
+        table_id, write_ids = found
+        with self._database.write() as connection:
+            self._guard(connection)
+            rows = _remove_rows(connection, table_id, write_ids, most=MOST_ROWS)
+            done = rows < MOST_ROWS
+            if done:
+                pairs = TXN_WRITE_ID.c
+                connection.execute(
+                    delete(TXN_WRITE_ID).where(
+                        pairs.table_id == table_id,
+                        pairs.write_id.in_(write_ids),
+                        pairs.commit_time.is_(None),
+                    )
+                )
+        self._steps += 1
+        self._rows += rows
+        self._write_ids += len(write_ids) if done else 0
+        return True
+
+
+def _aborted(connection: Connection) -> tuple[int, Sequence[int]] | None:
+    """A table, and some of its write ids that were aborted; None if there are none."""
+    pairs = TXN_WRITE_ID.c
+    aborted = (
+        select(pairs.table_id, pairs.write_id)
+        .select_from(TXN.join(TXN_WRITE_ID, TXN.c.txn_id == pairs.txn_id))
+        .where(TXN.c.state == TransactionState.ABORTED.value, pairs.commit_time.is_(None))
+    )
+    first = connection.execute(aborted.limit(1)).first()
+    if first is None:
+        return None
+    of_table = aborted.where(pairs.table_id == first.table_id).limit(MOST_PAIRS)
+    return first.table_id, [row.write_id for row in connection.execute(of_table)]
+
+
+def _remove_rows(
+    connection: Connection, table_id: int, write_ids: Sequence[int], *, most: int
+) -> int:
+    """Delete rows and removals of these write ids, at most ``most`` in all; how many."""
+    removed = 0
+    for table in (STORE_ROW, STORE_REMOVAL):
+        of_writes = table.c.table_id == table_id, table.c.write_id.in_(write_ids)
+        found = select(table.c.row_id).where(*of_writes).limit(most - removed)
+        row_ids = connection.execute(found).scalars().all()
+        for chunk in chunks(dict.fromkeys(row_ids)):
+            connection.execute(delete(table).where(*of_writes, table.c.row_id.in_(chunk)))
+        removed += len(row_ids)
+    return removed

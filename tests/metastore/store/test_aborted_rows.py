@@ -1,0 +1,137 @@
+"""What aborted transactions left is removed, and nobody sees a difference but in what it costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.errors import Fenced
+from strandline.metastore.store import aborted_rows
+from strandline.metastore.store.aborted_rows import AbortedRows
+from strandline.metastore.store.rows import RowKind
+from strandline.transactions import TransactionState
+from tests.metastore.dml import CANCELLATIONS, FLIGHTS, Dml, data_file, files
+from tests.sql.statements import counted
+
+ABORTS = 40
+
+
+@pytest.fixture
+def dml(tmp_path: Path) -> Dml:
+    return Dml(tmp_path / "strandline.db")
+
+
+@pytest.fixture
+def cleaner(dml: Dml) -> AbortedRows:
+    return AbortedRows(dml.database, guard=dml.guard)
+
+
+def abort(dml: Dml, *names: str, remove: tuple[int, ...] = ()) -> int:
+    txn_id = dml.begin()
+    dml.store.stage(txn_id, FLIGHTS, add=[data_file(name) for name in names], remove=remove)
+    dml.transactions.abort(txn_id)
+    return txn_id
+
+
+def test_aborted_write_ids_and_their_rows_are_gone(dml: Dml, cleaner: AbortedRows) -> None:
+    dml.append("a")
+    first = dml.store.rows(FLIGHTS, RowKind.DATA_FILE, write_ids=None)[0]
+    gone = [abort(dml, f"gone-{n}", remove=(first.row_id,)) for n in range(ABORTS)]
+    dml.append("b")
+    assert len(dml.transactions.write_ids(FLIGHTS).exceptions) == ABORTS
+    assert cleaner.clean() == ABORTS
+    assert dml.transactions.write_ids(FLIGHTS).exceptions == ()
+    assert files(dml.store) == ["a", "b"]
+    contents = dml.contents()
+    assert len(contents["store_row"]) == 2
+    assert contents["store_removal"] == []
+    assert len(contents["txn_write_id"]) == 2
+    # Their clients are still told.
+    assert dml.transactions.get(gone[0]).state is TransactionState.ABORTED
+    assert cleaner.clean() == 0
+
+
+def test_a_list_from_before_shows_the_same_rows(dml: Dml, cleaner: AbortedRows) -> None:
+    dml.append("a")
+    abort(dml, "gone")
+    dml.append("b")
+    before = dml.transactions.write_ids(FLIGHTS)
+    dml.append("c")
+    cached = dml.cached()
+    assert files(cached) == ["a", "b", "c"]
+    cleaner.clean()
+    for store in (dml.store, cached):
+        assert files(store, write_ids=before) == ["a", "b"]
+        assert files(store, write_ids=dml.transactions.write_ids(FLIGHTS)) == ["a", "b", "c"]
+
+
+def test_memory_that_heard_of_the_aborts_still_answers(dml: Dml, cleaner: AbortedRows) -> None:
+    cached = dml.cached()
+    dml.append("a")
+    assert files(cached) == ["a"]
+    for n in range(3):
+        abort(dml, f"gone-{n}")
+    dml.append("b")
+    cached.catch_up()
+    cleaner.clean()
+    before = cached.statistics()
+    assert files(cached, write_ids=dml.transactions.write_ids(FLIGHTS)) == ["a", "b"]
+    after = cached.statistics()
+    assert (after.hits - before.hits, after.misses - before.misses) == (1, 0)
+
+
+def test_open_and_committed_transactions_are_left_alone(dml: Dml, cleaner: AbortedRows) -> None:
+    dml.append("a")
+    abort(dml, "gone")
+    opened = dml.begin()
+    dml.store.stage(opened, FLIGHTS, add=[data_file("mine")])
+    dml.store.stage(opened, CANCELLATIONS, add=[data_file("other")])
+    cleaner.clean()
+    assert files(dml.store) == ["a"]
+    dml.transactions.commit(opened)
+    assert files(dml.store) == ["a", "mine"]
+    assert files(dml.store, CANCELLATIONS) == ["other"]
+
+
+def test_a_write_id_is_never_given_again(dml: Dml, cleaner: AbortedRows) -> None:
+    abort(dml, "gone")
+    cleaner.clean()
+    txn_id = dml.begin()
+    assert dml.transactions.allocate_write_id(txn_id, FLIGHTS) == 2
+
+
+def test_one_sql_transaction_removes_no_more_than_its_share(
+    dml: Dml, cleaner: AbortedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aborted_rows, "MOST_ROWS", 10)
+    abort(dml, *(f"gone-{n}" for n in range(25)))
+    left = []
+    while cleaner._step():
+        left.append(len(dml.contents()["store_row"]))
+        pairs = dml.contents()["txn_write_id"]
+        assert bool(pairs) == bool(left[-1])
+    assert left == [15, 5, 0]
+
+
+def test_many_aborts_take_few_statements(dml: Dml, cleaner: AbortedRows) -> None:
+    for n in range(ABORTS):
+        abort(dml, f"gone-{n}")
+    with counted() as statements:
+        cleaner.clean()
+    deletes = [text for text in statements if text.startswith("DELETE")]
+    assert len(deletes) == 2  # the rows, and the write ids
+
+
+def test_a_fenced_process_cleans_nothing(dml: Dml, cleaner: AbortedRows) -> None:
+    abort(dml, "gone")
+    before = dml.contents()
+    dml.fenced = True
+    with pytest.raises(Fenced):
+        cleaner.clean()
+    assert dml.contents() == before
+
+
+def test_it_ends_early_where_it_is_stopped(dml: Dml, cleaner: AbortedRows) -> None:
+    abort(dml, "gone")
+    assert cleaner.clean(stopped=lambda: True) == 0
