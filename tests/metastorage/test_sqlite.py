@@ -175,9 +175,9 @@ def test_a_store_of_a_newer_release_is_refused_and_left_alone(
     put(store, "a")
     with database.write() as connection:
         connection.exec_driver_sql(
-            "UPDATE strandline_schema SET version = 2 WHERE part = 'metastorage'"
+            "UPDATE strandline_schema SET version = 3 WHERE part = 'metastorage'"
         )
-    with pytest.raises(IncompatibleFormat, match=r"'metastorage' has version 2.*version 1"):
+    with pytest.raises(IncompatibleFormat, match=r"'metastorage' has version 3.*version 2"):
         SqliteMetastorage(database, HybridClock())
     assert store.revision() == 1
 
@@ -190,7 +190,10 @@ def test_damaged_pages_are_told_as_corrupt_data(path: Path) -> None:
     whole = path.read_bytes()
     # The pages of the entries lie behind those of the schema.
     path.write_bytes(whole[: 4096 * 60] + b"\xa5" * (len(whole) - 4096 * 60))
-    database = open_sqlite(path)
+    with pytest.raises(CorruptData, match="restore from a backup") as refused:
+        open_sqlite(path)
+    assert str(path) in refused.value.message
+    database = open_sqlite(path, check_bytes=0)
     store = SqliteMetastorage(database, HybridClock())
     with pytest.raises(CorruptData, match="restore from a backup") as refused:
         store.range("", "\x7f")

@@ -307,7 +307,7 @@ def test_processes_that_upgrade_at_once_take_each_step_once(database: Database, 
 def test_a_database_of_a_newer_release_is_refused_unread(database: Database, url: str) -> None:
     with database.write() as connection:
         connection.exec_driver_sql("UPDATE strandline_schema SET version = 9 WHERE part = 'sql'")
-    with pytest.raises(IncompatibleFormat, match=r"version 9.*version 1"):
+    with pytest.raises(IncompatibleFormat, match=r"version 9.*version 2"):
         open_engine(url)
 
 

@@ -44,6 +44,9 @@ COMMANDS = {
     ),
     "relocate": Entry("strandline.cli.relocate", "Say that a folder was moved or copied."),
     "verify": Entry("strandline.cli.verify", "Check records and files of a store."),
+    "accept-loss": Entry(
+        "strandline.cli.accept_loss", "Go on with a store that has lost what was committed."
+    ),
     "demo": Entry("strandline.cli.demo", "Run the main job, and check every number of it."),
 }
 """Every command, in the order in which they are listed."""

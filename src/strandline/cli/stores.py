@@ -28,7 +28,8 @@ from strandline.metastorage import SqliteMetastorage
 from strandline.metastore.store.data_history import DataCommit, data_commits
 from strandline.model.identifiers import QualifiedName
 from strandline.node import DATABASE_FILE, Node
-from strandline.sql import SqliteDatabase, open_sqlite
+from strandline.node.store_database import open_store_database
+from strandline.sql import SqliteDatabase
 from strandline.transactions.tables import TXN
 
 
@@ -57,7 +58,7 @@ def _log_of(folder: Path) -> Iterator[MetastorageLog]:
 
 @contextmanager
 def _database_of(folder: Path) -> Iterator[SqliteDatabase]:
-    database = open_sqlite(ensure_store(folder))
+    database = open_store_database(ensure_store(folder).parent)
     try:
         yield database
     finally:

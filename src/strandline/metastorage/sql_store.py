@@ -86,7 +86,7 @@ class SqlMetastorage(Metastorage):
         self._closed = False
         self._counting = threading.Lock()
         self._counts: Counter[str] = Counter()
-        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA)
+        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=tables.STEPS)
 
     def get(self, key: str) -> KeyValue | None:
         """See `Metastorage.get`."""

@@ -8,6 +8,8 @@ against a stored one nobody can.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -23,13 +25,14 @@ from sqlalchemy import (
 from strandline.clock import Timestamp, add_milliseconds
 from strandline.metastorage.store import Lease
 from strandline.sql import run
+from strandline.sql.ground import Step, add_indexes, whole_row
 
 # Keys are compared byte by byte, whatever language the server was set up for.
 _KEY = String().with_variant(String(collation="C"), "postgresql")
 
 METADATA = MetaData()
 PART = "metastorage"
-VERSION = 1
+VERSION = 2
 
 ENTRIES = Table(
     "metastorage",
@@ -68,6 +71,17 @@ LEASES = Table(
     Column("expires", BigInteger, nullable=False),
     Column("token", BigInteger, nullable=False),
 )
+
+for _table in (HEAD, LEASES):
+    whole_row(_table)
+
+
+def _add_indexes(connection: Connection) -> None:
+    add_indexes(connection, HEAD, LEASES)
+
+
+STEPS: Mapping[int, Step] = {2: _add_indexes}
+"""How the tables of an older version become those of `VERSION`."""
 
 
 def lease_row(connection: Connection, name: str) -> Lease | None:

@@ -2,5 +2,6 @@
 
 from strandline.node.node import Node, NodeStatistics
 from strandline.node.place import DATABASE_FILE, Relocated, relocate
+from strandline.node.store_database import HEAD_FILE
 
-__all__ = ["DATABASE_FILE", "Node", "NodeStatistics", "Relocated", "relocate"]
+__all__ = ["DATABASE_FILE", "HEAD_FILE", "Node", "NodeStatistics", "Relocated", "relocate"]

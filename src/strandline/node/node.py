@@ -44,8 +44,13 @@ from strandline.node.membership import (
     join_or_create,
     new_member_id,
 )
-from strandline.node.place import DATABASE_FILE, settle
-from strandline.sql import SqliteDatabase, open_sqlite, stored_time
+from strandline.node.place import settle
+from strandline.node.store_database import (
+    BackgroundCheck,
+    keep_head,
+    open_store_database,
+)
+from strandline.sql import SqliteDatabase, stored_time
 from strandline.transactions import Transactions, TransactionStatistics
 
 logger = logging.getLogger(__name__)
@@ -139,9 +144,13 @@ class Node:
             folders=folders,
         )
         self.health = NodeHealth()
+        self.health.add("database in its place", database.check_place)
+        self.health.add("database sound", database.check_damage)
         self.health.add("catalog head", self.catalogs.check_head)
         self.health.add("catalog applier", self.catalogs.check_applier)
         self.health.add("fence", lambda: self._check_fence(guard))
+        keep_head(folder, database)
+        self._check = BackgroundCheck(database)
         self._stop = threading.Event()
         self._reaper = threading.Thread(target=self._expire, name="reaper", daemon=True)
 
@@ -166,7 +175,7 @@ class Node:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidInput(f"{path} cannot be made: {error.strerror}") from error
-        database = open_sqlite(path / DATABASE_FILE)
+        database = open_store_database(path)
         try:
             settings = settings or Settings()
             clock = HybridClock(wall, max_ahead_ms=settings.clock_ahead_limit_ms)
@@ -204,6 +213,7 @@ class Node:
         self._projection.start()
         self.store.start()
         self._reaper.start()
+        self._check.start()
 
     def _expire(self) -> None:
         period = max(self.settings.transaction_timeout_ms / 4000, 0.25)

@@ -60,7 +60,7 @@ from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFold
 from strandline.model.bookkeeping import ConfigEntry
 from strandline.node.membership import new_member_id
 from strandline.sql import FenceRow, SqliteDatabase, open_sqlite
-from strandline.sql.ground import FENCE
+from strandline.sql.ground import FENCE, whole_row
 
 DATABASE_FILE = "strandline.db"
 PART = "place"
@@ -74,6 +74,7 @@ PLACE = Table(
     Column("inode", BigInteger, nullable=False),
     Column("names", String, nullable=False),
 )
+whole_row(PLACE)
 _ROW = 1
 
 

@@ -26,7 +26,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +36,7 @@ from typing import ClassVar
 from sqlalchemy import Connection, MetaData, insert, inspect
 
 from strandline.errors import (
+    CorruptData,
     DeadlineExceeded,
     InvalidInput,
     Stopping,
@@ -129,11 +130,13 @@ class Database(ABC):
 
         ``steps[N]`` takes the tables from version N - 1 to N. All of it is one write transaction,
         and safe when several processes do it at once. Raises `IncompatibleFormat` when the database
-        has a newer version, or one from which a step is missing, and changes nothing.
+        has a newer version, or one from which a step is missing, `CorruptData` when a table or
+        column is not there, and changes nothing.
         """
         current = partial(ground.is_current, part=part, version=version, name=self.name)
         with self.read() as connection:
             if current(ground.version_of(connection, part)):
+                self.refuse_incomplete(connection, part, metadata)
                 return
         with self._schema_change() as connection:
             found = ground.version_of(connection, part)
@@ -143,7 +146,9 @@ class Database(ABC):
                 ground.upgrade(
                     connection, found, part=part, version=version, steps=steps, name=self.name
                 )
+                self.refuse_incomplete(connection, part, metadata)
                 return
+            self._refuse_orphans(connection, part, metadata)
             if part == ground.GROUND_PART and inspect(connection).get_table_names():
                 raise InvalidInput(
                     f"{self.name} is the database of another program; choose another one"
@@ -180,6 +185,25 @@ class Database(ABC):
                 return
             self._state.wait_for(lambda: self._active == 0, timeout=_CLOSE_PATIENCE)
         self._close_connections()
+
+    def refuse_incomplete(self, connection: Connection, part: str, metadata: MetaData) -> None:
+        """Raise `CorruptData` unless each table of a part is there with all its columns."""
+        columns = self._columns(connection)
+        ground.refuse_incomplete(columns, metadata, part=part, name=self.name)
+
+    def _refuse_orphans(self, connection: Connection, part: str, metadata: MetaData) -> None:
+        if part == ground.GROUND_PART:
+            return
+        there = self._columns(connection).keys() & {one.name for one in metadata.sorted_tables}
+        if there:
+            raise CorruptData(
+                f"{self.name} has the table {min(there)} of its part {part!r} and not the version"
+                f" of that part, in {ground.SCHEMA.name}; restore the store from a backup"
+            )
+
+    @abstractmethod
+    def _columns(self, connection: Connection) -> Mapping[str, Collection[str]]:
+        """The columns of each table."""
 
     @abstractmethod
     def _write(

@@ -8,12 +8,14 @@ every other version before it reads any row of its tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
+    Index,
     Integer,
     MetaData,
     String,
@@ -22,12 +24,13 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.schema import CreateIndex
 
 from strandline.errors import CorruptData, IncompatibleFormat
 
 GROUND = MetaData()
 GROUND_PART = "sql"
-GROUND_VERSION = 1
+GROUND_VERSION = 2
 
 SCHEMA = Table(
     "strandline_schema",
@@ -54,8 +57,76 @@ FENCE = Table(
 )
 
 
+def whole_row(table: Table) -> Index:
+    """An index on all columns of ``table``, in SQLite: a second copy of what a row says.
+
+    SQLite has no checksums of its pages. Its integrity check (`Database.find_damage`) compares each
+    row with its entry in each index, so a row of which every column stands in some index cannot be
+    changed unnoticed. For small tables whose columns are no records with a checksum of their own.
+    """
+    return Index(f"{table.name}_whole", *table.c).ddl_if(dialect="sqlite")
+
+
+def add_indexes(connection: Connection, *tables: Table) -> None:
+    """Make the indexes of ``tables`` that are not there yet; a step's work."""
+    for table in tables:
+        for index in sorted(table.indexes, key=lambda one: str(one.name)):
+            if connection.dialect.name == "sqlite" or not str(index.name).endswith("_whole"):
+                connection.execute(CreateIndex(index, if_not_exists=True))
+
+
+for _table in (CLOCK, FENCE):
+    whole_row(_table)
+
 Step = Callable[[Connection], None]
 """Takes the tables of a part from one version to the next, inside the caller's transaction."""
+
+
+STEPS: Mapping[int, Step] = {2: lambda connection: add_indexes(connection, CLOCK, FENCE)}
+"""How the ground's tables of an older version become those of `GROUND_VERSION`."""
+
+
+def columns_of(pairs: Iterable[Sequence[Any]]) -> dict[str, set[str]]:
+    """The columns of each table, from rows of (table, column)."""
+    found: dict[str, set[str]] = {}
+    for table, column in pairs:
+        found.setdefault(table, set()).add(column)
+    return found
+
+
+def refuse_incomplete(
+    found: Mapping[str, Collection[str]], metadata: MetaData, *, part: str, name: str
+) -> None:
+    """Raise `CorruptData` unless each table of ``metadata`` is there with all its columns.
+
+    ``found`` has the columns of each table of the database ``name``.
+    """
+    for table in metadata.sorted_tables:
+        columns = found.get(table.name)
+        if columns is None:
+            raise CorruptData(
+                f"{name} has lost its table {table.name} (part {part!r}); restore the store from a"
+                " backup"
+            )
+        missing = [column.name for column in table.c if column.name not in columns]
+        if missing:
+            raise CorruptData(
+                f"{name} has no column {missing[0]!r} in its table {table.name} (part {part!r});"
+                " restore the store from a backup"
+            )
+
+
+def refuse_unknown_parts(connection: Connection, known: Collection[str], *, name: str) -> None:
+    """Raise `IncompatibleFormat` where a newer release has added a part of its own."""
+    parts = connection.execute(select(SCHEMA.c.part, SCHEMA.c.version)).all()
+    unknown = sorted(
+        f"{part!r} (version {version})" for part, version in parts if part not in known
+    )
+    if unknown:
+        raise IncompatibleFormat(
+            f"{name} has a part that this program does not know: {', '.join(unknown)}; known are "
+            f"{', '.join(sorted(known))}. It was written by a newer release: use that release"
+        )
 
 
 def version_of(connection: Connection, part: str) -> int | None:

@@ -23,7 +23,7 @@ an advisory lock for writes (the clock row is needed anyway, and shows who holds
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -57,7 +57,9 @@ def open_url(url: str, *, patience: float = PATIENCE) -> PostgresDatabase:
     """See `strandline.sql.open_engine`."""
     database = PostgresDatabase(url, patience=patience)
     try:
-        database.ensure_schema(ground.GROUND_PART, ground.GROUND_VERSION, ground.GROUND)
+        database.ensure_schema(
+            ground.GROUND_PART, ground.GROUND_VERSION, ground.GROUND, steps=ground.STEPS
+        )
     except BaseException:
         database.close()
         raise
@@ -128,6 +130,14 @@ class PostgresDatabase(Database):
             except BaseException:
                 self._count("failed_writes")
                 raise
+
+    def _columns(self, connection: Connection) -> Mapping[str, Collection[str]]:
+        return ground.columns_of(
+            connection.exec_driver_sql(
+                "SELECT table_name, column_name FROM information_schema.columns"
+                " WHERE table_schema = ANY (current_schemas(false))"
+            )
+        )
 
     @contextmanager
     def _schema_change(self) -> Iterator[Connection]:

@@ -19,6 +19,11 @@ Several processes and many threads share one file. The model:
   index of the log. So a value read from the database *after* a data version was observed still
   stands, as of now, when the same data version is observed again.
 
+* A database of up to `CHECK_BYTES` is read through at its opening (`find_damage`): SQLite has no
+  checksums, and a flipped byte of an index hides a row. Who opens a larger one has it read later.
+* A write is committed only while the file, and its log, still stand where they were opened. A
+  folder that was moved away or deleted would take the writes along, and nobody would see them.
+
 Rejected: SQLAlchemy's and Python's own transaction handling (see `strandline.sql.sqlite_file`); one
 connection a thread (worker threads come and go); the in-process shared cache (table locks between
 threads, and it would hide commits from ``data_version``).
@@ -30,7 +35,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -39,9 +44,10 @@ from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from strandline.errors import Unavailable, UnknownOutcome, UnsupportedOperation
+from strandline.errors import StoreMoved, Unavailable, UnknownOutcome, UnsupportedOperation
 from strandline.sql import ground, sqlite_file
 from strandline.sql.database import PATIENCE, Database
+from strandline.sql.head_file import HeadFile, Marks
 from strandline.sql.lock_holder import describe_holder
 
 _POOL = 32
@@ -49,20 +55,41 @@ _POLL_SECONDS = 0.001
 _LONGEST_POLL_SECONDS = 0.25
 _LOOKS_IN_QUIET = 20
 """A waiter looks about so often in a time that is as long as the quiet before it."""
+CHECK_BYTES = 32 << 20
+"""A larger file is not read through while its opener waits: it takes more than half a second."""
 _OLDEST_SQLITE = (3, 35, 0)
 
 
-def open_sqlite(path: Path | str, *, patience: float = PATIENCE) -> SqliteDatabase:
+def open_sqlite(
+    path: Path | str,
+    *,
+    patience: float = PATIENCE,
+    check_bytes: int = CHECK_BYTES,
+    before_creation: Callable[[], None] | None = None,
+) -> SqliteDatabase:
     """Open the database file ``path``, making it if it is missing; its folder must be there.
 
-    ``patience`` is how many seconds a write waits at most when it names no deadline. Raises
-    `InvalidInput`, `UnsupportedOperation`, `CorruptData`, `IncompatibleFormat` or `Unavailable`;
-    then nothing was changed.
+    ``patience`` is how many seconds a write waits at most when it names no deadline. A file of up
+    to ``check_bytes`` is read through first. ``before_creation`` is called where there is no
+    database yet, or an empty one; it may refuse by raising. Raises `InvalidInput`,
+    `UnsupportedOperation`, `CorruptData`, `IncompatibleFormat` or `Unavailable`; then nothing was
+    changed.
     """
-    return open_url(sqlite_file.sqlite_url(path), patience=patience)
+    return open_url(
+        sqlite_file.sqlite_url(path),
+        patience=patience,
+        check_bytes=check_bytes,
+        before_creation=before_creation,
+    )
 
 
-def open_url(url: str, *, patience: float = PATIENCE) -> SqliteDatabase:
+def open_url(
+    url: str,
+    *,
+    patience: float = PATIENCE,
+    check_bytes: int = CHECK_BYTES,
+    before_creation: Callable[[], None] | None = None,
+) -> SqliteDatabase:
     """`open_sqlite` for a URL (``sqlite:////folder/file``)."""
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         raise UnsupportedOperation(
@@ -70,9 +97,23 @@ def open_url(url: str, *, patience: float = PATIENCE) -> SqliteDatabase:
         )
     path = sqlite_file.file_of(url)
     sqlite_file.refuse_network_file_system(path)
+    size = sqlite_file.size_of(path)
+    if before_creation is not None and not size:
+        before_creation()
+    if 0 < size <= check_bytes and (found := sqlite_file.find_damage(path)):
+        raise sqlite_file.damaged(path, found)
     database = SqliteDatabase(url, path, patience=patience)
     try:
-        database.ensure_schema(ground.GROUND_PART, ground.GROUND_VERSION, ground.GROUND)
+        if before_creation is not None and size:
+            with database.read() as connection:
+                empty = ground.version_of(connection, ground.GROUND_PART) is None
+            if empty:
+                before_creation()
+        database.ensure_schema(
+            ground.GROUND_PART, ground.GROUND_VERSION, ground.GROUND, steps=ground.STEPS
+        )
+        database.remember_place()
+        database.was_checked = size <= check_bytes
     except BaseException:
         database.close()
         raise
@@ -114,11 +155,51 @@ class SqliteDatabase(Database):
             )
             for synchronous in ("FULL", "NORMAL")
         }
+        self._place: tuple[object, object] | None = None
+        self._head: HeadFile | None = None
+        self._damage: list[str] = []
+        self.was_checked = False
         self._watcher: sqlite3.Connection | None = None
         self._watching = threading.Lock()
         self._commits = self._wakes = 0
         self._version = -1  # the data version that was seen last, and since when
         self._moved_at = time.monotonic()
+
+    def keep_head(self, head: HeadFile) -> None:
+        """Say in ``head`` what each synced commit makes durable. The marks' tables are there."""
+        self._head = head
+
+    def remember_place(self) -> None:
+        """From now on the file must stay where it is, see `check_place`."""
+        self._place = self._present_place()
+
+    def check_place(self) -> None:
+        """Raise `StoreMoved` if the file or its log was moved away, deleted or replaced."""
+        if self._place is not None and self._present_place() != self._place:
+            raise StoreMoved(
+                f"{self.path} or its write-ahead log was moved, deleted or replaced while it was"
+                " open here: nothing was written. Put the folder back where it was and restart"
+                " this process; if it was moved on purpose, start it on the new place"
+            )
+
+    def _present_place(self) -> tuple[object, object]:
+        identity = sqlite_file.identity
+        return identity(self.path), identity(sqlite_file.write_ahead_log(self.path))
+
+    def check_damage(self) -> None:
+        """Raise `CorruptData` if `find_damage` found any."""
+        if self._damage:
+            raise sqlite_file.damaged(self.path, self._damage)
+
+    def find_damage(self) -> list[str]:
+        """Read the whole database; what is wrong with it stops every later write.
+
+        Takes a second for each 100 MB, and computes nothing in Python meanwhile.
+        """
+        self._refuse_in_a_fork()
+        self._damage = sqlite_file.find_damage(self.path)
+        self.was_checked = True
+        return self._damage
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -187,6 +268,8 @@ class SqliteDatabase(Database):
         return min(max(quiet / _LOOKS_IN_QUIET, _POLL_SECONDS), _LONGEST_POLL_SECONDS)
 
     def _close_connections(self) -> None:
+        if self._head is not None:
+            self._head.close()
         for connection in self._writers.values():
             connection.close()
         self._writers.clear()
@@ -196,6 +279,14 @@ class SqliteDatabase(Database):
             if self._watcher is not None:
                 self._watcher.close()
                 self._watcher = None
+
+    def _columns(self, connection: Connection) -> Mapping[str, Collection[str]]:
+        return ground.columns_of(
+            connection.exec_driver_sql(
+                "SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c"
+                " WHERE m.type = 'table'"
+            )
+        )
 
     def _schema_change(self) -> AbstractContextManager[Connection]:
         return self.write()
@@ -210,14 +301,25 @@ class SqliteDatabase(Database):
             try:
                 self._begin(connection, began, deadline)
                 yield connection
+                self.check_place()
+                self.check_damage()
+                marks = self._marks(connection) if synced else None
                 self._commit(connection)
             except BaseException:
                 self._undo(connection)
                 self._count("failed_writes")
                 raise
+            if marks is not None and self._head is not None:
+                self._head.note(marks)
             with self._state:
                 self._commits += 1
                 self._state.notify_all()
+
+    def _marks(self, connection: Connection) -> Marks | None:
+        """What this commit will make durable, if it is kept outside of the database."""
+        if self._head is None:
+            return None
+        return self._head.read_marks(sqlite_file.driver_of(connection))
 
     def _begin(self, connection: Connection, began: float, deadline: float) -> None:
         while True:

@@ -29,6 +29,8 @@ from sqlalchemy import (
     Text,
 )
 
+from strandline.sql.ground import add_indexes, whole_row
+
 PART = "transactions"
 VERSION = 2
 LAST_ID = (1 << 63) - 1
@@ -138,10 +140,16 @@ LOCK_COMPONENT = Table(
 )
 
 
+_WHOLE = (TXN, NEXT_WRITE_ID, HOLD, HOLD_WATERMARK)
+for _table in _WHOLE:
+    whole_row(_table)
+
+
 def _add_locks_and_users(connection: Connection) -> None:
     METADATA.create_all(connection, tables=[LOCK_REQUEST, LOCK_COMPONENT])
     # Who took the holds that are there is not known; they count as their owner's.
     connection.exec_driver_sql('ALTER TABLE hold ADD COLUMN "user" TEXT')
+    add_indexes(connection, *_WHOLE)
 
 
 STEPS: Mapping[int, Callable[[Connection], None]] = {2: _add_locks_and_users}

@@ -22,11 +22,11 @@ from sqlalchemy import (
     Text,
 )
 
-from strandline.sql.ground import Step
+from strandline.sql.ground import Step, add_indexes, whole_row
 
 PART = "metastore"
 VERSION = 2
-"""Version 2, of release 0.2.1, added ``partition_move``."""
+"""Version 2, of release 0.2.1, added ``partition_move`` and indexes that find flipped bytes."""
 
 METADATA = MetaData()
 
@@ -101,9 +101,15 @@ NOTIFICATION_SEQUENCE = Table(
 )
 
 
-def _add_partition_moves(connection: Connection) -> None:
+_WHOLE = (STORE_SEQUENCE, NOTIFICATION_SEQUENCE, TABLE_LOCATION, PARTITION_MOVE)
+for _table in _WHOLE:
+    whole_row(_table)
+
+
+def _add_partition_moves_and_indexes(connection: Connection) -> None:
     PARTITION_MOVE.create(connection, checkfirst=True)
+    add_indexes(connection, *_WHOLE)
 
 
-STEPS: dict[int, Step] = {2: _add_partition_moves}
+STEPS: dict[int, Step] = {2: _add_partition_moves_and_indexes}
 """How the tables of an older release become those of this one."""

@@ -1,0 +1,147 @@
+"""The database of a store: opened only where it is whole, and the one that belongs to its folder.
+
+A store is a folder: the database, the head file beside it (`strandline.sql.head_file`) and the
+warehouse. Before a node reads a row it makes sure that
+
+* there is a database where there are files: one that was lost would be replaced by an empty store;
+* the database is sound (read through at once up to a size, later in the background above it);
+* each part in it is one that this program knows, with all of its tables;
+* it has all that the head file says was committed.
+
+Each of these is refused with a sentence about what was found, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from strandline.errors import CorruptData, StrandlineError
+from strandline.metastorage import sql_tables as metastorage_tables
+from strandline.metastore.store import tables as metastore_tables
+from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER
+from strandline.node import place
+from strandline.node.place import DATABASE_FILE
+from strandline.sql import SqliteDatabase, ground, open_sqlite, sqlite_file
+from strandline.sql.head_file import HeadFile, Mark
+from strandline.transactions import tables as transaction_tables
+
+logger = logging.getLogger(__name__)
+
+HEAD_FILE = "strandline.head"
+
+PARTS = {
+    ground.GROUND_PART: (ground.GROUND_VERSION, ground.GROUND),
+    metastorage_tables.PART: (metastorage_tables.VERSION, metastorage_tables.METADATA),
+    transaction_tables.PART: (transaction_tables.VERSION, transaction_tables.METADATA),
+    place.PART: (place.VERSION, place.METADATA),
+    metastore_tables.PART: (metastore_tables.VERSION, metastore_tables.METADATA),
+}
+"""The parts that this program knows: their version, and their tables."""
+MARKS = (
+    Mark(
+        "catalog version",
+        "metastorage",
+        "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM metastorage"
+        " WHERE key = 'catalog.version'",
+    ),
+    Mark("event", "notification_sequence", "SELECT event_id FROM notification_sequence"),
+    Mark("transaction", "txn", "SELECT seq FROM sqlite_sequence WHERE name = 'txn'"),
+)
+
+
+def head_of(folder: Path) -> HeadFile:
+    """The head file of the store in ``folder``."""
+    return HeadFile(folder / HEAD_FILE, MARKS)
+
+
+def open_store_database(folder: Path) -> SqliteDatabase:
+    """The database of the store in ``folder``, made if there is no store yet.
+
+    Raises `CorruptData` for a store that is not whole, `IncompatibleFormat` for one of a newer
+    release, and what `open_sqlite` raises.
+    """
+    head = head_of(folder)
+    database = open_sqlite(
+        folder / DATABASE_FILE, before_creation=lambda: refuse_lost_database(folder)
+    )
+    try:
+        with database.read() as connection:
+            ground.refuse_unknown_parts(connection, PARTS, name=str(database.path))
+            for part, (version, metadata) in PARTS.items():
+                if ground.version_of(connection, part) == version:
+                    database.refuse_incomplete(connection, part, metadata)
+            driver = sqlite_file.driver_of(connection)
+            head.compare(head.marks_of(driver))
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def keep_head(folder: Path, database: SqliteDatabase) -> None:
+    """From now on say in the head file what is committed. All tables are there."""
+    head = head_of(folder)
+    with database.read() as connection:
+        marks = head.read_marks(sqlite_file.driver_of(connection))
+    head.note(marks)  # one that was missing, damaged or behind is level again
+    database.keep_head(head)
+
+
+def accept_loss(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
+    """Make the head file say what the database has; what it said before, and says now.
+
+    The way out where `open_store_database` refuses a database that is older than the head file.
+    """
+    head = head_of(folder)
+    before = head.says() or {}
+    database = open_sqlite(
+        folder / DATABASE_FILE, before_creation=lambda: refuse_lost_database(folder)
+    )
+    try:
+        with database.read() as connection:
+            marks = head.marks_of(sqlite_file.driver_of(connection))
+        head.reset(marks)
+    finally:
+        database.close()
+    return before, marks
+
+
+def refuse_lost_database(folder: Path) -> None:
+    """Raise `CorruptData` where a store's other files say that there was a database."""
+    found = [name for name in (WAREHOUSE_FOLDER, HEAD_FILE) if _has_content(folder / name)]
+    if found:
+        raise CorruptData(
+            f"{folder} has {' and '.join(found)} and no database: {DATABASE_FILE} is missing or "
+            f"empty. Restore it from a backup of the whole folder; for a new store, name another "
+            "folder"
+        )
+
+
+def _has_content(path: Path) -> bool:
+    if path.is_dir():
+        return next(path.iterdir(), None) is not None
+    return path.is_file() and path.stat().st_size > 0
+
+
+class BackgroundCheck:
+    """Reads a database through that was too large to be read at its opening."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+        self._thread = threading.Thread(target=self._run, name="integrity", daemon=True)
+
+    def start(self) -> None:
+        """Read it, in a thread of its own, unless it was read already."""
+        if not self._database.was_checked:
+            self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            found = self._database.find_damage()
+        except StrandlineError as error:
+            logger.warning("reading %s through failed: %s", self._database.path, error)
+            return
+        for line in found:
+            logger.error("%s is damaged: %s", self._database.path, line)

@@ -1,0 +1,184 @@
+"""The head file: how far a database had come, said outside of it.
+
+A database whose write-ahead log was cut or removed, or that was put back from an older day, is
+sound, and short. Nothing in it can say so. So each process, after a commit that moved one of the
+database's *marks* (numbers that only grow: the catalog's version, the last event), writes the marks
+to a small file beside it. Who opens the database compares.
+
+What must stay true: **the file is never ahead of what is durable.** The marks are read inside the
+write transaction and written to the file when its commit, synced, has returned. So a crash between
+the two, a power cut that loses the file's last pages (it is not synced), and a process that comes
+late leave it behind, which is harmless: the next commit brings it level. Commits that are not
+synced move no mark.
+
+The file has two slots of fixed size, written in turns, each with a checksum; a write that was torn
+leaves the other. Several processes write under a lock of the file, and a mark never goes back. A
+file that is missing or unreadable says nothing, is told in the log, and made anew.
+
+Rejected: the marks in the database's folder under a new name each time (needs a sync of the folder,
+or may vanish), and a synced write for each commit (doubles what a commit costs, for a file that may
+be behind anyway).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from strandline.errors import CorruptData
+
+logger = logging.getLogger(__name__)
+
+SLOT_BYTES = 512
+Marks = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A number that only grows: its name in messages, and the SQL that reads it in ``table``."""
+
+    name: str
+    table: str
+    select: str
+
+
+class HeadFile:
+    """The head file of one database, in this process. Its writers come one after another."""
+
+    def __init__(self, path: Path, marks: Sequence[Mark]) -> None:
+        self.path = path
+        self._marks = tuple(marks)
+        self._select = "SELECT " + ", ".join(f"({mark.select})" for mark in self._marks)
+        self._written: dict[str, int] | None = None
+        self._file: int | None = None
+        self._failed = False
+
+    # -- what the database says
+
+    def read_marks(self, connection: sqlite3.Connection) -> dict[str, int]:
+        """The marks as the transaction of ``connection`` sees them; all its tables are there."""
+        row = connection.execute(self._select).fetchone()
+        return {mark.name: int(value or 0) for mark, value in zip(self._marks, row, strict=True)}
+
+    def marks_of(self, connection: sqlite3.Connection) -> dict[str, int]:
+        """`read_marks` of a database in which tables may be missing yet."""
+        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master").fetchall()}
+        found = {}
+        for mark in self._marks:
+            row = None
+            if mark.table in tables:
+                row = connection.execute(mark.select).fetchone()
+            found[mark.name] = int(row[0] or 0) if row is not None else 0
+        return found
+
+    # -- what the file says
+
+    def says(self) -> dict[str, int] | None:
+        """The marks in the file; None where there is none that can be read."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            logger.warning("%s cannot be read: %s", self.path, error)
+            return None
+        found = _newest(data)
+        if found is None:
+            logger.warning("%s is damaged, says nothing, and is written anew", self.path)
+            return None
+        return {name: number for name, number in found.items() if name != _TURN}
+
+    def compare(self, marks: Marks) -> None:
+        """Raise `CorruptData` if the file knows more than the database's ``marks``."""
+        said = self.says() or {}
+        lost = {name: (marks.get(name, 0), said[name]) for name in said}
+        missing = [
+            f"{name}s {has + 1} to {had}" if had > has + 1 else f"{name} {had}"
+            for name, (has, had) in lost.items()
+            if had > has
+        ]
+        if missing:
+            raise CorruptData(
+                f"the database beside {self.path} is older than it was: missing are "
+                f"{', '.join(missing)}, which were committed. Its write-ahead log was cut or "
+                "removed, or only the database was put back from an older day. Restore the whole "
+                "folder from a backup; to go on without what is missing, run `strandline "
+                f"accept-loss {self.path.parent}`"
+            )
+
+    # -- writing
+
+    def note(self, marks: Marks) -> None:
+        """Say that ``marks`` are durable. Never raises: the file may be behind."""
+        if self._written == marks:
+            return
+        try:
+            self._note(marks)
+            self._written = dict(marks)
+            self._failed = False
+        except OSError as error:
+            if not self._failed:  # once, until it works again
+                logger.warning("%s cannot be written and stays behind: %s", self.path, error)
+            self._failed = True
+
+    def reset(self, marks: Marks) -> None:
+        """Make the file say ``marks``, however much it said before."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+        self._note(marks)
+        self.close()
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            os.close(self._file)
+        self._file = self._written = None
+
+    def _note(self, marks: Marks) -> None:
+        file = self._opened()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            data = os.pread(file, 2 * SLOT_BYTES, 0)
+            said = _newest(data) or {}
+            merged = {name: max(said.get(name, 0), number) for name, number in marks.items()}
+            turn = said.get(_TURN, 0) + 1
+            os.pwrite(file, _slot({**merged, _TURN: turn}), turn % 2 * SLOT_BYTES)
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+    def _opened(self) -> int:
+        file = self._file
+        if file is not None and os.fstat(file).st_nlink:
+            return file
+        self.close()
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return self._file
+
+
+_TURN = "writes"
+
+
+def _slot(values: Mapping[str, int]) -> bytes:
+    text = json.dumps(values, separators=(",", ":")).encode()
+    return b"%08x %s" % (crc32(text), text.ljust(SLOT_BYTES - 10)) + b"\n"
+
+
+def _newest(data: bytes) -> dict[str, int] | None:
+    """What the slot that was written last says; None where neither is whole."""
+    found: dict[str, int] | None = None
+    for start in (0, SLOT_BYTES):
+        slot = data[start : start + SLOT_BYTES]
+        text = slot[9:].strip()
+        if slot[:8] != b"%08x" % crc32(text):
+            continue
+        values: dict[str, int] = json.loads(text)
+        if found is None or values.get(_TURN, 0) > found.get(_TURN, 0):
+            found = values
+    return found

@@ -1,0 +1,328 @@
+"""A store is opened only where it is whole, and written only where it stands."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    TableDefinition,
+)
+from strandline.cli.main import main
+from strandline.errors import CorruptData, IncompatibleFormat, StoreMoved
+from strandline.metastore.store.rows import DataFileRow, new_file
+from strandline.model.types import INT
+from strandline.node import DATABASE_FILE, HEAD_FILE, Node, relocate
+from strandline.node.store_database import accept_loss, head_of
+from strandline.sql.head_file import SLOT_BYTES
+
+
+def write_some(node: Node, count: int, *, first: int = 0) -> None:
+    """Versions and commits, each synced."""
+    session = node.session(user="ann")
+    for number in range(first, first + count):
+        definition = TableDefinition(
+            name=f"t{number}", columns=(ColumnDefinition("a", INT),), transactional=True
+        )
+        session.execute(CreateTable(schema="default", definition=definition))
+        table_id = session.table(f"default.t{number}").descriptor.id
+        txn_id = node.transactions.begin(user="ann").txn_id
+        content = DataFileRow(file_id=1, path="f", rows=1, bytes=1)
+        node.store.stage(txn_id, table_id, add=[new_file(content)])
+        node.transactions.commit(txn_id)
+
+
+def left_by_a_crash(folder: Path, copy: Path, versions: int) -> Path:
+    """A store as a killed node leaves it: nothing of its log is in the database yet."""
+    with Node.open(folder) as node:
+        write_some(node, 2)
+    with Node.open(folder) as node:
+        write_some(node, versions, first=2)
+        shutil.copytree(folder, copy)
+    return copy
+
+
+def _table_names(node: Node) -> list[str]:
+    return [row.name for row in node.catalogs.present().tables()]
+
+
+def log_of(folder: Path) -> Path:
+    return folder / f"{DATABASE_FILE}-wal"
+
+
+def execute(folder: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(folder / DATABASE_FILE)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+# -- a database that is lost -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("left", ["nothing", "no bytes", "no tables"])
+def test_a_warehouse_without_its_database_is_no_new_store(folder: Path, left: str) -> None:
+    with Node.open(folder) as node:
+        write_some(node, 1)
+    (folder / DATABASE_FILE).unlink()
+    if left == "no bytes":
+        (folder / DATABASE_FILE).touch()
+    elif left == "no tables":
+        execute(folder, "PRAGMA journal_mode=WAL")
+    for _ in range(2):  # the first refusal has made nothing that the second would take for a store
+        with pytest.raises(CorruptData, match=r"warehouse .* and no database.*name another folder"):
+            Node.open(folder)
+    assert left != "nothing" or not (folder / DATABASE_FILE).exists()
+
+
+def test_a_head_file_alone_says_that_there_was_a_store(folder: Path) -> None:
+    Node.open(folder).close()
+    shutil.rmtree(folder / "warehouse", ignore_errors=True)
+    (folder / DATABASE_FILE).unlink()
+    with pytest.raises(CorruptData, match=r"has strandline\.head and no database"):
+        Node.open(folder)
+
+
+def test_a_folder_with_an_empty_warehouse_becomes_a_store(folder: Path) -> None:
+    (folder / "warehouse").mkdir(parents=True)
+    Node.open(folder).close()
+
+
+# -- a log that is lost ------------------------------------------------------------------------
+
+
+def test_a_store_that_crashed_is_opened_with_all_that_was_committed(
+    folder: Path, tmp_path: Path
+) -> None:
+    crashed = left_by_a_crash(folder, tmp_path / "crashed", 3)
+    relocate(crashed, copy=True)
+    with Node.open(crashed) as node:
+        assert {f"t{n}" for n in range(5)} <= set(_table_names(node))
+
+
+@pytest.mark.parametrize("damage", ["removed", "cut", "flipped"])
+def test_a_lost_end_of_the_log_is_told_and_can_be_accepted(
+    folder: Path, tmp_path: Path, damage: str
+) -> None:
+    crashed = left_by_a_crash(folder, tmp_path / "crashed", 3)
+    whole = log_of(crashed).read_bytes()
+    if damage == "removed":
+        log_of(crashed).unlink()
+        (crashed / f"{DATABASE_FILE}-shm").unlink()
+    elif damage == "cut":
+        log_of(crashed).write_bytes(whole[: len(whole) // 2])
+    else:
+        middle = len(whole) // 2
+        log_of(crashed).write_bytes(
+            whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+        )
+    said = head_of(crashed).says()
+    assert said is not None
+    for _ in range(2):
+        with pytest.raises(CorruptData, match=r"missing are catalog version.*transaction"):
+            Node.open(crashed)
+    refused = CliRunner().invoke(main, ["log", str(crashed)])
+    assert refused.exit_code == 65
+    done = CliRunner().invoke(main, ["accept-loss", str(crashed), "--yes"])
+    assert done.exit_code == 0, done.output
+    assert "lost" in done.output
+    relocate(crashed, copy=True)
+    with Node.open(crashed) as node:
+        write_some(node, 1, first=10)
+    before, now = accept_loss(crashed)
+    assert before == now  # nothing is missing any more
+
+
+def test_what_is_missing_is_named_exactly(folder: Path, tmp_path: Path) -> None:
+    with Node.open(folder) as node:
+        write_some(node, 1)
+        version = node.catalogs.latest_catalog().version
+        event, transaction = node.notifications.head(), 1
+    shutil.copy(folder / DATABASE_FILE, tmp_path / "older.db")
+    with Node.open(folder) as node:
+        write_some(node, 3, first=1)
+        last, last_event = node.catalogs.latest_catalog().version, node.notifications.head()
+    shutil.copy(tmp_path / "older.db", folder / DATABASE_FILE)
+    with pytest.raises(CorruptData) as refused:
+        Node.open(folder)
+    assert (
+        f"missing are catalog versions {version + 1} to {last}, events {event + 1} to {last_event},"
+        f" transactions {transaction + 1} to 4, which were committed"
+    ) in refused.value.message
+
+
+# -- the head file -----------------------------------------------------------------------------
+
+
+def test_the_head_file_says_after_each_commit_what_the_database_has(folder: Path) -> None:
+    with Node.open(folder) as node:
+        for number in range(3):
+            write_some(node, 1, first=number)
+            said = head_of(folder).says()
+            assert said == {
+                "catalog version": node.catalogs.latest_catalog().version,
+                "event": node.notifications.head(),
+                "transaction": number + 1,
+            }
+
+
+def test_several_processes_never_take_the_head_back(folder: Path) -> None:
+    with Node.open(folder) as one, Node.open(folder) as other:
+        write_some(one, 1)
+        late = {"catalog version": 1, "event": 1, "transaction": 0}
+        write_some(other, 1, first=1)
+        before = head_of(folder).says()
+        head_of(folder).note(late)
+        assert head_of(folder).says() == before
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: b"",
+        lambda data: b"\xff" * len(data),
+        lambda data: data[:40],
+    ],
+    ids=["empty", "overwritten", "short"],
+)
+def test_a_head_file_that_is_lost_or_damaged_says_nothing_and_is_made_anew(
+    folder: Path, spoil: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    with Node.open(folder) as node:
+        write_some(node, 1)
+    said = head_of(folder).says()
+    data = (folder / HEAD_FILE).read_bytes()
+    (folder / HEAD_FILE).write_bytes(spoil(data))
+    with caplog.at_level(logging.WARNING), Node.open(folder):
+        pass
+    assert "strandline.head is damaged" in caplog.text
+    assert head_of(folder).says() == said
+    (folder / HEAD_FILE).unlink()
+    Node.open(folder).close()
+    assert head_of(folder).says() == said
+
+
+@pytest.mark.parametrize("torn", [0, 1])
+def test_a_torn_write_of_the_head_leaves_the_other_slot(folder: Path, torn: int) -> None:
+    with Node.open(folder) as node:
+        write_some(node, 2)
+    before = head_of(folder).says()
+    data = bytearray((folder / HEAD_FILE).read_bytes())
+    data[torn * SLOT_BYTES + 12] ^= 0x10
+    (folder / HEAD_FILE).write_bytes(bytes(data))
+    said = head_of(folder).says()
+    assert before is not None
+    assert said is not None
+    assert all(said[name] <= before[name] for name in before)
+
+
+def test_a_head_file_that_cannot_be_written_stops_no_commit(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Node.open(folder) as node, caplog.at_level(logging.WARNING):
+        (folder / HEAD_FILE).unlink()
+        (folder / HEAD_FILE).mkdir()
+        write_some(node, 2)
+        assert caplog.text.count("cannot be written and stays behind") == 1
+        (folder / HEAD_FILE).rmdir()
+        write_some(node, 1, first=2)
+    said = head_of(folder).says()
+    assert said is not None
+    assert said["transaction"] == 3
+
+
+# -- a store that moves under a node -----------------------------------------------------------
+
+
+def moved(folder: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+
+
+def replaced(folder: Path) -> None:
+    moved(folder)
+    Node.open(folder).close()
+
+
+def deleted(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def without_log(folder: Path) -> None:
+    log_of(folder).unlink()
+
+
+@pytest.mark.parametrize("away", [moved, replaced, deleted, without_log])
+def test_a_store_that_is_no_longer_there_takes_no_write_and_health_says_so(
+    folder: Path, away: Callable[[Path], None]
+) -> None:
+    with Node.open(folder) as node:
+        write_some(node, 1)
+        assert node.health.report() == []
+        away(folder)
+        session = node.session(user="ann")
+        for _ in range(2):
+            with pytest.raises(StoreMoved, match="moved, deleted or replaced"):
+                session.execute(CreateSchema(name="lost"))
+        assert "database in its place" in [problem.check for problem in node.health.report()]
+
+
+# -- a schema that is not ours -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("DROP TABLE notification_log", "lost its table notification_log"),
+        ("DROP TABLE strandline_fence", "lost its table strandline_fence"),
+        ("DROP TABLE hold", "lost its table hold"),
+        ("DROP TABLE metastorage", "lost its table metastorage"),
+        ("ALTER TABLE hold RENAME COLUMN owner TO holder", "no column 'owner' in its table hold"),
+        ("DELETE FROM strandline_schema WHERE part = 'metastore'", "not the version of that part"),
+    ],
+)
+def test_a_missing_table_or_column_stops_the_start(folder: Path, statement: str, says: str) -> None:
+    Node.open(folder).close()
+    execute(folder, statement)
+    with pytest.raises(CorruptData, match=says):
+        Node.open(folder)
+
+
+def test_a_part_of_a_newer_release_stops_the_start(folder: Path) -> None:
+    Node.open(folder).close()
+    execute(folder, "INSERT INTO strandline_schema VALUES ('places', 7)")
+    with pytest.raises(IncompatibleFormat, match=r"'places' \(version 7\)"):
+        Node.open(folder)
+
+
+def test_a_store_of_an_older_release_gets_the_indexes_that_find_flipped_bytes(
+    folder: Path,
+) -> None:
+    Node.open(folder).close()
+
+    def whole_row_indexes() -> list[str]:
+        with closing(sqlite3.connect(folder / DATABASE_FILE)) as connection:
+            found = connection.execute("SELECT name FROM sqlite_master WHERE name LIKE '%_whole'")
+            return sorted(row[0] for row in found)
+
+    names = whole_row_indexes()
+    assert len(names) >= 9
+    execute(
+        folder,
+        *(f"DROP INDEX {name}" for name in names),
+        "DROP TABLE lock_request",
+        "DROP TABLE lock_component",
+        "DROP TABLE partition_move",
+        "ALTER TABLE hold DROP COLUMN user",
+        "UPDATE strandline_schema SET version = 1",
+    )
+    Node.open(folder).close()
+    assert whole_row_indexes() == names
