@@ -317,12 +317,12 @@ def test_a_store_of_an_older_release_gets_the_indexes_that_find_flipped_bytes(
     assert len(names) >= 9
     execute(
         folder,
-        *(f"DROP INDEX {name}" for name in names),
+        *(f"DROP INDEX {name}" for name in names if name != "strandline_place_whole"),
         "DROP TABLE lock_request",
         "DROP TABLE lock_component",
         "DROP TABLE partition_move",
         "ALTER TABLE hold DROP COLUMN user",
-        "UPDATE strandline_schema SET version = 1",
+        "UPDATE strandline_schema SET version = 1 WHERE part <> 'place'",
     )
     Node.open(folder).close()
     assert whole_row_indexes() == names
