@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from strandline.catalog import CatalogManager
+from strandline.catalog import Applied, CatalogManager
 from strandline.catalog.commands import (
     AddColumns,
     AlterColumn,
@@ -446,5 +446,90 @@ def test_undrop_knows_a_schema_by_the_name_that_it_had_and_that_it_has(
 def test_undrop_refuses_what_was_never_dropped(manager: CatalogManager) -> None:
     with pytest.raises(ObjectNotFound, match="no version from 1 on dropped a table of that name"):
         undrop(manager, "s.nothing")
-    with pytest.raises(InvalidInput, match="table, view, function can"):
+    with pytest.raises(InvalidInput, match="table, view, function, schema can"):
         read_undrop(manager, "zone", "s.t")
+
+
+# -- several versions as one, and whole schemas -------------------------------------------------
+
+
+def undo_all(manager: CatalogManager, first: int, last: int) -> Applied:
+    return manager.execute(read_undo(manager, first, through=last), author="ann")
+
+
+def test_several_versions_are_undone_as_one_and_redone_as_one(manager: CatalogManager) -> None:
+    run(manager, create_table("s.kept"), create_table("s.gone"))
+    before = visible(manager.present())
+    first = run(manager, AddColumns(schema="s", table="kept", columns=(column("n int"),)))
+    run(manager, RenameTable(schema="s", table="kept", new_name="named"))
+    run(manager, DropTable(schema="s", table="gone"), create_table("s.made"))
+    last = run(manager, SetTableProperties(schema="s", table="named", set=(("k", "v"),)))
+    after = visible(manager.present())
+    done = undo_all(manager, first, last)
+    assert visible(manager.present()) == before
+    undoes = {a.get("undoes") for _, a in manager.history(done.version)[0].actions}
+    assert undoes == {f"{first}..{last}"}
+    undo(manager, done.version)
+    assert visible(manager.present()) == after
+
+
+def test_what_came_and_went_within_the_versions_is_in_the_way_of_nothing(
+    manager: CatalogManager,
+) -> None:
+    before = visible(manager.present())
+    first = run(manager, create_table("s.t"))
+    run(manager, DropTable(schema="s", table="t"))
+    last = run(manager, create_table("s.u"))
+    undo_all(manager, first, last)
+    assert visible(manager.present()) == before
+
+
+def test_several_versions_are_refused_as_a_whole(manager: CatalogManager) -> None:
+    first = run(manager, create_table("s.t"))
+    last = run(manager, create_table("s.u"))
+    run(manager, SetTableProperties(schema="s", table="u", set=(("k", "v"),)), author="bob")
+    before = manager.latest_catalog()
+    with pytest.raises(Conflict, match=f"what versions {first} to {last} did cannot be undone"):
+        undo_all(manager, first, last)
+    with pytest.raises(InvalidInput, match="name the older one first"):
+        undo_all(manager, last, first)
+    with pytest.raises(VersionNotFound, match="version 99 cannot be undone: it does not exist"):
+        undo_all(manager, first, 99)
+    with pytest.raises(IllegalChange, match="made the catalog"):
+        undo_all(manager, 2, last)
+    assert manager.latest_catalog() is before
+
+
+@pytest.mark.parametrize("one_by_one", [False, True], ids=["in one version", "as Spark does it"])
+def test_a_schema_comes_back_with_all_that_was_dropped_with_it(
+    manager: CatalogManager, one_by_one: bool
+) -> None:
+    run(manager, create_table("s.t"), create_table("s.u"), create_view("s.v"))
+    run(manager, CreateIndex(schema="s", index="i", table="t", columns=("a",)))
+    run(manager, CommentOn(kind=ObjectKind.TABLE, name="s.t", text="c"))
+    run(manager, CreateSchema(name="other"), create_table("other.t"))
+    before = visible(manager.present())
+    run(manager, DropTable(schema="other", table="t"))  # by the same author, of another schema
+    if one_by_one:
+        for name in "tu":
+            run(manager, DropTable(schema="s", table=name))
+        run(manager, DropView(schema="s", view="v"))
+    run(manager, DropSchema(name="s", cascade=True))
+    undrop(manager, "S", kind="schema")
+    undrop(manager, "other.t")
+    assert visible(manager.present()) == before
+
+
+def test_a_schema_comes_back_without_what_another_had_dropped_before(
+    manager: CatalogManager,
+) -> None:
+    run(manager, create_table("s.t"), create_table("s.u"))
+    run(manager, DropTable(schema="s", table="t"), author="bob")
+    run(manager, DropTable(schema="s", table="u"))
+    run(manager, DropSchema(name="s"))
+    undrop(manager, "s", kind="schema")
+    assert manager.present().relation_names("s") == ["u"]
+    with pytest.raises(AlreadyExists, match="there is a schema of that name"):
+        undrop(manager, "s", kind="schema")
+    with pytest.raises(ObjectNotFound, match="no version from 1 on dropped a schema"):
+        undrop(manager, "never", kind="schema")

@@ -16,6 +16,7 @@ from strandline.catalog.commands import (
     CreateSchema,
     CreateTable,
     CreateView,
+    DropSchema,
     DropTable,
     DropView,
     RenameIndex,
@@ -88,6 +89,37 @@ def test_undo_prints_what_it_did_as_json_like_the_log(store: Path) -> None:
     assert strandline("log", store, "--output", "json", "--last", 1).output.strip() == line
 
 
+def test_several_versions_are_undone_as_one(store: Path) -> None:
+    strandline("undrop", store, "shop.orders")
+    with Node.open(store) as node:
+        session = node.session(user="ann")
+        session.execute(rename("shop.orders", "shop.others"))
+        session.execute(DropTable(schema="shop", table="others"))
+    result = strandline("undo", store, "7..8")
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines() == ["version 9", "  restore table shop.orders (undoes: 7..8)"]
+    with Node.open(store) as node:
+        assert (files(node) / "f").read_text() == "rows"
+    result = strandline("undo", store, "8..7")
+    assert result.exit_code == 64
+    assert "name the older one first" in result.output
+
+
+def test_a_schema_comes_back_with_the_files_of_its_tables(store: Path) -> None:
+    strandline("undrop", store, "shop.orders")
+    with Node.open(store) as node:
+        node.session(user="ann").execute(DropSchema(name="shop", cascade=True))
+    result = strandline("undrop", store, "Shop", "--kind", "schema")
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines() == [
+        "version 8",
+        "  restore schema shop (undoes: 7)",
+        "  restore table shop.orders (undoes: 7)",
+    ]
+    with Node.open(store) as node:
+        assert (files(node) / "f").read_text() == "rows"
+
+
 def test_a_node_that_runs_sees_it_at_once(store: Path) -> None:
     with Node.open(store) as node:
         assert strandline("undrop", store, "shop.orders").exit_code == 0
@@ -154,10 +186,12 @@ def test_a_folder_without_a_store_is_left_alone(command: str, tmp_path: Path) ->
 
 def test_what_cannot_be_a_version_or_an_author_is_said_before_anything_is_done(store: Path) -> None:
     for arguments, says in (
-        (("undo", store, "soon"), "'soon' is not a valid version"),
-        (("undo", store, 0), "0 is not in the range x>=1"),
+        (("undo", store, "soon"), "'soon' is not a version"),
+        (("undo", store, 0), "'0' is not a version"),
+        (("undo", store, "3.."), "'3..' is not a version, nor several like 3..5"),
+        (("undo", store, "0..5"), "'0..5' is not a version"),
         (("undo", store, 5, "--user", " "), "it is empty"),
-        (("undrop", store, "shop", "--kind", "zone"), "is not one of 'table', 'view', 'function'"),
+        (("undrop", store, "shop", "--kind", "zone"), "is not one of 'table', 'view'"),
         (("undrop", "table", store, "shop.orders"), "the kind is an option: strandline undrop FOL"),
     ):
         result = strandline(*arguments)

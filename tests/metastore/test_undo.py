@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,20 +19,29 @@ from strandline.catalog.commands import (
     CreateTable,
     DropSchema,
     DropTable,
+    GrantPrivileges,
     RenameTable,
     SetConfiguration,
     TableDefinition,
 )
 from strandline.catalog.undo.command import HistoryMoved
 from strandline.catalog.undo.reading import read_undo
-from strandline.errors import Conflict, ObjectNotFound, PermissionDenied
+from strandline.errors import (
+    AlreadyExists,
+    Conflict,
+    NotFound,
+    ObjectNotFound,
+    PermissionDenied,
+    VersionNotFound,
+)
 from strandline.metastore.hive.hive_events import HiveEvents
 from strandline.metastore.interface import AsOf, Session
 from strandline.metastore.store.rows import DataFileRow, PartitionRow, RowKind, new_partition
+from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT, STRING
 from strandline.node import Node
 
-READ_UNDO = "strandline.metastore.metastore.read_undo"
+READ_UNDO = "strandline.catalog.undo.sight.read_undo"
 
 
 @pytest.fixture
@@ -232,8 +243,8 @@ def test_a_table_that_came_back_meanwhile_is_seen_at_the_second_look(
     dropped = session.execute(drop("p"))
     reads: list[int] = []
 
-    def overtaken(*arguments: object) -> object:
-        found = read_undo(*arguments)  # type: ignore[arg-type]  # passed through
+    def overtaken(*arguments: Any, **named: Any) -> object:  # Any: as the real one
+        found = read_undo(*arguments, **named)
         reads.append(1)
         if len(reads) == 1:
             monkeypatch.setattr(READ_UNDO, read_undo)
@@ -257,13 +268,60 @@ def test_privileges_hold_for_undoing_too(node: Node, session: Session) -> None:
     dropped = session.execute(drop("p"))
     session.execute(SetConfiguration(name="enforce_privileges", value="true"))
     bob = node.session(user="bob")
-    with pytest.raises(PermissionDenied, match=r"CREATE|USAGE"):
-        bob.undrop("shop.p")
-    with pytest.raises(PermissionDenied):
+    for name in ("shop.p", "shop.never"):
+        with pytest.raises(ObjectNotFound, match=f"table {name} cannot be restored: no version"):
+            bob.undrop(name)
+    with pytest.raises(VersionNotFound, match="no such version that user bob may see"):
         bob.undo(dropped.version)
     with pytest.raises(PermissionDenied):
         bob.differences(AsOf(version=added.version))
     session.undrop("shop.p")
-    with pytest.raises(PermissionDenied):
+    with pytest.raises(VersionNotFound):
         bob.undo(added.version)
     session.undo(added.version)
+
+
+def test_what_a_user_may_not_see_is_answered_as_if_it_had_never_been(
+    node: Node, session: Session
+) -> None:
+    session.execute([CreateRole(name="ann", superuser=True), CreateRole(name="bob")])
+    made = session.execute([create("there"), create("gone")])
+    dropped = session.execute(drop("gone"))
+    session.execute([CreateSchema(name="left"), CreateSchema(name="open", owner="bob")])
+    gone_schema = session.execute(DropSchema(name="left"))
+    theirs = session.execute(CreateSchema(name="theirs", owner="bob"))
+    session.execute(SetConfiguration(name="enforce_privileges", value="true"))
+    bob = node.session(user="bob")
+
+    def answers(*asks: Callable[[], object]) -> list[str]:
+        told = []
+        for ask in asks:
+            with pytest.raises(NotFound) as caught:
+                ask()
+            told.append(re.sub(r"shop\.\w+|\b\d+\b", "…", caught.value.message))
+        return told
+
+    names = ("shop.gone", "shop.there", "shop.never")
+    told = answers(*(lambda name=name: bob.undrop(name) for name in names))
+    assert len(set(told)) == 1
+    with pytest.raises(ObjectNotFound, match="schema shop cannot be restored: no version"):
+        bob.undrop("shop", kind="schema")
+    versions = (made.version, dropped.version, 999, gone_schema.version + 900)
+    told = answers(*(lambda version=version: bob.undo(version) for version in versions))
+    assert len(set(told)) == 1
+    told = answers(
+        lambda: bob.undo(made.version, through=dropped.version),
+        lambda: bob.undo(998, through=999),
+    )
+    assert len(set(told)) == 1
+    assert bob.undo(theirs.version).applied == (True,)
+    usage = GrantPrivileges(
+        kind=ObjectKind.SCHEMA, name="shop", privileges=Privilege.USAGE, grantee="bob"
+    )
+    session.execute(usage)
+    with pytest.raises(PermissionDenied, match=r"bob"):
+        bob.undrop("shop.gone")
+    with pytest.raises(AlreadyExists, match="that name is taken"):
+        bob.undrop("shop.there")
+    with pytest.raises(PermissionDenied):
+        bob.undo(dropped.version)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -37,24 +38,36 @@ def report(
             click.echo(f"  {describe(verb, arguments)}")
 
 
-class _Version(click.IntRange):
-    """A version of the catalog; its name stands in the complaint about what is none."""
+class _Versions(click.ParamType[tuple[int, int | None]]):
+    """A version of the catalog, or several: ``3..5``."""
 
     name = "version"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int | None]:
+        if isinstance(value, tuple):  # click may convert twice
+            return value
+        first, dots, last = str(value).partition("..")
+        numbers = [first, last] if dots else [first]
+        if not all(one.isascii() and one.isdecimal() and int(one) > 0 for one in numbers):
+            self.fail(f"{value!r} is not a version, nor several like 3..5", param, ctx)
+        return int(first), int(last) if dots else None
 
 
 @click.command()
 @FOLDER
-@click.argument("version", type=_Version(min=1))
+@click.argument("version", type=_Versions())
 @USER
 @OUTPUT
-def command(folder: Path, *, version: int, user: str, output: str) -> None:
+def command(folder: Path, *, version: tuple[int, int | None], user: str, output: str) -> None:
     """Take back what VERSION did in the store in FOLDER, in a new version.
 
     What was altered is as before, what was dropped is there again, what was created is dropped. It
     is refused, with the reason, where somebody changed the same objects since. A node may be
-    running.
+    running. A VERSION like 3..5 takes back what all of these did, as one change.
     """
+    first, last = version
     with joining(folder) as node:
         session = node.session(user=user)
-        report(session, session.undo(version), output=output)
+        report(session, session.undo(first, through=last), output=output)

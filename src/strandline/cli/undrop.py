@@ -50,8 +50,9 @@ def command(
     """Bring back the table NAME (schema.table) that was dropped last in the store in FOLDER.
 
     It has its rows or files, its partitions, and the indexes that were dropped with it. Also for a
-    view or a function. With `partitions`, bring back partitions of the plain table NAME: those that
-    --partition names, else those that were dropped last. A node may be running.
+    view or a function. With `schema`, bring back the schema NAME with what was dropped with it.
+    With `partitions`, bring back partitions of the plain table NAME: those that --partition names,
+    else those that were dropped last. A node may be running.
     """
     if partitions and kind != PARTITIONS:
         raise InvalidInput(f"--partition is for {PARTITIONS}, not for a {kind}")

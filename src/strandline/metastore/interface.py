@@ -131,8 +131,10 @@ class Session(ABC):
         """What differs between two points in history, by object and field. `VersionNotFound`."""
 
     @abstractmethod
-    def undo(self, version: int, *, timeout: float = 30.0) -> Executed:
+    def undo(self, version: int, *, through: int | None = None, timeout: float = 30.0) -> Executed:
         """Take back what ``version`` did, in a new version, if nothing that it did was changed.
+
+        With ``through`` what all versions from ``version`` to that one did, as one change.
 
         Raises `Conflict` naming what stands in the way, `AlreadyExists` for a name that was taken,
         `ObjectNotFound`, `IllegalChange`, `VersionNotFound`; then nothing was changed.
@@ -142,6 +144,7 @@ class Session(ABC):
     def undrop(self, name: str, *, kind: str = "table", timeout: float = 30.0) -> Executed:
         """Bring back the table (or view, or function) ``schema.name`` that was dropped last.
 
+        For the ``kind`` schema, ``name`` is the schema's: it comes with what was dropped with it.
         With its id, its rows and the indexes that went with it. Raises what `undo` raises.
         """
 

@@ -36,7 +36,7 @@ from strandline.catalog.commands import (
 from strandline.catalog.differences import Difference, differences
 from strandline.catalog.privileges.access import Access
 from strandline.catalog.undo.command import HistoryMoved, Undo
-from strandline.catalog.undo.reading import read_undo, read_undrop
+from strandline.catalog.undo.sight import visible_undo, visible_undrop
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import (
     Conflict,
@@ -158,15 +158,22 @@ class Metastore:
                 )
 
     def undo(
-        self, version: int, *, author: str, identity: str | None = None, timeout: float = 30.0
+        self,
+        version: int,
+        *,
+        through: int | None = None,
+        author: str,
+        identity: str | None = None,
+        timeout: float = 30.0,
     ) -> Applied:
         """Take back what ``version`` did, in a new version (`strandline.catalog.undo`).
 
+        With ``through`` what all versions from ``version`` to that one did, as one change.
         Raises `VersionNotFound` where it does not exist or was trimmed, `ObjectNotFound` where the
         files of a table that it dropped are gone, and what `Undo` raises.
         """
         return self._take_back(
-            lambda: read_undo(self.catalogs, version),
+            lambda: visible_undo(self.catalogs, version, through=through, identity=identity),
             author=author,
             identity=identity,
             timeout=timeout,
@@ -183,11 +190,13 @@ class Metastore:
     ) -> Applied:
         """Bring the table (or view, or function) ``schema.name`` back that was dropped last.
 
+        For the ``kind`` schema, ``name`` is the schema's, and what was dropped from it comes too.
+
         With its id, its rows or files, and the indexes that were dropped with it. Raises
         `AlreadyExists`, `ObjectNotFound` where none was dropped, and what `undo` raises.
         """
         return self._take_back(
-            lambda: read_undrop(self.catalogs, kind, name),
+            lambda: visible_undrop(self.catalogs, kind, name, identity=identity),
             author=author,
             identity=identity,
             timeout=timeout,

@@ -102,12 +102,14 @@ class TableMove:
 class Undo:
     """Take back what ``update`` did, or what it did to the objects in ``only``.
 
+    Several versions are undone as the one update that `as_one` makes of them, from ``first`` on.
     ``later`` are the updates since that touched the same objects, or dropped what they refer to;
     ``restored`` is how many tables had come back when these were read. ``places`` are the folders,
     as URIs, that managed tables go to, by the number of the entry that is undone.
     """
 
     update: Update
+    first: int | None = None
     later: tuple[Update, ...] = ()
     restored: int = 1
     only: frozenset[Target] | None = None
@@ -140,14 +142,22 @@ class Undo:
         self._check_result(planning, before)
         entries = planning.transaction.entries
         entries[first:] = [
-            replace(entry, arguments={**entry.arguments, "undoes": self.update.version})
+            replace(entry, arguments={**entry.arguments, "undoes": self._undoes})
             for entry in entries[first:]
         ]
 
     @property
+    def _undoes(self) -> Argument:
+        """What the history says is undone: a version, or ``3..5``."""
+        last = self.update.version
+        return last if self.first in (None, last) else f"{self.first}..{last}"
+
+    @property
     def purpose(self) -> str:
         """What is undone, as the subject of a sentence."""
-        version = f"version {self.update.version}"
+        last = self.update.version
+        one = self.first in (None, last)
+        version = f"version {last}" if one else f"what versions {self.first} to {last} did"
         return version if self.only is None else f"the drop in {version}"
 
     @cached_property

@@ -17,13 +17,13 @@ once: a name that it had only within the version may belong to somebody else by 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from strandline.catalog.differences import is_bookkeeping
 from strandline.durable.collections import collection
-from strandline.durable.update import Change
+from strandline.durable.update import Change, Update
 from strandline.model.identifiers import normalize
 from strandline.wire.registry import decode
 from strandline.wire.stored import AnyStored
@@ -63,6 +63,14 @@ def value_of(kind: str, record: bytes | None) -> Any:  # Any: a descriptor of th
 def target_of(change: Change) -> Target:
     """The object that is changed."""
     return Target(change.kind, change.key)
+
+
+def as_one(updates: Sequence[Update]) -> Update:
+    """What several versions, one after the other, did, as if it were the last of them."""
+    if len(updates) == 1:
+        return updates[0]
+    done = (entry for update in updates for entry in update.entries if not entry.silent)
+    return replace(updates[-1], entries=tuple(done))
 
 
 def net_effect(changes: Iterable[Change], only: frozenset[Target] | None) -> dict[Target, Net]:

@@ -7,7 +7,7 @@ since the version that is undone; so it is done by who asks, and not where comma
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from operator import itemgetter
 
@@ -15,7 +15,7 @@ from strandline.catalog.catalog import Catalog
 from strandline.catalog.follower import CatalogFollower
 from strandline.catalog.object_names import described, references
 from strandline.catalog.undo.command import RESTORED_TABLES, Undo
-from strandline.catalog.undo.net import Target, target_of
+from strandline.catalog.undo.net import Target, as_one, target_of
 from strandline.durable.collections import collection, id_key
 from strandline.durable.update import Change, Update
 from strandline.errors import AlreadyExists, InvalidInput, NotFound, ObjectNotFound, VersionNotFound
@@ -26,16 +26,27 @@ from strandline.wire.stored import AnyStored
 BATCH = 500
 """Versions that are read at once."""
 
-RESTORABLE = ("table", "view", "function")
-"""What `read_undrop` finds: what lies in a schema and is dropped by its name."""
+RESTORABLE = ("table", "view", "function", "schema")
+"""What `read_undrop` finds: a schema, and what lies in one and is dropped by its name."""
+_IN_SCHEMA = frozenset(RESTORABLE) - {"schema"}
 
 
-def read_undo(catalogs: CatalogFollower, version: int) -> Undo:
-    """What undoes ``version``. `VersionNotFound` where there is none, or it was trimmed."""
+def read_undo(catalogs: CatalogFollower, version: int, *, through: int | None = None) -> Undo:
+    """What undoes ``version``, or with ``through`` all from it to that one, as one change.
+
+    `VersionNotFound` where there is none, or it was trimmed; `InvalidInput` for a range that goes
+    backwards.
+    """
+    last = version if through is None else through
+    if last < version:
+        raise InvalidInput(
+            f"versions {version} to {last} cannot be undone: name the older one first"
+        )
     latest = _latest(catalogs)
     _check_kept(catalogs, version, latest)
-    (update,) = catalogs.updates(version, version + 1)
-    return _with_what_came_after(catalogs, Undo(update=update), latest)
+    _check_kept(catalogs, last, latest)
+    updates = tuple(_forwards(catalogs, version, last))
+    return _with_what_came_after(catalogs, Undo(update=as_one(updates), first=version), latest)
 
 
 def read_undrop(catalogs: CatalogFollower, kind: str, name: str) -> Undo:
@@ -48,8 +59,10 @@ def read_undrop(catalogs: CatalogFollower, kind: str, name: str) -> Undo:
     """
     if kind not in RESTORABLE:
         raise InvalidInput(f"{kind[:80]!r} cannot be restored by name: {', '.join(RESTORABLE)} can")
-    wanted = QualifiedName.parse(name)
     latest = _latest(catalogs)
+    if kind == "schema":
+        return _read_undrop_schema(catalogs, name, latest)
+    wanted = QualifiedName.parse(name)
     present = latest.schema(wanted.schema)
     schema_id = 0 if present is None else present.id
     there = latest.function if kind == "function" else latest.relation
@@ -67,7 +80,70 @@ def read_undrop(catalogs: CatalogFollower, kind: str, name: str) -> Undo:
                 or _schema_was_named(catalogs, update, stored.parent, wanted.schema)
             ):
                 return _only(catalogs, update, target, latest)
-    raise _never_dropped(catalogs, kind, name, wanted)
+    raise _never_dropped(catalogs, kind, name, normalize(f"{wanted.schema}.{wanted.name}"))
+
+
+def _read_undrop_schema(catalogs: CatalogFollower, name: str, latest: Catalog) -> Undo:
+    """What brings a schema back with what was dropped with it.
+
+    That is what went in the same version, and what the same client dropped from it in the versions
+    right before: Spark's DROP SCHEMA CASCADE drops one table after the other, then the schema.
+    """
+    holder = latest.schema(name)
+    if holder is not None:
+        raise AlreadyExists(
+            f"schema {name} cannot be restored: there is a schema of that name; rename that first"
+        )
+    earliest = catalogs.earliest_catalog().version
+    backwards = _backwards(catalogs, earliest + 1, latest.version)
+    for update in backwards:
+        for target, _ in _dropped(update, "schema", name):
+            if latest.contents.get(*target) is None:
+                before = _emptying(backwards, update, int.from_bytes(target.key, "big"))
+                return _with_its_parts(catalogs, as_one([*before, update]), target, latest)
+    raise _never_dropped(catalogs, "schema", name, normalize(name))
+
+
+def _emptying(older: Iterator[Update], update: Update, schema_id: int) -> list[Update]:
+    """The versions right before ``update`` in which its author only dropped from the schema."""
+    found: list[Update] = []
+    for one in older:
+        dropped = [change for change in one.changes() if change.kind in _IN_SCHEMA]
+        if (one.author, one.member) != (update.author, update.member) or not dropped:
+            break
+        if any(change.new is not None for change in one.changes()):
+            break
+        if any(_stored(change).parent != schema_id for change in dropped):
+            break
+        found.insert(0, one)
+    return found
+
+
+def _with_its_parts(
+    catalogs: CatalogFollower, update: Update, schema: Target, latest: Catalog
+) -> Undo:
+    """What undoes the drop of a schema, and of what was dropped from it."""
+    schema_id = int.from_bytes(schema.key, "big")
+    gone = {target: one for target, one in Undo(update=update).net.items() if one.new is None}
+    found = {schema}
+    for target, one in gone.items():
+        in_it = target.kind in _IN_SCHEMA and one.was.schema_id == schema_id
+        about_it = target.kind == "default_privilege" and one.was.schema == schema_id
+        if in_it or about_it:
+            found.add(target)
+    tables = {int.from_bytes(one.key, "big") for one in found if one.kind == "table"}
+    indexes = (target for target in gone if target.kind == "index")
+    found |= {target for target in indexes if gone[target].was.table_id in tables}
+    found |= _comments_on(update, found)
+    undo = Undo(update=update, only=frozenset(found))
+    return _with_what_came_after(catalogs, undo, latest)
+
+
+def _comments_on(update: Update, objects: Iterable[Target]) -> set[Target]:
+    """The comments that went with these objects."""
+    named = {f"{one.kind}/{int.from_bytes(one.key, 'big')}".encode() for one in objects}
+    dropped = (one for one in update.changes() if one.new is None and one.old is not None)
+    return {target_of(one) for one in dropped if one.kind == "comment" and one.key in named}
 
 
 def _latest(catalogs: CatalogFollower) -> Catalog:
@@ -110,9 +186,7 @@ def _only(catalogs: CatalogFollower, update: Update, target: Target, latest: Cat
     for change in dropped if target.kind == "table" else ():
         if change.kind == "index" and _stored(change).group == object_id:
             found.add(Target(change.kind, change.key))
-    named = {f"{one.kind}/{int.from_bytes(one.key, 'big')}".encode() for one in found}
-    comments = (one for one in dropped if one.kind == "comment" and one.key in named)
-    found |= {Target(one.kind, one.key) for one in comments}
+    found |= _comments_on(update, found)
     undo = Undo(update=update, only=frozenset(found))
     return _with_what_came_after(catalogs, undo, latest)
 
@@ -135,11 +209,8 @@ def _check_kept(catalogs: CatalogFollower, version: int, latest: Catalog) -> Non
         )
 
 
-def _never_dropped(
-    catalogs: CatalogFollower, kind: str, name: str, wanted: QualifiedName
-) -> NotFound:
+def _never_dropped(catalogs: CatalogFollower, kind: str, name: str, plain: str) -> NotFound:
     earliest = catalogs.earliest_catalog().version
-    plain = normalize(f"{wanted.schema}.{wanted.name}")
     for info in reversed(catalogs.history(1, earliest + 1)):
         for verb, arguments in info.actions:
             if verb == f"drop_{kind}" and normalize(str(arguments.get(kind))) == plain:
@@ -147,6 +218,12 @@ def _never_dropped(
                     f"{kind} {name} cannot be restored: version {info.version}, in which "
                     f"{info.author} dropped it, was trimmed; the earliest version is {earliest}"
                 )
+    return never_dropped(catalogs, kind, name)
+
+
+def never_dropped(catalogs: CatalogFollower, kind: str, name: str) -> ObjectNotFound:
+    """The answer for a name under which nothing was dropped."""
+    earliest = catalogs.earliest_catalog().version
     return ObjectNotFound(
         f"{kind} {name} cannot be restored: no version from {earliest + 1} on dropped a {kind} of "
         "that name"

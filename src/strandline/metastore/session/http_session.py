@@ -113,8 +113,8 @@ class HttpSession(Session):
         found: tuple[Difference, ...] = self._repeat("differences", old=old, new=new)
         return found
 
-    def undo(self, version: int, *, timeout: float = 30.0) -> Executed:
-        return self._change("undo", timeout, version=version)
+    def undo(self, version: int, *, through: int | None = None, timeout: float = 30.0) -> Executed:
+        return self._change("undo", timeout, version=version, through=through)
 
     def undrop(self, name: str, *, kind: str = "table", timeout: float = 30.0) -> Executed:
         return self._change("undrop", timeout, name=name, kind=kind)

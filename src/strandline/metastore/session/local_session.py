@@ -107,9 +107,9 @@ class LocalSession(Session):
         self._access().require_superuser("compare whole versions")
         return self._metastore.differences(old, new)
 
-    def undo(self, version: int, *, timeout: float = 30.0) -> Executed:
+    def undo(self, version: int, *, through: int | None = None, timeout: float = 30.0) -> Executed:
         applied = self._metastore.undo(
-            version, author=self._user, identity=self._user, timeout=timeout
+            version, through=through, author=self._user, identity=self._user, timeout=timeout
         )
         return Executed(applied.version, applied.time, applied.applied)
 
