@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from sqlalchemy import insert
@@ -84,7 +85,7 @@ def _table(name: str, transactional: bool) -> TableDefinition:
 
 
 def _file(path: str) -> DataFileRow:
-    return DataFileRow(file_id=1, path=path, rows=1, bytes=1)
+    return DataFileRow(file_id=crc32(path.encode()) >> 12, path=path, rows=1, bytes=1)
 
 
 @pytest.mark.parametrize("table_id", NO_IDS)

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -123,7 +124,9 @@ def table(session: Session, schema: str) -> ResolvedTable:
     return session.table(f"{schema}.t")
 
 
-def data(path: str, *, file_id: int = 1, rows: int = 10) -> DataFileRow:
+def data(path: str, *, file_id: int | None = None, rows: int = 10) -> DataFileRow:
+    if file_id is None:
+        file_id = crc32(path.encode()) >> 12
     return DataFileRow(file_id=file_id, path=path, rows=rows, bytes=100)
 
 
@@ -332,7 +335,7 @@ def test_files_cross_with_all_they_say(session: Session, table: ResolvedTable) -
         ColumnStatistics(column_id=2, lower="é", upper=None, nulls=None),
     )
     file = DataFileRow(
-        file_id=7, path="p=1/ü b.parquet", rows=0, bytes=2**40, partition="p=1",
+        file_id=7, path="p=1/ü b.parquet", rows=1, bytes=2**40, partition="p=1",
         statistics=statistics,
     )  # fmt: skip
     deletes = DeleteFileRow(path="d.parquet", file_ids=(7, 8), counts=(1, 3))
@@ -510,7 +513,8 @@ def test_of_two_that_change_one_file_the_first_to_commit_wins(
     (file,) = now(session, table_id).data_files
     first, second = session.begin().txn_id, session.begin().txn_id
     for number, txn_id in enumerate((first, second)):
-        deletes = DeleteFileRow(path=f"d{number}", file_ids=(1,), counts=(1,))
+        file_ids = (data("a").file_id,)
+        deletes = DeleteFileRow(path=f"d{number}", file_ids=file_ids, counts=(1,))
         if how == "touch":
             session.stage(txn_id, table_id, add=[deletes], touch=[file.row_id])
         else:

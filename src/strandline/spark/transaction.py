@@ -35,6 +35,7 @@ from strandline.errors import (
 )
 from strandline.metastore.interface import AsOf, ResolvedTable, Session, TableFiles
 from strandline.metastore.session.keep_alive import OpenTransaction, transaction_scope
+from strandline.metastore.session.staged_files import FILES_OF_A_TRANSACTION_BITS
 from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
 from strandline.spark.conforming import conform
 from strandline.spark.folder import TableFolder
@@ -52,7 +53,6 @@ from strandline.spark.snapshots import table_key
 from strandline.spark.writing import write_data_files
 from strandline.transactions import TransactionState
 
-FILES_OF_A_TRANSACTION_BITS = 20
 MAX_FILES = 1 << FILES_OF_A_TRANSACTION_BITS
 """Data files that one transaction may add to one table."""
 

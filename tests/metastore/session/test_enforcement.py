@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -27,7 +27,7 @@ from strandline.catalog.commands import (
     SetConfiguration,
     TableDefinition,
 )
-from strandline.errors import InvalidInput, PermissionDenied
+from strandline.errors import AlreadyExists, InvalidInput, PermissionDenied
 from strandline.metastore.interface import AsOf, Session
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.credentials import Caller, basic, caller_of
@@ -139,7 +139,8 @@ def test_reading_needs_usage_and_select(guarded: Guarded, bob: Session) -> None:
 
 
 DATA = DataFileRow(file_id=1, path="f", rows=1, bytes=1)
-DELETES = DeleteFileRow(path="d", file_ids=(1,), counts=(1,))
+SEEN = replace(DATA, file_id=2, path="seen")
+DELETES = DeleteFileRow(path="d", file_ids=(SEEN.file_id,), counts=(1,))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,12 @@ def test_staging_needs_what_it_does(
     missing: str,
     too_little: Privilege,
 ) -> None:
-    table_id = guarded.node.session(user="alice").table("s.t").descriptor.id
+    alice = guarded.node.session(user="alice")
+    table_id = alice.table("s.t").descriptor.id
+    before = alice.begin().txn_id
+    with suppress(AlreadyExists):
+        alice.stage(before, table_id, add=[SEEN])
+    alice.commit(before)
     txn_id = bob.begin().txn_id
     with guarded.granted(USAGE, on_table(too_little)):
         refused = refusal(lambda: bob.stage(txn_id, table_id, add=add))

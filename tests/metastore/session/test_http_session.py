@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from starlette.types import Receive, Scope, Send
@@ -75,7 +76,7 @@ class Scene:
 
 
 def data(path: str) -> DataFileRow:
-    return DataFileRow(file_id=1, path=path, rows=10, bytes=100)
+    return DataFileRow(file_id=crc32(path.encode()) >> 12, path=path, rows=10, bytes=100)
 
 
 @pytest.fixture(scope="module")

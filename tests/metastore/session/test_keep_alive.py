@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from zlib import crc32
 
 import pytest
 
@@ -80,7 +81,7 @@ def table_id(session: Watched, request: pytest.FixtureRequest) -> int:
 
 
 def data(path: str) -> DataFileRow:
-    return DataFileRow(file_id=1, path=path, rows=10, bytes=100)
+    return DataFileRow(file_id=crc32(path.encode()) >> 12, path=path, rows=10, bytes=100)
 
 
 def paths(session: LocalSession, table_id: int) -> list[str]:

@@ -50,7 +50,7 @@ from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import ObjectStore, SqlObjectStore
 from strandline.metastore.store.partition_moves import PartitionMoves
 from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind
-from strandline.metastore.store.staging import PlainChange, Staged
+from strandline.metastore.store.staging import PlainChange, Staged, Staging
 from strandline.transactions import Transactions, ValidWriteIdList
 
 DEFAULT_STALENESS = 1.0
@@ -348,8 +348,11 @@ class CachedStore(ObjectStore):
         add: Sequence[NewRow] = (),
         remove: Collection[int] = (),
         touch: Collection[int] = (),
+        check: Callable[[Staging], None] | None = None,
     ) -> Staged:
-        staged = self._store.stage(txn_id, table_id, add=add, remove=remove, touch=touch)
+        staged = self._store.stage(
+            txn_id, table_id, add=add, remove=remove, touch=touch, check=check
+        )
         self._applier.apply_own()
         return staged
 

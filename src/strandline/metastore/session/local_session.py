@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from strandline import work
 from strandline.catalog import Command, VersionInfo
@@ -43,6 +44,7 @@ from strandline.metastore.interface import (
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.partition_places import undrop_partitions
 from strandline.metastore.session.placement import completed
+from strandline.metastore.session.staged_files import check_ids, check_paths
 from strandline.metastore.store.rows import DataFileRow, DeleteFileRow, RowKind, new_file
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.identifiers import normalize
@@ -219,10 +221,26 @@ class LocalSession(Session):
             _check_numbers(file)
         self._own(txn_id)
         self._may_stage(table_id, add, replaces=bool(remove or touch))
+        check_paths(add, folder=self._folder_of(table_id))
         staged = self._metastore.store.stage(
-            txn_id, table_id, add=[new_file(file) for file in add], remove=remove, touch=touch
+            txn_id,
+            table_id,
+            add=[new_file(file) for file in add],
+            remove=remove,
+            touch=touch,
+            check=lambda staging: check_ids(staging, add, remove=remove, touch=touch),
         )
         return Staged(staged.write_id, staged.row_ids)
+
+    def _folder_of(self, table_id: int) -> Path | None:
+        """The folder of a table on this machine; None where there is none in reach."""
+        table = self._metastore.catalogs.latest_catalog().table_by_id(table_id)
+        if table is None:
+            return None
+        try:
+            return self._metastore.folders.path(self._metastore.location(table))
+        except StrandlineError:
+            return None
 
     def commit(self, txn_id: int) -> Transaction:
         self._own(txn_id)

@@ -98,10 +98,12 @@ class ObjectStore(ABC):
         add: Sequence[NewRow] = (),
         remove: Collection[int] = (),
         touch: Collection[int] = (),
+        check: Callable[[Staging], None] | None = None,
     ) -> Staged:
         """Add and remove rows for an open transaction, all or nothing.
 
-        ``touch`` are ids of data files some of whose rows it deletes. Raises `WriteConflict` for
+        ``touch`` are ids of data files some of whose rows it deletes. ``check`` is asked first, in
+        the same SQL transaction, and refuses by raising. Raises `WriteConflict` for
         an id that the transaction does not see, `AlreadyExists` for a name that it sees,
         and what `Transactions.check_writable` raises.
         """
@@ -241,12 +243,15 @@ class SqlObjectStore(ObjectStore):
         add: Sequence[NewRow] = (),
         remove: Collection[int] = (),
         touch: Collection[int] = (),
+        check: Callable[[Staging], None] | None = None,
     ) -> Staged:
         self._transactions.check_writable(txn_id, table_id)
         with self._database.write() as connection:
             self._guard(connection)
             write_id = self._transactions.allocate_on(connection, txn_id, table_id)
             staging = self._staging(connection, txn_id, table_id, write_id)
+            if check is not None:
+                check(staging)
             return staging.stage(add, remove, touch)
 
     @contextmanager

@@ -198,6 +198,18 @@ def rows_of_write(
     return [_row(values) for values in connection.execute(statement.order_by(_ROW.row_id))]
 
 
+def rows_of_kind(
+    connection: Connection, table_id: int, kind: RowKind, *, write_id: int | None = None
+) -> list[Row]:
+    """All rows of a kind that are not aborted; with ``write_id``, those that it added."""
+    of_kind = select(*_COLUMNS).where(_ROW.table_id == table_id, _ROW.kind == kind.value)
+    if write_id is not None:
+        of_kind = of_kind.where(_ROW.write_id == write_id)
+    aborted = _aborted_write_ids(connection, table_id)
+    rows = map(_row, connection.execute(of_kind))
+    return [row for row in rows if row.write_id not in aborted]
+
+
 def removals_of_write(connection: Connection, table_id: int, write_id: int) -> list[Removal]:
     """What a write id removed from a table, by row id."""
     statement = select(_REMOVAL.row_id).where(

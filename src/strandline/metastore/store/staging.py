@@ -19,7 +19,7 @@ from strandline.metastore.store import partition_moves
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.notifications import WRITE, NewEvent, NotificationLog, WriteEvent
 from strandline.metastore.store.partition_moves import PartitionMove
-from strandline.metastore.store.rows import NewRow, Row, RowKind, new_parameters
+from strandline.metastore.store.rows import DataFileRow, NewRow, Row, RowKind, new_parameters
 from strandline.model.descriptors import Properties
 from strandline.transactions import Transactions, ValidWriteIdList
 from strandline.wire import encode
@@ -64,6 +64,22 @@ class Staging:
         return queries.visible_rows(
             self._connection, self.table_id, kind, write_ids=self.seen, names=names
         )
+
+    def paths_of_files(self, *, own: bool) -> dict[int, str]:
+        """The paths of the table's data files, by file id; ``own``: of those of this write id."""
+        rows = queries.rows_of_kind(
+            self._connection,
+            self.table_id,
+            RowKind.DATA_FILE,
+            write_id=self.write_id if own else None,
+        )
+        return {row.as_(DataFileRow).file_id: row.name for row in rows}
+
+    def rows_of_files(self, row_ids: Collection[int]) -> dict[int, int]:
+        """How many rows the data files with these row ids have, by file id."""
+        touched = self._find(row_ids, "changed").values()
+        files = [row.as_(DataFileRow) for row in touched if row.kind is RowKind.DATA_FILE]
+        return {file.file_id: file.rows for file in files}
 
     def stage(
         self, add: Sequence[NewRow], remove: Collection[int], touch: Collection[int]

@@ -1,0 +1,175 @@
+"""What a session refuses of the files that it is to stage. Nothing is staged then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.errors import InvalidInput, StrandlineError, WriteConflict
+from strandline.metastore.session import LocalSession
+from strandline.metastore.session.staged_files import FILES_OF_A_TRANSACTION_BITS as BITS
+from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
+from strandline.model.types import BIGINT
+from strandline.node import Node
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with Node.open(tmp_path_factory.mktemp("store")) as opened:
+        columns = (ColumnDefinition("k", BIGINT),)
+        for name in ("t", "u", "linked"):
+            definition = TableDefinition(name=name, columns=columns, transactional=True)
+            command = CreateTable(schema="default", definition=definition)
+            opened.session(user="ann").execute(command)
+        yield opened
+
+
+@pytest.fixture
+def session(node: Node) -> LocalSession:
+    return node.session(user="ann")
+
+
+def table_id(session: LocalSession, name: str = "t") -> int:
+    return session.table(name).descriptor.id
+
+
+def data(path: str = "f", *, file_id: int, rows: int = 10) -> DataFileRow:
+    return DataFileRow(file_id=file_id, path=path, rows=rows, bytes=1)
+
+
+def deletes(path: str, *counts: tuple[int, int]) -> DeleteFileRow:
+    ids, numbers = zip(*counts, strict=True)
+    return DeleteFileRow(path=path, file_ids=ids, counts=numbers)
+
+
+def refused(
+    session: LocalSession,
+    *files: DataFileRow | DeleteFileRow,
+    name: str = "t",
+    kind: type[StrandlineError] = InvalidInput,
+    match: str,
+) -> None:
+    txn = session.begin().txn_id
+    with pytest.raises(kind, match=match):
+        session.stage(txn, table_id(session, name), add=files)
+    session.abort(txn)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "../u/f",
+        "a/../../u/f",
+        "..",
+        ".",
+        "./f",
+        "a//f",
+        "a/",
+        "/",
+        "file:/etc/passwd",
+        "s3://bucket/f",
+        "a/./f",
+        "a\x00b",
+        "a\nb",
+        "\ud800",
+        "a" * 256,
+        "a/" * 2100 + "f",
+    ],
+)
+def test_a_path_that_leaves_the_folder_of_the_table_is_refused(
+    session: LocalSession, path: str
+) -> None:
+    refused(session, data(path, file_id=1), match=r"the path .* of a file")
+    txn = session.begin().txn_id
+    with pytest.raises(InvalidInput, match=r"the path .* of a file"):
+        session.stage(txn, table_id(session), add=[deletes(path, (1, 1))])
+    session.abort(txn)
+
+
+def test_a_path_through_a_symbolic_link_is_refused(session: LocalSession, tmp_path: Path) -> None:
+    folder = Path(session.table("linked").location.removeprefix("file://"))
+    (tmp_path / "f").touch()
+    (folder / "out").symlink_to(tmp_path)
+    (folder / "link").symlink_to(tmp_path / "f")
+    for path in ("out/f", "out/sub/f", "out", "link"):
+        refused(session, data(path, file_id=1), name="linked", match="symbolic link")
+    (folder / "_data").mkdir()
+    txn = session.begin().txn_id
+    session.stage(txn, table_id(session, "linked"), add=[data("_data/_file=1/f", file_id=1)])
+    session.abort(txn)
+
+
+def test_two_files_with_one_id_are_refused(session: LocalSession) -> None:
+    refused(session, data("a", file_id=5), data("b", file_id=5), match="two data files")
+
+
+@pytest.mark.parametrize("numbered", ["by hand", "in its range"])
+@pytest.mark.parametrize("when", ["before", "in the same transaction"])
+def test_an_id_that_another_file_has_is_refused(
+    session: LocalSession, numbered: str, when: str
+) -> None:
+    target = table_id(session)
+    txn = session.begin().txn_id
+    own = session.allocate_write_id(txn, target) << BITS
+    first = own + 1 if numbered == "in its range" else 70 + (when == "before")
+    session.stage(txn, target, add=[data(f"first{first}", file_id=first)])
+    if when == "before":
+        session.commit(txn)
+        txn = session.begin().txn_id
+    with pytest.raises(InvalidInput, match=r"is that of another data file|belongs to write id"):
+        session.stage(txn, target, add=[data(f"second{first}", file_id=first)])
+    session.abort(txn)
+
+
+def test_an_id_in_the_range_of_another_transaction_is_refused(session: LocalSession) -> None:
+    for write_id in (1, 1 << 30):
+        refused(session, data(file_id=write_id << BITS), match=f"belongs to write id {write_id}")
+
+
+def test_deletes_are_of_files_that_the_transaction_sees(session: LocalSession) -> None:
+    other = session.begin().txn_id
+    session.stage(other, table_id(session), add=[data("unseen", file_id=90)])
+    for file_id in (90, 12345):
+        refused(session, deletes("d", (file_id, 1)), kind=WriteConflict, match=str(file_id))
+    session.abort(other)
+
+
+@pytest.mark.parametrize("touches", [True, False])
+def test_no_more_rows_are_deleted_than_there_are(session: LocalSession, touches: bool) -> None:
+    target = table_id(session, "u")
+    txn = session.begin().txn_id
+    file_id = 200 + touches
+    staged = session.stage(txn, target, add=[data(f"u{file_id}", file_id=file_id)])
+    session.commit(txn)
+    touch = staged.row_ids if touches else ()
+    txn = session.begin().txn_id
+    with pytest.raises(InvalidInput, match="11 rows of data file"):
+        session.stage(txn, target, add=[deletes("d", (file_id, 11))], touch=touch)
+    with pytest.raises(InvalidInput, match="names a data file twice"):
+        session.stage(txn, target, add=[deletes("d", (file_id, 1), (file_id, 1))], touch=touch)
+    session.stage(txn, target, add=[deletes(f"d{file_id}", (file_id, 6))], touch=touch)
+    with pytest.raises(InvalidInput, match="12 rows of data file"):
+        session.stage(txn, target, add=[deletes("e", (file_id, 6))], touch=touch)
+    session.stage(txn, target, add=[deletes(f"e{file_id}", (file_id, 4))], touch=touch)
+    session.commit(txn)
+
+
+def test_what_was_replaced_does_not_count(session: LocalSession) -> None:
+    target = table_id(session, "u")
+    txn = session.begin().txn_id
+    staged = session.stage(txn, target, add=[data("r", file_id=300), deletes("r1", (300, 10))])
+    file, whole = staged.row_ids
+    session.stage(txn, target, add=[deletes("r2", (300, 9))], remove=[whole], touch=[file])
+    session.commit(txn)
+
+
+def test_an_id_of_an_aborted_transaction_is_free(session: LocalSession) -> None:
+    target = table_id(session)
+    for end in (session.abort, session.commit):
+        txn = session.begin().txn_id
+        session.stage(txn, target, add=[data("again", file_id=400)])
+        end(txn)
