@@ -35,7 +35,7 @@ from strandline.metastore.store import tables as metastore_tables
 from strandline.metastore.thrift import ServerSettings, scanner
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
 from strandline.model import identifiers, types
-from strandline.node import place
+from strandline.node import http_connections, place
 from strandline.sql import ground
 from strandline.transactions import tables as transaction_tables
 from strandline.wire import formats
@@ -173,6 +173,11 @@ LIMITS = {
     "bytes of a value in the catalog's store, so of one update or snapshot": MAX_VALUE_BYTES,
     "bytes of an HTTP request": http_app.MAX_BODY_BYTES,
     "HTTP requests that a node answers at once, waiting ones included": admission.MAX_REQUESTS,
+    "HTTP connections of a node": http_connections.MAX_CONNECTIONS,
+    "seconds for the head of an HTTP request to come, or for a connection to be idle": int(
+        http_connections.HEAD_SECONDS
+    ),
+    "seconds that a client may leave its HTTP answer unread": int(http_connections.READ_SECONDS),
     "seconds for the body of an HTTP request to come": int(http_app.BODY_SECONDS),
     "memory for the bodies of all HTTP requests together, whole or not": (
         http_app.BODY_MEMORY_BYTES

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
@@ -25,6 +25,7 @@ from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.session.credentials import Authenticate
 from strandline.metastore.session.http_app import application
 from strandline.metastore.thrift import ServerSettings, ThriftServer
+from strandline.node.http_connections import HttpConnections
 from strandline.node.node import Node
 
 logger = logging.getLogger("strandline.node")
@@ -111,6 +112,9 @@ async def _serve(
             slow_call_ms=settings.slow_call_ms,
             hosts=(settings.host, *settings.allowed_hosts),
         ),
+        http=cast(type[asyncio.Protocol], HttpConnections().protocol),
+        ws="none",
+        proxy_headers=False,  # who is at the other end, the socket says
         log_config=None,  # its lines go to the handlers of this process, in the same form
         log_level="warning",
         lifespan="off",

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -25,7 +26,7 @@ def listening_socket(port: int = 0) -> socket.socket:
 
 
 @contextmanager
-def serving(application: ASGIApp) -> Iterator[str]:
+def serving(application: ASGIApp, *, http: Any = "auto") -> Iterator[str]:
     """The URL at which a real server runs ``application`` while the block runs."""
     with listening_socket() as listening:
         config = uvicorn.Config(
@@ -34,6 +35,7 @@ def serving(application: ASGIApp) -> Iterator[str]:
             lifespan="off",
             loop="asyncio",
             ws="none",
+            http=http,
             timeout_graceful_shutdown=5,
         )
         server = uvicorn.Server(config)

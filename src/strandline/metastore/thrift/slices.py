@@ -1,8 +1,8 @@
-"""Long computations on the event loop, a slice of a millisecond at a time.
+"""Long computations on the event loop, a slice of half a millisecond at a time.
 
 The problem: decoding a message of a hundred thousand values takes a tenth of a second. On the event
-loop, every client would wait for it. In a thread it would hardly be better: a thread that computes
-keeps the interpreter for five milliseconds at a time, and the loop waits for it at each turn.
+loop, every client would wait for it, and a thread for each would have as many computing side by
+side as there are clients that send such messages; the loop would wait for all of them.
 
 The model: the computation is a generator that yields wherever it may be interrupted, some ten
 thousand times a second. In each turn of the loop one computation gets one slice, in the order in
@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
-SLICE_SECONDS = 0.001
+SLICE_SECONDS = 0.0005
 
 T = TypeVar("T")
 

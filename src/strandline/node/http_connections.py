@@ -1,0 +1,182 @@
+"""The HTTP connections of a node: how many there are, and how long each may take.
+
+uvicorn speaks HTTP; it knows no limit of connections that does not also turn away who is connected,
+and no time for a head or for an answer that nobody reads. `HttpConnections` watches over all of its
+connections, once a second:
+
+* one on which no request has come whole within `HEAD_SECONDS` since the last answer is closed;
+* one whose client does not read its answer for `READ_SECONDS` is cut;
+* where all places are taken, a new connection takes that of the one that has waited longest for a
+  request or for a body, if it has waited at all; else it is answered 503 at once.
+
+The time for a body, and who may work, are the application's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from strandline.errors import Overloaded
+from strandline.metastore.session.calls import JSON_TYPE
+from strandline.metastore.session.wire_json import write_error
+
+MAX_CONNECTIONS = 1_000
+HEAD_SECONDS = 10.0
+READ_SECONDS = 60.0
+DISPLACE_AFTER = 1.0
+"""Seconds that a connection must have waited for its client, to make room for a new one."""
+_PAUSE = 1.0
+"""Seconds between two looks at all connections."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ConnectionCounts:
+    """What was done since the start; ``late`` were closed for their time, ``cut`` not read."""
+
+    accepted: int = 0
+    refused: int = 0
+    displaced: int = 0
+    late: int = 0
+    cut: int = 0
+
+
+class HttpConnections:
+    """All connections of one server; give `protocol` to uvicorn as ``http``."""
+
+    def __init__(
+        self,
+        *,
+        max_connections: int = MAX_CONNECTIONS,
+        head_seconds: float = HEAD_SECONDS,
+        read_seconds: float = READ_SECONDS,
+        displace_after: float = DISPLACE_AFTER,
+        pause: float = _PAUSE,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._pause = pause
+        self._max_connections = max_connections
+        self._head_seconds = head_seconds
+        self._read_seconds = read_seconds
+        self._displace_after = displace_after
+        self._clock = clock
+        self._open: set[_HttpConnection] = set()
+        self._watching: asyncio.TimerHandle | None = None
+        self.counts = ConnectionCounts()
+
+    def protocol(self, *arguments: Any, **options: Any) -> asyncio.Protocol:  # Any: uvicorn's own
+        """A new connection, as uvicorn makes them."""
+        return _HttpConnection(self, *arguments, **options)
+
+    def now(self) -> float:
+        return self._clock() if self._clock else asyncio.get_running_loop().time()
+
+    def admit(self, connection: _HttpConnection) -> bool:
+        """Whether a new connection may stay."""
+        if len(self._open) >= self._max_connections and not self._make_room():
+            self.counts.refused += 1
+            logger.warning(
+                "refused an HTTP connection: %d are open, which is the most allowed",
+                len(self._open),
+            )
+            return False
+        self.counts.accepted += 1
+        self._open.add(connection)
+        if self._watching is None:
+            self._watch()
+        return True
+
+    def forget(self, connection: _HttpConnection) -> None:
+        self._open.discard(connection)
+
+    def look(self) -> None:
+        """Closes the connections that have taken too long."""
+        now = self.now()
+        for connection in list(self._open):
+            unread = connection.unread()
+            if unread and now - connection.moved >= self._read_seconds:
+                self.counts.cut += 1
+                logger.warning("cut an HTTP connection whose client does not read its answer")
+                connection.transport.abort()
+            elif not unread and connection.awaits_head and self._is_late(connection, now):
+                self.counts.late += 1
+                connection.transport.close()
+
+    def _is_late(self, connection: _HttpConnection, now: float) -> bool:
+        return now - connection.waits_since >= self._head_seconds
+
+    def _make_room(self) -> bool:
+        waiting = [one for one in self._open if one.awaits_client]
+        longest = min(waiting, key=lambda one: one.waits_since, default=None)
+        if longest is None or self.now() - longest.waits_since < self._displace_after:
+            return False
+        self.counts.displaced += 1
+        self._open.discard(longest)
+        longest.transport.abort()
+        return True
+
+    def _watch(self) -> None:
+        """Looks again and again, as long as there are connections."""
+        self.look()
+        self._watching = None
+        if self._open:
+            self._watching = asyncio.get_running_loop().call_later(self._pause, self._watch)
+
+
+class _HttpConnection(H11Protocol):
+    """uvicorn's connection, which tells what it waits for."""
+
+    def __init__(self, connections: HttpConnections, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._connections = connections
+        self.waits_since = self.moved = connections.now()
+        self._unread = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
+        super().connection_made(transport)
+        if not self._connections.admit(self):
+            transport.write(_full())
+            transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connections.forget(self)
+        super().connection_lost(error)
+
+    def on_response_complete(self) -> None:
+        self.waits_since = self._connections.now()
+        super().on_response_complete()
+
+    @property
+    def awaits_head(self) -> bool:
+        """Whether the next request has not come as far as the end of its head."""
+        return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def awaits_client(self) -> bool:
+        """Whether it is for the client to send something."""
+        return self.awaits_head or self.cycle.more_body
+
+    def unread(self) -> bool:
+        """Whether the client has left some of its answer unread; remembers when it read last."""
+        waiting = self.transport.get_write_buffer_size()
+        if waiting != self._unread:
+            self._unread, self.moved = waiting, self._connections.now()
+        return waiting > 0
+
+
+def _full() -> bytes:
+    status, body = write_error(
+        Overloaded("this node has as many connections as it takes; nothing was done, try again")
+    )
+    head = (
+        f"HTTP/1.1 {status} Service Unavailable\r\ncontent-type: {JSON_TYPE}\r\n"
+        f"content-length: {len(body)}\r\nretry-after: 1\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
