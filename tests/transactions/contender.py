@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from strandline.errors import WriteConflict
-from strandline.transactions import Transaction
+from strandline.transactions import Component, LockMode, Transaction
 from tests.transactions.stores import FLIGHTS, Store
 
 CONTESTED_ROW = 1
@@ -27,3 +27,22 @@ def _one(store: Store) -> Transaction:
         return store.transactions.commit(txn_id)
     except WriteConflict:
         return store.transactions.get(txn_id)
+
+
+def count_under_lock(path: Path, counter: Path, rounds: int) -> None:
+    """Raise the number in the file ``counter`` so often, each time under an exclusive lock.
+
+    Nothing but the lock keeps two that do so from losing a step of each other.
+    """
+    store = Store(path)
+    locks = store.transactions.locks
+    try:
+        for _ in range(rounds):
+            request = locks.acquire([Component(LockMode.EXCLUSIVE, "d", "t")], owner="ann")
+            while not request.acquired:
+                request = locks.check(request.lock_id)
+            number = int(counter.read_text())
+            counter.write_text(str(number + 1))
+            locks.release(request.lock_id)
+    finally:
+        store.database.close()

@@ -147,6 +147,18 @@ def test_a_request_is_granted_as_a_whole_or_waits_as_a_whole(store: Store) -> No
     assert manager.check(both.lock_id).acquired is True
 
 
+def test_a_client_that_polls_costs_no_sync(store: Store) -> None:
+    manager = store.transactions.locks
+    held, waiting = ask(store, on(EXCLUSIVE, "d.t")), ask(store, on(EXCLUSIVE, "d.t"))
+    before = store.database.statistics()
+    for _ in range(5):
+        manager.check(held.lock_id)
+        manager.check(waiting.lock_id)
+    after = store.database.statistics()
+    assert after.writes == before.writes
+    assert after.unsynced_writes == before.unsynced_writes + 10
+
+
 # -- the end
 
 

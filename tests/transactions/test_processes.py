@@ -7,17 +7,18 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from strandline.transactions import TransactionState
-from tests.transactions.contender import contend
+from tests.transactions.contender import contend, count_under_lock
 from tests.transactions.stores import FLIGHTS, Store
 
 ROUNDS = 25
+LOCKED_ROUNDS = 6
 
 
 def test_two_processes_have_one_order_and_the_first_committer_wins(tmp_path: Path) -> None:
@@ -38,6 +39,15 @@ def test_two_processes_have_one_order_and_the_first_committer_wins(tmp_path: Pat
     assert len([w for w in range(1, 2 * ROUNDS + 1) if seen.valid(w)]) == len(won)
     assert not seen.open_ids
     store.database.close()
+
+
+def test_a_lock_excludes_whoever_else_has_the_store_open(tmp_path: Path) -> None:
+    path, counter = tmp_path / "strandline.db", tmp_path / "counter"
+    counter.write_text("0")
+    # Each thread opens the database for itself, as a process would, and starts in a hundredth.
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(count_under_lock, [path] * 2, [counter] * 2, [LOCKED_ROUNDS] * 2))
+    assert counter.read_text() == str(2 * LOCKED_ROUNDS)
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,10 @@ class Locks:
 
         Raises `LockNotFound`.
         """
+        if self._stays_as_it_is(lock_id):
+            # The usual answer to a client that polls; it must not cost everybody a sync.
+            self.heartbeat(lock_id, may_touch=may_touch)
+            return self.get(lock_id)
         with self._database.write() as connection:
             self._guard(connection)
             request = self._find(connection, lock_id, may_touch)
@@ -313,6 +317,17 @@ class Locks:
             self._guard(connection)
             # Looked at again: a heartbeat that came meanwhile wins.
             return lock_records.delete_silent(connection, at=now)
+
+    def _stays_as_it_is(self, lock_id: int) -> bool:
+        """Whether the request is granted, or still has to wait for one that is not silent."""
+        with self._database.read() as connection:
+            request = self._find(connection, lock_id, None)
+            if request.acquired:
+                return True
+            if lock_records.has_silent(connection, at=self._now_ms(connection)):
+                return False
+            blocker = _first_conflict(connection, request)
+            return blocker is not None and blocker == request.blocked_by
 
     # -- inside one SQL transaction
 
