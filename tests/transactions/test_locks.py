@@ -309,6 +309,11 @@ def test_a_store_of_0_2_0_gets_locks_and_users_of_holds(tmp_path: Path) -> None:
     with store.database.write() as connection:
         for table in (LOCK_COMPONENT, LOCK_REQUEST):
             table.drop(connection)
+        added = connection.exec_driver_sql(
+            "SELECT name FROM sqlite_master WHERE type = 'index' AND name LIKE '%_whole'"
+        )
+        for name in list(added.scalars()):
+            connection.exec_driver_sql(f"DROP INDEX {name}")
         connection.exec_driver_sql('ALTER TABLE hold DROP COLUMN "user"')
         connection.exec_driver_sql(
             "INSERT INTO hold (kind, owner, time, expires) VALUES ('reader', 'job', ?, ?)",
