@@ -9,10 +9,10 @@ and is what Hive writes and reads. Binaries are base64 without padding. There ar
 
 from __future__ import annotations
 
-import json
 import math
 from base64 import b64encode
 from collections.abc import Mapping
+from json.encoder import encode_basestring
 from typing import Any, Protocol
 
 from strandline.metastore.thrift.field_table import (
@@ -86,7 +86,7 @@ def _text(
     if kind.name == "binary":
         return '"' + b64encode(value).decode().rstrip("=") + '"'
     if kind.name == "string":
-        return json.dumps(value, ensure_ascii=False)
+        return encode_basestring(value)
     if kind.wire == DOUBLE:
         return _double(float(value))
     return str(int(value))

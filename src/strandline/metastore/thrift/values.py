@@ -77,13 +77,22 @@ def _base_fits(kind: Type, value: Any) -> bool:
     if kind.name == "binary":
         return isinstance(value, bytes)
     if kind.name == "string":
-        return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
+        return isinstance(value, str) and (value.isascii() or _is_text(value))
     if kind.wire == BOOL:
         return isinstance(value, (bool, int))
     if kind.wire == DOUBLE:
         return isinstance(value, (int, float))
     bound = 1 << (_BITS[kind.wire] - 1)
     return isinstance(value, int) and -bound <= value < bound
+
+
+def _is_text(value: str) -> bool:
+    """Whether it holds no half of a surrogate pair, which UTF-8 has no bytes for."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _shown(value: Any) -> str:
