@@ -204,6 +204,17 @@ def test_of_several_that_expect_one_value_exactly_one_sets_the_next(
     assert all(text.startswith("The table has been modified.") for _, text in refusals)
 
 
+def test_a_request_that_drops_a_schema_with_its_tables_is_one_version(
+    hive: HiveNode, stub: Any
+) -> None:
+    for name in ("t1", "t2"):
+        stub.create_table(table(name))
+    before = hive.node.catalogs.present().version
+    stub.drop_database("d1", True, True)
+    catalog = hive.node.catalogs.present()
+    assert (catalog.version, catalog.schema("d1")) == (before + 1, None)
+
+
 def test_dropping_a_schema_without_its_data_leaves_the_files(hive: HiveNode, stub: Any) -> None:
     stub.create_table(table("t1"))
     folder = Path(stub.get_table("d1", "t1").sd.location.removeprefix("file:"))

@@ -125,6 +125,44 @@ def test_tables_from_queries_views_and_joins(spark: SparkProcess) -> None:
     assert spark.column("SHOW VIEWS") == []
 
 
+def test_a_dropped_schema_comes_back_with_what_spark_dropped_from_it(
+    spark: SparkProcess, served: HiveNode
+) -> None:
+    spark.sql("CREATE DATABASE cargo")
+    spark.sql("CREATE TABLE cargo.planes AS SELECT 1 AS id, 'jet' AS kind")
+    spark.sql("CREATE TABLE cargo.crates (n INT) USING parquet")
+    spark.sql("CREATE VIEW cargo.jets AS SELECT id FROM cargo.planes WHERE kind = 'jet'")
+    before = served.node.catalogs.present().version
+    spark.sql("DROP DATABASE cargo CASCADE")
+    dropped = served.node.catalogs.present().version
+    assert dropped == before + 4  # one request for each table and view, then one for the schema
+    served.node.session(user="ann").undrop("cargo", kind="schema")
+    assert spark.column("SHOW TABLES IN cargo", 1) == ["crates", "jets", "planes"]
+    assert spark.sql("SELECT * FROM cargo.jets") == [[1]]
+    back = served.node.catalogs.present().version
+    session = served.node.session(user="ann")
+    session.undo(back)  # which drops it again
+    assert spark.column("SHOW DATABASES LIKE 'cargo'") == []
+    session.undo(before + 1, through=back + 1)
+    assert spark.sql("SELECT * FROM cargo.jets") == [[1]]
+    spark.sql("DROP DATABASE cargo CASCADE")
+
+
+def test_a_view_that_spark_replaces_is_dropped_and_created_and_undone_as_one(
+    spark: SparkProcess, served: HiveNode
+) -> None:
+    spark.sql("CREATE VIEW answers AS SELECT 41 AS a")
+    before = served.node.catalogs.present().version
+    spark.sql("CREATE OR REPLACE VIEW answers AS SELECT 42 AS a")
+    verbs = [one.actions[0][0] for one in served.node.catalogs.history(before + 1)]
+    assert verbs == ["drop_view", "create_view"]
+    served.node.session(user="ann").undo(before + 1, through=before + 2)
+    assert spark.column("SELECT a FROM answers") == [41]
+    spark.sql("ALTER VIEW answers AS SELECT 43 AS a")
+    assert served.node.catalogs.present().version == before + 4
+    spark.sql("DROP VIEW answers")
+
+
 def test_the_location_of_an_external_table_is_set(spark: SparkProcess, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     spark.sql(f"CREATE TABLE outside (a INT) USING parquet LOCATION '{first}'")
