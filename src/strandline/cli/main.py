@@ -36,6 +36,8 @@ COMMANDS = {
     "undrop": Entry("strandline.cli.undrop", "Bring back what was dropped."),
     "trim": Entry("strandline.cli.trim", "Let go of old versions."),
     "status": Entry("strandline.cli.status", "Show how a store stands."),
+    "backup": Entry("strandline.cli.backup", "Back up a store, while nodes run on it.", "backup"),
+    "restore": Entry("strandline.cli.backup", "Restore a store from a backup.", "restore"),
     "role": Entry("strandline.cli.role", "Make, change, drop and list roles."),
     "grant": Entry("strandline.cli.grants", "Grant privileges to a role.", "grant"),
     "revoke": Entry("strandline.cli.grants", "Revoke privileges from a role.", "revoke"),

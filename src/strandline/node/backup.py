@@ -1,0 +1,309 @@
+"""Backup of a folder while nodes run on it, and its restore.
+
+A backup is a folder: the database as of one moment, the files below the folder of the store, and
+``backup.json``, which names each file with its size and SHA-256. That file is written last: where
+it is missing, the backup was not finished.
+
+The order makes it consistent. A hold keeps the history first. SQLite copies the database inside one
+read transaction. Then the files are copied: a file of a transactional table is on disk before the
+database names it and stays afterwards, so each file that the copied database names is found. A
+table whose folder was moved meanwhile (renamed, dropped) is fetched from where it lies now, and put
+where the copied database says. At the end each file that the copied database names is looked for;
+what is missing was missing in the store, and is told.
+
+The files of *plain* tables are Spark's: they are copied as they are found, not as of one moment.
+Files outside of the folder (external tables) are not copied. Symbolic links are not followed, the
+warehouse aside, which may be one.
+
+Rejected: stopping the writers (a copy takes hours), and copying files first (a file that is added
+between would be named and not there).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+
+from sqlalchemy import select
+
+from strandline import __version__
+from strandline.clock import format_timestamp
+from strandline.errors import AlreadyExists, CorruptData, IncompatibleFormat, InvalidInput, NotFound
+from strandline.metastore.store import row_queries as queries
+from strandline.metastore.store.rows import RowKind
+from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
+from strandline.metastore.store.tables import STORE_ROW
+from strandline.node.node import Node
+from strandline.node.place import DATABASE_FILE, Relocated, relocate
+from strandline.sql import open_sqlite
+from strandline.transactions.tables import TXN_WRITE_ID
+
+MANIFEST = "backup.json"
+FORMAT = 1
+HOLD_MS = 3_600_000
+FILES_A_RENEWAL = 1_000
+"""After so many files the hold is renewed; a file that takes an hour to copy outlives it."""
+_CHUNK = 1 << 20
+_NOT_COPIED = frozenset(
+    {DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-shm", "strandline.head"}
+)
+
+
+@dataclass(slots=True)
+class Manifest:
+    """What ``backup.json`` holds. ``files`` are sizes and SHA-256 by path; paths have slashes."""
+
+    format: int
+    release: str
+    store: str
+    environment: str
+    catalog_version: int
+    time: str
+    files: dict[str, tuple[int, str]] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all files."""
+        return sum(size for size, _ in self.files.values())
+
+
+def back_up(node: Node, target: Path, *, user: str) -> Manifest:
+    """Write a backup of the store of ``node`` to ``target``, a folder that is empty or not there.
+
+    Raises `AlreadyExists`, `InvalidInput`, and OSError where the disk does not do it.
+    """
+    target = target.absolute()
+    _refuse_target(target, node.folder)
+    target.mkdir(parents=True, exist_ok=True)
+    session = node.session(user=user)
+    hold = session.hold("backup", user, at=node.metastore.point().moment, ttl_ms=HOLD_MS)
+    try:
+        manifest = _copy_database(node, target)
+        for number, (source, name) in enumerate(_files_below(node.folder), start=1):
+            with suppress(FileNotFoundError):  # moved or removed since it was listed
+                manifest.files[name] = _copy(source, target / name)
+            if number % FILES_A_RENEWAL == 0:
+                session.renew_hold(hold.hold_id, ttl_ms=HOLD_MS)
+        _fetch_moved(node, target, manifest)
+    finally:
+        session.release_hold(hold.hold_id)
+    manifest.files[DATABASE_FILE] = _digest(target / DATABASE_FILE)
+    os.sync()
+    _write_manifest(target, manifest)
+    return manifest
+
+
+def restore(backup: Path, folder: Path, *, copy: bool) -> tuple[Manifest, Relocated]:
+    """Make the store in ``backup`` live in ``folder``, which is empty or not there.
+
+    Each file is compared with the manifest while it is copied. ``copy`` says that the store that
+    was backed up lives on; see `relocate`. Where it fails, ``folder`` is empty again. Raises
+    `NotFound`, `AlreadyExists`, `CorruptData`, `IncompatibleFormat`, `Conflict`.
+    """
+    backup, folder = backup.absolute(), folder.absolute()
+    manifest = read_manifest(backup)
+    _refuse_target(folder, backup)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        _restore_file(backup, folder, DATABASE_FILE, manifest.files[DATABASE_FILE])
+        # Before the large work: it is refused where the store still lives.
+        relocated = relocate(folder, copy=copy)
+        for name, expected in manifest.files.items():
+            if name != DATABASE_FILE:
+                _restore_file(backup, folder, name, expected)
+        os.sync()
+    except BaseException:
+        _empty(folder)
+        raise
+    return manifest, relocated
+
+
+def read_manifest(backup: Path) -> Manifest:
+    """What a backup says of itself. `NotFound`, `CorruptData`, `IncompatibleFormat`."""
+    file = backup / MANIFEST
+    try:
+        given = json.loads(file.read_text())
+        if given["format"] > FORMAT:
+            raise IncompatibleFormat(
+                f"{file} has the format {given['format']}, this release reads up to {FORMAT}; "
+                f"restore it with release {given.get('release')} or newer"
+            )
+        files = {str(name): (int(size), str(digest)) for name, (size, digest) in _items(given)}
+        manifest = Manifest(**{**given, "files": files})
+    except FileNotFoundError:
+        raise NotFound(
+            f"{backup} is no backup, or one that was not finished: it has no {MANIFEST}"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptData(f"{file} is damaged: {error}") from error
+    for name in (*files, DATABASE_FILE):
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or name not in files:
+            raise CorruptData(f"{file} is damaged: {name!r} is no file of a backup")
+    return manifest
+
+
+def _items(given: dict[str, dict[str, tuple[int, str]]]) -> Iterator[tuple[str, tuple[int, str]]]:
+    return iter(given["files"].items())
+
+
+def _refuse_target(target: Path, source: Path) -> None:
+    if target.exists() and not target.is_dir():
+        raise InvalidInput(f"{target} is not a folder; name a folder that is empty or not there")
+    if target.is_dir() and any(target.iterdir()):
+        raise AlreadyExists(f"{target} is not empty; name a folder that is empty or not there")
+    first, second = Path(os.path.realpath(target)), Path(os.path.realpath(source))
+    if first.is_relative_to(second) or second.is_relative_to(first):
+        raise InvalidInput(f"{target} and {source} lie in one another; name a folder elsewhere")
+
+
+def _copy_database(node: Node, target: Path) -> Manifest:
+    """Copy the database inside one read transaction; the manifest of it, without files."""
+    source_file = node.folder / DATABASE_FILE
+    with (
+        closing(sqlite3.connect(f"{source_file.as_uri()}?mode=ro", uri=True)) as source,
+        closing(sqlite3.connect(target / DATABASE_FILE)) as copied,
+    ):
+        source.backup(copied)  # all pages in one step: one read transaction
+        version = copied.execute(
+            "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM metastorage "
+            "WHERE CAST(key AS TEXT) = 'catalog.version'"
+        ).fetchone()
+        (time,) = copied.execute("SELECT time FROM strandline_clock WHERE id = 1").fetchone()
+        (environment,) = copied.execute("SELECT environment FROM strandline_fence").fetchone()
+    return Manifest(
+        format=FORMAT,
+        release=__version__,
+        store=str(node.folder),
+        environment=environment,
+        catalog_version=version[0],
+        time=format_timestamp(time),
+    )
+
+
+def _files_below(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Every file below the folder of a store, and its path in a backup; not the database's own."""
+    warehouse = folder / WAREHOUSE_FOLDER
+    roots = [(folder, "")]
+    if warehouse.is_symlink():
+        roots.append((Path(os.path.realpath(warehouse)), f"{WAREHOUSE_FOLDER}/"))
+    for root, prefix in roots:
+        for path, folders, files in os.walk(root):
+            folders.sort()
+            for name in sorted(files):
+                file = Path(path) / name
+                relative = file.relative_to(root).as_posix()
+                if file.is_symlink() or not file.is_file():
+                    continue
+                if prefix or relative not in _NOT_COPIED:
+                    yield file, prefix + relative
+
+
+def _fetch_moved(node: Node, target: Path, manifest: Manifest) -> None:
+    """Put tables whose folders moved meanwhile where the copied database says; find what misses."""
+    folders = StoreFolders(node.folder)
+    with node.database.read() as connection:
+        now = dict(queries.locations(connection))
+    database = open_sqlite(target / DATABASE_FILE)
+    try:
+        with database.read() as connection:
+            for table_id, location in queries.locations(connection):
+                place = _inside(folders, location)
+                if place is None:
+                    continue
+                if now.get(table_id, location) != location:
+                    _copy_folder(folders.path(now[table_id]), target, place, manifest)
+                committed = (
+                    select(STORE_ROW.c.name)
+                    .join(
+                        TXN_WRITE_ID,
+                        (TXN_WRITE_ID.c.table_id == STORE_ROW.c.table_id)
+                        & (TXN_WRITE_ID.c.write_id == STORE_ROW.c.write_id),
+                    )
+                    .where(STORE_ROW.c.table_id == table_id)
+                    .where(
+                        STORE_ROW.c.kind.in_([RowKind.DATA_FILE.value, RowKind.DELETE_FILE.value])
+                    )
+                    .where(TXN_WRITE_ID.c.commit_time.is_not(None))
+                )
+                for path in connection.execute(committed).scalars():
+                    name = f"{place}/{path}"
+                    if name not in manifest.files:
+                        manifest.missing.append(name)
+    finally:
+        database.close()
+
+
+def _copy_folder(source: Path, target: Path, place: str, manifest: Manifest) -> None:
+    for path, _, files in os.walk(source):
+        for file_name in sorted(files):
+            file = Path(path) / file_name
+            name = f"{place}/{file.relative_to(source).as_posix()}"
+            if name not in manifest.files and not file.is_symlink():
+                with suppress(FileNotFoundError):
+                    manifest.files[name] = _copy(file, target / name)
+
+
+def _inside(folders: StoreFolders, location: str) -> str | None:
+    """The path of a place below the folder of the store; None for one elsewhere."""
+    if not folders.is_inside(location):
+        return None
+    path = folders.path(location)
+    for root in (folders.folder, Path(os.path.realpath(folders.folder))):
+        if path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
+    return None
+
+
+def _copy(source: Path, target: Path) -> tuple[int, str]:
+    """Copy one file; its size and SHA-256. Nothing is left behind where it is not there."""
+    with source.open("rb") as read:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        digest, size = hashlib.sha256(), 0
+        with target.open("wb") as written:
+            while chunk := read.read(_CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+                written.write(chunk)
+    shutil.copystat(source, target)
+    return size, digest.hexdigest()
+
+
+def _digest(file: Path) -> tuple[int, str]:
+    with file.open("rb") as read:
+        return file.stat().st_size, hashlib.file_digest(read, "sha256").hexdigest()
+
+
+def _restore_file(backup: Path, folder: Path, name: str, expected: tuple[int, str]) -> None:
+    try:
+        found = _copy(backup / name, folder / name)
+    except FileNotFoundError:
+        raise CorruptData(f"the backup {backup} lacks the file {name}; use another one") from None
+    if found != expected:
+        raise CorruptData(
+            f"the file {name} of the backup {backup} is not as it was written ({found[0]} bytes of "
+            f"{expected[0]}, or other content); use another backup"
+        )
+
+
+def _write_manifest(target: Path, manifest: Manifest) -> None:
+    with (target / MANIFEST).open("x") as written:
+        json.dump(asdict(manifest), written, indent=1)
+        written.flush()
+        os.fsync(written.fileno())
+
+
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)

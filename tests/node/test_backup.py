@@ -1,0 +1,230 @@
+"""Backup and restore of a folder: consistent under writers, verified, never over a store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    DropTable,
+    RenameTable,
+    TableDefinition,
+)
+from strandline.cli import main
+from strandline.metastore.session import LocalSession
+from strandline.metastore.store.rows import DataFileRow
+from strandline.model.types import INT
+from strandline.node import Node
+from strandline.node import backup as module
+from strandline.node.backup import MANIFEST, back_up
+
+COLUMNS = (ColumnDefinition("k", INT),)
+PLAIN = TableDefinition(name="plain", columns=COLUMNS)
+
+
+def strandline(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+def place(session: LocalSession, name: str) -> Path:
+    return Path("/" + session.table(name).location.removeprefix("file:").lstrip("/"))
+
+
+def append(session: LocalSession, name: str, file: str, *, write: bool = True) -> None:
+    """Add a data file of ten bytes to a transactional table."""
+    table_id = session.table(name).descriptor.id
+    path = place(session, name) / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if write:
+        path.write_bytes(b"0123456789")
+    txn = session.begin().txn_id
+    file_id = sum(map(ord, file))
+    session.stage(txn, table_id, add=[DataFileRow(file_id=file_id, path=file, rows=1, bytes=10)])
+    session.commit(txn)
+
+
+def files_of(session: LocalSession, name: str) -> list[str]:
+    """The data files of a table that are on disk where the store says, by their paths."""
+    table_id = session.table(name).descriptor.id
+    taken = session.snapshot([table_id]).write_ids[table_id]
+    found = [one.file.path for one in session.files(table_id, taken).data_files]
+    return [path for path in found if (place(session, name) / path).read_bytes() == b"0123456789"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A transactional table with a file, a plain one with a file, and a file of settings."""
+    folder = tmp_path / "lake"
+    with Node.open(folder) as node:
+        ann = node.session(user="ann")
+        ann.execute(CreateSchema(name="shop"))
+        rows = TableDefinition(
+            name="rows", columns=COLUMNS, transactional=True, provider="strandline"
+        )
+        ann.execute(CreateTable(schema="shop", definition=rows))
+        ann.execute(CreateTable(schema="shop", definition=PLAIN))
+        append(ann, "shop.rows", "a.parquet")
+        (place(ann, "shop.plain") / "part-0").write_text("plain")
+    (folder / "strandline.toml").write_text("cache_bytes = 1000000\n")
+    return folder
+
+
+def test_a_backup_is_restored_with_catalog_rows_and_files(store: Path, tmp_path: Path) -> None:
+    made = strandline("backup", store, tmp_path / "b", "--output", "json")
+    assert made.exit_code == 0, made.output
+    told = json.loads(made.stdout)
+    assert (told["files"], told["missing"]) == (4, [])
+    store.rename(tmp_path / "broken")
+    restored = strandline("restore", tmp_path / "b", tmp_path / "new")
+    assert restored.exit_code == 0, restored.output
+    assert restored.stdout.startswith(f"restored to {tmp_path}/new: version ")
+    assert (tmp_path / "new" / "strandline.toml").read_text() == "cache_bytes = 1000000\n"
+    with Node.open(tmp_path / "new") as node:
+        ann = node.session(user="ann")
+        assert files_of(ann, "shop.rows") == ["a.parquet"]
+        assert (place(ann, "shop.plain") / "part-0").read_text() == "plain"
+        assert place(ann, "shop.rows").is_relative_to(tmp_path / "new")
+        append(ann, "shop.rows", "b.parquet")
+        assert node.transactions.holds.list() == ()
+
+
+def test_what_is_written_renamed_and_dropped_meanwhile_does_not_tear_it(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it happens between the copy of the database and that of the files."""
+    copy_database = module._copy_database
+    with Node.open(store) as node, Node.open(store) as other:
+        bob = other.session(user="bob")
+
+        def then_others_write(*arguments: Any) -> Any:
+            manifest = copy_database(*arguments)
+            append(bob, "shop.rows", "later.parquet")
+            bob.execute(RenameTable(schema="shop", table="rows", new_name="renamed"))
+            bob.execute(DropTable(schema="shop", table="plain"))
+            return manifest
+
+        monkeypatch.setattr(module, "_copy_database", then_others_write)
+        assert back_up(node, tmp_path / "b", user="ann").missing == []
+    result = strandline("restore", tmp_path / "b", tmp_path / "new", "--copy")
+    assert result.exit_code == 0, result.output
+    with Node.open(tmp_path / "new") as node:
+        ann = node.session(user="ann")
+        assert files_of(ann, "shop.rows") == ["a.parquet"]
+        assert (place(ann, "shop.plain") / "part-0").read_text() == "plain"
+    with Node.open(store) as node:
+        assert files_of(node.session(user="ann"), "shop.renamed") == ["a.parquet", "later.parquet"]
+
+
+def test_history_is_held_while_a_backup_runs(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_database = module._copy_database
+    held: list[str] = []
+    with Node.open(store) as node:
+
+        def look(*arguments: Any) -> Any:
+            held.extend(f"{one.kind} of {one.owner}" for one in node.transactions.holds.list())
+            return copy_database(*arguments)
+
+        monkeypatch.setattr(module, "_copy_database", look)
+        back_up(node, tmp_path / "b", user="ann")
+        assert held == ["backup of ann"]
+        assert node.transactions.holds.list() == ()
+
+
+def test_a_file_that_the_store_has_lost_is_told_and_the_rest_is_there(
+    store: Path, tmp_path: Path
+) -> None:
+    with Node.open(store) as node:
+        append(node.session(user="ann"), "shop.rows", "lost.parquet", write=False)
+    made = strandline("backup", store, tmp_path / "b")
+    assert made.exit_code == 65
+    assert "missing: warehouse/shop.db/rows/lost.parquet" in made.stderr
+    assert "1 files that the store names were not there" in made.stderr
+    again = strandline("restore", tmp_path / "b", tmp_path / "new", "--copy")
+    assert again.exit_code == 65
+    with Node.open(tmp_path / "new") as node, pytest.raises(FileNotFoundError):
+        files_of(node.session(user="ann"), "shop.rows")
+
+
+def test_a_folder_that_is_taken_is_left_alone(store: Path, tmp_path: Path) -> None:
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    (tmp_path / "file").write_text("x")
+    cases = [
+        (("backup", store, store), 73, "is not empty"),
+        (("backup", store, tmp_path / "b"), 73, "is not empty"),
+        (("backup", store, store / "inner"), 64, "lie in one another"),
+        (("backup", store, tmp_path / "file"), 64, "is not a folder"),
+        (("backup", store, ""), 2, "it is empty; name the folder"),
+        (("backup", tmp_path / "none", tmp_path / "c"), 66, "there is no store"),
+        (("restore", tmp_path / "b", store), 73, "is not empty"),
+        (("restore", tmp_path / "b", tmp_path / "b" / "x"), 64, "lie in one another"),
+        (("restore", store, tmp_path / "c"), 66, "is no backup, or one that was not finished"),
+        (("restore", tmp_path / "none", tmp_path / "c"), 66, "is no backup"),
+        (("restore", tmp_path / "b", tmp_path / "c"), 75, "--copy"),
+    ]
+    for arguments, status, says in cases:
+        result = strandline(*arguments)
+        assert (result.exit_code, says in result.stderr) == (status, True), result.output
+    assert not (tmp_path / "c").exists() or not any((tmp_path / "c").iterdir())
+    assert not (store / "inner").exists()
+
+
+@pytest.mark.parametrize("name", ["strandline.db", "warehouse/shop.db/rows/a.parquet"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_damaged_backup_is_refused_and_leaves_nothing(
+    store: Path, tmp_path: Path, name: str, damage: str
+) -> None:
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    file = tmp_path / "b" / name
+    content = bytearray(file.read_bytes())
+    content[5] ^= 1
+    if damage == "remove":
+        file.unlink()
+    else:
+        file.write_bytes(content if damage == "flip" else content[:-1])
+    result = strandline("restore", tmp_path / "b", tmp_path / "new", "--copy")
+    assert result.exit_code == 65
+    assert name in result.stderr
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "says"),
+    [
+        ({"format": 2}, 78, "this release reads up to 1"),
+        ({"files": {"../x": [1, "a"]}}, 65, "'../x' is no file of a backup"),
+        ({"files": {"/x": [1, "a"]}}, 65, "'/x' is no file of a backup"),
+        ({"files": {}}, 65, "'strandline.db' is no file of a backup"),
+        ({"files": 7}, 65, "is damaged"),
+        ({"nothing": 7}, 65, "is damaged"),
+    ],
+)
+def test_a_manifest_that_is_wrong_is_refused(
+    store: Path, tmp_path: Path, change: dict[str, Any], status: int, says: str
+) -> None:
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    manifest = tmp_path / "b" / MANIFEST
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **change}))
+    result = strandline("restore", tmp_path / "b", tmp_path / "new", "--copy")
+    assert (result.exit_code, says in result.stderr) == (status, True), result.output
+
+
+def test_a_warehouse_that_is_a_link_is_copied_and_other_links_are_not(
+    store: Path, tmp_path: Path
+) -> None:
+    (store / "warehouse").rename(tmp_path / "disk")
+    (store / "warehouse").symlink_to(tmp_path / "disk")
+    (tmp_path / "secret").write_text("x")
+    (store / "link").symlink_to(tmp_path / "secret")
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    copied = sorted(p.relative_to(tmp_path / "b") for p in (tmp_path / "b").rglob("*"))
+    assert Path("warehouse/shop.db/rows/a.parquet") in copied
+    assert Path("link") not in copied
