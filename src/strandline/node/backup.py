@@ -87,6 +87,7 @@ def back_up(node: Node, target: Path, *, user: str) -> Manifest:
     hold = session.hold("backup", user, at=node.metastore.point().moment, ttl_ms=HOLD_MS)
     try:
         manifest = _copy_database(node, target)
+        _forget_hold(target, hold.hold_id)
         for number, (source, name) in enumerate(_files_below(node.folder), start=1):
             with suppress(FileNotFoundError):  # moved or removed since it was listed
                 manifest.files[name] = _copy(source, target / name)
@@ -187,6 +188,12 @@ def _copy_database(node: Node, target: Path) -> Manifest:
         catalog_version=version[0],
         time=format_timestamp(time),
     )
+
+
+def _forget_hold(target: Path, hold_id: int) -> None:
+    """The hold of this backup is in the copied database too; nobody would release it there."""
+    with closing(sqlite3.connect(target / DATABASE_FILE)) as copied, copied:
+        copied.execute("DELETE FROM hold WHERE hold_id = ?", (hold_id,))
 
 
 def _files_below(folder: Path) -> Iterator[tuple[Path, str]]:
