@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
@@ -22,9 +23,9 @@ from strandline.errors import (
     UnsupportedOperation,
 )
 from strandline.model.descriptors import TableKind
-from strandline.model.types import INT, STRING
+from strandline.model.types import BIGINT, INT, STRING
 from strandline.spark import Counts, Tables
-from tests.spark.data import files, folder, ids, numbers
+from tests.spark.data import files, folder, frame, ids, numbers, rows
 
 pytestmark = pytest.mark.spark
 
@@ -170,3 +171,46 @@ def test_a_table_without_a_folder_is_empty_and_its_writer_is_told(tables: Tables
     folder(tables, "shop.t").mkdir()
     tables.append("shop.t", numbers(tables, 1))
     assert ids(tables.read("shop.t")) == [1]
+
+
+def test_tables_are_listed_altered_and_dropped(tables: Tables) -> None:
+    tables.create("shop.b", "id BIGINT, v INT, gone STRING")
+    tables.create("shop.a", "id BIGINT")
+    plain = TableDefinition(name="plain", columns=(ColumnDefinition("id", BIGINT),))
+    tables.session.execute(CreateTable(schema="shop", definition=plain))
+    assert tables.list("shop") == ("shop.a", "shop.b")
+
+    tables.append("shop.b", frame(tables, id=[1], v=pa.array([2], pa.int32()), gone=["x"]))
+    before = tables.session.table("shop.b")
+    after = tables.alter(
+        "shop.b", drop=["gone"], rename={"v": "price"}, add="gone BIGINT, note STRING", new_name="c"
+    )
+    assert after.catalog_version == before.catalog_version + 1
+    assert rows(tables.read("shop.c")) == {(1, 2, None, None): 1}
+    assert tables.read("shop.c").columns == ["id", "price", "gone", "note"]
+    then = tables.read("shop.b", version=before.catalog_version)
+    assert rows(then) == {(1, 2, "x"): 1}
+
+    tables.drop("shop.c")
+    assert tables.list("shop") == ("shop.a",)
+    assert rows(tables.read("shop.b", version=before.catalog_version)) == {(1, 2, "x"): 1}
+    tables.session.undrop("shop.c")
+    assert rows(tables.read("shop.c")) == {(1, 2, None, None): 1}
+
+
+def test_what_cannot_be_altered_or_dropped_changes_nothing(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT")
+    before = tables.session.table("shop.t").descriptor
+    with pytest.raises(InvalidInput, match="nothing to alter"):
+        tables.alter("shop.t")
+    with pytest.raises(AlreadyExists):
+        tables.alter("shop.t", add="v INT, id INT")
+    with pytest.raises(ObjectNotFound):
+        tables.drop("shop.never")
+    tables.drop("shop.never", if_exists=True)
+    plain = TableDefinition(name="plain", columns=(ColumnDefinition("id", BIGINT),))
+    tables.session.execute(CreateTable(schema="shop", definition=plain))
+    for change in (tables.drop, lambda name: tables.alter(name, add="v INT")):
+        with pytest.raises(InvalidInput, match="not a transactional table"):
+            change("shop.plain")
+    assert tables.session.table("shop.t").descriptor == before

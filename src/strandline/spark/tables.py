@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableSequence, Sequence
 from contextlib import AbstractContextManager
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as spark_types
 
-from strandline.catalog.commands import DEFAULT_SCHEMA, CreateTable, TableDefinition
-from strandline.errors import InvalidInput
+from strandline.catalog import Command
+from strandline.catalog.commands import (
+    DEFAULT_SCHEMA,
+    AddColumns,
+    CreateTable,
+    DropColumns,
+    DropTable,
+    RenameColumn,
+    RenameTable,
+    TableDefinition,
+)
+from strandline.errors import InvalidInput, ObjectNotFound, PermissionDenied
 from strandline.metastore.interface import AsOf, ResolvedTable, Session, Snapshot
 from strandline.model.descriptors import properties as canonical_properties
 from strandline.model.identifiers import QualifiedName
@@ -65,6 +75,80 @@ class Tables:
         )
         executed = self.session.execute(command)
         return self.session.table(name, at=AsOf(version=executed.version))
+
+    def list(self, schema: str = DEFAULT_SCHEMA) -> tuple[str, ...]:
+        """The transactional tables of ``schema``, as ``schema.table``, in order.
+
+        Raises `ObjectNotFound`. Asks for each table of the schema, so it is not for thousands.
+        """
+        names = (str(QualifiedName(schema, name)) for name in self.session.tables(schema))
+        return tuple(name for name in names if self._is_transactional(name))
+
+    def _is_transactional(self, name: str) -> bool:
+        try:
+            return self.session.table(name).descriptor.transactional
+        except (ObjectNotFound, PermissionDenied):  # a view, dropped meanwhile, or not to be seen
+            return False
+
+    def drop(self, name: str, *, if_exists: bool = False) -> None:
+        """Drop a table. Older versions still read it, and `Session.undrop` brings it back.
+
+        Raises `ObjectNotFound` unless ``if_exists``, and `InvalidInput` for a table that is not
+        transactional.
+        """
+        qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
+        if not if_exists or self._exists(name):
+            self._refuse_plain(name)
+        self.session.execute(
+            DropTable(schema=qualified.schema, table=qualified.name, if_exists=if_exists)
+        )
+
+    def alter(
+        self,
+        name: str,
+        *,
+        add: spark_types.StructType | str | None = None,
+        rename: Mapping[str, str] | None = None,
+        drop: Sequence[str] = (),
+        new_name: str | None = None,
+    ) -> ResolvedTable:
+        """Change the columns of a table, or its name, as one version; no file is written.
+
+        First the columns ``drop`` go, then those of ``rename`` (old name → new name) are renamed,
+        then ``add``, a schema as in `create`, is put at the end: NULL in the rows that are there.
+        ``new_name`` is the table's, in its schema. Raises `ObjectNotFound`, `AlreadyExists`,
+        `IllegalChange`, and `InvalidInput` for a table that is not transactional; then nothing was
+        changed.
+        """
+        qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
+        schema, table = qualified.schema, qualified.name
+        self._refuse_plain(name)
+        commands: MutableSequence[Command] = []
+        if drop:
+            commands.append(DropColumns(schema=schema, table=table, names=tuple(drop)))
+        for old, new in (rename or {}).items():
+            commands.append(RenameColumn(schema=schema, table=table, column=old, new_name=new))
+        if add is not None:
+            columns = column_definitions(add)
+            commands.append(AddColumns(schema=schema, table=table, columns=columns))
+        if new_name is not None:
+            commands.append(RenameTable(schema=schema, table=table, new_name=new_name))
+        if not commands:
+            raise InvalidInput(f"nothing to alter in {name}: give add, rename, drop or new_name")
+        executed = self.session.execute(commands)
+        found = str(QualifiedName(schema, new_name or table))
+        return self.session.table(found, at=AsOf(version=executed.version))
+
+    def _exists(self, name: str) -> bool:
+        try:
+            self.session.table(name)
+        except ObjectNotFound:
+            return False
+        return True
+
+    def _refuse_plain(self, name: str) -> None:
+        if not self.session.table(name).descriptor.transactional:
+            raise InvalidInput(f"{name} is not a transactional table; change it with Spark's SQL")
 
     def snapshot(
         self,

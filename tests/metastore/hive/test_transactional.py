@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hive_metastore.ttypes import FieldSchema, Partition
+from hive_metastore.ttypes import Database, FieldSchema, Partition
 
 from tests.metastore.hive.hive_node import HiveNode, outcome, plain, refusal, storage, table
 
-NOT_READABLE = "org.strandline.NotReadableByHive"
+READ_INSTEAD = "This is a transactional table: read and write it with strandline.spark.Tables"
 
 
 @pytest.fixture
@@ -33,11 +33,9 @@ def test_it_is_shown_so_that_nobody_else_reads_its_files(
     found = stub.get_table("d1", flights)
     assert found.tableType == "EXTERNAL_TABLE"
     assert found.parameters["EXTERNAL"] == "TRUE"
-    assert found.parameters["spark.sql.sources.provider"] == "strandline"
+    assert "spark.sql.sources.provider" not in found.parameters
     assert "transactional" not in found.parameters
-    assert {found.sd.inputFormat, found.sd.outputFormat, found.sd.serdeInfo.serializationLib} == {
-        NOT_READABLE
-    }
+    assert {found.sd.inputFormat, found.sd.outputFormat} == {READ_INSTEAD}
     assert found.partitionKeys == []
     assert found.sd.location == f"{hive.warehouse}/d1.db/flights"
     assert stub.get_tables_by_type("d1", "*", "EXTERNAL_TABLE") == [flights]
@@ -183,3 +181,24 @@ def test_a_table_that_says_it_is_not_transactional_is_an_ordinary_one(
 ) -> None:
     stub.create_table(table("t1", parameters={"transactional": "false"}))
     assert stub.get_table("d1", "t1").parameters["transactional"] == "false"
+
+
+def test_a_schema_with_one_is_not_dropped_with_cascade(
+    hive: HiveNode, stub: Any, flights: str
+) -> None:
+    stub.create_table(table("airports"))
+    kind, text = refusal(lambda: stub.drop_database("d1", True, True))
+    assert kind == "InvalidOperationException"
+    assert "transactional tables with it: d1.flights." in text
+    assert "DROP TABLE d1.flights" in text
+    # Hive's client drops the tables itself, one after the other.
+    first, second = stub.get_all_tables("d1")
+    stub.get_table("d1", first)
+    kind, text = refusal(lambda: stub.drop_table("d1", first, True))
+    assert "DROP TABLE d1.flights" in text
+    # The same call without a listing before it names the table that it means.
+    stub.get_table("d1", second)
+    stub.drop_table("d1", second, True)
+    assert stub.get_all_tables("d1") == ["airports"]
+    stub.drop_database("d1", True, True)
+    stub.create_database(Database("d1"))

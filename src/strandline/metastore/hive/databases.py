@@ -26,6 +26,7 @@ from strandline.metastore.hive.names import (
 from strandline.metastore.hive.past_tables import NO_PLACE
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage import Struct
+from strandline.metastore.hive.transactional import refuse_cascade
 from strandline.metastore.interface import PRESENT
 from strandline.model.descriptors import PrincipalType, SchemaDescriptor, properties
 
@@ -153,6 +154,8 @@ def _drop(call: Call, sent: str, *, delete_data: bool, cascade: bool) -> None:
         raise IllegalChange(f"Database {name} is not empty. One or more tables exist.")
     if not cascade and call.reading.catalog.functions(name):
         raise IllegalChange(f"Database {name} is not empty. One or more functions exist.")
+    if cascade:
+        refuse_cascade(call.reading.catalog, name)
     command = DropSchema(name=name, cascade=cascade)
     call.execute(command if delete_data else _DropKeepingData(command))
 

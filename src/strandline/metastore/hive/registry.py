@@ -40,6 +40,8 @@ class Call:
     notifications: NotificationLog
     folders: StoreFolders
     reading: Reading
+    listed: str | None = None
+    """The schema whose tables the client has just listed: clients do so to drop all of them."""
 
     def text(self, name: str) -> str:
         """The argument of that name. Raises `InvalidInput` if it was not sent."""

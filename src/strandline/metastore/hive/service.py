@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline import work
@@ -57,6 +57,27 @@ from strandline.metastore.thrift.messages import ApplicationException
 DEFAULT_KEPT_BYTES = 64 << 20
 ANONYMOUS = "anonymous"
 """The author of what a client does that never said who it is."""
+
+
+_LISTING = "get_all_tables"
+_LOOKING = frozenset({"get_table", "get_table_req"})
+"""What Hive's client calls before it drops a table."""
+
+
+def _listed(connection: ConnectionInfo, name: str, args: dict[str, Any]) -> str | None:
+    """The schema whose tables the client listed just before this call.
+
+    Hive's client drops a schema with CASCADE by listing the tables, dropping one after the other,
+    and then the schema. Only the order of its calls tells the first of these from the drop of one
+    table.
+    """
+    if name == _LISTING:
+        connection.attributes[_LISTING] = str(args.get("db_name", "")).lower()
+        return None
+    if name in _LOOKING:
+        return None
+    listed: str | None = connection.attributes.pop(_LISTING, None)
+    return listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +130,15 @@ class HiveMetastoreService:
         if method is None:
             raise ApplicationException.unknown_method(name)
         user = connection.user or ANONYMOUS
+        listed = _listed(connection, name, args)
         if method.kind is Kind.CHANGES:
             self._changes += 1
-            return asyncio.to_thread(method.handler, self._call(args, user, at_once=False))
+            call = replace(self._call(args, user, at_once=False), listed=listed)
+            return asyncio.to_thread(method.handler, call)
         if method.kind is Kind.ANSWERS:
             return method.handler(self._call(args, user, at_once=True))
-        request = connection.request
+        # A listing must be heard of, so its answer is not kept.
+        request = b"" if name == _LISTING else connection.request
         mark = self._notifications.mark()
         call = self._call(args, user, at_once=True)
         try:

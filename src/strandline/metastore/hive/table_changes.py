@@ -29,7 +29,7 @@ from strandline.metastore.hive.partition_changes import give_table_columns
 from strandline.metastore.hive.quick_statistics import QuickStatistics, is_counted_table
 from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage import Struct
-from strandline.metastore.hive.transactional import refuse_transactional
+from strandline.metastore.hive.transactional import refuse_cascade, refuse_transactional
 from strandline.model.descriptors import Properties, TableDescriptor, TableKind, properties
 from strandline.model.privileges import Privilege
 
@@ -147,8 +147,12 @@ def drop_table(call: Call) -> None:
     sent, name = call.text("dbname"), call.text("name")
     missing = ObjectNotFound(f"{sent}.{name} table not found")
     schema = present_schema(sent)
-    if call.reading.catalog.relation(schema, name) is None:
+    catalog = call.reading.catalog
+    if catalog.relation(schema, name) is None:
         raise missing
+    first = next(iter(catalog.relation_names(schema)), "")
+    if call.listed == schema and name.lower() == first.lower():
+        refuse_cascade(catalog, schema)
     try:
         call.execute(
             DropTable(schema=schema, table=name, keep_data=not call.args.get("deleteData", False))

@@ -1,16 +1,20 @@
 """Transactional tables, as clients see them that know nothing of transactions.
 
 Such a client may look at the table and may not touch its content: it would list files of open and
-aborted transactions. So the answer names a provider that only our own data source serves
-(`PROVIDER_NAME`), and a format that nobody has (`NOT_READABLE`), the type of an external table and
-no ``transactional`` parameter: nobody takes the files for Hive's own transactional ones. A session
-with our package reads it, any other says that it does not know the provider.
+aborted transactions. So the answer is an external table of Hive's, without a ``transactional``
+parameter, in a format that nobody has: `READ_INSTEAD`. Spark takes that for the name of a class
+when it plans to read, write or alter, does not find it, and shows it: the name is the remedy. It
+looks for no class to describe, to find or to drop the table, so these work.
 
-The data source gets no table name from Spark, only the fields of the schema. So the first field
-carries the table's identity as metadata: ``sales.orders@42;thrift://host:9083``, where 42 is the
-catalog version that was current when the answer was given.
+Rejected: a provider that nobody has. Spark looks for it first, whatever the statement is: then even
+``DROP TABLE IF EXISTS`` and ``tableExists`` fail, and the message asks to install a package.
 
-What plain clients may do is DDL: add columns, set parameters, rename, drop.
+The first field of the schema carries the table's identity as metadata, for a data source of ours,
+which gets nothing else from Spark: ``sales.orders@42;thrift://host:9083``, where 42 is the catalog
+version that was current when the answer was given.
+
+What plain clients may do is DDL: add columns, set parameters, rename, drop. A schema that holds one
+is not dropped with CASCADE, which names no table.
 """
 
 from __future__ import annotations
@@ -19,14 +23,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from strandline.catalog import Relation
+from strandline.catalog import Catalog, Relation
 from strandline.catalog.commands import ColumnDefinition, TableDefinition
-from strandline.errors import UnsupportedOperation
+from strandline.errors import IllegalChange, UnsupportedOperation
 from strandline.metastore.hive.conversion import EXTERNAL_TABLE, ClientTable, table_struct
 from strandline.metastore.hive.locations import same_location
 from strandline.metastore.hive.parameters import (
     DERIVED,
     EXTERNAL,
+    HIVE_PROVIDER,
     PROVIDER,
     SCHEMA,
     TRANSACTIONAL,
@@ -43,9 +48,15 @@ from strandline.model.descriptors import (
 )
 
 PROVIDER_NAME = "strandline"
-NOT_READABLE = "org.strandline.NotReadableByHive"
+READ_INSTEAD = "This is a transactional table: read and write it with strandline.spark.Tables"
+"""The format of a transactional table, and what Spark says of it."""
 
-_STORAGE = StorageFormat(input_format=NOT_READABLE, output_format=NOT_READABLE, serde=NOT_READABLE)
+_STORAGE = StorageFormat(
+    input_format=READ_INSTEAD,
+    output_format=READ_INSTEAD,
+    # One that Hive's client has, which else shows no columns.
+    serde="org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
+)
 
 
 def transactional_struct(
@@ -64,7 +75,7 @@ def transactional_struct(
     shown = replace(
         table,
         kind=TableKind.EXTERNAL,
-        provider=PROVIDER_NAME,
+        provider=HIVE_PROVIDER,
         partition_columns=(),
         storage=_STORAGE,
         properties=properties(
@@ -105,6 +116,21 @@ def refuse_content_change(name: str, what: str) -> UnsupportedOperation:
     )
 
 
+def refuse_cascade(catalog: Catalog, schema: str) -> None:
+    """Refuse to drop a schema together with transactional tables, which the request did not name.
+
+    Raises `IllegalChange`.
+    """
+    tables = [catalog.table(schema, name) for name in catalog.relation_names(schema)]
+    names = [f"{schema}.{one.name}" for one in tables if one is not None and one.transactional]
+    if names:
+        shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+        raise IllegalChange(
+            f"schema {schema} is not dropped with CASCADE, because it would drop transactional"
+            f" tables with it: {shown}. Drop each by its name first: DROP TABLE {names[0]}"
+        )
+
+
 def redefined(
     old: TableDescriptor,
     request: Mapping[str, Any],
@@ -124,7 +150,7 @@ def redefined(
         raise refuse_content_change(name, "type")
     if wanted.location is not None and not same_location(wanted.location, location):
         raise refuse_content_change(name, "location")
-    if new.provider != PROVIDER_NAME:
+    if new.provider != HIVE_PROVIDER:
         raise refuse_content_change(name, "provider")
     if new.partition_columns:
         raise refuse_content_change(name, "partitioning")
