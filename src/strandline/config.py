@@ -44,6 +44,8 @@ class Settings:
     may use; a request for another name is refused, since a foreign web page may have sent it.
     ``location_roots``: absolute paths, below which folders are made at places that users name;
     elsewhere users, or their Spark, make them.
+    ``file_access``: who may use the files and folders that a node makes: only the owner of its
+    process (modes 0600 and 0700), the group too (0660 and 0770), or all that its umask allows.
     """
 
     host: str = DEFAULT_HOST
@@ -58,7 +60,13 @@ class Settings:
     log_format: Literal["text", "json"] = "text"
     slow_call_ms: int = 1_000
     location_roots: tuple[str, ...] = ()
+    file_access: Literal["owner", "group", "umask"] = "owner"
     allowed_hosts: tuple[str, ...] = ()
+
+    @property
+    def folder_mode(self) -> int:
+        """The permission bits of a new folder; those of a new file are the same without x."""
+        return {"owner": 0o700, "group": 0o770, "umask": 0o777}[self.file_access]
 
     def __post_init__(self) -> None:
         kinds = get_type_hints(Settings)

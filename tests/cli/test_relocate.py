@@ -27,7 +27,7 @@ def copied(tmp_path: Path) -> Path:
 def test_a_copy_is_read_and_not_changed(copied: Path) -> None:
     assert "create schema shop" in strandline("log", copied).output
     assert strandline("diff", copied, "2").exit_code == 0
-    for command in (("undo", copied, 3), ("undrop", "table", copied, "a.b")):
+    for command in (("undo", copied, 3), ("undrop", copied, "a.b")):
         refused = strandline(*map(str, command))
         assert refused.exit_code == 78
         assert f"strandline relocate {copied} --copy" in refused.stderr

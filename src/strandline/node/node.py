@@ -35,6 +35,7 @@ from strandline.metastore.store.projection import (
 )
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.transaction_events import TransactionEvents
+from strandline.metastore.store.warehouse import make_folders
 from strandline.node.background_projection import BackgroundProjection
 from strandline.node.configuration import EffectiveConfiguration
 from strandline.node.health import NodeHealth
@@ -93,7 +94,9 @@ class Node:
         log = MetastorageLog(self._metastorage, get_on=self._metastorage.get_on)
         # As Hadoop writes it: a path behind the scheme, with nothing escaped.
         warehouse = f"file://{folder / WAREHOUSE_FOLDER}"
-        folders = StoreFolders(folder, roots=settings.location_roots, names=names)
+        folders = StoreFolders(
+            folder, roots=settings.location_roots, names=names, mode=settings.folder_mode
+        )
         state = join_or_create(
             log, database, member=member, delay_ms=0, skew_ms=0, default_location=warehouse
         )
@@ -171,13 +174,13 @@ class Node:
         path = Path(folder).absolute()
         if path.exists() and not path.is_dir():
             raise InvalidInput(f"{path} is not a folder; name the folder of a store")
+        settings = settings or Settings()
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_folders(path, mode=settings.folder_mode)
         except OSError as error:
             raise InvalidInput(f"{path} cannot be made: {error.strerror}") from error
-        database = open_store_database(path)
+        database = open_store_database(path, mode=settings.folder_mode & 0o666)
         try:
-            settings = settings or Settings()
             clock = HybridClock(wall, max_ahead_ms=settings.clock_ahead_limit_ms)
             with database.read() as connection:
                 clock.update(stored_time(connection))

@@ -14,6 +14,7 @@ Each of these is refused with a sentence about what was found, and nothing is ch
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from pathlib import Path
 
@@ -56,16 +57,20 @@ def head_of(folder: Path) -> HeadFile:
     return HeadFile(folder / HEAD_FILE, MARKS)
 
 
-def open_store_database(folder: Path) -> SqliteDatabase:
-    """The database of the store in ``folder``, made if there is no store yet.
+def open_store_database(folder: Path, *, mode: int = 0o600) -> SqliteDatabase:
+    """The database of the store in ``folder``, made with ``mode`` if there is no store yet.
 
     Raises `CorruptData` for a store that is not whole, `IncompatibleFormat` for one of a newer
     release, and what `open_sqlite` raises.
     """
     head = head_of(folder)
-    database = open_sqlite(
-        folder / DATABASE_FILE, before_creation=lambda: refuse_lost_database(folder)
-    )
+
+    def before_creation() -> None:
+        refuse_lost_database(folder)
+        # SQLite gives its other files the permissions of this one.
+        os.close(os.open(folder / DATABASE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode))
+
+    database = open_sqlite(folder / DATABASE_FILE, before_creation=before_creation)
     try:
         with database.read() as connection:
             ground.refuse_unknown_parts(connection, PARTS, name=str(database.path))

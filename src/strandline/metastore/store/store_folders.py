@@ -44,13 +44,19 @@ SCHEMA_SUFFIX = ".db"
 class StoreFolders(Warehouse):
     """See the module. ``folder`` is that of the store; ``roots`` are absolute paths. Immutable.
 
-    ``names`` are absolute paths that the folder has or had (`strandline.node.place`): what was
-    recorded below one of them is inside it.
+    ``mode`` are the permission bits of new folders. ``names`` are absolute paths that the folder has
+    or had (`strandline.node.place`): what was recorded below one of them is inside it.
     """
 
     def __init__(
-        self, folder: Path, *, roots: Iterable[str | Path] = (), names: Iterable[str] = ()
+        self,
+        folder: Path,
+        *,
+        roots: Iterable[str | Path] = (),
+        names: Iterable[str] = (),
+        mode: int = 0o700,
     ) -> None:
+        super().__init__(mode=mode)
         self.folder = folder
         self.warehouse = folder / WAREHOUSE_FOLDER
         real = os.path.realpath(folder)

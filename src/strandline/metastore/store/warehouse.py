@@ -104,7 +104,10 @@ class Unsynced:
 
 
 class Warehouse:
-    """Folders of tables and schemas. Holds nothing."""
+    """Folders of tables and schemas. New ones get the permission bits ``mode``."""
+
+    def __init__(self, *, mode: int = 0o700) -> None:
+        self._mode = mode
 
     def reaches(self, location: str) -> bool:
         """Whether ``location`` lies where this warehouse can make and move folders."""
@@ -176,7 +179,7 @@ class Warehouse:
         """Make the folder and those above it, unless it is there."""
         path = self.path(location)
         try:
-            made = _make(path)
+            made = make_folders(path, mode=self._mode)
         except OSError as error:
             raise _failed("make", location, error) from error
         if made or unsynced is None:
@@ -200,7 +203,7 @@ class Warehouse:
                 if unsynced is not None:
                     unsynced.add([old.parent, *new.parents])
                 return Moved.DONE_BEFORE
-            made = _make(new.parent)
+            made = make_folders(new.parent, mode=self._mode)
             os.rename(old, new)
         except OSError as error:
             raise _failed("move", f"{source} to {target}", error) from error
@@ -289,11 +292,11 @@ def _is_missing(path: Path) -> bool:
     return False
 
 
-def _make(path: Path) -> list[Path]:
-    """Make the folder and those above it; those that were not there."""
+def make_folders(path: Path, *, mode: int) -> list[Path]:
+    """Make the folder and those above it, each with ``mode``; those that were not there."""
     missing = list(takewhile(lambda folder: not os.path.isdir(folder), (path, *path.parents)))
-    if missing:
-        path.mkdir(parents=True, exist_ok=True)
+    for folder in reversed(missing):
+        folder.mkdir(mode=mode, exist_ok=True)
     return missing
 
 

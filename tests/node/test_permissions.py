@@ -1,0 +1,52 @@
+"""Who may use the files and folders that a node makes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from strandline.catalog.commands import CreateSchema
+from strandline.config import Settings
+from strandline.node import DATABASE_FILE, Node
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize(
+    ("access", "file_mode", "folder_mode"),
+    [("owner", 0o600, 0o700), ("group", 0o640, 0o750), ("umask", 0o644, 0o755)],
+)
+def test_files_and_folders_are_for_those_that_the_setting_names(
+    tmp_path: Path,
+    access: Literal["owner", "group", "umask"],
+    file_mode: int,
+    folder_mode: int,
+) -> None:
+    lake = tmp_path / "deep" / "lake"
+    with Node.open(lake, settings=Settings(file_access=access)) as node:
+        node.session(user="ann").execute(CreateSchema(name="shop"))
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in lake.iterdir()}
+        files = {name: mode for name, mode in modes.items() if name.startswith(DATABASE_FILE)}
+        assert f"{DATABASE_FILE}-wal" in files
+        assert set(files.values()) == {file_mode}
+        for folder in (lake.parent, lake, lake / "warehouse", lake / "warehouse" / "shop.db"):
+            assert stat.S_IMODE(folder.stat().st_mode) == folder_mode
+
+
+def test_the_permissions_of_what_is_there_stay(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    Node.open(tmp_path).close()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+    (tmp_path / DATABASE_FILE).chmod(0o660)
+    Node.open(tmp_path).close()
+    assert stat.S_IMODE((tmp_path / DATABASE_FILE).stat().st_mode) == 0o660
