@@ -44,8 +44,8 @@ SCHEMA_SUFFIX = ".db"
 class StoreFolders(Warehouse):
     """See the module. ``folder`` is that of the store; ``roots`` are absolute paths. Immutable.
 
-    ``mode`` are the permission bits of new folders. ``names`` are absolute paths that the folder has
-    or had (`strandline.node.place`): what was recorded below one of them is inside it.
+    ``mode`` are the permission bits of new folders. ``names`` are absolute paths that the folder
+    has or had (`strandline.node.place`): what was recorded below one of them is inside it.
     """
 
     def __init__(
