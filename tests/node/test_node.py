@@ -199,6 +199,26 @@ def test_an_opener_that_ended_between_the_two_halves_is_succeeded(folder: Path) 
         assert node.catalogs.present().table("default", "t") is not None
 
 
+def test_a_node_that_runs_finishes_what_an_opener_began_that_ended_between_the_halves(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.node.node.CLEANING_SECONDS", 3600)  # it comes by the test alone
+    with Node.open(folder) as node, Node.open(folder) as other:
+        create_table(node)
+        node.finish_half_raised_fence()
+        with node.database.write() as connection:
+            FenceRow.raise_to(connection, FenceToken(0, 2))
+        node.finish_half_raised_fence()  # it may be at work in this moment
+        with pytest.raises(Fenced):
+            node.session(user="ann").begin()
+        node.finish_half_raised_fence()
+        assert node.catalogs.token == FenceToken(0, 2)
+        for one in (node, other):
+            one.catalogs.sync()
+            assert one.session(user="ann").begin().txn_id > 0
+            one.session(user="ann").execute(CreateSchema(name=f"by_{one is node}"))
+
+
 def test_halves_of_different_stores_are_refused(folder: Path) -> None:
     Node.open(folder).close()
     sql(folder, "UPDATE strandline_fence SET environment = 'another'")

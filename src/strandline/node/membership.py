@@ -18,7 +18,14 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from strandline.catalog import initial_catalog
-from strandline.durable import DurableCatalogState, UpdateLog, durable_state, joined_anew
+from strandline.durable import (
+    DurableCatalogState,
+    Transaction,
+    UpdateLog,
+    durable_state,
+    joined_anew,
+)
+from strandline.durable.state import RaiseFence
 from strandline.errors import Fenced, NotFound, OutOfSync, WrongEnvironment
 from strandline.fencing import FenceToken
 from strandline.sql import Database, FenceRow
@@ -41,13 +48,7 @@ def join_or_create(
     default_location: str,
 ) -> DurableCatalogState:
     """Join the catalog in ``log``, or create it. Raises `WrongEnvironment`, `Fenced`."""
-
-    def raise_fence(token: FenceToken, environment: str | None) -> None:
-        if environment is None:
-            return
-        with database.write() as connection:
-            FenceRow.initialize(connection, environment, token)
-
+    raise_fence = _raises_fence_of(database)
     initialize = initial_catalog(
         delay_ms=delay_ms, skew_ms=skew_ms, default_location=default_location
     )
@@ -56,7 +57,7 @@ def join_or_create(
         openable = durable_state(log)
         try:
             state = openable.join(member=member)
-            if not _half_raised(database, state):
+            if half_raised(database, state) is None:
                 _agree(database, state)
                 return state
             return openable.open(
@@ -81,16 +82,51 @@ def join_or_create(
     ) from refused
 
 
-def _half_raised(database: Database, state: DurableCatalogState) -> bool:
-    """Whether an opener raised the object store's fence and ended before it raised the log's."""
+def _raises_fence_of(database: Database) -> RaiseFence:
+    def raise_fence(token: FenceToken, environment: str | None) -> None:
+        if environment is None:
+            return
+        with database.write() as connection:
+            FenceRow.initialize(connection, environment, token)
+
+    return raise_fence
+
+
+def half_raised(database: Database, state: DurableCatalogState) -> FenceToken | None:
+    """The token of an opener of this generation that raised the object store's fence alone.
+
+    It may be about to raise the log's, or it has ended before it could.
+    """
     with database.read() as connection:
         fence = FenceRow.read(connection)
-    return (
+    if (
         fence is not None
         and fence.environment == state.environment()
         and fence.token > state.token
         and fence.token.deploy_generation == state.token.deploy_generation
+    ):
+        return fence.token
+    return None
+
+
+def finish_half_raised(database: Database, state: DurableCatalogState) -> None:
+    """Open a newer epoch in both halves, in place of an opener that ended between them.
+
+    Every node, this one too, is fenced by that, and joins it. An opener that was only slow finds
+    itself overtaken and takes the epoch after.
+    """
+    if half_raised(database, state) is None:
+        return
+    durable_state(state.log).open(
+        member=state.member,
+        initialize=_not_empty,
+        raise_fence=_raises_fence_of(database),
+        deploy_generation=state.token.deploy_generation,
     )
+
+
+def _not_empty(_: Transaction) -> None:
+    raise NotFound("there is no catalog in this store any more; restore it from a backup")
 
 
 def _agree(database: Database, state: DurableCatalogState) -> None:

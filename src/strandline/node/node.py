@@ -21,6 +21,7 @@ from strandline.clock import HybridClock, WallClock, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, MetastorageLog, Replaced
 from strandline.errors import InvalidInput
+from strandline.fencing import FenceToken
 from strandline.metastorage import SqliteMetastorage
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.metastore import Metastore
@@ -41,6 +42,8 @@ from strandline.node.configuration import EffectiveConfiguration
 from strandline.node.health import NodeHealth
 from strandline.node.membership import (
     Guard,
+    finish_half_raised,
+    half_raised,
     join_newer_epoch,
     join_or_create,
     new_member_id,
@@ -101,6 +104,7 @@ class Node:
             log, database, member=member, delay_ms=0, skew_ms=0, default_location=warehouse
         )
         self.replaced: Future[str] = Future()
+        self._half_raised: FenceToken | None = None
         self.catalogs = CatalogManager(state, clock, join_anew=self._join_anew)
         guard = Guard(state.environment() or "", lambda: self.catalogs.token)
         self.configuration = EffectiveConfiguration(self.catalogs.latest_catalog, settings)
@@ -231,6 +235,25 @@ class Node:
             except Exception:
                 if not self._stop.is_set():
                     logger.exception("cleaning what was aborted failed; tried again soon")
+            try:
+                self.finish_half_raised_fence()
+            except Exception:
+                if not self._stop.is_set():
+                    logger.exception("comparing the fences failed; tried again soon")
+
+    def finish_half_raised_fence(self) -> None:
+        """Called now and then: at the second sight of the same one, its opener is taken for ended.
+
+        Until that is mended, every write on rows is refused with `Fenced`.
+        """
+        state = self.catalogs.state
+        found = half_raised(self.database, state)
+        if found is not None and found == self._half_raised:
+            logger.warning("an opener ended between the two halves of the store, at %s", found)
+            finish_half_raised(self.database, state)
+            self.catalogs.sync()
+            found = None
+        self._half_raised = found
 
     def clean_aborted(self) -> int:
         """Remove what aborted transactions left, if any was aborted since; their write ids."""
