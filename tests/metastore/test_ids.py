@@ -23,13 +23,14 @@ from strandline.catalog.commands import (
 from strandline.clock import HybridClock, Timestamp, milliseconds
 from strandline.config import Settings
 from strandline.errors import InvalidInput, ObjectNotFound, StrandlineError, UnsupportedOperation
+from strandline.metastore.hive.hive_events import HiveEvents
 from strandline.metastore.interface import AsOf, Session
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.http_app import application
 from strandline.metastore.store.rows import DataFileRow
 from strandline.model.types import BIGINT
 from strandline.node import Node
-from strandline.transactions import TransactionState, ValidWriteIdList
+from strandline.transactions import Transactions, TransactionState, ValidWriteIdList
 from strandline.transactions.tables import NEXT_WRITE_ID, TXN_WRITE_ID
 from tests.metastore.session.served import serving
 
@@ -218,6 +219,32 @@ def test_a_poisoned_transaction_ends_and_the_store_works_again(
         files = session.files(good, taken.write_ids[good]).data_files
         assert [one.file.path for one in files] == ["kept"]
         session.compact(taken.catalog_version)
+
+
+def test_rows_that_0_2_0_staged_for_no_table_harm_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Node.open(tmp_path) as node:
+        session = node.session(user="ann")
+        poisoned = session.begin().txn_id
+        with monkeypatch.context() as patch:
+            patch.setattr(Transactions, "check_writable", lambda *_: None)
+            session.stage(poisoned, -5, add=[_file("lost")])
+    with Node.open(tmp_path) as node:
+        session = node.session(user="ann")
+        session.execute(CreateSchema(name="s"))
+        session.execute(CreateTable(schema="s", definition=_table("t", True)))
+        good = session.table("s.t").descriptor.id
+        session.abort(poisoned)
+        txn_id = session.begin().txn_id
+        session.stage(txn_id, good, add=[_file("kept")])
+        session.commit(txn_id)
+        node.transactions.expire()
+        events = HiveEvents(node.metastore).render(node.notifications.read(0, limit=100))
+        assert [event["eventType"] for event in events][-2:] == ["ACID_WRITE", "COMMIT_TXN"]
+        taken = session.snapshot([good])
+        files = session.files(good, taken.write_ids[good]).data_files
+        assert [one.file.path for one in files] == ["kept"]
 
 
 def test_one_transaction_that_cannot_be_aborted_does_not_keep_the_others(
