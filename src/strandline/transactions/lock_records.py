@@ -42,14 +42,16 @@ def find(connection: Connection, lock_id: int) -> RowMapping | None:
     """The row of a request."""
     if not 0 < lock_id <= LAST_ID:
         return None
-    found = select(LOCK_REQUEST).where(_REQUEST.lock_id == lock_id)
-    return connection.execute(found).mappings().first()
+    statement = select(LOCK_REQUEST).where(_REQUEST.lock_id == lock_id)
+    return connection.execute(statement).mappings().first()
 
 
 def components(connection: Connection, lock_id: int) -> list[RowMapping]:
     """The components of a request, in their order."""
-    found = select(LOCK_COMPONENT).where(_COMPONENT.lock_id == lock_id).order_by(_COMPONENT.number)
-    return list(connection.execute(found).mappings())
+    statement = (
+        select(LOCK_COMPONENT).where(_COMPONENT.lock_id == lock_id).order_by(_COMPONENT.number)
+    )
+    return list(connection.execute(statement).mappings())
 
 
 def earlier_components(
@@ -63,16 +65,16 @@ def earlier_components(
 
     Each with the transaction of its request. ``tables`` with None is every table.
     """
-    found = (
+    statement = (
         select(LOCK_COMPONENT, _REQUEST.txn_id)
         .join(LOCK_REQUEST, _REQUEST.lock_id == _COMPONENT.lock_id)
         .where(_COMPONENT.lock_id < lock_id)
     )
     if len(schemas) <= _FEW:
-        found = found.where(_COMPONENT.schema.in_(schemas))
+        statement = statement.where(_COMPONENT.schema.in_(schemas))
     if len(tables) <= _FEW and None not in tables:
-        found = found.where(or_(_COMPONENT.table.is_(None), _COMPONENT.table.in_(tables)))
-    return list(connection.execute(found.order_by(_COMPONENT.lock_id)).mappings())
+        statement = statement.where(or_(_COMPONENT.table.is_(None), _COMPONENT.table.in_(tables)))
+    return list(connection.execute(statement.order_by(_COMPONENT.lock_id)).mappings())
 
 
 def component_count(connection: Connection) -> int:
@@ -124,14 +126,14 @@ def shown(
         _REQUEST.txn_id: txn_id,
     }
     columns: list[Any] = [column for column in _COMPONENT if column.name != "lock_id"]
-    found = (
+    statement = (
         select(LOCK_REQUEST, *columns)
         .join(LOCK_COMPONENT, _REQUEST.lock_id == _COMPONENT.lock_id)
         .where(*(column == value for column, value in asked.items() if value is not None))
         .order_by(_REQUEST.lock_id, _COMPONENT.number)
         .limit(limit)
     )
-    return list(connection.execute(found).mappings())
+    return list(connection.execute(statement).mappings())
 
 
 def _silent(at: int) -> Select[tuple[int]]:

@@ -64,12 +64,11 @@ class LockMode(Enum):
     EXCL_WRITE = 4
 
 
-_R, _W, _X, _E = LockMode
 _WAITS_FOR: dict[LockMode, frozenset[LockMode]] = {
-    _R: frozenset({_X}),
-    _W: frozenset({_E, _X}),
-    _E: frozenset({_W, _E, _X}),
-    _X: frozenset(LockMode),
+    LockMode.SHARED_READ: frozenset({LockMode.EXCLUSIVE}),
+    LockMode.SHARED_WRITE: frozenset({LockMode.EXCL_WRITE, LockMode.EXCLUSIVE}),
+    LockMode.EXCL_WRITE: frozenset(LockMode) - {LockMode.SHARED_READ},
+    LockMode.EXCLUSIVE: frozenset(LockMode),
 }
 
 
@@ -106,7 +105,10 @@ class Component:
         )
 
     def _only_uses_schema(self, earlier: Component) -> bool:
-        """One reads the schema (a ``USE``), the other one has something inside for itself."""
+        """Whether one side reads the schema (``USE``), and the other has a table in it exclusively.
+
+        The reader of a schema needs its name alone.
+        """
         asked, held = self.mode, earlier.mode
         if self.table is None and earlier.table is not None:
             return asked is LockMode.SHARED_READ and held is LockMode.EXCLUSIVE
@@ -380,13 +382,13 @@ def _first_conflict(connection: Connection, request: LockRequest) -> int | None:
         if request.txn_id is None or row["txn_id"] != request.txn_id:
             first.setdefault(_component(row), row["lock_id"])
     index = _Index(first)
-    blockers = [
+    blocking_ids = [
         first[earlier]
         for component in wanted
         for earlier in index.may_overlap(component)
         if component.waits_for(earlier)
     ]
-    return min(blockers, default=None)
+    return min(blocking_ids, default=None)
 
 
 class _Index:

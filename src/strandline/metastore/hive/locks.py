@@ -39,7 +39,7 @@ def lock(call: Call) -> Struct:
     if txn_id is not None:
         _require_own(request, txn_id)
     locks = call.metastore.transactions.locks
-    made = locks.acquire(
+    queued = locks.acquire(
         components,
         owner=call.user,
         user=request.args.get("user") or "",
@@ -48,11 +48,11 @@ def lock(call: Call) -> Struct:
         txn_id=txn_id,
     )
     impatient = request.args.get("zeroWaitReadEnabled") or request.args.get("exclusiveCTAS")
-    if impatient and not made.acquired and _gives_up(request, made):
-        locks.withdraw(made.lock_id)
-        message = f"Unable to acquire the lock: lock {made.blocked_by} is held or waits before it"
-        return {"lockid": made.lock_id, "state": NOT_ACQUIRED, "errorMessage": message}
-    return _response(made)
+    if impatient and not queued.acquired and _gives_up(request, queued):
+        locks.withdraw(queued.lock_id)
+        message = f"Unable to acquire the lock: lock {queued.blocked_by} is held or waits before it"
+        return {"lockid": queued.lock_id, "state": NOT_ACQUIRED, "errorMessage": message}
+    return _response(queued)
 
 
 @changes("check_lock")
@@ -91,16 +91,16 @@ def heartbeat(call: Call) -> None:
 
 @changes("show_locks")
 def show_locks(call: Call) -> Struct:
-    request = call.of("rqst")
-    found = call.metastore.transactions.locks.list(
-        schema=_name(request.args.get("dbname")),
-        table=_name(request.args.get("tablename")),
-        partition=_name(request.args.get("partname")),
-        txn_id=request.args.get("txnid") or None,
+    asked = call.of("rqst").args
+    requests = call.metastore.transactions.locks.list(
+        schema=_name(asked.get("dbname")),
+        table=_name(asked.get("tablename")),
+        partition=_name(asked.get("partname")),
+        txn_id=asked.get("txnid") or None,
     )
     free, own = call.reading.access.free, normalize(call.user)
-    shown = [one for one in found if free or normalize(one.owner) == own]
-    return {"locks": [element for one in shown for element in _elements(one)]}
+    shown = [request for request in requests if free or normalize(request.owner) == own]
+    return {"locks": [element for request in shown for element in _elements(request)]}
 
 
 def _component(sent: Struct) -> Component:
@@ -127,9 +127,9 @@ def _response(request: LockRequest) -> Struct:
     return {"lockid": request.lock_id, "state": ACQUIRED if request.acquired else WAITING}
 
 
-def _gives_up(call: Call, made: LockRequest) -> bool:
+def _gives_up(call: Call, queued: LockRequest) -> bool:
     """Whether the client asked not to wait: readers, or who creates a table."""
-    modes = {component.mode for component in made.components}
+    modes = {component.mode for component in queued.components}
     if call.args.get("zeroWaitReadEnabled") and modes == {LockMode.SHARED_READ}:
         return True
     return bool(call.args.get("exclusiveCTAS")) and LockMode.EXCLUSIVE in modes
@@ -187,10 +187,11 @@ def _require_own(call: Call, txn_id: int) -> None:
     """Raise `PermissionDenied` for a transaction of another user."""
     if call.reading.access.free:
         return
-    found = call.metastore.transactions.get(txn_id)
-    if normalize(found.user) != normalize(call.user):
+    transaction = call.metastore.transactions.get(txn_id)
+    if normalize(transaction.user) != normalize(call.user):
         raise PermissionDenied(
-            f"transaction {txn_id} is of user {found.user}, and user {call.user} is no superuser"
+            f"transaction {txn_id} is of user {transaction.user}, and user {call.user} is no "
+            "superuser"
         )
 
 
