@@ -10,11 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 
 from strandline.catalog.commands import CreateSchema
 from strandline.metastore.store.rows import ColumnStatistics, DataFileRow
+from strandline.node import Node
 from strandline.spark import Counts, Tables
 from strandline.spark.footers import file_ids
 from strandline.spark.schemas import file_schema
@@ -144,11 +146,15 @@ def test_values_of_all_types_come_back_as_they_went_in(tables: Tables) -> None:
     assert sorted(map(repr, back)) == sorted(map(repr, given.to_pylist()))
 
 
-def test_a_place_with_odd_characters_is_written_and_read(tables: Tables, tmp_path: Path) -> None:
+def test_a_place_with_odd_characters_is_written_and_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     odd = tmp_path / "we{ir}d [x]*? #é=1" / "sub"
-    tables.session.execute(CreateSchema(name="odd", location=f"file:{odd}"))
-    tables.create("odd.t", "id BIGINT")
-    tables.append("odd.t", numbers(tables, 1, 2, 3))
-    tables.delete("odd.t", "id = 2")
-    assert folder(tables, "odd.t").is_relative_to(odd)
-    assert sorted(tables.read("odd.t").toArrow()["id"].to_pylist()) == [1, 3]
+    with Node.open(odd) as node:
+        tables = Tables(spark, node.session(user="ann"))
+        tables.session.execute(CreateSchema(name="odd"))
+        tables.create("odd.t", "id BIGINT")
+        tables.append("odd.t", numbers(tables, 1, 2, 3))
+        tables.delete("odd.t", "id = 2")
+        assert folder(tables, "odd.t").is_relative_to(odd)
+        assert sorted(tables.read("odd.t").toArrow()["id"].to_pylist()) == [1, 3]

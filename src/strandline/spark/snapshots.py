@@ -140,7 +140,10 @@ def _resolve(
     for _ in range(_ATTEMPTS):
         found = {name: session.table(name, at=at) for name in names}
         ids = [one.descriptor.id for one in found.values()]
-        snapshot = session.snapshot(ids, at=at)
+        try:
+            snapshot = session.snapshot(ids, at=at)
+        except ObjectNotFound:
+            continue  # a table was dropped after its name was looked up
         version = snapshot.catalog_version
         if any(one.catalog_version != version for one in found.values()):
             try:
