@@ -14,6 +14,7 @@ from strandline.errors import (
     surface_of,
 )
 from strandline.metastore.session.json_forms import Form, Json, Misfit, form_of
+from strandline.metastore.session.json_pieces import read_in_pieces
 
 _SHOWN = 80
 """Bytes of a body that an error shows."""
@@ -50,24 +51,6 @@ def read_form(data: bytes, form: Form) -> Any:
         raise misfit.error() from None
 
 
-def parse_json(data: bytes) -> Json:
-    """Strict JSON: UTF-8, no NaN, no member twice. Raises `InvalidInput`."""
-    try:
-        return json.loads(
-            data.decode(), parse_constant=_no_constant, object_pairs_hook=_no_member_twice
-        )
-    except json.JSONDecodeError as error:
-        raise InvalidInput(
-            f"the body is not JSON: {error.msg} at position {error.pos} of {len(data)}"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"the body is not UTF-8 at byte {error.start}") from None
-    except RecursionError:
-        raise InvalidInput("the body is nested too deep to be read") from None
-    except ValueError as error:
-        raise InvalidInput(f"the body is not JSON: {error}") from None
-
-
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
@@ -79,6 +62,25 @@ def _no_member_twice(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
         twice = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"member {twice!r} stands twice in one object")
     return made
+
+
+_STRICT = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_no_member_twice)
+
+
+def parse_json(data: bytes) -> Json:
+    """Strict JSON: UTF-8, no NaN, no member twice. Raises `InvalidInput`."""
+    try:
+        return read_in_pieces(data.decode(), _STRICT)
+    except json.JSONDecodeError as error:
+        raise InvalidInput(
+            f"the body is not JSON: {error.msg} at position {error.pos} of {len(data)}"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"the body is not UTF-8 at byte {error.start}") from None
+    except RecursionError:
+        raise InvalidInput("the body is nested too deep to be read") from None
+    except ValueError as error:
+        raise InvalidInput(f"the body is not JSON: {error}") from None
 
 
 def write_error(error: BaseException) -> tuple[int, bytes]:
