@@ -201,9 +201,9 @@ def test_a_table_whose_files_were_cleaned_does_not_come_back(node: Node, session
     place = node.store.location(table_id)
     assert place is not None
     shutil.rmtree(place.removeprefix("file://"))
-    with pytest.raises(ObjectNotFound, match="were deleted by cleaning"):
+    with pytest.raises(ObjectNotFound, match="were deleted, by PURGE or by cleaning"):
         session.undrop("shop.p")
-    with pytest.raises(ObjectNotFound, match="were deleted by cleaning"):
+    with pytest.raises(ObjectNotFound, match="were deleted, by PURGE or by cleaning"):
         session.undo(dropped.version)
     assert session.history()[-1].version == dropped.version
 

@@ -11,10 +11,8 @@ moved, and to where, is told by `strandline.metastore.store.partition_moves`.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Protocol
 
 from strandline.errors import (
@@ -32,6 +30,7 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import (
     FolderRefused,
     Moved,
+    delete_folder,
     relative_location,
     resolve_location,
 )
@@ -164,12 +163,6 @@ class PartitionPlaces:
         if move.target == PURGED:
             return None
         return resolve_location(self._warehouse, move.target)
-
-
-def delete_folder(path: Path) -> None:
-    """Delete a folder with all that is in it, unless it is gone. Raises `OSError`."""
-    with suppress(FileNotFoundError):
-        shutil.rmtree(path)
 
 
 class _Placed(Protocol):

@@ -68,7 +68,7 @@ def _restored(metastore: Places, undo: Undo, table: TableDescriptor, place: str 
     if place is None or (folders.reaches(place) and not folders.exists(place)):
         raise ObjectNotFound(
             f"{undo.purpose} cannot be undone: the files of table {table.name} (id {table.id}) were"
-            " deleted by cleaning; older versions still tell its columns"
+            " deleted, by PURGE or by cleaning; older versions still tell its columns"
         )
     default = _default(metastore, undo, table)
     parent = place.removesuffix(f"/{DROPPED}/{table.id}")

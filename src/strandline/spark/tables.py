@@ -90,17 +90,20 @@ class Tables:
         except (ObjectNotFound, PermissionDenied):  # a view, dropped meanwhile, or not to be seen
             return False
 
-    def drop(self, name: str, *, if_exists: bool = False) -> None:
+    def drop(self, name: str, *, if_exists: bool = False, purge: bool = False) -> None:
         """Drop a table. Older versions still read it, and `Session.undrop` brings it back.
 
-        Raises `ObjectNotFound` unless ``if_exists``, and `InvalidInput` for a table that is not
+        With ``purge`` its files are deleted, and neither of these is possible. Raises
+        `ObjectNotFound` unless ``if_exists``, and `InvalidInput` for a table that is not
         transactional.
         """
         qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
         if not if_exists or self._exists(name):
             self._refuse_plain(name)
         self.session.execute(
-            DropTable(schema=qualified.schema, table=qualified.name, if_exists=if_exists)
+            DropTable(
+                schema=qualified.schema, table=qualified.name, if_exists=if_exists, purge=purge
+            )
         )
 
     def alter(

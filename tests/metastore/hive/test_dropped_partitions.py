@@ -10,7 +10,8 @@ from hive_metastore.ttypes import EnvironmentContext, FieldSchema, Partition
 
 from strandline.clock import format_timestamp
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
-from tests.metastore.hive.hive_node import HiveNode, storage, table
+from strandline.metastore.interface import AsOf
+from tests.metastore.hive.hive_node import HiveNode, refusal, storage, table
 
 PURGE = EnvironmentContext({"ifPurge": "TRUE"})
 
@@ -187,3 +188,31 @@ def test_a_folder_that_could_not_be_moved_is_found_where_it_stays(
     assert texts(stub, before) == FIRST
     assert hive.node.session(user="ann").undrop_partitions("d1.t1") == ["p=b"]
     assert texts(stub, "d1") == FIRST
+
+
+def test_a_purged_table_is_deleted_with_what_was_dropped_of_it(hive: HiveNode, stub: Any) -> None:
+    session = hive.node.session(user="ann")
+    table_id = session.table("d1.t1").descriptor.id
+    before = moment(hive)
+    stub.drop_partition("d1", "t1", ["b"], True)
+    stub.drop_table_with_environment_context("d1", "t1", True, PURGE)
+    assert not folder(hive).exists()
+    assert not list(folder(hive).parent.glob(f".dropped/{table_id}*"))
+    with pytest.raises(ObjectNotFound, match="PURGE"):
+        session.undrop("d1.t1")
+    with pytest.raises(ObjectNotFound):
+        session.table("d1.t1", at=AsOf(version=hive.node.metastore.catalogs.present().version - 1))
+    assert refusal(lambda: stub.get_table(before, "t1"))[0] == "NoSuchObjectException"
+    # The name and the place are free again.
+    stub.create_table(table("t1", partitionKeys=[FieldSchema("p", "string", None)]))
+    assert stub.get_table("d1", "t1").sd.location == f"{hive.warehouse}/d1.db/t1"
+
+
+def test_purging_leaves_files_at_a_place_that_a_user_named(
+    hive: HiveNode, stub: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "f").write_text("mine")
+    outside = storage(location=f"file:{tmp_path}")
+    stub.create_table(table("t2", sd=outside, tableType="EXTERNAL_TABLE"))
+    stub.drop_table_with_environment_context("d1", "t2", True, PURGE)
+    assert (tmp_path / "f").read_text() == "mine"

@@ -208,7 +208,9 @@ def _shown(database: str) -> str | None:
     return None if _is_default(database) else database
 
 
-def drop_relation(planning: Planning, schema: str, name: str, *, keep_data: bool = False) -> None:
+def drop_relation(
+    planning: Planning, schema: str, name: str, *, keep_data: bool = False, purge: bool = False
+) -> None:
     """Remove the table or view of that name, in an entry of its own.
 
     Each index of a table goes first, whatever its status, in an entry of its own too.
@@ -227,7 +229,7 @@ def drop_relation(planning: Planning, schema: str, name: str, *, keep_data: bool
             transaction.delete("index", index.id)
             drop_comment(transaction, ObjectKind.INDEX, index.id)
     arguments: dict[str, str | int] = {kind: qualified, "id": relation.id}
-    if keep_data:
-        arguments["data"] = "keep"
+    if keep_data or purge:
+        arguments["data"] = "keep" if keep_data else "purge"
     with planning.entry(f"drop_{kind}", **arguments) as transaction:
         transaction.delete(kind, relation.id)

@@ -161,12 +161,16 @@ class DropTable:
     keep_data: bool = False
     """The files of a managed table stay where they are."""
     if_exists: bool = False
+    purge: bool = False
+    """The files of a managed table are deleted: neither `undrop` nor the past finds them."""
 
     def plan(self, planning: Planning) -> None:
-        """Raises `ObjectNotFound`."""
+        """Raises `ObjectNotFound`, `InvalidInput`."""
+        if self.keep_data and self.purge:
+            raise InvalidInput(f"{self.table}: files are kept or purged, not both")
         if self.if_exists and planning.catalog.relation(self.schema, self.table) is None:
             return
-        drop_relation(planning, self.schema, self.table, keep_data=self.keep_data)
+        drop_relation(planning, self.schema, self.table, keep_data=self.keep_data, purge=self.purge)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

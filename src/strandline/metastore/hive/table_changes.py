@@ -24,7 +24,7 @@ from strandline.metastore.hive.conversion import ClientTable, read_table
 from strandline.metastore.hive.exceptions import invalid_object, invalid_operation, meta_exception
 from strandline.metastore.hive.locations import hadoop_location, same_location
 from strandline.metastore.hive.names import is_hive_name, present_schema
-from strandline.metastore.hive.parameters import LAST_DDL_TIME, without_time
+from strandline.metastore.hive.parameters import LAST_DDL_TIME, if_purge, without_time
 from strandline.metastore.hive.partition_changes import give_table_columns
 from strandline.metastore.hive.quick_statistics import QuickStatistics, is_counted_table
 from strandline.metastore.hive.registry import Call, changes
@@ -153,9 +153,15 @@ def drop_table(call: Call) -> None:
     first = next(iter(catalog.relation_names(schema)), "")
     if call.listed == schema and name.lower() == first.lower():
         refuse_cascade(catalog, schema)
+    delete_data = bool(call.args.get("deleteData", False))
     try:
         call.execute(
-            DropTable(schema=schema, table=name, keep_data=not call.args.get("deleteData", False))
+            DropTable(
+                schema=schema,
+                table=name,
+                keep_data=not delete_data,
+                purge=delete_data and if_purge(call.args.get("environment_context")),
+            )
         )
     except ObjectNotFound:
         raise missing from None

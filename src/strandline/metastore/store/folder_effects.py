@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -52,6 +52,7 @@ from strandline.metastore.store.warehouse import (
     FolderRefused,
     Moved,
     Unsynced,
+    delete_folder,
     same_place,
 )
 from strandline.model.descriptors import TableDescriptor, TableKind
@@ -59,6 +60,8 @@ from strandline.wire import decode
 
 logger = logging.getLogger(__name__)
 
+PURGED_SUFFIX = ".purged"
+"""What the folder of a purged table is called while its files are being deleted."""
 MOST_EFFECTS = 256
 """Effects that one SQL transaction carries out; others wait for the database meanwhile."""
 
@@ -230,6 +233,7 @@ class FolderEffects:
     def __init__(self, warehouse: StoreFolders) -> None:
         self._warehouse = warehouse
         self._refused: Counter[str] = Counter()
+        self._purged: deque[str] = deque()
 
     def refused(self) -> RefusedFolders:
         """What was refused so far."""
@@ -296,6 +300,12 @@ class FolderEffects:
             return None
         place = task.turn.places.of(table.id)
         aside = self._warehouse.dropped_place(place or "", table.id)
+        if task.entry.arguments.get("data") == "purge":
+            own = place is not None and self._warehouse.is_own_table(place)
+            if place is None or not own:
+                return None
+            do = partial(self._purge, task, table.id, place, aside)
+            return _Work(do, moves=(place, f"{aside}{PURGED_SUFFIX}"))
         return self._moving(task, table.id, place, aside, own=True)
 
     def _moving(
@@ -364,6 +374,38 @@ class FolderEffects:
         if moved is Moved.MISSING:
             self._make(task, target)
         places.put(table_id, self._warehouse.shown(target))
+
+    def _purge(self, task: _Task, table_id: int, place: str, aside: str) -> None:
+        """Take the folder of a table away under a name of its own, and forget its place.
+
+        Its files are deleted by `delete_purged`, when no lock is held.
+        """
+        try:
+            self._warehouse.verify(place)
+            self._warehouse.verify(aside)
+            purged = f"{aside}{PURGED_SUFFIX}"
+            self._warehouse.move(place, purged, unsynced=task.turn.unsynced)
+        except FolderRefused as refused:
+            self._refused["stayed"] += 1
+            logger.warning(
+                "version %d is carried out, but the folder %s that it purges stays: %s. Nobody"
+                " finds it any more; delete it",
+                task.version,
+                place,
+                refused.message,
+            )
+        else:
+            self._purged += [purged, f"{aside}.partitions"]
+        task.turn.places.forget(table_id)
+
+    def delete_purged(self) -> None:
+        """Delete what purged tables had. What cannot be deleted is a leftover, and logged."""
+        while self._purged:
+            place = self._purged.popleft()
+            try:
+                delete_folder(self._warehouse.path(place))
+            except OSError:
+                logger.warning("the purged folder %s cannot be deleted", place, exc_info=True)
 
     def _remove(self, task: _Task, place: str) -> None:
         try:

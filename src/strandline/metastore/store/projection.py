@@ -120,6 +120,7 @@ class Projector:
                 reached = self._advance(connection, version, updates, self._turn(connection))
             # Only now is it durable.
             self._known = max(self._known, reached.projected_version)
+            self._folders.delete_purged()
             if reached.projected_version >= version:
                 return
 

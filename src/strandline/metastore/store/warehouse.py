@@ -19,7 +19,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import Enum
 from itertools import takewhile
 from pathlib import Path
@@ -230,6 +232,12 @@ class Warehouse:
         if location.endswith(aside):  # it could not be moved back when it was restored
             return location
         return f"{location.rstrip('/').rpartition('/')[0]}{aside}"
+
+
+def delete_folder(path: Path) -> None:
+    """Delete a folder with all that is in it, unless it is gone. Raises `OSError`."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(path)
 
 
 def resolve_location(base: str, location: str) -> str:
