@@ -8,6 +8,7 @@ structs. What is read is checked against these schemas, exactly.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain
 from typing import Any, TypeVar
@@ -67,49 +68,71 @@ def _data_files(files: Sequence[DataFile]) -> list[pa.Array]:
     """The columns of `DATA_FILES`. Statistics are laid flat: an object for each would cost most."""
     rows = [one.file for one in files]
     return [
-        pa.array([one.row_id for one in files], pa.int64()),
-        pa.array([one.write_id for one in files], pa.int64()),
-        pa.array([row.file_id for row in rows], pa.int64()),
-        pa.array([row.path for row in rows], pa.string()),
-        pa.array([row.rows for row in rows], pa.int64()),
-        pa.array([row.bytes for row in rows], pa.int64()),
-        pa.array([row.partition for row in rows], pa.string()),
+        _numbers([one.row_id for one in files]),
+        _numbers([one.write_id for one in files]),
+        _numbers([row.file_id for row in rows]),
+        _texts([row.path for row in rows]),
+        _numbers([row.rows for row in rows]),
+        _numbers([row.bytes for row in rows]),
+        _texts([row.partition for row in rows]),
         _lists(DATA_FILES.field("statistics").type, [row.statistics for row in rows], _statistics),
     ]
 
 
 def _statistics(found: Sequence[ColumnStatistics]) -> pa.Array:
     columns = [
-        pa.array([one.column_id for one in found], pa.int64()),
-        pa.array([one.lower for one in found], pa.string()),
-        pa.array([one.upper for one in found], pa.string()),
-        pa.array([one.nulls for one in found], pa.int64()),
+        _numbers([one.column_id for one in found]),
+        _texts([one.lower for one in found]),
+        _texts([one.upper for one in found]),
+        _numbers([one.nulls for one in found]),
     ]
-    return pa.StructArray.from_arrays(columns, fields=list(_STATISTICS))
+    return pa.Array.from_buffers(_STATISTICS, len(found), [None], children=columns)
 
 
 def _delete_files(files: Sequence[DeleteFile]) -> list[pa.Array]:
     """The columns of `DELETE_FILES`."""
     rows = [one.file for one in files]
     return [
-        pa.array([one.row_id for one in files], pa.int64()),
-        pa.array([one.write_id for one in files], pa.int64()),
-        pa.array([row.path for row in rows], pa.string()),
+        _numbers([one.row_id for one in files]),
+        _numbers([one.write_id for one in files]),
+        _texts([row.path for row in rows]),
         _lists(DELETE_FILES.field("file_ids").type, [row.file_ids for row in rows], _numbers),
         _lists(DELETE_FILES.field("counts").type, [row.counts for row in rows], _numbers),
     ]
 
 
-def _numbers(found: Sequence[int]) -> pa.Array:
-    return pa.array(found, pa.int64())
+def _numbers(values: Sequence[int | None]) -> pa.Array:
+    """An array of numbers, made from its buffers: `pyarrow.array` would first import pandas."""
+    numbers = array("q", (0 if value is None else value for value in values))
+    return _array(pa.int64(), values, pa.py_buffer(numbers))
+
+
+def _texts(values: Sequence[str | None]) -> pa.Array:
+    encoded = [b"" if value is None else value.encode() for value in values]
+    return _array(pa.string(), values, _offsets(encoded), pa.py_buffer(b"".join(encoded)))
+
+
+def _array(of: pa.DataType, values: Sequence[object], *buffers: pa.Buffer) -> pa.Array:
+    """The array of these buffers, in which those of ``values`` that are None are null."""
+    nulls = sum(value is None for value in values)
+    valid = None
+    if nulls:
+        bits = sum((value is not None) << place for place, value in enumerate(values))
+        valid = pa.py_buffer(bits.to_bytes((len(values) + 7) // 8, "little"))
+    return pa.Array.from_buffers(of, len(values), [valid, *buffers], nulls)
+
+
+def _offsets(parts: Sequence[Sequence[object]]) -> pa.Buffer:
+    """Where each of the parts begins, and where the last one ends."""
+    return pa.py_buffer(array("i", accumulate(map(len, parts), initial=0)))
 
 
 def _lists(
     of: pa.DataType, lists: Sequence[Sequence[T]], flat: Callable[[Sequence[T]], pa.Array]
 ) -> pa.Array:
     """An array of lists, made from all their elements in a row."""
-    offsets = pa.array([0, *accumulate(map(len, lists))], pa.int32())
-    return pa.ListArray.from_arrays(offsets, flat(list(chain.from_iterable(lists))), type=of)
+    elements = flat(list(chain.from_iterable(lists)))
+    return pa.Array.from_buffers(of, len(lists), [None, _offsets(lists)], children=[elements])
 
 
 def read_files(body: bytes) -> TableFiles:
