@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from strandline.work import SLICE, SMALL, TIDY_AFTER, Lane, slices
+from strandline.work import SLICE, SMALL, TIDY_AFTER, Lane, in_order, slices
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -113,3 +113,9 @@ def test_slices_hold_no_more_than_one_call_may_go_over() -> None:
     pieces = list(slices(items))
     assert [len(piece) for piece in pieces] == [SLICE, SLICE, 1]
     assert [item for piece in pieces for item in piece] == items
+
+
+@pytest.mark.parametrize("count", [0, 1, SLICE, SLICE + 1, 3 * SLICE + 7])
+def test_names_come_in_order_however_many_they_are(count: int) -> None:
+    names = {f"name-{(number * 7919) % (count + 1)}": number for number in range(count)}
+    assert list(in_order(names)) == sorted(names)

@@ -39,9 +39,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -51,8 +53,9 @@ SMALL = 200
 SLICE = 2_000
 """Things that one call into C may go over, which nothing can interrupt."""
 SWITCH_SECONDS = 0.0001
-YOUNG_OBJECTS = 20_000
-"""New objects between two looks for garbage among the new ones."""
+YOUNG_OBJECTS = 10_000
+YOUNG_ROUNDS = 5
+"""New objects between two looks for garbage among them, and such looks between two wider ones."""
 TIDY_SECONDS = 1.0
 """How long after a turn memory is given back, unless another turn goes on."""
 TIDY_AFTER = 2_000
@@ -198,19 +201,28 @@ def slices(items: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:
         yield items[first : first + size]
 
 
+def in_order(names: Collection[str]) -> Iterable[str]:
+    """``names`` in order; many of them in slices that are merged, which can be interrupted."""
+    if len(names) <= SLICE:
+        return sorted(names)
+    rest = iter(names)
+    return merge(*iter(lambda: sorted(islice(rest, SLICE)), []))
+
+
 def share_the_interpreter() -> None:
     """Let a thread that computes give the interpreter back quickly; for the process of a node."""
     sys.setswitchinterval(SWITCH_SECONDS)
     _LANE.tidies = True
     gc.collect()
     gc.freeze()
-    # A look at all objects of a node with a large catalog takes longer than anybody may wait.
-    gc.set_threshold(YOUNG_OBJECTS, 50, 1_000_000)
+    # A look at all objects of a node with a large catalog takes longer than anybody may wait, and
+    # nearly all of what it would find there is alive: values without circles.
+    gc.set_threshold(YOUNG_OBJECTS, YOUNG_ROUNDS, 1_000_000)
 
 
 def return_memory() -> None:
     """Return what is free to the system, and leave what stays out of later looks for garbage."""
-    gc.collect()
+    gc.collect(1)  # among the new objects: looking through all would stop the loop
     gc.freeze()
     import pyarrow as pa
 

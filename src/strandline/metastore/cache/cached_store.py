@@ -312,7 +312,7 @@ class CachedStore(ObjectStore):
         merged: dict[str, Row] = {}
         for replica in replicas:
             merged |= replica.visible(kind, reader)
-        return dict(sorted(merged.items()))
+        return {name: merged[name] for name in work.in_order(merged)}
 
     def _load(self, table_id: int, zone: ZoneAssignment) -> bool:
         """Read a table from the store into memory; False if that is not possible now."""

@@ -201,7 +201,7 @@ class Replica:
                 removed.update(write.removed)
         shown.sort(key=_by_id)
         by_name = {row.name: row for row in shown if row.row_id not in removed}
-        return dict(sorted(by_name.items()))
+        return {name: by_name[name] for name in work.in_order(by_name)}
 
 
 def _answer_key(kind: RowKind, write_ids: ValidWriteIdList) -> tuple[ValidWriteIdList, AnswerKey]:

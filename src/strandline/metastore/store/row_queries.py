@@ -86,7 +86,7 @@ def visible_rows(
             found[row.row_id] = row
     newest_last = sorted(row_id for row_id in found if row_id not in removed)
     by_name = {found[row_id].name: found[row_id] for row_id in newest_last}
-    return dict(sorted(by_name.items()))
+    return {name: by_name[name] for name in work.in_order(by_name)}
 
 
 def _narrowed(base: Statement, names: Collection[str] | None) -> Iterator[Statement]:

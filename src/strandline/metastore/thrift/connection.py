@@ -80,6 +80,8 @@ _MAX_KEPT_REQUEST = 64 * 1024
 
 # How many seconds a client that was refused may go on sending, so that it gets to read why.
 _DRAIN_SECONDS = 2.0
+_COPIED_BYTES = 64 * 1024
+"""Answers up to this size are put together with their head, and written at once."""
 
 
 class Connection(asyncio.Protocol):
@@ -439,9 +441,14 @@ class Connection(asyncio.Protocol):
         head = self._server.reply_heads.get(method.encode()) if answer.kind == REPLY else None
         if head is None:
             head = encode_head(answer.kind, method)
-        self._write(b"".join((head, sequence, answer.body)))
+        if len(answer.body) <= _COPIED_BYTES:
+            self._write(b"".join((head, sequence, answer.body)))
+            return
+        # A copy of a large answer takes longer than others may wait; a view of it none.
+        self._write(head + sequence)
+        self._write(memoryview(answer.body))
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes | memoryview) -> None:
         if not self._closed:
             self._server.counters.bytes_sent += len(data)
             self.last_activity = self._server.loop.time()
