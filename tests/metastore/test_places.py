@@ -29,6 +29,7 @@ from strandline.metastore.interface import Session
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.http_app import application
 from strandline.metastore.store import row_queries as queries
+from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import TableKind
 from strandline.model.types import BIGINT
 from strandline.node import Node
@@ -301,3 +302,20 @@ def test_what_is_inside_the_store_and_no_place_of_it_is_external(node: Node, lak
     session.execute(create("t", location=f"{lake}/warehouse/shop.db/other"))
     assert kind(session, "shop.t") is TableKind.EXTERNAL
     assert not os.path.exists(lake / "warehouse/shop.db/other")
+
+
+@pytest.mark.teeth
+def test_without_the_form_and_its_proof_a_named_place_is_moved(
+    node: Node, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the tests above can fail: what they name is moved once nobody asks whose it is."""
+    monkeypatch.setattr(StoreFolders, "is_own_table", lambda *_: True)
+    monkeypatch.setattr(StoreFolders, "verify", lambda *_: None)
+    session = node.session(user="ann")
+    session.execute(create("old"))
+    before = tree(lake)
+    with node.database.write() as connection:
+        place = f"file://{lake}/warehouse/shop.db"
+        queries.put_location(connection, session.table("shop.old").descriptor.id, place)
+    session.execute(drop("old"))
+    assert tree(lake) != before

@@ -86,6 +86,7 @@ def _add(
     rows: dict[str, PartitionRow] = {}
     for partition in partitions:
         _check_home(of, partition)
+        call.folders.refuse_former((partition.get("sd") or {}).get("location"))
         name, row = of.read(partition, now=_now())
         if name in rows:
             raise meta_exception(f"Duplicate partitions in the list: {of.described(row.values)}")

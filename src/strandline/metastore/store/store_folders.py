@@ -134,8 +134,7 @@ class StoreFolders(Warehouse):
         """
         if not (self.is_own_table(location) or self.is_own_schema(location)):
             raise FolderRefused(f"{location} was named by a user, and is not the store's to change")
-        path = self.warehouse.joinpath(*self._parts(location))
-        self._refuse_links(path, base=self.warehouse)
+        self._refuse_links(self._parts(location))
 
     def verify_below(self, location: str, *, table: str) -> None:
         """Raise `FolderRefused` unless ``location`` lies in the own place ``table``, without links.
@@ -146,7 +145,7 @@ class StoreFolders(Warehouse):
         inside, base = self._parts(location), self._parts(table)
         if len(inside) <= len(base) or inside[: len(base)] != base:
             raise FolderRefused(f"{location} does not lie in the folder of its table, {table}")
-        self._refuse_links(self.warehouse.joinpath(*inside), base=self.warehouse)
+        self._refuse_links(inside)
 
     def may_make(self, location: str) -> bool:
         """Whether a folder may be made there: in an own place, or below one of the roots."""
@@ -173,10 +172,13 @@ class StoreFolders(Warehouse):
         real = os.path.realpath(self.path(location))
         return not any(_within(real, str(name)) for name in self._names)
 
-    def _refuse_links(self, path: Path, *, base: Path) -> None:
-        expected = os.path.join(os.path.realpath(base), path.relative_to(base))
-        if os.path.realpath(path) != expected:
-            raise FolderRefused(f"a symbolic link leads from {path} to {os.path.realpath(path)}")
+    def _refuse_links(self, parts: tuple[str, ...]) -> None:
+        """Raise `FolderRefused` where one of these, from the warehouse down, is a link."""
+        place = str(self.warehouse)
+        for part in parts:
+            place = f"{place}/{part}"
+            if os.path.islink(place):
+                raise FolderRefused(f"the symbolic link {place} leads to {os.path.realpath(place)}")
 
     def _canonical(self, location: str) -> Path:
         inside = self._inside(location)

@@ -1,0 +1,146 @@
+"""Places that a client of the Hive protocol names: what lies there is never touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Partition
+
+from tests.metastore.hive.hive_node import HiveNode, outcome, storage, table
+
+KEYS = [FieldSchema("p", "int", None)]
+
+
+def tree(folder: Path) -> set[str]:
+    paths = (path for path in folder.rglob("*") if "strandline." not in path.name)
+    return {str(path.relative_to(folder)) for path in paths}
+
+
+@pytest.fixture
+def lake(hive: HiveNode, stub: Any) -> Path:
+    """The folder of the store, with a table and a partition that have files."""
+    folder = hive.node.folder
+    stub.create_table(table("orders"))
+    stub.create_table(table("parted", partitionKeys=KEYS))
+    stub.add_partition(partition("1"))
+    for place in ("orders", "parted/p=1"):
+        (folder / "warehouse/d1.db" / place / "f").touch()
+    return folder
+
+
+def partition(value: str, *, location: str | None = None) -> Any:
+    return Partition([value], "d1", "parted", sd=storage(location=location), parameters={})
+
+
+NAMED = [
+    "{lake}",
+    "file:{lake}/warehouse/",
+    "{lake}/warehouse/d1.db",
+    "{lake}/warehouse/d1.db/orders",
+    "{lake}/warehouse/d1.db/../d1.db/orders/",
+    "{lake}/warehouse/d1.db/orders/inner",
+    "{lake}/warehouse/d1.db/parted/p=1",
+    "{lake}/warehouse/d1.db/.dropped",
+    "/",
+]
+
+
+@pytest.mark.parametrize("kind", ["MANAGED_TABLE", "EXTERNAL_TABLE", None])
+def test_a_table_at_a_named_place_is_external(
+    stub: Any, hive: HiveNode, lake: Path, kind: str | None
+) -> None:
+    before = tree(lake)
+    for number, named in enumerate(NAMED):
+        place = named.format(lake=lake)
+        stub.create_table(table(f"t{number}", sd=storage(location=place), tableType=kind))
+        made = stub.get_table("d1", f"t{number}")
+        assert made.tableType == "EXTERNAL_TABLE"
+        made.tableName = f"u{number}"
+        stub.alter_table("d1", f"t{number}", made)
+        made.parameters = {k: v for k, v in made.parameters.items() if k != "EXTERNAL"}
+        made.tableType = "MANAGED_TABLE"
+        assert "cannot become a managed one" in str(
+            outcome(lambda n=number, m=made: stub.alter_table("d1", f"u{n}", m))
+        )
+        context = EnvironmentContext({"ifPurge": "TRUE"})
+        stub.drop_table_with_environment_context("d1", f"u{number}", True, context)
+    assert tree(lake) == before
+
+
+def test_a_managed_table_that_is_moved_by_name_is_external(stub: Any, lake: Path) -> None:
+    stub.create_table(table("mine"))
+    before = tree(lake)
+    for number, named in enumerate(NAMED):
+        made = stub.get_table("d1", "mine" if number == 0 else f"m{number - 1}")
+        old_name = made.tableName
+        made.tableName, made.sd.location = f"m{number}", named.format(lake=lake)
+        stub.alter_table("d1", old_name, made)
+        assert stub.get_table("d1", f"m{number}").tableType == "EXTERNAL_TABLE"
+    stub.drop_table("d1", made.tableName, True)
+    assert tree(lake) == before
+
+
+def test_a_renamed_table_may_name_the_folder_that_it_gets(stub: Any, lake: Path) -> None:
+    made = stub.get_table("d1", "orders")
+    made.tableName, made.sd.location = "sold", f"{lake}/warehouse/d1.db/sold"
+    stub.alter_table("d1", "orders", made)
+    assert stub.get_table("d1", "sold").tableType == "MANAGED_TABLE"
+    assert (lake / "warehouse/d1.db/sold/f").exists()
+
+
+def test_a_partition_at_a_named_place_is_never_moved(stub: Any, lake: Path) -> None:
+    before = tree(lake)
+    for number, named in enumerate(NAMED, 100):
+        stub.add_partition(partition(str(number), location=named.format(lake=lake)))
+        renamed = stub.get_partition("d1", "parted", [str(number)])
+        renamed.values = [str(number + 100)]
+        stub.rename_partition("d1", "parted", [str(number)], renamed)
+        stub.drop_partition("d1", "parted", [str(number + 100)], True)
+    assert tree(lake) == before
+
+
+def test_the_partitions_of_an_external_table_stay(stub: Any, lake: Path) -> None:
+    place = f"{lake}/warehouse/d1.db/parted"
+    external = {"tableType": "EXTERNAL_TABLE", "partitionKeys": KEYS}
+    stub.create_table(table("outer", sd=storage(location=place), **external))
+    before = tree(lake)
+    stub.add_partition(Partition(["1"], "d1", "outer", sd=storage(), parameters={}))
+    stub.drop_partition("d1", "outer", ["1"], True)
+    assert tree(lake) == before
+
+
+def test_a_partition_is_not_moved_through_a_link(stub: Any, lake: Path, tmp_path: Path) -> None:
+    (tmp_path / "f").touch()
+    (lake / "warehouse/d1.db/parted/p=5").symlink_to(tmp_path)
+    assert "link" in str(outcome(lambda: stub.add_partition(partition("5"))))
+    (lake / "warehouse/d1.db/parted/p=5").unlink()
+    stub.add_partition(partition("5"))
+    (lake / "warehouse/d1.db/parted/p=5").rmdir()
+    (lake / "warehouse/d1.db/parted/p=5").symlink_to(tmp_path)
+    stub.drop_partition("d1", "parted", ["5"], True)
+    assert (lake / "warehouse/d1.db/parted/p=5").is_symlink()
+    assert tree(tmp_path) == {"f"}
+
+
+def test_a_schema_at_a_named_place_makes_and_removes_no_folder(stub: Any, lake: Path) -> None:
+    (lake / "empty").mkdir()
+    before = tree(lake)
+    for place in ("empty", "new", "warehouse/d1.db/orders", "warehouse/x/y.db"):
+        stub.create_database(Database("s1", locationUri=f"file:{lake}/{place}"))
+        stub.create_table(table("t", schema="s1"))
+        assert stub.get_table("s1", "t").tableType == "EXTERNAL_TABLE"
+        stub.drop_database("s1", True, True)
+    assert tree(lake) == before
+    (lake / "empty").rmdir()
+
+
+def test_a_dropped_table_gives_its_place_to_a_client_that_wrote_there(
+    stub: Any, hive: HiveNode, lake: Path
+) -> None:
+    place = lake / "warehouse/d1.db/orders"
+    stub.drop_table("d1", "orders", False)
+    stub.create_table(table("orders", sd=storage(location=f"file:{place}")))
+    assert stub.get_table("d1", "orders").sd.location == f"file:{place}"
+    assert (place / "f").exists()
