@@ -66,7 +66,7 @@ class PartitionPlaces:
         location, move = self._moves.follow(content.location, row.row_id)
         place = resolve_location(self._location, location)
         if move is None:
-            return place
+            return self._folders.shown(place)
         aside = self._aside_of(move)
         if aside is not None and self._folders.exists(aside):
             return aside

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Partition
 
-from tests.metastore.hive.hive_node import HiveNode, outcome, storage, table
+from strandline.node import relocate
+from tests.metastore.hive.hive_node import HiveNode, hive_node, outcome, storage, table
 
 KEYS = [FieldSchema("p", "int", None)]
 
@@ -103,7 +105,7 @@ def test_a_partition_at_a_named_place_is_never_moved(stub: Any, lake: Path) -> N
 
 def test_the_partitions_of_an_external_table_stay(stub: Any, lake: Path) -> None:
     place = f"{lake}/warehouse/d1.db/parted"
-    external = {"tableType": "EXTERNAL_TABLE", "partitionKeys": KEYS}
+    external: Any = {"tableType": "EXTERNAL_TABLE", "partitionKeys": KEYS}
     stub.create_table(table("outer", sd=storage(location=place), **external))
     before = tree(lake)
     stub.add_partition(Partition(["1"], "d1", "outer", sd=storage(), parameters={}))
@@ -144,3 +146,29 @@ def test_a_dropped_table_gives_its_place_to_a_client_that_wrote_there(
     stub.create_table(table("orders", sd=storage(location=f"file:{place}")))
     assert stub.get_table("d1", "orders").sd.location == f"file:{place}"
     assert (place / "f").exists()
+
+
+def test_places_inside_a_copied_folder_are_those_of_the_copy(tmp_path: Path) -> None:
+    lake, copy = tmp_path / "lake", tmp_path / "copy"
+    with hive_node(lake) as hive, hive.stub() as client:
+        client.create_database(Database("d1"))
+        client.create_database(Database("far", locationUri=f"file:{lake}/far"))
+        client.create_table(table("parted", partitionKeys=KEYS))
+        client.add_partition(partition("1"))
+        client.add_partition(partition("2", location=f"file:{lake}/named"))
+        client.create_table(table("t", schema="far"))
+    shutil.copytree(lake, copy)
+    relocate(copy, copy=True)
+    with hive_node(copy) as hive, hive.stub() as client:
+        assert client.get_database("d1").locationUri == f"file:{copy}/warehouse/d1.db"
+        assert client.get_database("far").locationUri == f"file:{copy}/far"
+        assert client.get_table("far", "t").sd.location == f"file:{copy}/far/t"
+        places = [one.sd.location for one in client.get_partitions("d1", "parted", -1)]
+        assert places == [f"file:{copy}/warehouse/d1.db/parted/p=1", f"file:{copy}/named"]
+        told = str(outcome(lambda: client.add_partition(partition("3", location=f"{lake}/named"))))
+        assert "was before it was moved or copied" in told
+        client.create_table(table("new", schema="d1"))
+        assert client.get_table("d1", "new").sd.location == f"file:{copy}/warehouse/d1.db/new"
+        client.drop_table("d1", "parted", True)
+    assert (lake / "warehouse/d1.db/parted/p=1").is_dir()
+    assert not (copy / "warehouse/d1.db/parted").exists()

@@ -306,7 +306,8 @@ class HiveEvents:
         """The text of a table's definition; that of the event before, where it is the same."""
         latest = self._latest
         if latest is None or latest.partitioned.table is not table or latest.schema != schema:
-            of = Partitioned(table, schema=schema, location=self._location(table))
+            location, shown = self._location(table), self._metastore.folders.shown
+            of = Partitioned(table, schema=schema, location=location, shown=shown)
             text = HIVE_CODEC.to_json_text("Table", self._struct(schema, table))
             latest = self._latest = _Written(schema, of, text)
         return latest

@@ -69,7 +69,8 @@ def _target(
     if relation.transactional:
         raise refuse_content_change(f"{scope.name}.{relation.name}", "partitions")
     location = call.reading.location(relation)
-    return Partitioned(relation, schema=scope.name, location=location)
+    shown = call.folders.shown
+    return Partitioned(relation, schema=scope.name, location=location, shown=shown)
 
 
 # -- add

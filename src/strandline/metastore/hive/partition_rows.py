@@ -7,7 +7,7 @@ where they are not the table's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,9 +32,20 @@ from strandline.model.types import DataType
 
 
 class Partitioned:
-    """What the partitions of one table have in common. ``schema`` is the name in answers."""
+    """What the partitions of one table have in common. ``schema`` is the name in answers.
 
-    def __init__(self, table: TableDescriptor, *, schema: str, location: str) -> None:
+    ``shown`` gives a recorded place as it is now (`StoreFolders.shown`).
+    """
+
+    def __init__(
+        self,
+        table: TableDescriptor,
+        *,
+        schema: str,
+        location: str,
+        shown: Callable[[str], str] = str,
+    ) -> None:
+        self._shown = shown
         self.table = table
         self.schema = schema
         self.location = location
@@ -93,7 +104,9 @@ class Partitioned:
 
     def place(self, row: PartitionRow) -> str:
         """Where the files of the partition lie."""
-        return resolve_location(self.location, row.location)
+        place = resolve_location(self.location, row.location)
+        now = self._shown(place)
+        return place if now == place else hadoop_location(now)
 
     def struct(self, row: PartitionRow, *, place: str | None = None) -> Struct:
         """The ``Partition`` that a client sees; ``place`` is where it lies if not as it says."""

@@ -36,6 +36,7 @@ class _Asked:
     def __init__(self, call: Call, *, schema: str = "db_name", table: str = "tbl_name") -> None:
         self._call = call
         self._reading = call.reading
+        self._shown = call.folders.shown
         self._scope, relation = call.reading.relation(call.text(schema), call.text(table))
         self._table = relation if isinstance(relation, TableDescriptor) else None
         self._of: Partitioned | None = None
@@ -45,7 +46,9 @@ class _Asked:
         """What the partitions have in common; None for a view."""
         if self._of is None and self._table is not None:
             location = self._reading.location(self._table)
-            self._of = Partitioned(self._table, schema=self._scope.name, location=location)
+            self._of = Partitioned(
+                self._table, schema=self._scope.name, location=location, shown=self._shown
+            )
         return self._of
 
     @property
