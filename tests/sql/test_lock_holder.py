@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,23 @@ def test_who_waits_is_told_which_process_holds_the_lock_and_whether_it_is_stoppe
     holder.kill()
     holder.wait()
     write(database)
+
+
+def test_who_waits_behind_a_thread_that_waits_for_a_process_is_told_of_the_process(
+    database: SqliteDatabase, holder: subprocess.Popen[str]
+) -> None:
+    def wait_for_the_process() -> None:
+        with suppress(DeadlineExceeded), database.write(deadline=time.monotonic() + 60):
+            pass
+
+    first = threading.Thread(target=wait_for_the_process)
+    first.start()
+    while not database.statistics().lost_turns:
+        first.join(0.001)
+    with pytest.raises(DeadlineExceeded, match=f"process {holder.pid} .* holds its write lock"):
+        write(database)
+    holder.kill()
+    first.join()
 
 
 def test_another_part_of_this_process_is_told_as_such(database: SqliteDatabase) -> None:

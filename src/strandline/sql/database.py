@@ -243,11 +243,17 @@ class Database(ABC):
                 f"this thread already has a write transaction open on {self.name}; finish it first"
             )
         if not self._turns.acquire(timeout=deadline - began):
-            raise self._late(began, "another thread of this process")
+            raise self._late(
+                began, "another thread of this process", holder=self._other_process_that_writes()
+            )
         try:
             yield
         finally:
             self._turns.release()
+
+    def _other_process_that_writes(self) -> str | None:
+        """Which process the thread whose turn it is waits for, in words; None where unknown."""
+        return None
 
     def _refuse_in_a_fork(self) -> None:
         if self._process != os.getpid():

@@ -31,8 +31,16 @@ class _Lock(NamedTuple):
     last: float
 
 
-def describe_holder(database: Path, *, locks: Path = LOCKS) -> str | None:
-    """Who holds the write lock of the file ``database`` and what can be done; None if unknown."""
+def describe_holder(database: Path, *, locks: Path = LOCKS, own: bool = True) -> str | None:
+    """Who holds the write lock of the file ``database`` and what can be done; None if unknown.
+
+    Without ``own`` it is None as well where this process holds the lock itself.
+    """
+    holder = _holder(database, locks)
+    return None if holder is None or (holder == os.getpid() and not own) else _described(holder)
+
+
+def _holder(database: Path, locks: Path) -> int | None:
     try:
         index = os.stat(f"{database}-shm")
         lines = locks.read_text(errors="replace").splitlines()
@@ -46,7 +54,7 @@ def describe_holder(database: Path, *, locks: Path = LOCKS) -> str | None:
     ]
     # Some file systems have other numbers in that list than the file itself tells.
     found.sort(key=lambda lock: lock.device != device)
-    return _described(found[0].process) if found and found[0].process > 0 else None
+    return found[0].process if found and found[0].process > 0 else None
 
 
 def _write_locks(lines: list[str]) -> Iterator[_Lock]:
@@ -70,8 +78,9 @@ def _described(process: int) -> str:
         state = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return f"{who} holds its write lock"
-    if command.strip():
-        command = command.strip()
+    # A command line is anybody's text: it must not break the line that it is told in.
+    command = " ".join("".join(c if c.isprintable() else " " for c in command).split())
+    if command:
         who += f" ({command if len(command) <= _SHOWN else command[:_SHOWN] + '…'})"
     if state in _STOPPED:
         return f"{who} holds its write lock and is stopped; let it go on (kill -CONT) or end it"

@@ -338,6 +338,9 @@ class SqliteDatabase(Database):
         with self._state:
             self._waited += time.monotonic() - began
 
+    def _other_process_that_writes(self) -> str | None:
+        return describe_holder(self.path, own=False)
+
     def _commit(self, connection: Connection) -> None:
         if not getattr(connection.connection.dbapi_connection, "in_transaction", True):
             # A full or failing disk makes SQLite roll back by itself, and a caller that caught

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from strandline import work
 from strandline.catalog import Command, VersionInfo
+from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.differences import Difference
 from strandline.catalog.privileges.access import Access
 from strandline.catalog.privileges.judgement import WRITING
@@ -47,7 +48,7 @@ from strandline.metastore.session.placement import completed
 from strandline.metastore.session.staged_files import check_ids, check_paths
 from strandline.metastore.store.rows import DataFileRow, DeleteFileRow, RowKind, new_file
 from strandline.model.descriptors import TableDescriptor
-from strandline.model.identifiers import normalize
+from strandline.model.identifiers import QualifiedName, normalize
 from strandline.model.privileges import Privilege
 from strandline.transactions import Hold, Transaction, ValidWriteIdList
 
@@ -122,6 +123,7 @@ class LocalSession(Session):
         return Executed(applied.version, applied.time, applied.applied)
 
     def undrop_partitions(self, name: str, *, partitions: Sequence[str] = ()) -> list[str]:
+        self._refuse_unseen(name)
         table = self._metastore.resolve(name).descriptor
         self._require(table.id, Privilege.INSERT)
         return undrop_partitions(self._metastore, table, partitions, author=self._user)
@@ -287,6 +289,16 @@ class LocalSession(Session):
                 )
 
         return may_touch
+
+    def _refuse_unseen(self, name: str) -> None:
+        """Answer for a table in a schema that the user does not reach as if it were not there."""
+        access = self._access()
+        wanted = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
+        schema = access.catalog.schema(wanted.schema)
+        if not access.free and (schema is None or not access.reaches(schema)):
+            raise ObjectNotFound(
+                f"table {name} does not exist in version {access.catalog.version} of the catalog"
+            )
 
     def _require(self, table_id: int, need: Privilege, *, at: AsOf = PRESENT) -> None:
         access = self._access()
