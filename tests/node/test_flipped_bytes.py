@@ -1,0 +1,228 @@
+"""A flipped byte of the database is an error or changes nothing; it is never another answer.
+
+The store has DDL of many kinds, commits, removals, an aborted and an open transaction, partitions
+of a plain table and a trimmed history. One byte, or one bit, of its database is flipped at places
+that are spread over all pages; then a node opens it and everything is read that a client can ask.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from strandline.catalog.commands import (
+    AddColumns,
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    DropTable,
+    TableDefinition,
+)
+from strandline.durable.collections import COLLECTIONS
+from strandline.errors import StrandlineError
+from strandline.metastore.store.notifications import ABORT, COMMIT, WRITE
+from strandline.metastore.store.rows import (
+    DataFileRow,
+    NewRow,
+    PartitionRow,
+    RowKind,
+    new_file,
+    new_partition,
+)
+from strandline.model.descriptors import TableDescriptor
+from strandline.model.types import INT
+from strandline.node import DATABASE_FILE, HEAD_FILE, Node
+from strandline.sql import sqlite_file
+from strandline.wire import registry
+
+Answer = tuple[object, ...]
+TRANSACTIONS = range(1, 12)
+
+
+def make_store(folder: Path) -> None:
+    with Node.open(folder) as node:
+        session = node.session(user="ann")
+        ids = {}
+        for schema in ("a", "b"):
+            session.execute(CreateSchema(name=schema))
+            for number in range(3):
+                definition = TableDefinition(
+                    name=f"t{number}",
+                    columns=tuple(ColumnDefinition(f"c{n}", INT) for n in range(12)),
+                    transactional=number < 2,
+                )
+                session.execute(CreateTable(schema=schema, definition=definition))
+                name = f"{schema}.t{number}"
+                ids[name] = session.table(name).descriptor.id
+        for round_number in range(4):
+            for table_id in (ids["a.t0"], ids["b.t1"]):
+                append(node, table_id, round_number)
+        column = ColumnDefinition("later", INT)
+        session.execute(AddColumns(schema="a", table="t0", columns=(column,)))
+        append(node, ids["a.t0"], 9)
+        lost = node.transactions.begin(user="bob").txn_id
+        node.store.stage(lost, ids["a.t1"], add=[data_file("lost")])
+        node.transactions.abort(lost)
+        with node.store.change(ids["a.t2"], author="ann") as change:
+            change.add(
+                *(
+                    new_partition(PartitionRow(values=(f"{n}",), location=f"m={n}"), name=f"m={n}")
+                    for n in range(12)
+                )
+            )
+        session.execute(DropTable(schema="b", table="t0"))
+        at = node.catalogs.latest_catalog().time
+        session.hold("stream", "reader", at=at, ttl_ms=10_000_000)
+        session.compact(node.catalogs.latest_catalog().version - 6)
+
+
+def data_file(path: str) -> NewRow:
+    return new_file(DataFileRow(file_id=1, path=path, rows=7, bytes=100))
+
+
+def append(node: Node, table_id: int, number: int) -> None:
+    txn_id = node.transactions.begin(user="ann").txn_id
+    node.store.stage(txn_id, table_id, add=[data_file(f"f{number}")])
+    node.transactions.commit(txn_id)
+
+
+def answers(folder: Path) -> Iterator[Answer]:
+    """Everything that a client can ask, in an order that never changes."""
+    with Node.open(folder) as node:
+        session = node.session(user="ann")
+        for version in session.history():
+            yield ("version", version)
+        earliest = node.catalogs.earliest_catalog().version
+        latest = node.catalogs.latest_catalog()
+        tables: dict[int, TableDescriptor] = {}
+        for number in range(earliest, latest.version + 1):
+            catalog = node.catalogs.catalog(number)
+            yield ("catalog", number, catalog.time)
+            for kind in COLLECTIONS:
+                for stored in sorted(catalog.contents.objects(kind), key=lambda one: one.data):
+                    yield (kind, stored.id, stored.name, stored.updated, stored.value)
+            tables |= {table.id: table for table in catalog.tables()}
+        for table_id in tables:
+            yield ("location", table_id, node.store.location(table_id))
+            for row_kind in RowKind:
+                for row in node.store.rows(table_id, row_kind, write_ids=None):
+                    yield ("row", row, row.content)
+            for txn_id in TRANSACTIONS:
+                seen = node.transactions.write_ids(
+                    table_id, at=node.transactions.get(txn_id).begin_time
+                )
+                yield ("then", table_id, txn_id, str(seen))
+                for row in node.store.rows(table_id, RowKind.DATA_FILE, write_ids=seen):
+                    yield ("row then", row, row.content)
+        for event in node.notifications.read(0, limit=10_000):
+            event.compare()
+            body: object = event.ddl() if event.verb not in (WRITE, COMMIT, ABORT) else None
+            body = event.write() if event.verb == WRITE else body
+            body = event.end() if event.verb in (COMMIT, ABORT) else body
+            yield ("event", event.event_id, event.time, event.verb, body)
+        yield ("holds", node.transactions.holds.list())
+        for txn_id in TRANSACTIONS:
+            found = node.transactions.get(txn_id)
+            yield (
+                "transaction",
+                replace(found, last_heartbeat=0),
+                node.transactions.write_id_pairs(txn_id),
+            )
+
+
+@dataclass(frozen=True)
+class Flips:
+    """What became of the flips: how many of each outcome, and those that may not be."""
+
+    outcomes: Counter[str]
+    wrong: list[str]
+
+
+class Store:
+    """A store whose database is put back before each flip."""
+
+    def __init__(self, folder: Path) -> None:
+        make_store(folder)
+        self.folder = folder
+        self.file = folder / DATABASE_FILE
+        self.data = self.file.read_bytes()
+        self.head = (folder / HEAD_FILE).read_bytes()
+        self.expected = list(answers(folder))
+
+    def put(self, data: bytes) -> None:
+        for end in ("-wal", "-shm"):
+            self.file.with_name(self.file.name + end).unlink(missing_ok=True)
+        self.file.write_bytes(data)
+        (self.folder / HEAD_FILE).write_bytes(self.head)
+
+    def flips(self, count: int) -> Flips:
+        """Flip at ``count`` places, one after another, spread over all pages."""
+        choose = random.Random(8)
+        outcomes: Counter[str] = Counter()
+        wrong = []
+        for number in range(count):
+            part = len(self.data) / count
+            place = int((number + choose.random()) * part)
+            flip = 1 << choose.randrange(8) if number % 2 else choose.randrange(1, 256)
+            spoiled = bytearray(self.data)
+            spoiled[place] ^= flip
+            self.put(bytes(spoiled))
+            outcome = self.outcome()
+            outcomes[outcome.partition(":")[0]] += 1
+            if outcome.startswith(("another", "bare")):
+                wrong.append(f"{outcome} (byte {place} ^ {flip}, page {place // 4096 + 1})")
+        self.put(self.data)
+        return Flips(outcomes, wrong)
+
+    def outcome(self) -> str:
+        try:
+            found = list(answers(self.folder))
+        except StrandlineError as error:
+            return f"refused: {error}"
+        except Exception as error:
+            return f"bare error: {type(error).__name__}: {error}"
+        if found == self.expected:
+            return "same answers"
+        differing = [one for one in found if one not in self.expected]
+        return f"another answer: {differing[:1]}"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return Store(tmp_path_factory.mktemp("flipped") / "store")
+
+
+def test_a_flipped_byte_is_an_error_or_changes_nothing(store: Store) -> None:
+    found = store.flips(24)
+    assert found.wrong == []
+    assert found.outcomes["refused"] > 2
+
+
+@pytest.mark.teeth
+def test_no_flipped_byte_in_any_page_gives_another_answer(store: Store) -> None:
+    found = store.flips(440)
+    assert found.wrong == []
+    assert found.outcomes["refused"] > 150
+
+
+@pytest.mark.teeth
+def test_without_checksums_the_flips_give_other_answers(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "find_damage", lambda *_, **__: [])
+    monkeypatch.setattr(registry, "compare", lambda *_, **__: None)
+    found = store.flips(120)
+    assert any(wrong.startswith("another") for wrong in found.wrong)
+
+
+@pytest.mark.teeth
+def test_without_the_integrity_check_the_flips_give_other_answers(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "find_damage", lambda *_, **__: [])
+    assert store.flips(240).wrong != []
