@@ -23,7 +23,8 @@ from strandline.errors import CorruptData, IncompatibleFormat, StoreMoved
 from strandline.metastore.store.rows import DataFileRow, new_file
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, HEAD_FILE, Node, relocate
-from strandline.node.store_database import accept_loss, head_of
+from strandline.node.store_database import BackgroundCheck, accept_loss, head_of
+from strandline.sql import open_sqlite
 from strandline.sql.head_file import SLOT_BYTES
 
 
@@ -326,3 +327,32 @@ def test_a_store_of_an_older_release_gets_the_indexes_that_find_flipped_bytes(
     )
     Node.open(folder).close()
     assert whole_row_indexes() == names
+
+
+# -- a database that is too large to be read at its opening ------------------------------------
+
+
+def test_damage_that_is_found_later_stops_every_write_and_is_told(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Node.open(folder) as node:
+        write_some(node, 1)
+    with closing(sqlite3.connect(folder / DATABASE_FILE)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("DELETE FROM sqlite_master WHERE name = 'hold_whole'")
+        connection.commit()
+    database = open_sqlite(folder / DATABASE_FILE, check_bytes=0)
+    with closing(database):
+        assert not database.was_checked
+        database.check_damage()
+        check = BackgroundCheck(database)
+        check.start()
+        check.join()
+        assert "is damaged" in caplog.text
+        with pytest.raises(CorruptData, match="restore from a backup"):
+            database.check_damage()
+        with (
+            pytest.raises(CorruptData, match="restore from a backup"),
+            database.write() as writing,
+        ):
+            writing.exec_driver_sql("UPDATE strandline_clock SET time = time + 1")

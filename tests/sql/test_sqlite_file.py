@@ -168,3 +168,12 @@ def test_a_network_file_system_is_refused(tmp_path: Path, path: str, kind: str |
 
 def test_without_a_list_of_mounts_nothing_is_refused(tmp_path: Path) -> None:
     refuse_network_file_system(tmp_path, mounts=tmp_path / "none")
+
+
+def test_a_schema_with_text_that_is_none_is_told_as_damage(path: Path) -> None:
+    open_sqlite(path).close()
+    data = path.read_bytes()
+    name = data.index(b"strandline_fence")
+    path.write_bytes(data[:name] + b"\xd1" + data[name + 1 :])
+    with pytest.raises(CorruptData, match="restore from a backup"):
+        open_sqlite(path)

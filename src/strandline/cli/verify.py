@@ -26,7 +26,7 @@ from strandline.sql import open_sqlite
 @contextmanager
 def _opened(folder: Path, *, pages: bool) -> Iterator[Verification]:
     file = ensure_store(folder)
-    database, clock = open_sqlite(file), HybridClock()
+    database, clock = open_sqlite(file, check_bytes=0), HybridClock()
     try:
         log = MetastorageLog(SqliteMetastorage(database, clock))
         yield Verification(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 import threading
 from pathlib import Path
 
@@ -142,10 +143,15 @@ class BackgroundCheck:
         if not self._database.was_checked:
             self._thread.start()
 
+    def join(self) -> None:
+        """Wait until it was read."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
     def _run(self) -> None:
         try:
             found = self._database.find_damage()
-        except StrandlineError as error:
+        except (StrandlineError, sqlite3.Error) as error:
             logger.warning("reading %s through failed: %s", self._database.path, error)
             return
         for line in found:

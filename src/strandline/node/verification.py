@@ -42,7 +42,9 @@ from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFold
 from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
 from strandline.metastore.store.warehouse import DROPPED
 from strandline.model.descriptors import TableDescriptor, TableKind
+from strandline.node.store_database import head_of
 from strandline.sql import Database
+from strandline.sql.sqlite_file import driver_of
 
 _BATCH = 1_000
 _ATTEMPTS = 3
@@ -142,6 +144,12 @@ class Verification:
     # -- records
 
     def _database_file(self) -> Iterator[Finding]:
+        head = head_of(self.folder)
+        with self.database.read() as connection:
+            try:
+                head.compare(head.marks_of(driver_of(connection)))
+            except StrandlineError as error:
+                yield Finding(Kind.RECORD, "database", error.message)
         with self.database.read() as connection:
             for (said,) in connection.exec_driver_sql("PRAGMA integrity_check(20)"):
                 if said != "ok":
@@ -205,7 +213,7 @@ class Verification:
                         event.write()
                     elif event.verb in (COMMIT, ABORT):
                         event.end()
-                    elif event.body:
+                    elif event.has_body:
                         event.ddl()
                 except StrandlineError as error:
                     yield Finding(Kind.RECORD, f"event {event.event_id}", error.message)

@@ -128,10 +128,20 @@ def connect(path: Path, *, synchronous: str, busy_ms: int, query_only: bool) -> 
         connection.execute(f"PRAGMA journal_size_limit={_JOURNAL_LIMIT}")
         connection.execute(f"PRAGMA query_only={'ON' if query_only else 'OFF'}")
         connection.execute(f"PRAGMA busy_timeout={busy_ms}")
+    except UnicodeDecodeError as error:
+        # What SQLite says of a damaged schema holds the damaged text.
+        connection.close()
+        raise _unreadable_schema() from error
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _unreadable_schema() -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError("its schema has text that is not UTF-8")
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
@@ -158,6 +168,7 @@ def find_damage(path: Path, *, at_most: int = 5) -> list[str]:
     try:
         connection = connect(path, synchronous="FULL", busy_ms=READER_BUSY_MS, query_only=True)
         try:
+            connection.text_factory = lambda data: data.decode(errors="replace")
             rows = connection.execute(f"PRAGMA integrity_check({at_most:d})").fetchall()
         finally:
             connection.close()

@@ -262,6 +262,11 @@ def time_in(data: bytes) -> Timestamp | None:
     return TIME.read(reader) if found.timed else None
 
 
+def is_empty(data: bytes) -> bool:
+    """Whether there are no bytes below the seal of ``data``, or no seal either."""
+    return len(data) <= _SEAL_BYTES and (not data or data.startswith(_SEALED))
+
+
 def compare(data: bytes, context: bytes = b"") -> None:
     """Raise `CorruptData` unless the checksum in ``data`` is that of its bytes and ``context``."""
     if not data.startswith(_SEALED):

@@ -154,5 +154,6 @@ def test_an_event_without_a_body_has_a_checksum(dml: Dml) -> None:
         dml.log.append(connection, [NewEvent(verb="moved", table_id=4)])
     (event,) = dml.events()
     event.compare()
+    assert not event.has_body
     with pytest.raises(CorruptData):
         replace(event, table_id=5).compare()

@@ -32,7 +32,7 @@ from strandline.metastore.store.tables import NOTIFICATION_LOG, NOTIFICATION_SEQ
 from strandline.sql import SqliteDatabase, take_time
 from strandline.wire import decode, nested_list, register
 from strandline.wire.codecs import TEXT, UINT, pair, sequence
-from strandline.wire.registry import compare, seal
+from strandline.wire.registry import compare, is_empty, seal
 
 WRITE = "write"
 COMMIT = "commit_txn"
@@ -102,6 +102,11 @@ class Notification:
     def ddl(self) -> DdlEvent:
         """The body of an event of the catalog. Raises `CorruptData` or `IncompatibleFormat`."""
         return decode(self.body, DdlEvent, context=self._context())
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the event says more than its columns do."""
+        return not is_empty(self.body)
 
     def compare(self) -> None:
         """Raise `CorruptData` unless event and body are as they were logged."""
