@@ -339,10 +339,10 @@ def test_what_needs_no_table(served: HiveNode) -> None:
                     {"events": []},
                 ),
                 (
-                    lambda c: c.get_table_names_by_filter("d1", "x", -1),
+                    lambda c: c.get_type_all("x"),
                     Throws(
                         "TApplicationException",
-                        "Invalid method name: 'get_table_names_by_filter'",
+                        "Invalid method name: 'get_type_all'",
                     ),
                 ),
                 (lambda c: c.getStatus(), 2),
