@@ -89,7 +89,7 @@ def test_names_are_compared_by_case_where_the_session_does_so(spark: SparkSessio
 
 
 def test_rows_come_as_a_dataframe() -> None:
-    with pytest.raises(InvalidInput, match="not as list"):
+    with pytest.raises(InvalidInput, match="not as builtins list"):
         conform([1, 2], table("id INT"))  # type: ignore[arg-type]  # the point of the test
 
 

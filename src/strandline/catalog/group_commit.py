@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -155,15 +156,16 @@ class GroupCommit:
             return True
 
     def _late(self, request: Request) -> StrandlineError:
+        passed = f"{time.monotonic() - request.began:.1f} s"
         if request.version is not None:
             return UnknownOutcome(
                 f"the change is in the log as version {request.version}, and this node was not "
-                "done with it within the time allowed: its folders and events may still be made. "
+                f"done with it within {passed}: its folders and events may still be made. "
                 "Do not repeat it; read the catalog"
             )
         if request.stage is Stage.SENT:
             return UnknownOutcome(
-                "the change was sent to the log, which has not answered within the time allowed; "
+                f"the change was sent to the log, which has not answered within {passed}; "
                 "it may still happen: read the catalog before doing it again"
             )
         why = f": {request.error}" if request.error else ""

@@ -32,6 +32,7 @@ class Request:
         "actions",
         "applied",
         "author",
+        "began",
         "catalog",
         "commands",
         "end",
@@ -49,6 +50,7 @@ class Request:
         self.commands = commands
         self.author = author
         self.identity = identity  # whose privileges count; None: the program's own work
+        self.began = time.monotonic()
         self.end = end  # an instant of time.monotonic()
         self.stage = Stage.WAITING
         self.gone = False  # its caller was told that the outcome is unknown

@@ -43,6 +43,11 @@ class AsOf:
     def __post_init__(self) -> None:
         if self.version is not None and self.time is not None:
             raise InvalidInput("name a version or a time, not both")
+        if self.version is not None and self.version < 0:
+            raise InvalidInput(
+                f"version {self.version} cannot be: versions are counted from 0, and without "
+                "one the present is read"
+            )
 
 
 PRESENT = AsOf()

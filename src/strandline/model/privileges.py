@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, IntFlag
 
+from strandline.errors import InvalidInput
+
 
 class Privilege(IntFlag):
     """What may be allowed. The numbers are on disk, so a number never changes its meaning."""
@@ -88,6 +90,18 @@ class Grant:
     grantee: int
     grantor: int
     privileges: Privilege
+
+
+def require_kind(kind: object) -> ObjectKind:
+    """``kind`` if it is an `ObjectKind`. Raises `InvalidInput` that says what to write."""
+    if isinstance(kind, ObjectKind):
+        return kind
+    name = str(kind).strip().upper().replace(" ", "_")
+    meant = name if name in ObjectKind.__members__ else "TABLE"
+    raise InvalidInput(
+        f"kind is {kind!r}; give an ObjectKind, like ObjectKind.{meant}, from "
+        "strandline.model.privileges"
+    )
 
 
 def privilege_names(privileges: Privilege) -> list[str]:

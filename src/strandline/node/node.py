@@ -34,6 +34,7 @@ from strandline.metastore.store.projection import (
     ProjectionStatistics,
     Projector,
 )
+from strandline.metastore.store.row_queries import name_change
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.transaction_events import TransactionEvents
 from strandline.metastore.store.warehouse import make_folders
@@ -125,6 +126,7 @@ class Node:
             listeners=[TransactionEvents(self.notifications, projector=self.projector)],
             timeout_ms=settings.transaction_timeout_ms,
             history_retention_ms=self.configuration.history_retention_ms,
+            name_row=name_change,
         )
         rows = SqlObjectStore(
             database,

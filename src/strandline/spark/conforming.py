@@ -41,7 +41,12 @@ class Conformed:
 def conform(frame: DataFrame, table: TableDescriptor) -> Conformed:
     """``frame`` as rows of ``table``. Raises `InvalidInput` naming the column that does not fit."""
     if not isinstance(frame, DataFrame):
-        raise InvalidInput(f"rows to append come as a DataFrame, not as {type(frame).__name__}")
+        given = type(frame)
+        library = given.__module__.partition(".")[0]
+        raise InvalidInput(
+            f"rows to append come as a DataFrame of Spark, not as {library} {given.__name__}; "
+            "make one with spark.createDataFrame(…)"
+        )
     exact = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     _NameCheck(table.name, exact=exact).run(frame.schema, declared_schema(table.columns), path="")
     target = file_schema(table.columns)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, MutableSequence, Sequence
 from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import NoReturn
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as spark_types
@@ -19,7 +22,7 @@ from strandline.catalog.commands import (
     RenameTable,
     TableDefinition,
 )
-from strandline.errors import InvalidInput, ObjectNotFound, PermissionDenied
+from strandline.errors import InvalidInput, ObjectNotFound, PermissionDenied, WriteConflict
 from strandline.metastore.interface import AsOf, ResolvedTable, Session, Snapshot
 from strandline.model.descriptors import properties as canonical_properties
 from strandline.model.identifiers import QualifiedName
@@ -29,7 +32,36 @@ from strandline.spark.settings import check_reading
 from strandline.spark.snapshots import Moment, ReaderSnapshot, as_of, reader_of, take_snapshot
 from strandline.spark.transaction import Counts, TablesTransaction, tables_transaction
 
+logger = logging.getLogger(__name__)
+
 PROVIDER = "strandline"
+DELETE_ATTEMPTS = 5
+
+
+class PendingTransaction(AbstractContextManager[TablesTransaction]):
+    """A transaction that begins with its ``with`` block; see `Tables.transaction`."""
+
+    def __init__(self, scope: AbstractContextManager[TablesTransaction]) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> TablesTransaction:
+        return self._scope.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return self._scope.__exit__(kind, error, trace)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if hasattr(TablesTransaction, name) and not name.startswith("_"):
+            raise InvalidInput(
+                f"a transaction begins with its block, and commits at its end: write `with "
+                f"tables.transaction() as change:`, and in it `change.{name}(…)`"
+            )
+        raise AttributeError(name)
 
 
 class Tables:
@@ -198,13 +230,13 @@ class Tables:
         files = self.session.files(table.descriptor.id, snapshot.write_ids(name))
         return live_rows(self.spark, self.session, table, files)
 
-    def transaction(self) -> AbstractContextManager[TablesTransaction]:
+    def transaction(self) -> PendingTransaction:
         """A transaction for a ``with`` block: committed at its end, aborted when it raises.
 
         Leaving the block raises `WriteConflict` if another transaction was first; then nothing of
         it has happened, and it may be run again.
         """
-        return tables_transaction(self.spark, self.session)
+        return PendingTransaction(tables_transaction(self.spark, self.session))
 
     def append(self, name: str, frame: DataFrame) -> Counts:
         """Append rows in a transaction of its own; see `TablesTransaction.append`."""
@@ -212,6 +244,20 @@ class Tables:
             return transaction.append(name, frame)
 
     def delete(self, name: str, condition: str | Column) -> Counts:
-        """Delete rows in a transaction of its own; see `TablesTransaction.delete`."""
-        with self.transaction() as transaction:
-            return transaction.delete(name, condition)
+        """Delete rows in a transaction of its own; see `TablesTransaction.delete`.
+
+        Where another transaction changed the same files first, the condition is asked again of the
+        rows as they are now, up to `DELETE_ATTEMPTS` times.
+        """
+        attempt = 1
+        while True:
+            try:
+                with self.transaction() as transaction:
+                    return transaction.delete(name, condition)
+            except WriteConflict as conflict:
+                if attempt == DELETE_ATTEMPTS:
+                    raise WriteConflict(
+                        f"{conflict.message} (deleting was tried {attempt} times)"
+                    ) from conflict
+                logger.info("deleting from %s is tried again: %s", name, conflict.message)
+                attempt += 1

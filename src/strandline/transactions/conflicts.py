@@ -10,17 +10,26 @@ table that is gone does, and so does a change of kind, key, partitioning, type o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from sqlalchemy import Connection, select
 
 from strandline.clock import Timestamp, format_timestamp
 from strandline.transactions.catalog_view import CatalogSnapshot, TableView
-from strandline.transactions.tables import TXN_FOOTPRINT
+from strandline.transactions.tables import TXN, TXN_FOOTPRINT, TXN_WRITE_ID
 from strandline.transactions.transaction import Transaction
 
+NameRow = Callable[[Connection, int, int, int], str | None]
+"""What users call a row, and what was done to it: of a table, a row and a write id (by id)."""
 
-def row_conflict(connection: Connection, transaction: Transaction) -> str | None:
+
+def row_conflict(
+    connection: Connection,
+    transaction: Transaction,
+    *,
+    catalog: CatalogSnapshot,
+    name_row: NameRow,
+) -> str | None:
     """What another transaction did first to a row of this one's footprint; None if nothing."""
     own, other = TXN_FOOTPRINT.alias("own"), TXN_FOOTPRINT.alias("other")
     found = connection.execute(
@@ -33,10 +42,25 @@ def row_conflict(connection: Connection, transaction: Transaction) -> str | None
     ).first()
     if found is None:
         return None
+    table = catalog.table_by_id(found.table_id)
+    name = f"table {found.table_id}" if table is None else _full_name(catalog, table)
+    write_id = connection.execute(
+        select(TXN_WRITE_ID.c.write_id).where(
+            TXN_WRITE_ID.c.txn_id == found.txn_id, TXN_WRITE_ID.c.table_id == found.table_id
+        )
+    ).scalar()
+    done = write_id and name_row(connection, found.table_id, found.row_id, write_id)
+    user = connection.execute(select(TXN.c.user).where(TXN.c.txn_id == found.txn_id)).scalar()
     return (
-        f"row {found.row_id} of table {found.table_id} was changed by transaction {found.txn_id},"
-        f" which committed at {format_timestamp(Timestamp(found.commit_time))}"
+        f"conflict on {name}: transaction {found.txn_id} of {user}, committed at"
+        f" {format_timestamp(Timestamp(found.commit_time))},"
+        f" {done or f'changed row {found.row_id}'}, which this transaction changes too"
     )
+
+
+def _full_name(catalog: CatalogSnapshot, table: TableView) -> str:
+    qualified = getattr(catalog, "qualified_name", None)
+    return str(qualified(table)) if callable(qualified) else table.name
 
 
 def catalog_conflict(

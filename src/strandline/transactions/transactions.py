@@ -64,7 +64,7 @@ from strandline.errors import (
 from strandline.sql import Database, stored_time, take_time
 from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogView
-from strandline.transactions.conflicts import catalog_conflict, row_conflict
+from strandline.transactions.conflicts import NameRow, catalog_conflict, row_conflict
 from strandline.transactions.guarded_writes import GuardedWrites
 from strandline.transactions.holds import Holds
 from strandline.transactions.locks import Locks
@@ -116,6 +116,7 @@ class Transactions:
         listeners: Iterable[TransactionListener] = (),
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         history_retention_ms: int | Callable[[], int] = DEFAULT_HISTORY_RETENTION_MS,
+        name_row: NameRow = lambda *_: None,
     ) -> None:
         database.ensure_schema(PART, VERSION, METADATA, steps=STEPS)
         self._database = database
@@ -126,6 +127,7 @@ class Transactions:
             database, catalogs=catalogs, guard=guard, on_behind=lambda: self._count("behind")
         )
         self._listeners = tuple(listeners)
+        self._name_row = name_row
         self._timeout_ms = timeout_ms
         self._counts: Counter[str] = Counter()
         self._counting = threading.Lock()
@@ -453,7 +455,9 @@ class Transactions:
         base = self._catalogs.catalog(transaction.catalog_version)
         tables = [table_id for table_id, _ in writes]
         conflict = catalog_conflict(tables, base=base, now=now)
-        conflict = conflict or row_conflict(connection, transaction)
+        conflict = conflict or row_conflict(
+            connection, transaction, catalog=now, name_row=self._name_row
+        )
         if conflict is None:
             for listener in self._listeners:
                 listener.committing(

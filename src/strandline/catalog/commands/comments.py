@@ -20,7 +20,7 @@ from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.model.bookkeeping import Comment, comment_name
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor, ViewDescriptor
 from strandline.model.identifiers import QualifiedName, normalize
-from strandline.model.privileges import ObjectKind
+from strandline.model.privileges import ObjectKind, require_kind
 
 MAX_COMMENT_LENGTH = 65_536
 """Characters."""
@@ -45,6 +45,7 @@ class CommentOn:
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `InvalidInput`, `InvalidName`."""
+        require_kind(self.kind)
         if self.kind in _WITHOUT:
             raise InvalidInput("there can be no comment on the whole system; name an object")
         if self.column is not None and self.kind not in _WITH_COLUMNS:

@@ -266,6 +266,11 @@ def checked(definition: TableDefinition) -> TableDefinition:
     """
     name = definition.name
     check_name(name, "table")
+    if not isinstance(definition.kind, TableKind):
+        raise InvalidInput(
+            f"the kind of table {name!r} is {definition.kind!r}; give TableKind.MANAGED or "
+            "TableKind.EXTERNAL, from strandline.model.descriptors"
+        )
     if definition.transactional and not definition.columns:
         raise InvalidInput(f"transactional table {name!r} needs at least one column")
     check_columns(definition.columns, table=name)

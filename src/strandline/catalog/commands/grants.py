@@ -28,6 +28,7 @@ from strandline.model.privileges import (
     default_privilege_name,
     grants,
     privilege_names,
+    require_kind,
     system_privilege_name,
 )
 
@@ -64,6 +65,12 @@ def _text(kind: ObjectKind) -> str:
 
 
 def _check_applicable(kind: ObjectKind, privileges: Privilege) -> None:
+    require_kind(kind)
+    if not isinstance(privileges, Privilege):
+        raise InvalidInput(
+            f"privileges are {privileges!r}; give them like Privilege.SELECT | Privilege.INSERT, "
+            "from strandline.model.privileges"
+        )
     applicable = APPLICABLE.get(kind, _NONE)
     if not applicable:
         known = ", ".join(sorted(_text(one) for one in APPLICABLE))

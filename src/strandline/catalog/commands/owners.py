@@ -14,7 +14,7 @@ from strandline.errors import InvalidInput, ObjectNotFound, UnsupportedOperation
 from strandline.model.clusters import ClusterDescriptor
 from strandline.model.descriptors import PrincipalType, SchemaDescriptor
 from strandline.model.identifiers import check_name
-from strandline.model.privileges import ObjectKind
+from strandline.model.privileges import ObjectKind, require_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class SetOwner:
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `InvalidInput`, `UnsupportedOperation`."""
-        what = self.kind.name.lower()
+        what = require_kind(self.kind).name.lower()
         owned = _OWNED.get(self.kind)
         if owned is None:
             known = ", ".join(sorted(kind.name.lower() for kind in _OWNED))

@@ -402,9 +402,13 @@ class _Attempts:
     def unknown(self, loss: Lost) -> UnknownOutcome:
         """The error of an outcome that nobody can know now."""
         return UnknownOutcome(
-            f"{self._what} within {self._seconds:g} s ({loss.why}); it may or may not have "
+            f"{self._what} within {self._passed():.1f} s ({loss.why}); it may or may not have "
             f"happened; {self._look}"
         )
+
+    def _passed(self) -> float:
+        """Seconds since the call began."""
+        return self._seconds - (self._end - time.monotonic())
 
     def _away(self, loss: Lost) -> StrandlineError:
         return loss.answer or Unavailable(

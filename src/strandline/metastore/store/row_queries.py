@@ -219,6 +219,27 @@ def removals_of_write(connection: Connection, table_id: int, write_id: int) -> l
     return [Removal(row_id, table_id, write_id) for row_id in row_ids]
 
 
+def name_change(connection: Connection, table_id: int, row_id: int, write_id: int) -> str | None:
+    """What a write id did to a row, as users call both; None for a row that is not there."""
+    row = rows_by_id(connection, [row_id]).get(row_id)
+    if row is None:
+        return None
+    removed = connection.execute(
+        select(_REMOVAL.row_id).where(
+            _REMOVAL.row_id == row_id,
+            _REMOVAL.table_id == table_id,
+            _REMOVAL.write_id == write_id,
+        )
+    ).first()
+    match row.kind:
+        case RowKind.DATA_FILE:
+            return f"{'removed' if removed else 'deleted rows of'} the data file {row.name}"
+        case RowKind.PARTITION:
+            return f"{'dropped' if removed else 'changed'} the partition {row.name}"
+        case _:
+            return f"changed {row.name or 'the parameters of the table'}"
+
+
 def table_contents(
     connection: Connection, table_id: int, *, event_id: int, max_bytes: int
 ) -> TableContents | None:

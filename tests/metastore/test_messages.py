@@ -1,0 +1,112 @@
+"""Messages that users meet when something is not as they thought: their words, the remedy."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.catalog import Command
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CommentOn,
+    CreateTable,
+    GrantPrivileges,
+    SetOwner,
+    TableDefinition,
+)
+from strandline.errors import InvalidInput, WriteConflict
+from strandline.metastore.interface import AsOf
+from strandline.metastore.session import http_session, http_transport
+from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
+from strandline.model.privileges import ObjectKind, Privilege
+from strandline.model.types import INT
+from strandline.node import Node
+
+COLUMNS = (ColumnDefinition("k", INT),)
+WRONG: Any = "table"
+
+
+@pytest.mark.parametrize(
+    ("whole", "did"),
+    [(False, "deleted rows of the data file a.parquet"), (True, "removed the data file a.parquet")],
+)
+def test_a_conflict_names_table_file_and_what_the_other_did(
+    tmp_path: Path, whole: bool, did: str
+) -> None:
+    with Node.open(tmp_path) as node:
+        ann, bob = node.session(user="ann"), node.session(user="bob")
+        table = TableDefinition(
+            name="orders", columns=COLUMNS, transactional=True, provider="strandline"
+        )
+        ann.execute(CreateTable(schema="default", definition=table))
+        table_id = ann.table("orders").descriptor.id
+        first = ann.begin().txn_id
+        file = DataFileRow(file_id=1 << 20, path="a.parquet", rows=9, bytes=9)
+        (row_id,) = ann.stage(first, table_id, add=[file]).row_ids
+        ann.commit(first)
+        ours, theirs = ann.begin().txn_id, bob.begin().txn_id
+        for session, txn, path in ((ann, ours, "d1"), (bob, theirs, "d2")):
+            deleted = DeleteFileRow(path=path, file_ids=(file.file_id,), counts=(1,))
+            if whole and session is bob:
+                session.stage(txn, table_id, remove=[row_id])
+            else:
+                session.stage(txn, table_id, add=[deleted], touch=[row_id])
+        bob.commit(theirs)
+        with pytest.raises(WriteConflict) as raised:
+            ann.commit(ours)
+    message = raised.value.message
+    assert f": conflict on default.orders: transaction {theirs} of bob, committed at" in message
+    assert f"{did}, which this transaction changes too" in message
+    assert message.endswith("; begin again")
+
+
+def test_a_version_below_zero_is_said_to_be_none() -> None:
+    with pytest.raises(InvalidInput, match="version -1 cannot be: versions are counted from 0"):
+        AsOf(version=-1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        GrantPrivileges(kind=WRONG, name="a.b", privileges=Privilege.SELECT, grantee="public"),
+        CommentOn(kind=WRONG, name="a.b", text="x"),
+        SetOwner(kind=WRONG, name="b", schema="a", owner="x"),
+    ],
+)
+def test_a_kind_that_is_a_text_is_told_what_to_write(tmp_path: Path, command: Command) -> None:
+    with Node.open(tmp_path) as node, pytest.raises(InvalidInput) as raised:
+        node.session(user="ann").execute(command)
+    assert raised.value.message == (
+        "kind is 'table'; give an ObjectKind, like ObjectKind.TABLE, from "
+        "strandline.model.privileges"
+    )
+
+
+def test_a_table_whose_kind_is_a_text_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    definition = TableDefinition(name="t", columns=COLUMNS, kind=WRONG)
+    with Node.open(tmp_path) as node, pytest.raises(InvalidInput, match=r"TableKind\.MANAGED"):
+        node.session(user="ann").execute(CreateTable(schema="default", definition=definition))
+
+
+def test_privileges_that_are_a_text_are_told_what_to_write(tmp_path: Path) -> None:
+    command = GrantPrivileges(
+        kind=ObjectKind.SCHEMA, name="default", privileges=WRONG, grantee="public"
+    )
+    with Node.open(tmp_path) as node, pytest.raises(InvalidInput, match=r"Privilege\.SELECT"):
+        node.session(user="ann").execute(command)
+
+
+def test_an_unknown_outcome_says_how_long_it_was_waited_for() -> None:
+    attempts = http_session._Attempts(
+        "the node did not answer begin",
+        look="look at it",
+        seconds=30,
+        closed=threading.Event(),
+        always_unknown=True,
+    )
+    message = attempts.unknown(http_transport.Lost("the connection broke", sent=True)).message
+    assert re.match(r"the node did not answer begin within [01]\.\d s \(the connection", message)

@@ -1,0 +1,66 @@
+"""What `Tables` does around a transaction, without a Spark session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from strandline.errors import InvalidInput, WriteConflict
+from strandline.model.descriptors import TableDescriptor
+from strandline.spark import Tables, tables
+from strandline.spark.conforming import conform
+from strandline.spark.transaction import Counts
+
+NOTHING: Any = None
+
+
+class _Contended:
+    """Transactions of which the first ``conflicts`` lose at their commit."""
+
+    def __init__(self, conflicts: int) -> None:
+        self.conflicts = conflicts
+        self.begun = 0
+
+    @contextmanager
+    def __call__(self, *_: object) -> Iterator[_Contended]:
+        self.begun += 1
+        yield self
+        if self.begun <= self.conflicts:
+            raise WriteConflict("bob was first")
+
+    def delete(self, name: str, condition: str) -> Counts:
+        return Counts(rows=self.begun, files=1)
+
+
+def test_a_delete_is_tried_again_where_another_was_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    contended = _Contended(2)
+    monkeypatch.setattr(tables, "tables_transaction", contended)
+    assert Tables(NOTHING, NOTHING).delete("t", "a = 1") == Counts(rows=3, files=1)
+
+
+def test_a_delete_that_loses_again_and_again_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    contended = _Contended(1000)
+    monkeypatch.setattr(tables, "tables_transaction", contended)
+    with pytest.raises(WriteConflict, match=r"bob was first \(deleting was tried 5 times\)"):
+        Tables(NOTHING, NOTHING).delete("t", "a = 1")
+    assert contended.begun == 5
+
+
+@pytest.mark.parametrize("name", ["append", "delete", "read", "txn_id"])
+def test_a_transaction_without_its_block_says_how_it_is_written(name: str) -> None:
+    pending = Tables(NOTHING, NOTHING).transaction()
+    with pytest.raises(InvalidInput, match=r"with tables\.transaction\(\) as change:"):
+        getattr(pending, name)
+    with pytest.raises(AttributeError):
+        pending.nothing_like_it  # noqa: B018 - asking for it is what is tested
+
+
+def test_rows_of_pandas_are_told_how_to_become_those_of_spark() -> None:
+    table: TableDescriptor = NOTHING
+    rows: Any = pd.DataFrame({"a": [1]})
+    with pytest.raises(InvalidInput, match=r"not as pandas DataFrame; make one with spark\.create"):
+        conform(rows, table)
