@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from strandline import work
 from strandline.catalog.catalog import Catalog
 from strandline.clock import Timestamp
 from strandline.durable.collections import AUDIT_EVENT
@@ -141,7 +142,7 @@ def read_history(log: UpdateLog, start: int = 1, end: int | None = None) -> list
     frontier = log.frontier()
     stop = frontier.upper if end is None else min(end, frontier.upper)
     infos = []
-    for found in log.scan(AUDIT_EVENT, start, stop):
+    for found in work.paced(log.scan(AUDIT_EVENT, start, stop)):
         event = decode(found.data, AuditEvent)
         infos.append(
             VersionInfo(

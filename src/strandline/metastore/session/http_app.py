@@ -58,6 +58,7 @@ from strandline.metastore.session.credentials import Authenticate, Unproved, cal
 from strandline.metastore.session.local_session import LocalSession
 from strandline.metastore.session.origins import OriginGuard
 from strandline.metastore.session.wire_json import read_form, write_error, write_json
+from strandline.work import lane
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,8 @@ HEALTH_SECONDS = 2.0
 _DRAINED = 4
 """A body of up to this many times the limit is read and dropped, so that its sender gets to read
 the answer; the connection of a larger one is simply closed."""
+_BYTES_OF_A_THING = 200
+"""A body costs as many things as it has of these bytes; see `strandline.work`."""
 
 
 def application(
@@ -284,9 +287,12 @@ class _Application:
 
                 def work(still_wanted: Callable[[], None]) -> bytes:
                     prove(asking, self._authenticate)
-                    arguments = read_form(body, call.arguments)
+                    with lane(len(body) // _BYTES_OF_A_THING):
+                        arguments = read_form(body, call.arguments)
                     still_wanted()
-                    return call.write_result(getattr(session, call.name)(**arguments))
+                    result = getattr(session, call.name)(**arguments)
+                    with lane(len(result) if isinstance(result, list | tuple) else 0):
+                        return call.write_result(result)
 
                 return await self._answer(
                     work,
