@@ -189,14 +189,14 @@ def test_writing_partitions_needs(guarded: HiveNode, needed: Privilege, call: An
 def test_ddl_is_its_owners(guarded: HiveNode) -> None:
     with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
         with granted(guarded, USAGE, on_table(Privilege.SELECT | Privilege.UPDATE)):
-            changed = bob.get_table("sales", "orders")
+            changed = alice.get_table("sales", "orders")  # bob is answered a view
             changed.parameters["k"] = "v"
             for call in (
                 lambda: bob.alter_table("sales", "orders", changed),
                 lambda: bob.drop_table("sales", "orders", True),
             ):
                 assert "user bob does not own table sales.orders" in refusal(call)[1]
-            moved = bob.get_table("sales", "orders")
+            moved = alice.get_table("sales", "orders")
             moved.sd.location = f"{guarded.warehouse}/elsewhere"
             before = alice.get_table("sales", "orders").sd.location
             refused = refusal(lambda: bob.alter_table("sales", "orders", moved))
@@ -212,9 +212,9 @@ def test_ddl_is_its_owners(guarded: HiveNode) -> None:
 
 
 def test_counted_parameters_need_a_privilege_to_write(guarded: HiveNode) -> None:
-    with as_user(guarded, "bob") as bob:
+    with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
         with granted(guarded, USAGE, on_table(Privilege.SELECT)):
-            counted = bob.get_table("sales", "orders")
+            counted = alice.get_table("sales", "orders")
             counted.parameters["numRows"] = "17"
             refused = refusal(lambda: bob.alter_table("sales", "orders", counted))
             assert "lacks INSERT or UPDATE or DELETE on table" in refused[1]
@@ -317,3 +317,26 @@ def test_a_lock_of_another_user_is_neither_shown_nor_touched(guarded: HiveNode) 
             assert [one.lockid for one in root.show_locks(ShowLocksRequest()).locks] == [held]
             root.unlock(UnlockRequest(lockid=held))
     assert guarded.node.transactions.locks.list() == []
+
+
+def test_who_may_not_insert_is_answered_a_view_that_spark_does_not_write_to(
+    guarded: HiveNode,
+) -> None:
+    reading = (USAGE, on_table(Privilege.SELECT))
+    with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
+        owned = alice.get_table("sales", "orders")
+        with granted(guarded, *reading):
+            view = bob.get_table("sales", "orders")
+            assert (view.tableType, view.sd.location) == ("VIRTUAL_VIEW", None)
+            hidden = view.viewExpandedText.rpartition("`.`")[2].removesuffix("`")
+            assert "@files_" in hidden
+            guarded.node.session(user="root").execute(CreateRole(name="another"))
+            files = bob.get_table("sales", hidden)
+            assert files.sd.location == owned.sd.location
+            assert bob.get_partition_names("sales", hidden, -1) == ["day=1"]
+            # The name means nothing to anybody who may write, and reaches nothing without SELECT.
+            assert refusal(lambda: alice.get_table("sales", hidden))[0] == "NoSuchObjectException"
+        with granted(guarded, USAGE):
+            assert "lacks SELECT" in refusal(lambda: bob.get_table("sales", hidden))[1]
+        with granted(guarded, *reading, on_table(Privilege.INSERT)):
+            assert bob.get_table("sales", "orders").tableType == owned.tableType

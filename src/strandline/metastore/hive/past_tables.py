@@ -24,6 +24,9 @@ What must stay true:
   the folder of the schema before it asks for the table. So the location of the schema is of a
   kind that no file system has (`NO_PLACE`).
 
+Where privileges are enforced, a user who may not INSERT into a plain table is answered the same in
+the present, for the same reason: Spark would write first and ask later.
+
 Left as they are: transactional tables, whose provider no plain client has, and Iceberg tables, of
 which a change is a commit in the metastore, and which are read by their metadata alone.
 
@@ -89,13 +92,16 @@ def hidden_name(table: TableDescriptor, *, version: int, location: str) -> str:
     return f"{table.name.lower()}@files_{version}_{rest}"
 
 
-def find_hidden(catalog: Catalog, schema: str, name: str) -> TableDescriptor | None:
+def find_hidden(
+    catalog: Catalog, schema: str, name: str, *, present: bool = False
+) -> TableDescriptor | None:
     """The table that a hidden name of this catalog stands for, under that name.
 
-    A name that was made before the files moved still stands for them.
+    A name that was made before the files moved still stands for them. In the ``present`` so does
+    one of an earlier version: the catalog may move on between the view and its files.
     """
     found = _HIDDEN_NAME.fullmatch(name.lower())
-    if found is None or int(found[2]) != catalog.version:
+    if found is None or (int(found[2]) != catalog.version and not present):
         return None
     table = catalog.relation(schema, found[1])
     if not isinstance(table, TableDescriptor) or not is_written_by_clients(table):

@@ -201,10 +201,20 @@ class Reading:
         found = scope.catalog.relation(scope.schema.name, name)
         if found is not None:
             return scope, found
-        if scope.at == PRESENT:
+        present = scope.at == PRESENT
+        table = find_hidden(scope.catalog, scope.schema.name, name, present=present)
+        if table is None or (present and not self._only_reads(scope, table)):
             return None
-        table = find_hidden(scope.catalog, scope.schema.name, name)
-        return None if table is None else (replace(scope, hidden=True), table)
+        return replace(scope, hidden=True), table
+
+    def _only_reads(self, scope: Scope, relation: Relation) -> bool:
+        """Whether the user would write into a plain table's files without being allowed to.
+
+        Spark writes the files of an INSERT before it asks, so it is answered a view.
+        """
+        if scope.at != PRESENT or scope.hidden or not is_written_by_clients(relation):
+            return False
+        return not self.access.free and not self.access.allows(Privilege.INSERT, relation)
 
     # -- the object store
 
@@ -270,7 +280,7 @@ class Reading:
         if isinstance(relation, ViewDescriptor):
             return view_struct(_as_of(scope, relation), schema=scope.name)
         location = self.location(relation)
-        if scope.shows_as_view(relation):
+        if scope.shows_as_view(relation) or self._only_reads(scope, relation):
             hidden = hidden_name(relation, version=scope.catalog.version, location=location)
             return past_view_struct(relation, schema=scope.name, hidden=hidden)
         counted = self.counted(scope, relation)
