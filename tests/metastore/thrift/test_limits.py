@@ -68,6 +68,21 @@ def test_a_large_request_is_read_in_slices(serve: Serve) -> None:
     assert running.on_loop(running.server.statistics).request_memory == 0
 
 
+def test_a_handler_learns_that_its_arguments_are_many(serve: Serve) -> None:
+    seen = []
+
+    def handler(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+        seen.append((len(args.get("names", "")), connection.is_large, len(connection.request) > 0))
+        return counting(connection, method, args)
+
+    with serve(handler).client() as client:
+        for count in (10, 2_000):
+            names = ["x"] * count
+            client.call("get_partitions_by_names", db_name="d", tbl_name="t", names=names)
+        client.call("get_all_databases")
+    assert seen == [(10, False, True), (2_000, True, False), (0, False, True)]
+
+
 def test_others_are_answered_while_a_dear_message_is_walked(serve: Serve) -> None:
     running = serve(toy)
     with connect(running) as dear, running.client() as client:

@@ -140,6 +140,8 @@ class HiveMetastoreService:
         # A listing must be heard of, so its answer is not kept.
         request = b"" if name == _LISTING else connection.request
         mark = self._notifications.mark()
+        if connection.is_large:
+            return self._wait(method, self._call(args, user, at_once=False), request)
         call = self._call(args, user, at_once=True)
         try:
             answer = method.handler(call)

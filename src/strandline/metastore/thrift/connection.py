@@ -366,7 +366,7 @@ class Connection(asyncio.Protocol):
             self._fail(error)
             return
         assert args is not None  # one of the two is there
-        self.info.begin(message)
+        self.info.begin(message, is_large=not message)
         CLIENT.set(self.info.peer)
         self._began = server.loop.time()
         try:

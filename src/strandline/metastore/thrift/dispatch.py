@@ -35,10 +35,11 @@ class ConnectionInfo:
     its server change it.
 
     ``user`` and ``groups`` are what the client said of itself with ``set_ugi`` ("" and () before).
-    ``attributes`` is for the handlers' own use.
+    ``attributes`` is for the handlers' own use. ``is_large`` says that the arguments of the request
+    in work are too many for anything that takes a time for each of them on the event loop.
     """
 
-    __slots__ = ("_message", "attributes", "groups", "id", "peer", "user")
+    __slots__ = ("_message", "attributes", "groups", "id", "is_large", "peer", "user")
 
     def __init__(self, connection_id: int, peer: str) -> None:
         self.id = connection_id
@@ -46,6 +47,7 @@ class ConnectionInfo:
         self.user = ""
         self.groups: tuple[str, ...] = ()
         self.attributes: dict[str, Any] = {}  # Any: the handlers choose what they keep
+        self.is_large = False
         self._message = b""
 
     @property
@@ -56,9 +58,10 @@ class ConnectionInfo:
         """
         return request_key(self._message)
 
-    def begin(self, message: bytes) -> None:
-        """The server names the request that is now in work."""
+    def begin(self, message: bytes, *, is_large: bool = False) -> None:
+        """The server names the request that is now in work; a large one without its bytes."""
         self._message = message
+        self.is_large = is_large
 
 
 # A handler gets decoded arguments and gives what the method returns (None for a void method), or
