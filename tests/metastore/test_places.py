@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -230,6 +231,21 @@ def test_a_managed_table_that_an_older_release_put_elsewhere_stays(
         session.undo(dropped.version)
         assert session.table("shop.renamed").location == place
     assert tree(lake) == before
+
+
+def test_a_dropped_table_does_not_come_back_to_the_folder_of_another(
+    node: Node, lake: Path
+) -> None:
+    session = node.session(user="ann")
+    dropped = session.execute(replace(drop("orders"), keep_data=True))
+    shutil.rmtree(lake / "warehouse/shop.db/orders")
+    session.execute(create("orders"))  # nothing is there, so it gets the place
+    session.execute(RenameTable(schema="shop", table="orders", new_name="kept"))
+    place = f"file://{lake}/warehouse/shop.db/orders"
+    node.store.set_location(None, session.table("shop.kept").descriptor.id, place)
+    (lake / "warehouse/shop.db/orders").mkdir(exist_ok=True)
+    with pytest.raises(ObjectNotFound, match="belongs to another table"):
+        session.undo(dropped.version)
 
 
 def test_a_table_of_the_name_of_a_schemas_folder_lies_beside_it(node: Node, lake: Path) -> None:

@@ -70,6 +70,11 @@ def _restored(metastore: Places, undo: Undo, table: TableDescriptor, place: str 
             f"{undo.purpose} cannot be undone: the files of table {table.name} (id {table.id}) were"
             " deleted, by PURGE or by cleaning; older versions still tell its columns"
         )
+    if metastore.store.tables_at(place) - {table.id}:
+        raise ObjectNotFound(
+            f"{undo.purpose} cannot be undone: the folder of table {table.name} (id {table.id}),"
+            f" {place}, belongs to another table by now"
+        )
     default = _default(metastore, undo, table)
     parent = place.removesuffix(f"/{DROPPED}/{table.id}")
     if parent == place or default is None or not folders.is_own_table(place):
