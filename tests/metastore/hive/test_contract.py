@@ -50,6 +50,15 @@ def test_databases(served: HiveNode) -> None:
                     Throws("InvalidObjectException", "a-b is not a valid database name"),
                 ),
                 (lambda c: c.get_database("Da"), {**shown, "locationUri": f"{wh}/da.db"}),
+                # What a Spark sends that was told nothing of a warehouse.
+                (
+                    lambda c: c.create_database(
+                        Database("sp", None, "file:/home/ann/spark-warehouse/sp.db/", {})
+                    ),
+                    None,
+                ),
+                (lambda c: c.get_database("sp").locationUri, f"{wh}/sp.db"),
+                (lambda c: c.drop_database("sp", True, False), None),
                 (lambda c: c.get_database("Nope"), missing),
                 (lambda c: c.get_database("`da@1`"), Throws("NoSuchObjectException", "'", True)),
                 (

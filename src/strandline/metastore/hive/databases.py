@@ -28,7 +28,11 @@ from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.transactional import refuse_cascade
 from strandline.metastore.interface import PRESENT
+from strandline.metastore.store.store_folders import SCHEMA_SUFFIX
 from strandline.model.descriptors import PrincipalType, SchemaDescriptor, properties
+
+SPARK_WAREHOUSE = "spark-warehouse"
+"""The folder, where a driver was started, that ``spark.sql.warehouse.dir`` names by default."""
 
 
 def database_struct(schema: SchemaDescriptor, *, name: str, location: str) -> Struct:
@@ -92,7 +96,11 @@ def create_database(call: Call) -> None:
         raise InvalidInput(f"{name} is not a valid database name")
     location = database.get("locationUri")
     # Spark sends the place that a schema of that name gets, though another may have it by now.
-    if not location or call.folders.same(location, call.metastore.schema_location(name)):
+    if (
+        not location
+        or _is_chosen_by_spark(location, name)
+        or call.folders.same(location, call.metastore.schema_location(name))
+    ):
         location = call.metastore.free_schema_location(name)
     call.execute(
         CreateSchema(
@@ -104,6 +112,14 @@ def create_database(call: Call) -> None:
             properties=properties(database.get("parameters") or {}),
         )
     )
+
+
+def _is_chosen_by_spark(location: str, schema: str) -> bool:
+    """Whether a Spark without ``spark.sql.warehouse.dir`` chose this place, and no user named it.
+
+    Spark always sends a place for a new schema: by default a folder where its driver was started.
+    """
+    return location.rstrip("/").endswith(f"/{SPARK_WAREHOUSE}/{schema}{SCHEMA_SUFFIX}")
 
 
 @changes("alter_database")
