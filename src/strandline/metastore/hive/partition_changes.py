@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from strandline import work
 from strandline.clock import system_wall_clock
 from strandline.errors import (
     AlreadyExists,
@@ -307,7 +308,7 @@ def _alter(
     call: Call, of: Partitioned, partitions: Sequence[Struct], context: Struct | None
 ) -> None:
     # Read and written before and behind the block: while it runs, all other writers wait.
-    wanted = [(*of.read(partition, now=_now()), partition) for partition in partitions]
+    wanted = [(*of.read(partition, now=_now()), partition) for partition in work.paced(partitions)]
     quick = QuickStatistics(call.folders, context)
     wanted = [
         (name, replace(row, parameters=quick.of_altered(row.parameters, of.place(row))), partition)
