@@ -85,8 +85,8 @@ def get_table_names_by_filter(call: Call) -> list[str]:
     if scope is None:
         message = {"message": f"Could not find database {call.text('dbname')}"}
         raise ThriftException("UnknownDBException", message)
-    chooses = table_chooser(call.args.get("filter") or "")
     call.reading.need_patience()
+    chooses = table_chooser(call.args.get("filter") or "")
     names = _names(call, scope, None)
     tables = _structs(call, scope, names)
     found = [table["tableName"] for table in tables if chooses(table)]
