@@ -61,7 +61,7 @@ from strandline.errors import (
     VersionNotFound,
 )
 from strandline.metastorage import Outcome, SqliteMetastorage
-from strandline.sql import open_sqlite
+from strandline.sql import open_sqlite, take_time
 from tests.catalog.nodes_commands import (
     CHOICES,
     JOBS,
@@ -541,12 +541,14 @@ def trimming_takes_the_time_of_today(patch: pytest.MonkeyPatch) -> None:
 def time_taken_too_early(patch: pytest.MonkeyPatch) -> None:
     """An append takes the time after the last version's, whatever time was given since."""
 
-    def take_time(connection: Connection, clock: HybridClock) -> Timestamp:
+    def take(connection: Connection, clock: HybridClock, *, bounded: bool = True) -> Timestamp:
+        if not bounded:
+            return take_time(connection, clock, bounded=False)
         last = connection.exec_driver_sql("SELECT max(time) FROM metastorage_head").scalar()
         clock.update(Timestamp((last or 0) + 1))
         return Timestamp((last or 0) + 1)
 
-    patch.setattr("strandline.metastorage.sql_store.take_time", take_time)
+    patch.setattr("strandline.metastorage.sql_store.take_time", take)
 
 
 def lost_answer_taken_for_a_loss(patch: pytest.MonkeyPatch) -> None:
@@ -583,7 +585,9 @@ def state_ahead_of_the_history(patch: pytest.MonkeyPatch) -> None:
 def index_outlives_its_table(patch: pytest.MonkeyPatch) -> None:
     """A table is dropped alone, and its indexes stay."""
 
-    def drop_relation(planning: Planning, schema: str, name: str, *, keep_data: bool) -> None:
+    def drop_relation(
+        planning: Planning, schema: str, name: str, *, keep_data: bool, **_: bool
+    ) -> None:
         with planning.entry("drop_table", table=name) as transaction:
             transaction.delete("table", planning.table(schema, name).id)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from strandline.metastorage.postgresql import PostgresMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.metastorage.sqlite import SqliteMetastorage
 from strandline.sql import SqliteDatabase, postgres_database, run, stored_time
+from strandline.sql import take_time as take_time_of_the_database
 from tests.metastorage import model
 from tests.metastorage import test_conformance_order as order
 from tests.metastorage import test_teeth as entries
@@ -53,6 +55,16 @@ def random_calls(kind: StoreKind) -> None:
     model.compare_with_a_dictionary(kind, how, first=FIRST)
 
 
+def patch_writes(patch: pytest.MonkeyPatch, take: Callable[..., Any]) -> None:
+    """Take the times of writes so, and those of looks as ever."""
+    real = take_time_of_the_database
+
+    def take_time(connection: Connection, clock: HybridClock, *, bounded: bool = True) -> Any:
+        return take(connection, clock) if bounded else real(connection, clock, bounded=False)
+
+    patch.setattr(sql_store, "take_time", take_time)
+
+
 @TEETH.found_by(
     order.test_time_grows_with_revision_whatever_the_wall_clocks_do,
     "sqlite",
@@ -61,7 +73,7 @@ def random_calls(kind: StoreKind) -> None:
 )
 def time_of_the_writer(patch: pytest.MonkeyPatch) -> None:
     """The time of a write is that of its writer's clock."""
-    patch.setattr(sql_store, "take_time", lambda _, clock: clock.now())
+    patch_writes(patch, lambda _, clock: clock.now())
 
 
 @TEETH.found_by(
@@ -84,7 +96,7 @@ def time_before_the_lock(patch: pytest.MonkeyPatch) -> None:
         return mine.time
 
     wrap(patch, "invoke", SqlMetastorage, by=invoke)
-    patch.setattr(sql_store, "take_time", take)
+    patch_writes(patch, take)
 
 
 @TEETH.found_by(
