@@ -31,12 +31,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from strandline.errors import InvalidInput, UnsupportedOperation
 from strandline.metastore.store.warehouse import DROPPED, FolderRefused, Warehouse
 
 WAREHOUSE_FOLDER = "warehouse"
+_PLACES_REMEMBERED = 1024
 SCHEMA_SUFFIX = ".db"
 """What the name of a schema's folder ends in."""
 
@@ -65,6 +67,8 @@ class StoreFolders(Warehouse):
         former = {Path(name) for name in names if os.path.realpath(name) != real}
         # The longest first: one may lie in another.
         self._former = tuple(sorted(former - set(self._names), key=lambda p: -len(str(p))))
+        # A place is asked about several times in a row, and paths are slow.
+        self._inside = lru_cache(maxsize=_PLACES_REMEMBERED)(self._find_inside)
         self._roots = tuple(os.path.realpath(root) for root in roots)
 
     def path(self, location: str) -> Path:
@@ -184,7 +188,7 @@ class StoreFolders(Warehouse):
         inside = self._inside(location)
         return self.path(location) if inside is None else self.folder.joinpath(*inside)
 
-    def _inside(self, location: str) -> tuple[str, ...] | None:
+    def _find_inside(self, location: str) -> tuple[str, ...] | None:
         """The parts of the path below the folder of the store; None where it lies elsewhere."""
         try:
             path = self.path(location)
