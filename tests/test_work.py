@@ -87,7 +87,7 @@ def test_one_that_is_interrupted_while_it_waits_stops_nobody(
 ) -> None:
     lane = Lane()
 
-    def interrupted(*_: object) -> bool:
+    def interrupted(*_: object, **named: object) -> bool:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -96,6 +96,18 @@ def test_one_that_is_interrupted_while_it_waits_stops_nobody(
             pass
     with lane.lane(SMALL + 1):
         pass
+    assert lane.idle()
+
+
+def test_a_turn_that_is_never_left_is_passed() -> None:
+    lane = Lane()
+    lane.patience = 0.01
+    kept = lane.paced(range(SMALL + 2))  # as in the frames of an error that somebody keeps
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(lambda: [next(kept) for _ in range(SMALL + 1)]).result()
+        with lane.lane(SMALL + 1):
+            kept.close()  # type: ignore[attr-defined]  # it is a generator
+            assert not lane.idle()
     assert lane.idle()
 
 

@@ -52,6 +52,8 @@ SMALL = 200
 """Things that may be gone over anywhere: well under a millisecond."""
 SLICE = 2_000
 """Things that one call into C may go over, which nothing can interrupt."""
+PATIENCE = 30.0
+"""Seconds after which who waits for the lane takes it from a thread that does not leave it."""
 SWITCH_SECONDS = 0.0001
 YOUNG_OBJECTS = 10_000
 YOUNG_ROUNDS = 5
@@ -78,6 +80,13 @@ class WorkStatistics:
     tidied: int
 
 
+class _Turn:
+    """One stay in the lane; compared by identity."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+
+
 class Lane:
     """See the module. One for a process. Safe for threads; a turn may stand inside another.
 
@@ -92,7 +101,9 @@ class Lane:
         self._turns = self._things = self._untidied = self._tidied = 0
         self._waited = self._longest = 0.0
         self._tidying: threading.Timer | None = None
+        self._turn = _Turn(0.0)
         self.tidies = False
+        self.patience = PATIENCE
 
     @contextmanager
     def lane(self, things: int) -> Iterator[None]:
@@ -100,25 +111,25 @@ class Lane:
         if things <= SMALL:
             yield
             return
-        began = self._enter(things)
+        turn = self._enter(things)
         try:
             yield
         finally:
-            self._leave(began)
+            self._leave(turn)
 
     def paced(self, items: Iterable[T]) -> Iterator[T]:
         """The items; from the first beyond `SMALL` on, in the lane until the last was taken."""
-        count, began = 0, None
+        count, turn = 0, None
         try:
             for item in items:
                 count += 1
                 if count == SMALL + 1:
-                    began = self._enter(0)
+                    turn = self._enter(0)
                 yield item
         finally:
-            if began is not None:
+            if turn is not None:
                 self._count(count - SMALL)
-                self._leave(began)
+                self._leave(turn)
 
     def idle(self) -> bool:
         """Whether nobody has the lane, or waits for it."""
@@ -153,33 +164,38 @@ class Lane:
             self._things += things
             self._untidied += things
 
-    def _enter(self, things: int) -> float:
+    def _enter(self, things: int) -> _Turn:
         me, asked = threading.get_ident(), time.monotonic()
         with self._free:
             self._things += things
             self._untidied += things
             if self._owner == me:
                 self._depth += 1
-                return asked
+                return self._turn
             ticket = object()
             self._queue.append(ticket)
             try:
-                self._free.wait_for(lambda: self._owner is None and self._queue[0] is ticket)
+                # One that failed may be kept, with all that it held, in its error: pass it.
+                self._free.wait_for(
+                    lambda: self._owner is None and self._queue[0] is ticket, timeout=self.patience
+                )
             finally:  # one that is interrupted while it waits must not stop those behind it
                 self._queue.remove(ticket)
                 self._free.notify_all()
             self._owner, self._depth = me, 1
             self._turns += 1
-            began = time.monotonic()
-            self._waited += began - asked
-            return began
+            self._turn = _Turn(time.monotonic())
+            self._waited += self._turn.began - asked
+            return self._turn
 
-    def _leave(self, began: float) -> None:
+    def _leave(self, turn: _Turn) -> None:
         with self._free:
+            if turn is not self._turn:
+                return  # it was passed
             self._depth -= 1
             if self._depth:
                 return
-            self._longest = max(self._longest, time.monotonic() - began)
+            self._longest = max(self._longest, time.monotonic() - turn.began)
             self._owner = None
             self._free.notify_all()
             if self.tidies and self._untidied >= TIDY_AFTER and self._tidying is None:
