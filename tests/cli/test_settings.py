@@ -29,7 +29,9 @@ def another_value(name: str) -> str:
     if setting.is_list:
         return "/data/a"
     if setting.kind in (int, float):
-        return "4567"
+        assert isinstance(setting.default, int | float)
+        # Two more than the default: one more than the port of Thrift is the port of HTTP.
+        return str(setting.default + 2)
     if setting.allowed.startswith("one of "):
         choices = setting.allowed.removeprefix("one of ").split(", ")
         return next(choice for choice in choices if choice != setting.default)
