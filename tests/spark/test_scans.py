@@ -187,10 +187,12 @@ def test_files_of_0_2_0_are_read_where_they_are(tables: Tables) -> None:
         table.descriptor.id, tables.snapshot("shop.t").write_ids("shop.t")
     ).data_files
     path = folder(tables, "shop.t")
-    older = replace(written.file, path=written.file.path.removeprefix("_data/"))
-    shutil.move(path / "_data" / older.path.split("/")[0], path)
-    begun = tables.session.begin()
-    tables.session.stage(begun.txn_id, table.descriptor.id, add=[older], remove=[written.row_id])
+    begun, table_id = tables.session.begin(), table.descriptor.id
+    file_id = tables.session.allocate_write_id(begun.txn_id, table_id) << 20
+    older = replace(written.file, file_id=file_id, path=f"_file={file_id}/a.parquet")
+    (path / older.path).parent.mkdir()
+    shutil.move(path / written.file.path, path / older.path)
+    tables.session.stage(begun.txn_id, table_id, add=[older], remove=[written.row_id])
     tables.session.commit(begun.txn_id)
 
     assert ids(tables.read("shop.t")) == [1, 2, 3]
