@@ -187,7 +187,7 @@ class Scanner:
             elif wire == 0:
                 self._at = at + 1
                 self._open.pop()
-                self._walked(first - steps, steps)
+                self._walked(first - steps - 1, steps)  # the end of a struct is no field
                 return True
             elif wire == STRING:
                 if at + 7 > end:
