@@ -9,6 +9,7 @@ import pytest
 
 from strandline.errors import InvalidInput
 from strandline.metastore.thrift import HIVE_CODEC, Codec, load_field_table
+from strandline.metastore.thrift.json_text import JsonText
 
 CODEC = Codec(
     load_field_table(
@@ -59,3 +60,31 @@ def test_encoded_structs_have_the_text_of_their_fields() -> None:
 def test_a_value_that_does_not_fit_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"A\.flag: expected bool, found str"):
         CODEC.to_json_text("A", {"flag": "yes"})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"tiny": 128},
+        {"large": 1 << 63},
+        {"large": 1.0},
+        {"large": "1"},
+        {"real": "1"},
+        {"text": 1},
+        {"text": "\ud800"},
+        {"raw": "text"},
+        {"points": "text"},
+        {"points": {"x": 1}},
+        {"ids": b"12"},
+        {"names": ["k"]},
+        {"unknown": 1},
+    ],
+)
+def test_no_value_of_another_type_is_written(value: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="cannot write A as JSON"):
+        CODEC.to_json_text("A", value)
+
+
+def test_a_struct_that_was_written_before_stands_as_it_is() -> None:
+    text = '{"8":{"lst":["rec",1,{"1":{"i32":1}}]}}'
+    assert CODEC.to_json_text("A", {"points": [JsonText('{"1":{"i32":1}}')]}) == text

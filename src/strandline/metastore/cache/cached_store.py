@@ -249,6 +249,9 @@ class CachedStore(ObjectStore):
         # Nothing moved before the log was seen to end; what moves later came after this read.
         return found if moves == self._locations.moves else None
 
+    def locations_by_id(self, table_ids: Collection[int]) -> dict[int, str]:
+        return self._store.locations_by_id(table_ids)
+
     def partition_moves(self, table_id: int) -> PartitionMoves:
         return self._store.partition_moves(table_id)
 

@@ -22,23 +22,29 @@ names the old one, and a COMMIT_TXN says nothing but its number.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from strandline import work
-from strandline.catalog import Catalog, Relation
+from strandline.catalog import Catalog
 from strandline.clock import milliseconds
 from strandline.errors import NotFound
-from strandline.metastore.hive.conversion import table_struct, view_struct
 from strandline.metastore.hive.databases import database_struct
+from strandline.metastore.hive.event_texts import (
+    PLACE,
+    Definition,
+    DefinitionTexts,
+    Form,
+    definition,
+    relation_struct,
+)
 from strandline.metastore.hive.functions import function_struct
 from strandline.metastore.hive.locations import hadoop_location
 from strandline.metastore.hive.names import is_shown
 from strandline.metastore.hive.partition_rows import Partitioned
 from strandline.metastore.hive.storage import Struct
-from strandline.metastore.hive.transactional import transactional_struct
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.notifications import (
     ABORT,
@@ -47,15 +53,12 @@ from strandline.metastore.store.notifications import (
     WRITE,
     DdlEvent,
     Notification,
+    WriteEvent,
 )
 from strandline.metastore.store.rows import DataFileRow, PartitionRow, Row, RowKind
 from strandline.metastore.thrift.codec import HIVE_CODEC
-from strandline.model.descriptors import (
-    FunctionDescriptor,
-    SchemaDescriptor,
-    TableDescriptor,
-    ViewDescriptor,
-)
+from strandline.metastore.thrift.json_text import JsonText
+from strandline.model.descriptors import FunctionDescriptor, SchemaDescriptor, TableDescriptor
 from strandline.wire import decode
 
 FORMAT = "json-0.2"
@@ -65,9 +68,22 @@ PAGE = 500
 _CLASSES: dict[str, type[Any]] = {  # Any: descriptors of different kinds
     "function": FunctionDescriptor,
     "schema": SchemaDescriptor,
-    "table": TableDescriptor,
-    "view": ViewDescriptor,
 }
+_write_message = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Ddl:
+    """An event of the catalog, and the table or view before and after it, if it changed one."""
+
+    event: DdlEvent
+    before: Definition | None
+    after: Definition | None
+
+
+_Body = _Ddl | WriteEvent | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +92,17 @@ class _Written:
 
     schema: str
     partitioned: Partitioned
+    table_type: str
     text: str
+    storage: Form
+    """The text of the storage descriptor of a partition that has that of its table."""
+
+    def partition(self, row: PartitionRow) -> str:
+        """The text of a ``Partition``."""
+        of, sd = self.partitioned, None
+        if row.storage is None and row.columns is None:
+            sd = JsonText(self.storage.filled(place=of.place(row)))
+        return HIVE_CODEC.to_json_text("Partition", of.struct(row, sd=sd))
 
 
 class HiveEvents:
@@ -85,48 +111,52 @@ class HiveEvents:
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
         self._rows: dict[int, Row] = {}
+        self._places: dict[int, str] = {}
         self._present = metastore.catalogs.present()
         self._latest: _Written | None = None
+        self._texts = DefinitionTexts(self._place_of, self._shown)
 
     def render(self, events: Sequence[Notification]) -> list[Struct]:
         """``NotificationEvent`` structs, one for each event.
 
-        The store is asked for the rows of `PAGE` events at once, and definitions are written as
-        text once where event after event names the same one.
+        The store is asked for the rows and places of `PAGE` events at once, and definitions are
+        written as text once where event after event has the same one.
         """
         found: list[Struct] = []
         for first in range(0, len(events), PAGE):
             page = events[first : first + PAGE]
-            self._rows = self._metastore.store.rows_by_id(_row_ids(page))
             with work.lane(len(events)):
-                found += map(self._render, page)
-        self._rows = {}
+                bodies = [_body(event) for event in page]
+            store = self._metastore.store
+            self._rows = store.rows_by_id(_row_ids(bodies))
+            self._places = store.locations_by_id(_table_ids(page, bodies))
+            with work.lane(len(events)):
+                found += map(self._render, page, bodies)
+        self._rows, self._places = {}, {}
         return found
 
-    def _render(self, event: Notification) -> Struct:
-        event.compare()  # of some verbs the body is not read
-        if event.verb == WRITE:
-            return self._write(event)
-        if event.verb in (COMMIT, ABORT):
-            kind = "COMMIT_TXN" if event.verb == COMMIT else "ABORT_TXN"
-            return _event(event, kind, {"txnid": event.txn_id})
+    def _render(self, event: Notification, body: _Body) -> Struct:
+        if isinstance(body, WriteEvent):
+            return self._write(event, body)
+        if isinstance(body, _Ddl):
+            return self._ddl(event, body)
         if event.verb == SET_LOCATION:
             return self._table_moved(event)
-        return self._ddl(event)
+        kind = "COMMIT_TXN" if event.verb == COMMIT else "ABORT_TXN"
+        return _event(event, kind, {"txnid": event.txn_id})
 
     # -- DDL
 
-    def _ddl(self, event: Notification) -> Struct:
-        body = event.ddl()
-        before, after = _changed(body, ("schema",))
+    def _ddl(self, event: Notification, ddl: _Ddl) -> Struct:
+        body = ddl.event
+        before, after = _changed(body, "schema")
         if before is not None or after is not None:
             if not self._is_seen(after or before):
                 return _event(event, event.verb.upper(), {})
             return self._schema(event, _kind("DATABASE", before, after), before, after)
-        before, after = _changed(body, ("table", "view"))
-        if before is not None or after is not None:
-            return self._relation(event, _kind("TABLE", before, after), body, before, after)
-        before, after = _changed(body, ("function",))
+        if ddl.before is not None or ddl.after is not None:
+            return self._relation(event, _kind("TABLE", ddl.before, ddl.after), ddl)
+        before, after = _changed(body, "function")
         if before is not None or after is not None:
             return self._function(event, _kind("FUNCTION", before, after), body, after or before)
         return _event(event, event.verb.upper(), {})
@@ -171,50 +201,37 @@ class HiveEvents:
         struct = database_struct(schema, name=schema.name.lower(), location=location)
         return HIVE_CODEC.to_json_text("Database", struct)
 
-    def _relation(
-        self,
-        event: Notification,
-        kind: str,
-        body: DdlEvent,
-        before: Relation | None,
-        after: Relation | None,
-    ) -> Struct:
+    def _relation(self, event: Notification, kind: str, ddl: _Ddl) -> Struct:
+        before, after, body = ddl.before, ddl.after, ddl.event
         relation = after or before
         assert relation is not None  # the caller found one
         named = body.arguments.get("table") or body.arguments.get("view")
         schema, _, name = str(named or f".{relation.name}").lower().partition(".")
         new = str(body.arguments.get("to") or f"{schema}.{name}").lower().partition(".")
-        after_struct = self._struct(new[0], relation)
+        written = self._texts.text(new[0], relation)
         message: dict[str, object] = {
             "db": schema,
             "table": name,
-            "tableType": after_struct["tableType"],
+            "tableType": written.table_type,
         }
         if kind == "ALTER_TABLE":
-            old = self._struct(schema, before or relation)
-            message["tableObjBeforeJson"] = HIVE_CODEC.to_json_text("Table", old)
-            message["tableObjAfterJson"] = HIVE_CODEC.to_json_text("Table", after_struct)
+            old = self._texts.text(schema, before or relation)
+            message["tableObjBeforeJson"] = old.text
+            message["tableObjAfterJson"] = written.text
             message["isTruncateOp"] = "false"
             message["writeId"] = -1
         else:
-            message["tableObjJson"] = HIVE_CODEC.to_json_text("Table", after_struct)
+            message["tableObjJson"] = written.text
         if kind == "CREATE_TABLE":
             message["files"] = []
         return _event(event, kind, message, schema=new[0], table=new[2])
 
-    def _struct(self, schema: str, relation: Relation) -> Struct:
-        if isinstance(relation, ViewDescriptor):
-            return view_struct(relation, schema=schema)
-        location = self._location(relation)
-        if relation.transactional:
-            return transactional_struct(
-                relation, schema=schema, location=location, counted=(), identity=None
-            )
-        return table_struct(relation, schema=schema, location=location, counted=())
+    def _place_of(self, table_id: int) -> str:
+        """Where a managed table lies now."""
+        return self._shown(self._places.get(table_id) or self._metastore.warehouse)
 
-    def _location(self, table: TableDescriptor) -> str:
-        found = table.location or self._metastore.store.location(table.id)
-        return hadoop_location(self._metastore.folders.shown(found or self._metastore.warehouse))
+    def _shown(self, place: str) -> str:
+        return hadoop_location(self._metastore.folders.shown(place))
 
     # -- DML
 
@@ -232,12 +249,12 @@ class HiveEvents:
                 return schema.name.lower(), table
         return None
 
-    def _write(self, event: Notification) -> Struct:
+    def _write(self, event: Notification, body: WriteEvent) -> Struct:
         home = self._home(event)
         if home is None or event.write_id is None:
             return _event(event, "ACID_WRITE", {"txnid": event.txn_id, "writeId": event.write_id})
         schema, table = home
-        added, removed = self._rows_of(event)
+        added, removed = self._rows_of(body)
         kinds = {row.kind for row in (*added, *removed)}
         if RowKind.PARTITION in kinds:
             return self._partitions(event, schema, table, added, removed)
@@ -256,9 +273,9 @@ class HiveEvents:
         }
         return _event(event, "ACID_WRITE", message, schema=schema, table=table.name.lower())
 
-    def _rows_of(self, event: Notification) -> tuple[list[Row], list[Row]]:
+    def _rows_of(self, body: WriteEvent) -> tuple[list[Row], list[Row]]:
         """The rows that a staging added, and those that it removed; what is cleaned is missing."""
-        body, rows = event.write(), self._rows
+        rows = self._rows
         staged = range(body.first_row_id, body.first_row_id + body.rows)
         added = [rows[row_id] for row_id in staged if row_id in rows]
         return added, [rows[row_id] for row_id in body.removed if row_id in rows]
@@ -287,14 +304,14 @@ class HiveEvents:
                 "isTruncateOp": "false",
                 "writeId": -1,
                 "keyValues": _keys(of, new[0]),
-                "partitionObjBeforeJson": _json(of, old[0]),
-                "partitionObjAfterJson": _json(of, new[0]),
+                "partitionObjBeforeJson": written.partition(old[0]),
+                "partitionObjAfterJson": written.partition(new[0]),
             }
         elif new:
             kind = "ADD_PARTITION"
             message |= {
                 "partitions": [_keys(of, row) for row in new],
-                "partitionListJson": [_json(of, row) for row in new],
+                "partitionListJson": [written.partition(row) for row in new],
                 "partitionFiles": [],
             }
         else:
@@ -306,10 +323,14 @@ class HiveEvents:
         """The text of a table's definition; that of the event before, where it is the same."""
         latest = self._latest
         if latest is None or latest.partitioned.table is not table or latest.schema != schema:
-            location, shown = self._location(table), self._metastore.folders.shown
-            of = Partitioned(table, schema=schema, location=location, shown=shown)
-            text = HIVE_CODEC.to_json_text("Table", self._struct(schema, table))
-            latest = self._latest = _Written(schema, of, text)
+            place = self._shown(table.location) if table.location else self._place_of(table.id)
+            struct = relation_struct(table, schema=schema, place=place)
+            text = HIVE_CODEC.to_json_text("Table", struct)
+            shown = self._metastore.folders.shown
+            of = Partitioned(table, schema=schema, location=place, shown=shown)
+            storage = HIVE_CODEC.to_json_form("StorageDescriptor", of.storage_struct(PLACE))
+            latest = _Written(schema, of, struct["tableType"], text, Form(storage))
+            self._latest = latest
         return latest
 
     def _table_moved(self, event: Notification) -> Struct:
@@ -320,38 +341,66 @@ class HiveEvents:
 
     def _table_altered(self, event: Notification, schema: str, table: TableDescriptor) -> Struct:
         """An ALTER_TABLE that changed nothing in the definition."""
-        struct = self._struct(schema, table)
-        text = HIVE_CODEC.to_json_text("Table", struct)
+        written = self._written(schema, table)
         message = {
             "db": schema,
             "table": table.name.lower(),
-            "tableType": struct["tableType"],
-            "tableObjBeforeJson": text,
-            "tableObjAfterJson": text,
+            "tableType": written.table_type,
+            "tableObjBeforeJson": written.text,
+            "tableObjAfterJson": written.text,
             "isTruncateOp": "false",
             "writeId": -1,
         }
         return _event(event, "ALTER_TABLE", message, schema=schema, table=table.name.lower())
 
 
-def _row_ids(events: Iterable[Notification]) -> list[int]:
+def _body(event: Notification) -> _Body:
+    """What the event says beside its columns; None of verbs that say nothing more.
+
+    Raises `CorruptData` or `IncompatibleFormat`.
+    """
+    if event.verb == WRITE:
+        return event.write()
+    if event.verb in (COMMIT, ABORT, SET_LOCATION):
+        event.compare()
+        return None
+    ddl = event.ddl()
+    # Of a table the head alone is read: what it is like was written before, as a rule.
+    return _Ddl(ddl, *_first_change(ddl, ("table", "view"), definition))
+
+
+def _row_ids(bodies: Iterable[_Body]) -> list[int]:
     """The rows that the stagings among these events added and removed."""
     found: list[int] = []
-    for event in events:
-        if event.verb == WRITE:
-            body = event.write()
+    for body in bodies:
+        if isinstance(body, WriteEvent):
             found += range(body.first_row_id, body.first_row_id + body.rows)
             found += body.removed
     return found
 
 
-def _changed(body: DdlEvent, kinds: Sequence[str]) -> tuple[Any, Any]:
-    """The object of one of these kinds before and after; None where it was not there."""
+def _table_ids(events: Iterable[Notification], bodies: Iterable[_Body]) -> set[int]:
+    """The tables that these events are about."""
+    found = {event.table_id for event in events if event.table_id is not None}
+    for body in bodies:
+        if isinstance(body, _Ddl):
+            found |= {one.id for one in (body.before, body.after) if one is not None}
+    return found
+
+
+def _changed(body: DdlEvent, kind: str) -> tuple[Any, Any]:
+    """The object of this kind before and after; None where it was not there."""
+    of = _CLASSES[kind]
+    return _first_change(body, (kind,), lambda _, record: decode(record, of))
+
+
+def _first_change(
+    body: DdlEvent, kinds: Sequence[str], read: Callable[[str, bytes], T]
+) -> tuple[T | None, T | None]:
     for change in body.changes:
         if change.kind in kinds:
-            of = _CLASSES[change.kind]
-            old = None if change.old is None else decode(change.old, of)
-            new = None if change.new is None else decode(change.new, of)
+            old = None if change.old is None else read(change.kind, change.old)
+            new = None if change.new is None else read(change.kind, change.new)
             return old, new
     return None, None
 
@@ -365,10 +414,6 @@ def _kind(what: str, before: object, after: object) -> str:
 
 def _keys(of: Partitioned, row: PartitionRow) -> dict[str, str]:
     return dict(zip(of.key_names, row.values, strict=True))
-
-
-def _json(of: Partitioned, row: PartitionRow) -> str:
-    return HIVE_CODEC.to_json_text("Partition", of.struct(row))
 
 
 def _event(
@@ -385,7 +430,7 @@ def _event(
         "eventId": event.event_id,
         "eventTime": seconds,
         "eventType": kind,
-        "message": json.dumps(text, separators=(",", ":"), ensure_ascii=False),
+        "message": _write_message(text),
         "messageFormat": FORMAT,
     }
     if schema is not None:

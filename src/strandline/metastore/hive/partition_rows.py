@@ -27,7 +27,7 @@ from strandline.metastore.hive.storage import (
 )
 from strandline.metastore.store.rows import PartitionRow
 from strandline.metastore.store.warehouse import relative_location, resolve_location
-from strandline.model.descriptors import TableDescriptor, properties
+from strandline.model.descriptors import StorageFormat, TableDescriptor, properties
 from strandline.model.types import DataType
 
 
@@ -108,22 +108,39 @@ class Partitioned:
         now = self._shown(place)
         return place if now == place else hadoop_location(now)
 
-    def struct(self, row: PartitionRow, *, place: str | None = None) -> Struct:
-        """The ``Partition`` that a client sees; ``place`` is where it lies if not as it says."""
+    def struct(
+        self, row: PartitionRow, *, place: str | None = None, sd: Struct | str | None = None
+    ) -> Struct:
+        """The ``Partition`` that a client sees; ``place`` is where it lies if not as it says.
+
+        ``sd`` is its storage descriptor, where the caller has it already.
+        """
+        if sd is None:
+            place = self.place(row) if place is None else place
+            sd = self.storage_struct(place, row.storage, row.columns)
         return {
             "values": list(row.values),
             "dbName": self.schema,
             "tableName": self.table.name.lower(),
             "createTime": row.created,
             "lastAccessTime": row.last_access,
-            "sd": storage_struct(
-                self._storage if row.storage is None else row.storage,
-                columns=self._columns if row.columns is None else row.columns,
-                location=self.place(row) if place is None else place,
-                table_location=self.location,
-            ),
+            "sd": sd,
             "parameters": dict(row.parameters),
         }
+
+    def storage_struct(
+        self,
+        place: str,
+        storage: StorageFormat | None = None,
+        columns: Sequence[HiveColumn] | None = None,
+    ) -> Struct:
+        """The storage descriptor of a partition that lies there; None: as its table has it."""
+        return storage_struct(
+            self._storage if storage is None else storage,
+            columns=self._columns if columns is None else columns,
+            location=place,
+            table_location=self.location,
+        )
 
     def described(self, values: Sequence[str]) -> str:
         """A partition in an error message."""

@@ -117,6 +117,10 @@ class ObjectStore(ABC):
         """Where the files of a managed table lie now, as a URI or path; None if it has no place."""
 
     @abstractmethod
+    def locations_by_id(self, table_ids: Collection[int]) -> dict[int, str]:
+        """`location` of those among ``table_ids`` that have a place."""
+
+    @abstractmethod
     def tables_at(self, location: str) -> frozenset[int]:
         """The ids of the managed tables, dropped ones too, whose place that is."""
 
@@ -201,6 +205,10 @@ class SqlObjectStore(ObjectStore):
     def location(self, table_id: int) -> str | None:
         with self._database.read() as connection:
             return queries.location_of(connection, table_id)
+
+    def locations_by_id(self, table_ids: Collection[int]) -> dict[int, str]:
+        with self._database.read() as connection:
+            return queries.locations_by_id(connection, table_ids)
 
     def partition_moves(self, table_id: int) -> PartitionMoves:
         with self._database.read() as connection:

@@ -22,7 +22,7 @@ from strandline.metastore.thrift.field_table import (
     MethodSpec,
     load_field_table,
 )
-from strandline.metastore.thrift.json_text import json_text
+from strandline.metastore.thrift.json_text import JsonWriters
 from strandline.metastore.thrift.messages import ApplicationException, ThriftException
 from strandline.metastore.thrift.slices import Sliced
 from strandline.metastore.thrift.values import first_fault
@@ -39,6 +39,7 @@ class Codec:
     def __init__(self, table: FieldTable) -> None:
         self.table = table
         self._compiler = Compiler(table)
+        self._writers = JsonWriters(self)
 
     # A decoded struct has values of as many types as the protocol: hence Any, here and below.
 
@@ -118,12 +119,32 @@ class Codec:
         return result.get("success")
 
     def to_json_text(self, name: str, value: dict[str, Any] | bytes) -> str:
-        """The struct as Thrift's JSON protocol writes it, as one text without blanks."""
+        """The struct as Thrift's JSON protocol writes it, as one text without blanks.
+
+        In the place of a struct, `JsonText` stands for that struct written before.
+        """
+        text = self.to_json_form(name, value)
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise self._refused(name, value, error) from error
+        return text
+
+    def to_json_form(self, name: str, value: dict[str, Any] | bytes) -> str:
+        """`to_json_text` of a struct whose texts may hold halves of surrogate pairs.
+
+        No text that is kept has such a half, so they mark places that are filled in later.
+        """
+        try:
+            return self._writers.writer(name)(value)
+        except _WRONG_VALUE as error:
+            raise self._refused(name, value, error) from error
+
+    def _refused(self, name: str, value: dict[str, Any] | bytes, error: Exception) -> InvalidInput:
         fields = self.decode_struct(name, value) if isinstance(value, bytes) else value
         fault = first_fault(self.table, name, fields)
-        if fault is not None:
-            raise InvalidInput(f"cannot write {name} as JSON: {fault}")
-        return json_text(self, name, fields)
+        return InvalidInput(f"cannot write {name} as JSON: {fault or error}")
 
 
 def _ends_early(name: str, data: bytes, at: int) -> ProtocolError:

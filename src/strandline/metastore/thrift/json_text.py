@@ -5,13 +5,18 @@ object from field ids to one-entry objects, whose key names the type: ``{"1":{"s
 or set is ``["rec",2,...]``, a map ``["str","str",2,{...}]``. Keys of maps are quoted, so a number
 stands there as a string; a list in that place is written as a list all the same, which is no JSON,
 and is what Hive writes and reads. Binaries are base64 without padding. There are no blanks.
+
+As with the binary protocol (`compiler`), one function for each struct is written and executed when
+it is first asked for: walking the specification for every value takes ten times as long. Such a
+function does not look at what it is given, it stumbles over it; `values` then says what is wrong.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring
 from typing import Any, Protocol
 
@@ -28,6 +33,7 @@ from strandline.metastore.thrift.field_table import (
     STRING,
     STRUCT,
     FieldTable,
+    StructSpec,
     Type,
 )
 
@@ -38,6 +44,12 @@ class StructReader(Protocol):
     table: FieldTable
 
     def decode_struct(self, name: str, data: bytes) -> dict[str, Any]: ...
+
+
+class JsonText(str):
+    """The text of a struct that was written before, in the place of the struct."""
+
+    __slots__ = ()
 
 
 _TYPE_NAMES: Mapping[int, str] = {
@@ -53,47 +65,116 @@ _TYPE_NAMES: Mapping[int, str] = {
     SET: "set",
     MAP: "map",
 }
+_BITS: Mapping[int, int] = {I8: 8, I16: 16, I32: 32, I64: 64}
+
+Write = Callable[[Any], str]  # Any: a struct has values of as many types as the protocol
 
 
-def json_text(codec: StructReader, struct: str, value: dict[str, Any] | bytes) -> str:
-    """The text of a struct whose values are known to fit it."""
-    fields = codec.decode_struct(struct, value) if isinstance(value, bytes) else value
-    parts = []
-    for field in codec.table.structs[struct].fields:
-        found = fields.get(field.name)
-        if field.sent and found is not None:
-            name = _TYPE_NAMES[field.type.wire]
-            parts.append(f'"{field.id}":{{"{name}":{_text(codec, field.type, found)}}}')
-    return "{" + ",".join(parts) + "}"
+class JsonWriters:
+    """The functions of one field table. Safe for threads."""
+
+    def __init__(self, codec: StructReader) -> None:
+        self._table = codec.table
+        # Written under the lock, read without it: a function enters after all that it calls.
+        self._lock = threading.RLock()
+        self._names: dict[str, Any] = {
+            "JsonText": JsonText,
+            "binary": _binary,
+            "decode": codec.decode_struct,
+            "double": _double,
+            "elements": _elements,
+            "integer": _integer,
+            "key": _key,
+            "text": encode_basestring,
+            "whole": int.__repr__,
+        }
+
+    def writer(self, name: str) -> Write:
+        """The function that writes the struct ``name``."""
+        found = self._names.get(f"write_{name}")
+        if found is None:
+            with self._lock:
+                self._compile(self._table.structs[name])
+            found = self._names[f"write_{name}"]
+        return found  # type: ignore[no-any-return]  # a namespace of generated functions
+
+    def _compile(self, spec: StructSpec) -> None:
+        name, known = f"write_{spec.name}", f"known_{spec.name}"
+        self._names[name] = None  # claimed: a struct may hold itself
+        sent = [field for field in spec.fields if field.sent]
+        self._names[known] = frozenset(field.name for field in sent).issuperset
+        lines = [
+            f"def {name}(value):",
+            "  if value.__class__ is JsonText:",
+            "    return value",
+            "  if value.__class__ is bytes:",
+            f"    value = decode({spec.name!r}, value)",
+            f"  if not {known}(value):",
+            f"    raise KeyError({spec.name!r})",
+            "  get = value.get",
+            "  parts = []",
+            "  append = parts.append",
+        ]
+        for field in sent:
+            head = f'"{field.id}":{{"{_TYPE_NAMES[field.type.wire]}":'
+            lines += [
+                f"  x = get({field.name!r})",
+                "  if x is not None:",
+                f"    append({head!r} + {self._value(field.type, 'x', 0)} + '}}')",
+            ]
+            if field.required:
+                lines += ["  else:", f"    raise KeyError({field.name!r})"]
+        source = "\n".join([*lines, "  return '{' + ','.join(parts) + '}'"])
+        exec(compile(source, f"<generated: {lines[0]}>", "exec"), self._names)
+
+    def _value(self, kind: Type, x: str, depth: int) -> str:
+        """The expression that is the text of the value ``x``."""
+        if kind.wire == STRUCT:
+            if f"write_{kind.name}" not in self._names:
+                self._compile(self._table.structs[kind.name])
+            return f"write_{kind.name}({x})"
+        if kind.value is not None:
+            return self._container(kind, kind.value, x, depth)
+        if kind.wire in _BITS:
+            return f"integer({x}, {_BITS[kind.wire]})"
+        if kind.wire == DOUBLE:
+            return f"double({x} + 0.0)"
+        if kind.wire == BOOL:
+            return f"whole({x})"
+        return f"binary({x})" if kind.name == "binary" else f"text({x})"
+
+    def _container(self, kind: Type, of: Type, x: str, depth: int) -> str:
+        y, k = f"y{depth}", f"k{depth}"
+        value, name = self._value(of, y, depth + 1), _TYPE_NAMES[of.wire]
+        if kind.key is None:
+            items = f"""['"{name}"', str(len({x})), *[{value} for {y} in elements({x})]]"""
+            return f"'[' + ','.join({items}) + ']'"
+        entry = self._value(kind.key, k, depth + 1)
+        if kind.key.wire != STRING:
+            entry = f"key({entry})"
+        head = f'["{_TYPE_NAMES[kind.key.wire]}","{name}",'
+        entries = f"','.join([{entry} + ':' + {value} for {k}, {y} in {x}.items()])"
+        return f"{head!r} + str(len({x})) + ',{{' + {entries} + '}}]'"
 
 
-def _text(
-    codec: StructReader, kind: Type, value: Any
-) -> str:  # Any: one of the types of the protocol
-    if kind.wire == STRUCT:
-        return json_text(codec, kind.name, value)
-    if kind.key is not None and kind.value is not None:
-        entries = ",".join(
-            f"{_key(codec, kind.key, key)}:{_text(codec, kind.value, item)}"
-            for key, item in value.items()
-        )
-        names = f'"{_TYPE_NAMES[kind.key.wire]}","{_TYPE_NAMES[kind.value.wire]}"'
-        return f"[{names},{len(value)},{{{entries}}}]"
-    if kind.value is not None:
-        items = [f'"{_TYPE_NAMES[kind.value.wire]}"', str(len(value))]
-        items += [_text(codec, kind.value, item) for item in value]
-        return "[" + ",".join(items) + "]"
-    if kind.name == "binary":
-        return '"' + b64encode(value).decode().rstrip("=") + '"'
-    if kind.name == "string":
-        return encode_basestring(value)
-    if kind.wire == DOUBLE:
-        return _double(float(value))
-    return str(int(value))
+def _elements(value: Any) -> Any:  # Any: lists and sets of every type
+    """``value``, which is no text and no map: their elements are never what is meant."""
+    if isinstance(value, (str, bytes, dict)):
+        raise TypeError(f"{type(value).__name__} is no list")
+    return value
 
 
-def _key(codec: StructReader, kind: Type, key: Any) -> str:
-    text = _text(codec, kind, key)
+def _integer(value: int, bits: int) -> str:
+    if value >> (bits - 1) not in (0, -1):
+        raise ValueError(f"{value} does not fit {bits} bits")
+    return int.__repr__(value)
+
+
+def _binary(value: bytes) -> str:
+    return '"' + b64encode(value).decode().rstrip("=") + '"'
+
+
+def _key(text: str) -> str:
     return text if text[0] in '"[' else f'"{text}"'
 
 

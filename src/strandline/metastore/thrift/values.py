@@ -21,6 +21,7 @@ from strandline.metastore.thrift.field_table import (
     FieldTable,
     Type,
 )
+from strandline.metastore.thrift.json_text import JsonText
 
 _BITS = {I8: 8, I16: 16, I32: 32, I64: 64}
 
@@ -31,7 +32,7 @@ def first_fault(table: FieldTable, struct: str, value: Any) -> str | None:  # an
 
 
 def _struct_faults(table: FieldTable, struct: str, value: Any, place: str) -> Iterator[str]:
-    if isinstance(value, bytes):
+    if isinstance(value, (bytes, JsonText)):
         return
     if not isinstance(value, dict):
         yield f"{place}: expected the fields of a {struct}, found {_shown(value)}"

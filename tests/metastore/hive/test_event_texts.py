@@ -1,0 +1,95 @@
+"""Texts of definitions with blanks: they are those that each definition would have had alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strandline.errors import CorruptData
+from strandline.metastore.hive import event_texts
+from strandline.metastore.hive.event_texts import DefinitionTexts, definition, relation_struct
+from strandline.metastore.hive.parameters import DERIVED, PATH, PROVIDER
+from strandline.metastore.hive.storage import Struct
+from strandline.metastore.thrift.codec import HIVE_CODEC
+from strandline.model.descriptors import (
+    ColumnDescriptor,
+    SchemaVersion,
+    StorageFormat,
+    TableDescriptor,
+    TableKind,
+    ViewDescriptor,
+)
+from strandline.model.types import INT
+from strandline.wire import encode
+
+COLUMNS = (ColumnDescriptor(1, "a", INT), ColumnDescriptor(2, 'b"\\é', INT, True, "ü\n"))
+PLAIN = TableDescriptor(
+    7, 1, "t", "ann", TableKind.MANAGED, False, "parquet", (SchemaVersion(1, COLUMNS),), 3, 1
+)
+TRANSACTIONAL = replace(PLAIN, transactional=True, provider="strandline")
+# Spark's tables repeat the place in a parameter of the serde.
+SPARK = replace(
+    PLAIN, storage=StorageFormat(serde_properties=((PATH, DERIVED),)), comment="\\ud800name"
+)
+EXTERNAL = replace(PLAIN, kind=TableKind.EXTERNAL, location="s3a://b/é")
+VIEW = ViewDescriptor(8, 1, "v", "ann", COLUMNS, "SELECT 1", "SELECT 1")
+NAMES = ["t", 'quote"d', "back\\slash", "Größe", "name\n", "file:/place", "ud800name"]
+
+
+def place_of(table_id: int) -> str:
+    return f'file:/lake/"{table_id}"\\é'
+
+
+@pytest.mark.parametrize("kind", [PLAIN, TRANSACTIONAL, SPARK, EXTERNAL, VIEW])
+def test_the_text_is_that_of_the_definition_alone(kind: TableDescriptor | ViewDescriptor) -> None:
+    texts = DefinitionTexts(place_of, str)
+    for number, name in enumerate(NAMES):
+        one = replace(kind, id=100 + number, name=name)
+        noun = "view" if isinstance(one, ViewDescriptor) else "table"
+        place = getattr(one, "location", None) or place_of(one.id)
+        struct = relation_struct(one, schema="s", place=place)
+        found = texts.text("s", definition(noun, encode(one)))
+        assert found.text == HIVE_CODEC.to_json_text("Table", struct)
+        assert found.table_type == struct["tableType"]
+
+
+def test_a_definition_is_written_once_for_tables_that_differ_in_name_and_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[str] = []
+
+    def noted(relation: TableDescriptor, *, schema: str, place: str) -> Struct:
+        written.append(schema)
+        return relation_struct(relation, schema=schema, place=place)
+
+    monkeypatch.setattr(event_texts, "relation_struct", noted)
+    texts = DefinitionTexts(place_of, str)
+    for number in range(5):
+        texts.text(
+            "s", definition("table", encode(replace(PLAIN, id=number + 1, name=f"t{number}")))
+        )
+    assert written == ["s"]
+    texts.text("other", definition("table", encode(PLAIN)))
+    texts.text("s", definition("table", encode(replace(PLAIN, comment="another"))))
+    assert written == ["s", "other", "s"]
+
+
+def test_few_definitions_are_remembered() -> None:
+    texts = DefinitionTexts(place_of, str)
+    for number in range(3 * event_texts.FORMS):
+        texts.text("s", definition("table", encode(replace(PLAIN, created=number))))
+    assert len(texts._kept) == event_texts.FORMS
+
+
+def test_a_record_of_another_kind_is_refused() -> None:
+    with pytest.raises(CorruptData, match="a ViewDescriptor record where a table belongs"):
+        definition("table", encode(VIEW))
+
+
+def test_a_parameter_that_looks_like_a_mark_stays_as_it_is() -> None:
+    texts = DefinitionTexts(place_of, str)
+    table = replace(PLAIN, properties=((PROVIDER, "name"), ("x", "file:/place")))
+    found = texts.text("s", definition("table", encode(table)))
+    struct = relation_struct(table, schema="s", place=place_of(table.id))
+    assert found.text == HIVE_CODEC.to_json_text("Table", struct)
