@@ -30,6 +30,7 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import (
     FolderRefused,
     Moved,
+    Unsynced,
     delete_folder,
     relative_location,
     resolve_location,
@@ -107,6 +108,7 @@ class PartitionPlaces:
     def carry_out(self, moves: Sequence[PartitionMove]) -> None:
         """Move the folders of dropped partitions aside, or delete them. What is refused stays."""
         dropped = self._folders.dropped_place(self._location, self._table.id)
+        unsynced = Unsynced()
         for move in moves:
             place = resolve_location(self._location, move.location)
             aside = self._aside_of(move)
@@ -116,7 +118,7 @@ class PartitionPlaces:
                 if aside is None:
                     delete_folder(self._folders.path(place))
                 elif self._folders.exists(place):
-                    self._folders.move(place, aside)
+                    self._folders.move(place, aside, unsynced=unsynced)
             except (StrandlineError, OSError):
                 logger.warning(
                     "the folder %s of a dropped partition stays; remove it before a partition of"
@@ -124,6 +126,13 @@ class PartitionPlaces:
                     place,
                     exc_info=True,
                 )
+        try:
+            unsynced.sync()
+        except StrandlineError:
+            logger.warning(
+                "folders of dropped partitions may be back after a power failure; remove them then",
+                exc_info=True,
+            )
 
     def bring_back(self, change: PlainChange, row: Row) -> tuple[str, str] | None:
         """Move the folder of a dropped partition back; from where to where, if it was moved.

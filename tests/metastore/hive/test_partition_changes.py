@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from strandline.errors import Unavailable
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.hive.registry import METHODS
+from strandline.metastore.store import warehouse
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.node import Node
 from tests.sql.statements import counted
@@ -126,3 +129,28 @@ def test_one_missing_partition_leaves_all_as_they_were(call: Caller) -> None:
     with pytest.raises(Exception, match="alter is not possible"):
         alter(call, "few", partition("few", 1, written="2"), partition("few", FEW + 1))
     assert "written" not in shown(call, "few")["1"]["parameters"]
+
+
+def test_the_folders_of_many_partitions_are_synced_once(
+    call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(warehouse, "_sync_folder", lambda folder: synced.append(folder.name))
+    new = [partition("few", n, location="") for n in range(FEW, 2 * FEW)]
+    call("add_partitions", new_parts=new)
+    place = Path(call("get_table", dbname="default", tbl_name="few")["sd"]["location"][5:])
+    assert len(list(place.iterdir())) == FEW
+    assert synced == [place.name]
+
+
+def test_no_partition_is_added_whose_folder_is_not_on_disk(
+    call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Path) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(warehouse, "_sync_folder", fail)
+    before = set(shown(call, "few"))
+    with pytest.raises(Unavailable, match="could not put the folder"):
+        call("add_partitions", new_parts=[partition("few", FEW, location="")])
+    assert set(shown(call, "few")) == before

@@ -35,7 +35,7 @@ from strandline.metastore.hive.transactional import refuse_content_change
 from strandline.metastore.partition_places import partition_places
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import NewRow, PartitionRow, Row, RowKind, new_partition
-from strandline.metastore.store.warehouse import FolderRefused, Moved
+from strandline.metastore.store.warehouse import FolderRefused, Moved, Unsynced
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.privileges import Privilege
 
@@ -108,8 +108,10 @@ def _add(
             raise AlreadyExists(f"Partition already exists: {of.described(first.values)}")
         if not fresh:
             raise _NothingToDo
+        unsynced = Unsynced()
         for name, row in fresh.items():
-            _make_folder(call, of, row, name=name)
+            _make_folder(call, of, row, name=name, unsynced=unsynced)
+        unsynced.sync()
         change.add(*(new_partition(row, name=name) for name, row in fresh.items()))
     return list(fresh.values())
 
@@ -123,14 +125,20 @@ def _check_home(of: Partitioned, partition: Mapping[str, Any]) -> None:
         )
 
 
-def _make_folder(call: Call, of: Partitioned, row: PartitionRow, *, name: str) -> None:
-    """Make the folder of a partition where a node may: in the table's own one, or below a root."""
+def _make_folder(
+    call: Call, of: Partitioned, row: PartitionRow, *, name: str, unsynced: Unsynced
+) -> None:
+    """Make the folder of a partition where a node may: in the table's own one, or below a root.
+
+    It is left in ``unsynced``: thousands of partitions lie in one folder, which is synced once.
+    """
     place = of.place(row)
     if _is_own(call, of, row, name=name):
         call.folders.verify_below(place, table=of.location)
-        call.folders.make(place)
-    elif not call.folders.is_inside(place) and call.folders.may_make(place):
-        call.folders.make(place)
+    elif call.folders.is_inside(place) or not call.folders.may_make(place):
+        return
+    if not call.folders.exists(place):
+        call.folders.make(place, unsynced=unsynced)
 
 
 def _is_own(call: Call, of: Partitioned, row: PartitionRow, *, name: str) -> bool:
