@@ -249,6 +249,20 @@ def test_status_tells_versions_objects_transactions_and_holds(store: Path) -> No
     assert "(backup) of me, keeps history from " in told
 
 
+def test_status_tells_of_a_store_of_0_2_0_before_it_is_upgraded(store: Path) -> None:
+    with Node.open(store) as node:
+        ann = node.session(user="ann")
+        ann.hold("reader", at=node.catalogs.complete_now(), ttl_ms=10_000_000)
+        with node.database.write() as connection:
+            connection.exec_driver_sql("DROP INDEX hold_whole")
+            connection.exec_driver_sql("ALTER TABLE hold DROP COLUMN user")
+            connection.exec_driver_sql(
+                "UPDATE strandline_schema SET version = 1 WHERE part = 'transactions'"
+            )
+    (status,) = lines("status", store)
+    assert status["holds"] == 1
+
+
 @pytest.mark.parametrize("words", [("status",), ("role", "list"), ("log",)])
 def test_reading_makes_nothing_where_there_is_no_store(
     words: tuple[str, ...], tmp_path: Path

@@ -94,7 +94,9 @@ def _open_transactions(connection: Connection) -> list[str]:
 
 
 def _holds(connection: Connection, now: Timestamp) -> list[str]:
-    statement = select(HOLD).where(HOLD.c.expires > now).order_by(HOLD.c.time)
+    # Not all columns: a store of 0.2.0 that was not opened by this release has fewer.
+    columns = HOLD.c.hold_id, HOLD.c.kind, HOLD.c.owner, HOLD.c.time
+    statement = select(*columns).where(HOLD.c.expires > now).order_by(HOLD.c.time)
     return [
         f"{hold['hold_id']} ({hold['kind']}) of {hold['owner']}, keeps history from "
         f"{format_timestamp(Timestamp(hold['time']))} on"

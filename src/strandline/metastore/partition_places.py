@@ -171,7 +171,7 @@ class PartitionPlaces:
     def _aside_of(self, move: PartitionMove) -> str | None:
         if move.target == PURGED:
             return None
-        return resolve_location(self._warehouse, move.target)
+        return self._folders.shown(resolve_location(self._warehouse, move.target))
 
 
 class _Placed(Protocol):

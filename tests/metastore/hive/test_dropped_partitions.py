@@ -11,7 +11,7 @@ from hive_metastore.ttypes import EnvironmentContext, FieldSchema, Partition
 from strandline.clock import format_timestamp
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
 from strandline.metastore.interface import AsOf
-from tests.metastore.hive.hive_node import HiveNode, refusal, storage, table
+from tests.metastore.hive.hive_node import HiveNode, hive_node, refusal, storage, table
 
 PURGE = EnvironmentContext({"ifPurge": "TRUE"})
 
@@ -216,3 +216,32 @@ def test_purging_leaves_files_at_a_place_that_a_user_named(
     stub.create_table(table("t2", sd=outside, tableType="EXTERNAL_TABLE"))
     stub.drop_table_with_environment_context("d1", "t2", True, PURGE)
     assert (tmp_path / "f").read_text() == "mine"
+
+
+def test_what_0_2_0_dropped_or_renamed_is_found_by_the_past_and_comes_back(tmp_path: Path) -> None:
+    """0.2.0 moved the folders to the same places, and kept no fact of it."""
+    with hive_node(tmp_path / "store") as old, old.client() as client:
+        client.call("create_database", database={"name": "d1"})
+        with old.stub() as stub:
+            stub.create_table(table("t1", partitionKeys=[FieldSchema("p", "string", None)]))
+            for value in "abc":
+                add(old, stub, value)
+            before = moment(old)
+            altered = stub.get_partition("d1", "t1", ["b"])
+            altered.parameters["numRows"] = "1"
+            stub.alter_partition("d1", "t1", altered)
+            stub.rename_partition("d1", "t1", ["c"], Partition(["z"], "d1", "t1", sd=storage()))
+            between = moment(old)
+            stub.drop_partition("d1", "t1", ["b"], True)
+            stub.drop_partition("d1", "t1", ["z"], True)
+        with old.node.database.write() as connection:
+            connection.exec_driver_sql("DROP TABLE partition_move")
+            connection.exec_driver_sql(
+                "UPDATE strandline_schema SET version = 1 WHERE part = 'metastore'"
+            )
+    with hive_node(tmp_path / "store") as new, new.stub() as stub:
+        assert texts(stub, before) == FIRST
+        assert texts(stub, between) == {"a": "first a", "b": "first b", "z": "first c"}
+        session = new.node.session(user="ann")
+        assert session.undrop_partitions("d1.t1", partitions=["p=b", "p=z"]) == ["p=b", "p=z"]
+        assert texts(stub, "d1") == {"a": "first a", "b": "first b", "z": "first c"}

@@ -24,6 +24,7 @@ from strandline.metastore.store.rows import (
     new_parameters,
     new_partition,
 )
+from strandline.metastore.store.upgrades import STEPS
 from strandline.transactions import TransactionState, ValidWriteIdList
 from tests.metastore.dml import CANCELLATIONS, FLIGHTS, Dml, data_file, files, names
 
@@ -347,5 +348,5 @@ def test_the_tables_of_a_0_2_0_store_are_upgraded(dml: Dml) -> None:
         connection.exec_driver_sql(
             "UPDATE strandline_schema SET version = 1 WHERE part = 'metastore'"
         )
-    dml.database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=tables.STEPS)
+    dml.database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=STEPS)
     assert dml.store.partition_moves(FLIGHTS).follow("p=a", 1) == ("p=a", None)

@@ -29,6 +29,7 @@ from strandline.durable.update import ARGUMENTS, Arguments, Change
 from strandline.errors import CorruptData, OutOfSync
 from strandline.metastore.store import tables
 from strandline.metastore.store.tables import NOTIFICATION_LOG, NOTIFICATION_SEQUENCE
+from strandline.metastore.store.upgrades import STEPS
 from strandline.sql import SqliteDatabase, take_time
 from strandline.wire import decode, nested_list, register
 from strandline.wire.codecs import TEXT, UINT, pair, sequence
@@ -145,7 +146,7 @@ class NotificationLog:
     """The log of one store. Safe for threads, and for several processes on one store."""
 
     def __init__(self, database: SqliteDatabase, clock: HybridClock) -> None:
-        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=tables.STEPS)
+        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=STEPS)
         self._database = database
         self._clock = clock
 

@@ -47,6 +47,7 @@ from strandline.metastore.store.rows import (
     TableParametersRow,
 )
 from strandline.metastore.store.staging import PlainChange, Staged, Staging
+from strandline.metastore.store.upgrades import STEPS
 from strandline.model.descriptors import Properties
 from strandline.sql import Database
 from strandline.transactions import Behind, Step, Transactions, ValidWriteIdList, records
@@ -171,7 +172,7 @@ class SqlObjectStore(ObjectStore):
         guard: Callable[[Connection], None],
         projector: ProjectsDdl | None = None,
     ) -> None:
-        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=tables.STEPS)
+        database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=STEPS)
         self._database = database
         self._transactions = transactions
         self._notifications = notifications

@@ -13,7 +13,6 @@ from __future__ import annotations
 from sqlalchemy import (
     BigInteger,
     Column,
-    Connection,
     Index,
     Integer,
     LargeBinary,
@@ -22,7 +21,7 @@ from sqlalchemy import (
     Text,
 )
 
-from strandline.sql.ground import Step, add_indexes, whole_row
+from strandline.sql.ground import whole_row
 
 PART = "metastore"
 VERSION = 2
@@ -101,15 +100,6 @@ NOTIFICATION_SEQUENCE = Table(
 )
 
 
-_WHOLE = (STORE_SEQUENCE, NOTIFICATION_SEQUENCE, TABLE_LOCATION, PARTITION_MOVE)
-for _table in _WHOLE:
+WHOLE = (STORE_SEQUENCE, NOTIFICATION_SEQUENCE, TABLE_LOCATION, PARTITION_MOVE)
+for _table in WHOLE:
     whole_row(_table)
-
-
-def _add_partition_moves_and_indexes(connection: Connection) -> None:
-    PARTITION_MOVE.create(connection, checkfirst=True)
-    add_indexes(connection, *_WHOLE)
-
-
-STEPS: dict[int, Step] = {2: _add_partition_moves_and_indexes}
-"""How the tables of an older release become those of this one."""

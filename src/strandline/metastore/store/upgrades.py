@@ -1,0 +1,103 @@
+"""How the SQL tables of the object store of an older release become those of this one.
+
+Release 0.2.0 moved the folders of dropped and renamed partitions as this one does, and kept no fact
+of it: the past looked for them where they no longer were. The facts follow from the rows. A write
+that removed partitions and added none dropped them, and put each folder to
+``.dropped/<table id>.partitions/<row id>``; one that added a partition of a name that it did not
+remove renamed it. A fact about a folder that stayed does no harm: it is found where it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from sqlalchemy import Connection, select
+
+from strandline.errors import CorruptData
+from strandline.metastore.store import partition_moves, row_queries
+from strandline.metastore.store.partition_moves import PartitionMove
+from strandline.metastore.store.rows import PartitionRow, Row, RowKind
+from strandline.metastore.store.tables import (
+    PARTITION_MOVE,
+    STORE_REMOVAL,
+    STORE_ROW,
+    WHOLE,
+)
+from strandline.metastore.store.warehouse import DROPPED
+from strandline.sql.ground import Step, add_indexes
+from strandline.transactions.tables import TXN_WRITE_ID
+
+logger = logging.getLogger(__name__)
+
+
+def _add_partition_moves_and_indexes(connection: Connection) -> None:
+    PARTITION_MOVE.create(connection, checkfirst=True)
+    add_indexes(connection, *WHOLE)
+    places = dict(row_queries.locations(connection))
+    for table_id, removed in _removed_partitions(connection).items():
+        parent = places.get(table_id, "").rstrip("/").rpartition("/")[0]
+        if parent:
+            aside = f"{parent.removesuffix(f'/{DROPPED}')}/{DROPPED}/{table_id}.partitions"
+            moves = {
+                (move.location, move.up_to_row): move
+                for write_id, row_ids in removed.items()
+                for move in _moves(connection, table_id, write_id, row_ids, aside)
+            }
+            partition_moves.record(connection, table_id, *moves.values())
+
+
+def _removed_partitions(connection: Connection) -> Mapping[int, Mapping[int, list[int]]]:
+    """The ids of partitions that committed writes removed, by table and write."""
+    statement = (
+        select(STORE_REMOVAL.c.table_id, STORE_REMOVAL.c.write_id, STORE_REMOVAL.c.row_id)
+        .join(STORE_ROW, STORE_ROW.c.row_id == STORE_REMOVAL.c.row_id)
+        .join(
+            TXN_WRITE_ID,
+            (TXN_WRITE_ID.c.table_id == STORE_REMOVAL.c.table_id)
+            & (TXN_WRITE_ID.c.write_id == STORE_REMOVAL.c.write_id),
+        )
+        .where(STORE_ROW.c.kind == RowKind.PARTITION.value)
+        .where(TXN_WRITE_ID.c.commit_time.is_not(None))
+    )
+    found: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for table_id, write_id, row_id in connection.execute(statement):
+        found[table_id][write_id].append(row_id)
+    return found
+
+
+def _moves(
+    connection: Connection, table_id: int, write_id: int, row_ids: list[int], aside: str
+) -> Iterator[PartitionMove]:
+    """Where one write moved the folders of the partitions that it removed."""
+    removed = row_queries.rows_by_id(connection, row_ids)
+    added = row_queries.rows_of_write(connection, table_id, write_id)
+    altered = {row.name for row in added if row.kind is RowKind.PARTITION}
+    renamed = [
+        row
+        for row in added
+        if row.kind is RowKind.PARTITION and row.name not in {old.name for old in removed.values()}
+    ]
+    for row in removed.values():
+        location = _own_location(row)
+        if location is None or row.name in altered:
+            continue
+        if not renamed:
+            yield PartitionMove(location, row.row_id, f"{aside}/{row.row_id}")
+        elif len(renamed) == 1 and (target := _own_location(renamed[0])) is not None:
+            yield PartitionMove(location, row.row_id, target, renamed[0].row_id)
+
+
+def _own_location(row: Row) -> str | None:
+    """The location of a partition that lies where its name says; None for one elsewhere."""
+    try:
+        location = row.as_(PartitionRow).location
+    except CorruptData as error:
+        logger.warning("where partition %s lay is not known: %s", row.name, error)
+        return None
+    return location if location.lower() == row.name.lower() else None
+
+
+STEPS: Mapping[int, Step] = {2: _add_partition_moves_and_indexes}
+"""How the tables of an older release become those of this one."""
