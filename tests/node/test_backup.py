@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +204,9 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(
         ({"format": 2}, 78, "this release reads up to 1"),
         ({"files": {"../x": [1, "a"]}}, 65, "'../x' is no file of a backup"),
         ({"files": {"/x": [1, "a"]}}, 65, "'/x' is no file of a backup"),
-        ({"files": {}}, 65, "'strandline.db' is no file of a backup"),
+        ({"files": {}}, 65, "does not name strandline.db"),
+        ({"folders": ["warehouse", "../x"]}, 65, "'../x' is no file of a backup"),
+        ({"folders": 7}, 65, "is damaged"),
         ({"files": 7}, 65, "is damaged"),
         ({"nothing": 7}, 65, "is damaged"),
     ],
@@ -228,3 +232,50 @@ def test_a_warehouse_that_is_a_link_is_copied_and_other_links_are_not(
     copied = sorted(p.relative_to(tmp_path / "b") for p in (tmp_path / "b").rglob("*"))
     assert Path("warehouse/shop.db/rows/a.parquet") in copied
     assert Path("link") not in copied
+
+
+def test_a_restored_store_is_whole_down_to_the_folders_of_empty_tables(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_database = module._copy_database
+    with Node.open(store) as node:
+        ann = node.session(user="ann")
+        for name in ("empty", "emptied"):
+            definition = TableDefinition(name=name, columns=COLUMNS, provider="parquet")
+            ann.execute(CreateTable(schema="shop", definition=definition))
+
+        def then_one_is_dropped(*arguments: Any) -> Any:
+            manifest = copy_database(*arguments)
+            ann.execute(DropTable(schema="shop", table="emptied"))
+            return manifest
+
+        monkeypatch.setattr(module, "_copy_database", then_one_is_dropped)
+        back_up(node, tmp_path / "b", user="ann")
+    assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code == 0
+    verified = strandline("verify", tmp_path / "new")
+    assert " is missing" not in verified.output
+
+
+def test_only_those_who_may_read_the_store_may_read_its_backup(store: Path, tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        assert strandline("backup", store, tmp_path / "b").exit_code == 0
+        assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code == 0
+    finally:
+        os.umask(before)
+    for folder in (tmp_path / "b", tmp_path / "new"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert stat.S_IMODE((folder / "warehouse" / "shop.db").stat().st_mode) == 0o700
+        assert stat.S_IMODE((folder / "strandline.db").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "b" / MANIFEST).stat().st_mode) == 0o600
+
+
+def test_a_restore_beside_the_living_store_names_the_option_that_it_needs(
+    store: Path, tmp_path: Path
+) -> None:
+    assert strandline("backup", store, tmp_path / "b").exit_code == 0
+    refused = strandline("restore", tmp_path / "b", tmp_path / "new")
+    assert refused.exit_code == 75
+    assert f"still in {store}" in refused.stderr
+    assert "add --copy" in refused.stderr
+    assert "relocate" not in refused.stderr

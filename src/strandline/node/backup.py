@@ -26,6 +26,7 @@ import json
 import os
 import shutil
 import sqlite3
+import stat
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
@@ -35,11 +36,19 @@ from sqlalchemy import select
 
 from strandline import __version__
 from strandline.clock import format_timestamp
-from strandline.errors import AlreadyExists, CorruptData, IncompatibleFormat, InvalidInput, NotFound
+from strandline.errors import (
+    AlreadyExists,
+    Conflict,
+    CorruptData,
+    IncompatibleFormat,
+    InvalidInput,
+    NotFound,
+)
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.tables import STORE_ROW
+from strandline.metastore.store.warehouse import make_folders
 from strandline.node.node import Node
 from strandline.node.place import DATABASE_FILE, Relocated, relocate
 from strandline.sql import open_sqlite
@@ -58,7 +67,10 @@ _NOT_COPIED = frozenset(
 
 @dataclass(slots=True)
 class Manifest:
-    """What ``backup.json`` holds. ``files`` are sizes and SHA-256 by path; paths have slashes."""
+    """What ``backup.json`` holds. ``files`` are sizes and SHA-256 by path; paths have slashes.
+
+    ``folders`` are all that there were, each after the one that it is in: empty tables have one.
+    """
 
     format: int
     release: str
@@ -68,6 +80,7 @@ class Manifest:
     time: str
     files: dict[str, tuple[int, str]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
 
     @property
     def total_bytes(self) -> int:
@@ -82,12 +95,15 @@ def back_up(node: Node, target: Path, *, user: str) -> Manifest:
     """
     target = target.absolute()
     _refuse_target(target, node.folder)
-    target.mkdir(parents=True, exist_ok=True)
+    make_folders(target, mode=node.settings.folder_mode)
     session = node.session(user=user)
     hold = session.hold("backup", user, at=node.metastore.point().moment, ttl_ms=HOLD_MS)
     try:
         manifest = _copy_database(node, target)
         _forget_hold(target, hold.hold_id)
+        for source, name in _folders_below(node.folder):
+            _make_like(source, target / name)
+            manifest.folders.append(name)
         for number, (source, name) in enumerate(_files_below(node.folder), start=1):
             with suppress(FileNotFoundError):  # moved or removed since it was listed
                 manifest.files[name] = _copy(source, target / name)
@@ -112,11 +128,13 @@ def restore(backup: Path, folder: Path, *, copy: bool) -> tuple[Manifest, Reloca
     backup, folder = backup.absolute(), folder.absolute()
     manifest = read_manifest(backup)
     _refuse_target(folder, backup)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder, mode=stat.S_IMODE(backup.stat().st_mode))
     try:
         _restore_file(backup, folder, DATABASE_FILE, manifest.files[DATABASE_FILE])
         # Before the large work: it is refused where the store still lives.
-        relocated = relocate(folder, copy=copy)
+        relocated = _relocate(folder, manifest, copy=copy)
+        for name in manifest.folders:
+            _make_like(backup / name, folder / name)
         for name, expected in manifest.files.items():
             if name != DATABASE_FILE:
                 _restore_file(backup, folder, name, expected)
@@ -125,6 +143,16 @@ def restore(backup: Path, folder: Path, *, copy: bool) -> tuple[Manifest, Reloca
         _empty(folder)
         raise
     return manifest, relocated
+
+
+def _relocate(folder: Path, manifest: Manifest, *, copy: bool) -> Relocated:
+    try:
+        return relocate(folder, copy=copy)
+    except Conflict as error:
+        raise Conflict(
+            f"the store that was backed up is still in {manifest.store}. To restore it beside that "
+            "one, as a store of its own, add --copy; else move that folder away first"
+        ) from error
 
 
 def read_manifest(backup: Path) -> Manifest:
@@ -138,17 +166,20 @@ def read_manifest(backup: Path) -> Manifest:
                 f"restore it with release {given.get('release')} or newer"
             )
         files = {str(name): (int(size), str(digest)) for name, (size, digest) in _items(given)}
-        manifest = Manifest(**{**given, "files": files})
+        folders = [str(name) for name in given.get("folders", [])]
+        manifest = Manifest(**{**given, "files": files, "folders": folders})
     except FileNotFoundError:
         raise NotFound(
             f"{backup} is no backup, or one that was not finished: it has no {MANIFEST}"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptData(f"{file} is damaged: {error}") from error
-    for name in (*files, DATABASE_FILE):
+    for name in (*files, *manifest.folders):
         path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or name not in files:
+        if path.is_absolute() or ".." in path.parts:
             raise CorruptData(f"{file} is damaged: {name!r} is no file of a backup")
+    if DATABASE_FILE not in files:
+        raise CorruptData(f"{file} is damaged: it does not name {DATABASE_FILE}")
     return manifest
 
 
@@ -169,6 +200,7 @@ def _refuse_target(target: Path, source: Path) -> None:
 def _copy_database(node: Node, target: Path) -> Manifest:
     """Copy the database inside one read transaction; the manifest of it, without files."""
     source_file = node.folder / DATABASE_FILE
+    _make_file(target / DATABASE_FILE, mode=stat.S_IMODE(source_file.stat().st_mode))
     with (
         closing(sqlite3.connect(f"{source_file.as_uri()}?mode=ro", uri=True)) as source,
         closing(sqlite3.connect(target / DATABASE_FILE)) as copied,
@@ -196,13 +228,30 @@ def _forget_hold(target: Path, hold_id: int) -> None:
         copied.execute("DELETE FROM hold WHERE hold_id = ?", (hold_id,))
 
 
+def _roots(folder: Path) -> list[tuple[Path, str]]:
+    """What is walked for the files of a store, and the path in a backup that it stands for."""
+    warehouse = folder / WAREHOUSE_FOLDER
+    if warehouse.is_symlink():
+        return [(folder, ""), (Path(os.path.realpath(warehouse)), WAREHOUSE_FOLDER)]
+    return [(folder, "")]
+
+
+def _folders_below(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Every folder below that of a store, and its path in a backup; a parent before what is in it.
+
+    The tables that have no file yet have a folder too.
+    """
+    for root, prefix in _roots(folder):
+        for path, folders, _ in os.walk(root):
+            folders.sort()
+            name = (PurePosixPath(prefix) / Path(path).relative_to(root).as_posix()).as_posix()
+            if name != ".":
+                yield Path(path), name
+
+
 def _files_below(folder: Path) -> Iterator[tuple[Path, str]]:
     """Every file below the folder of a store, and its path in a backup; not the database's own."""
-    warehouse = folder / WAREHOUSE_FOLDER
-    roots = [(folder, "")]
-    if warehouse.is_symlink():
-        roots.append((Path(os.path.realpath(warehouse)), f"{WAREHOUSE_FOLDER}/"))
-    for root, prefix in roots:
+    for root, prefix in _roots(folder):
         for path, folders, files in os.walk(root):
             folders.sort()
             for name in sorted(files):
@@ -211,7 +260,7 @@ def _files_below(folder: Path) -> Iterator[tuple[Path, str]]:
                 if file.is_symlink() or not file.is_file():
                     continue
                 if prefix or relative not in _NOT_COPIED:
-                    yield file, prefix + relative
+                    yield file, (PurePosixPath(prefix) / relative).as_posix()
 
 
 def _fetch_moved(node: Node, target: Path, manifest: Manifest) -> None:
@@ -251,6 +300,10 @@ def _fetch_moved(node: Node, target: Path, manifest: Manifest) -> None:
 
 def _copy_folder(source: Path, target: Path, place: str, manifest: Manifest) -> None:
     for path, _, files in os.walk(source):
+        folder = (PurePosixPath(place) / Path(path).relative_to(source).as_posix()).as_posix()
+        if folder not in manifest.folders:
+            _make_like(Path(path), target / folder)
+            manifest.folders.append(folder)
         for file_name in sorted(files):
             file = Path(path) / file_name
             name = f"{place}/{file.relative_to(source).as_posix()}"
@@ -270,11 +323,25 @@ def _inside(folders: StoreFolders, location: str) -> str | None:
     return None
 
 
+def _make_like(source: Path, target: Path) -> None:
+    """Make the folder ``target``, for those who may use ``source``."""
+    target.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):  # moved or removed since it was listed
+        target.chmod(stat.S_IMODE(source.stat().st_mode) | stat.S_IRWXU)
+
+
+def _make_file(path: Path, *, mode: int) -> None:
+    """Make an empty file that nobody else may read, from its first moment on."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+    path.chmod(mode)  # whatever the umask
+
+
 def _copy(source: Path, target: Path) -> tuple[int, str]:
     """Copy one file; its size and SHA-256. Nothing is left behind where it is not there."""
     with source.open("rb") as read:
         target.parent.mkdir(parents=True, exist_ok=True)
         digest, size = hashlib.sha256(), 0
+        _make_file(target, mode=stat.S_IMODE(source.stat().st_mode) | stat.S_IWUSR)
         with target.open("wb") as written:
             while chunk := read.read(_CHUNK):
                 digest.update(chunk)
@@ -302,7 +369,8 @@ def _restore_file(backup: Path, folder: Path, name: str, expected: tuple[int, st
 
 
 def _write_manifest(target: Path, manifest: Manifest) -> None:
-    with (target / MANIFEST).open("x") as written:
+    _make_file(target / MANIFEST, mode=stat.S_IMODE((target / DATABASE_FILE).stat().st_mode))
+    with (target / MANIFEST).open("w") as written:
         json.dump(asdict(manifest), written, indent=1)
         written.flush()
         os.fsync(written.fileno())
