@@ -17,6 +17,10 @@ it applies the log, drops what it has in memory, joins the newer epoch and goes 
 begin again from the catalog of then. What it was writing meanwhile was refused. Where the newer
 holder is of another deploy generation, `Replaced` is what every call gets from then on.
 
+**Large updates of this node.** Between an append and `apply_own` the log is ahead of this node. Who
+finds it so would read and decode the update itself, while the thread that appended it has it in
+memory. So where it changes much, he waits for that thread (`own_append`), for a while.
+
 What must stay true: versions are applied once, in order, by whoever gets the apply lock; a listener
 sees a version only after `CatalogFollower.catalog` can answer it; a listener's failure is counted
 and reported and stops nobody. The history is the truth: where the state was left ahead of it (an
@@ -28,13 +32,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from strandline import work
 from strandline.catalog.awaited import AwaitedVersions
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.events import (
@@ -83,6 +89,8 @@ LONGEST_ROUND_SECONDS = 0.5
 """How long the applier waits for news before it looks whether it is to stop; after long quiet."""
 ROOM_SECONDS = 0.02
 """How long after a commit of this node the applier leaves the log alone."""
+OWN_SECONDS = 1.0
+"""How long who needs a large update of this node waits for the thread that appended it."""
 
 
 def patience(timeout: float) -> float:
@@ -109,6 +117,14 @@ class _Horizon:
     until: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _OwnAppend:
+    """A large append of this node that is under way; where the log ends if it is taken."""
+
+    thread: int
+    upper: int
+
+
 class CatalogFollower:
     """See the module. Safe to use from several threads."""
 
@@ -128,6 +144,8 @@ class CatalogFollower:
         self.skew = int(state.config(SKEW) or 0)
         self._log_time = LogTime(clock, allowed_ms=self.skew if self.delay else None)
         self._applying = threading.RLock()
+        self._own_append: _OwnAppend | None = None
+        self._own_applied = threading.Condition(self._applying)
         self._awaited = AwaitedVersions()
         self._listeners = Listeners()
         self._stop = threading.Event()
@@ -242,6 +260,7 @@ class CatalogFollower:
         """Apply the log up to its head as it is now. Raises `Replaced`, `WrongEnvironment`."""
         del timeout  # bounded by the store's own deadlines; here for the protocol of transactions
         with self._applying:
+            self._await_own()
             try:
                 frontier = self._apply_all()
             except Fenced:
@@ -252,6 +271,34 @@ class CatalogFollower:
             self._listeners.tell()  # what an interrupt left untold
             self._seen = Frontier(frontier.since, self._history.latest.version + 1)
         self._tell_awaiting()
+
+    @contextmanager
+    def own_append(self, updates: Sequence[Update]) -> Iterator[None]:
+        """The calling thread appends ``updates`` in the block, and calls `apply_own`."""
+        changes = sum(len(entry.changes) for update in updates for entry in update.entries)
+        if changes <= work.SMALL:
+            yield
+            return
+        own = _OwnAppend(threading.get_ident(), updates[-1].version + 1)
+        self._own_append = own
+        try:
+            yield
+        finally:
+            self._own_append = None
+            with self._applying:
+                self._own_applied.notify_all()
+
+    def _await_own(self) -> None:
+        """Wait while the log ends with what another thread of this node has appended.
+
+        Lets go of the lock meanwhile, so never for a listener, who is told in the middle of it.
+        """
+        own, end = self._own_append, time.monotonic() + OWN_SECONDS
+        if own is None or own.thread == threading.get_ident() or self._listeners.telling:
+            return
+        while self._own_append is own and self._state.frontier().upper == own.upper:
+            if not self._own_applied.wait(max(end - time.monotonic(), 0.0)):
+                return
 
     def _apply_all(self) -> Frontier:
         """Apply the log up to its head, and return where that is. Raises `Fenced`."""
@@ -337,6 +384,8 @@ class CatalogFollower:
         catalog = self._activated(applied)
         self._history.append(catalog)
         for change in applied.update.changes():
+            if change.old is None:
+                continue
             replaced = before.contents.get(change.kind, change.key)
             if replaced is not None:  # few look at the past, and it should cost its bytes alone
                 replaced.forget()

@@ -32,6 +32,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -87,6 +88,9 @@ class Applying(Protocol):
 
     def latest_catalog(self) -> Catalog:
         """The highest version applied here."""
+
+    def own_append(self, updates: Sequence[Update]) -> AbstractContextManager[None]:
+        """The calling thread appends ``updates`` in the block, and calls `apply_own`."""
 
     def apply_own(self, updates: Sequence[AppliedUpdate]) -> list[Catalog]:
         """Apply updates that this node has just appended behind its latest version."""
@@ -279,6 +283,13 @@ class GroupCommit:
             base=judged.base.version,
             authors=[request.author for request in requests],
         )
+        with self._follower.own_append(updates):
+            self._append_and_apply(judged, writers, updates)
+
+    def _append_and_apply(
+        self, judged: Round, writers: Sequence[Judged], updates: tuple[Update, ...]
+    ) -> None:
+        requests = [one.request for one in writers]
         try:
             appended = self._settle(updates, requests)
         except OutOfSync:

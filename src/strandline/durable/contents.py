@@ -157,9 +157,15 @@ class Contents:
         Only for contents that the caller has made himself (`replaced`) and shown to nobody yet:
         this is the one place where an object in memory is written to.
         """
+        of_kind: dict[str, Objects] = {}  # readers of the present wait for this
         for change in changes:
-            stored = self.get(change.kind, change.key)
-            if stored is not None and change.new is not None:
+            if change.new is None:
+                continue
+            objects = of_kind.get(change.kind)
+            if objects is None:
+                objects = of_kind[change.kind] = self._of(change.kind)
+            stored = objects.get(change.key)
+            if stored is not None:
                 stored.updated = at
 
     def differing(

@@ -1,0 +1,88 @@
+"""Who meets a large update of this node before it is applied waits, and does not decode it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from strandline import faults, work
+from strandline.catalog import CatalogManager, follower
+from strandline.catalog.commands import CreateSchema
+from strandline.durable.contents import Contents
+
+TIMEOUT = 30.0
+LARGE = work.SMALL + 1
+
+
+class Reader:
+    """Reads the present in a thread of its own, between an append and its application.
+
+    The thread that appended goes on when the reader waits or has its answer, or, if ``until_read``,
+    when it has its answer.
+    """
+
+    def __init__(
+        self, manager: CatalogManager, patch: pytest.MonkeyPatch, *, until_read: bool = False
+    ) -> None:
+        self._manager = manager
+        self.decoded: list[str] = []
+        self.waits, self.read = threading.Event(), threading.Event()
+        self.version = 0
+        condition = manager._own_applied
+        wait, apply = condition.wait, Contents.apply
+        goes_on = self.read if until_read else self.waits
+
+        def noted_wait(timeout: float | None = None) -> bool:
+            self.waits.set()
+            return wait(timeout)
+
+        def noted_apply(contents: Contents, *args: Any, **named: Any) -> Contents:
+            self.decoded.append(threading.current_thread().name)
+            return apply(contents, *args, **named)
+
+        def appended(_: str) -> None:
+            threading.Thread(target=self._read, name="reader").start()
+            assert goes_on.wait(TIMEOUT)
+
+        patch.setattr(condition, "wait", noted_wait)
+        patch.setattr(Contents, "apply", noted_apply)
+        patch.setattr(faults, "reached", appended)
+
+    def _read(self) -> None:
+        self.version = self._manager.present().version
+        self.read.set()
+        self.waits.set()
+
+
+def create(manager: CatalogManager, count: int) -> int:
+    """Make so many schemas; the version."""
+    commands = [CreateSchema(name=f"s{number}") for number in range(count)]
+    return manager.execute(commands, author="ann").version
+
+
+def test_a_reader_waits_for_a_large_update_of_this_node(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Reader(manager, monkeypatch)
+    version = create(manager, LARGE)
+    assert reader.read.wait(TIMEOUT)
+    assert reader.version == version
+    assert "reader" not in reader.decoded
+
+
+def test_a_small_update_is_read_from_the_log_at_once(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Reader(manager, monkeypatch, until_read=True)
+    assert create(manager, 1) == reader.version
+    assert "reader" in reader.decoded
+
+
+def test_a_reader_does_not_wait_for_ever(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "OWN_SECONDS", 0.0)
+    reader = Reader(manager, monkeypatch, until_read=True)
+    assert create(manager, LARGE) == reader.version
