@@ -599,7 +599,7 @@ FAILURES: dict[str, tuple[type[StrandlineError], Callable[[Session, Ids], object
         lambda s, i: s.table(f"{i.schema}.t", at=AsOf(version=NOBODYS)),
     ),
     "table_negative_version": (
-        VersionNotFound,
+        InvalidInput,
         lambda s, i: s.table(f"{i.schema}.t", at=AsOf(version=-1)),
     ),
     "table_not_a_time": (

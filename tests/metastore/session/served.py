@@ -31,6 +31,7 @@ def serving(application: ASGIApp, *, http: Any = "auto") -> Iterator[str]:
     with listening_socket() as listening:
         config = uvicorn.Config(
             application,
+            log_config=None,  # as a node has it: uvicorn leaves the loggers of this process alone
             log_level="warning",
             lifespan="off",
             loop="asyncio",

@@ -45,6 +45,11 @@ def test_the_library_agrees(value: Any, indent: int | None, data: st.DataObject)
     assert repr(ours) == repr(outcome(DECODER.decode, damaged))
 
 
+def test_numbers_may_be_cut_between_their_spaces() -> None:
+    text = json.dumps([[-10, -1_000_000_000_000, None]], indent=1)
+    assert read_in_pieces(text, DECODER) == json.loads(text)
+
+
 @pytest.mark.parametrize(
     ("text", "position"),
     [

@@ -92,7 +92,7 @@ class _Reader:
             except JSONDecodeError:
                 break  # one of them is wrong: it is found when they are read one by one
             values += read
-            at = run.end()
+            at = self.space(run.end())  # the match may end inside of a run of spaces
         return at
 
     def _object(self, at: int, depth: int) -> tuple[Any, int]:
