@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from strandline.durable.update import Change
 from strandline.errors import CorruptData, InvalidInput
+from strandline.metastore.store import rows
 from strandline.metastore.store.notifications import DdlEvent, EndEvent, WriteEvent
 from strandline.metastore.store.rows import (
     ColumnStatistics,
@@ -28,6 +30,7 @@ from strandline.metastore.store.rows import (
 )
 from strandline.model.descriptors import StorageFormat
 from strandline.wire import decode, encode
+from strandline.wire.codecs import Reader
 from strandline.wire.registry import seal
 from tests.metastore.dml import FLIGHTS, Dml
 
@@ -180,3 +183,41 @@ def test_a_row_of_an_older_release_has_no_checksum() -> None:
     body = b"\x01\x00" + new_file(FILE).body[6:]
     old = Row(1, 2, RowKind.DATA_FILE, 0, "renamed", 3, body)
     assert old.content == FILE
+
+
+STATISTICS = [
+    ColumnStatistics(column_id=1, lower="10", upper="é", nulls=0),
+    ColumnStatistics(column_id=127, lower="", upper="x" * 127, nulls=127),
+    ColumnStatistics(column_id=128, lower="1", upper="2", nulls=0),
+    ColumnStatistics(column_id=1, lower="1", upper="2", nulls=128),
+    ColumnStatistics(column_id=1, lower="x" * 128, upper="y" * 128, nulls=1),
+    ColumnStatistics(column_id=1, upper="2"),
+    ColumnStatistics(column_id=1),
+]
+
+
+def _read_by(read: Callable[[Reader], ColumnStatistics], data: bytes) -> object:
+    """What is read, and where the reader stands then; or the error."""
+    reader = Reader(data)
+    try:
+        return read(reader), reader.position
+    except CorruptData as error:
+        return error.message
+
+
+@pytest.mark.parametrize("value", STATISTICS)
+def test_short_statistics_are_read_as_all_others_whatever_is_wrong_with_them(
+    value: ColumnStatistics,
+) -> None:
+    out = bytearray()
+    rows._write_statistics(out, value)
+    data = bytes(out)
+    assert _read_by(rows._read_statistics, data + b"more") == (value, len(data))
+    cut = [data[:end] for end in range(len(data))]
+    flipped = [
+        data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]
+        for at in range(len(data))
+        for bit in (1, 2, 0x40, 0x80)
+    ]
+    for one in (*cut, *flipped):
+        assert _read_by(rows._read_statistics, one) == _read_by(rows._read_any_statistics, one)

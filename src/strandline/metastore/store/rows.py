@@ -30,7 +30,19 @@ from typing import TypeVar
 from strandline.errors import CorruptData, InvalidInput
 from strandline.model.descriptors import Properties, StorageFormat
 from strandline.wire import decode, encode, nested, nested_list, register
-from strandline.wire.codecs import PROPERTIES, SINT, TEXT, UINT, optional, sequence, triple
+from strandline.wire.codecs import (
+    OPTIONAL_TEXT,
+    PROPERTIES,
+    SINT,
+    TEXT,
+    UINT,
+    Codec,
+    Reader,
+    optional,
+    sequence,
+    triple,
+)
+from strandline.wire.registry import register_codec
 
 TABLE_LEVEL = -1
 """The bucket of a row that belongs to every zone partition."""
@@ -253,31 +265,82 @@ register(
         ("columns", optional(sequence(triple(TEXT, TEXT, optional(TEXT))))),
     ],
 )
-register(
+
+
+def _write_statistics(out: bytearray, value: ColumnStatistics) -> None:
+    UINT.write(out, value.column_id)
+    OPTIONAL_TEXT.write(out, value.lower)
+    OPTIONAL_TEXT.write(out, value.upper)
+    _OPTIONAL_UINT.write(out, value.nulls)
+
+
+def _read_any_statistics(reader: Reader) -> ColumnStatistics:
+    return ColumnStatistics(
+        column_id=reader.uint(),
+        lower=OPTIONAL_TEXT.read(reader),
+        upper=OPTIONAL_TEXT.read(reader),
+        nulls=_OPTIONAL_UINT.read(reader),
+    )
+
+
+def _read_statistics(reader: Reader) -> ColumnStatistics:
+    """`_read_any_statistics` without a call for each part, where all is there and short.
+
+    A table of many files has several for each of them, and all are read at once.
+    """
+    data, start = reader.data, reader.position
+    try:
+        column_id, is_low, length = data[start], data[start + 1], data[start + 2]
+        middle = start + 3 + length
+        is_high, high_length = data[middle], data[middle + 1]
+        last = middle + 2 + high_length
+        has_nulls, nulls = data[last], data[last + 1]
+        if is_low == is_high == has_nulls == 1 and max(column_id, length, high_length, nulls) < 128:
+            lower, upper = data[start + 3 : middle].decode(), data[middle + 2 : last].decode()
+            reader.position = last + 2
+            return ColumnStatistics(column_id=column_id, lower=lower, upper=upper, nulls=nulls)
+    except (IndexError, UnicodeDecodeError):
+        pass  # what is wrong is found below
+    return _read_any_statistics(reader)
+
+
+def _write_data_file(out: bytearray, value: DataFileRow) -> None:
+    UINT.write(out, value.file_id)
+    TEXT.write(out, value.path)
+    UINT.write(out, value.rows)
+    UINT.write(out, value.bytes)
+    TEXT.write(out, value.partition)
+    _STATISTICS.write(out, value.statistics)
+
+
+def _read_data_file(reader: Reader) -> DataFileRow:
+    return DataFileRow(
+        file_id=reader.uint(),
+        path=TEXT.read(reader),
+        rows=reader.uint(),
+        bytes=reader.uint(),
+        partition=TEXT.read(reader),
+        statistics=_STATISTICS.read(reader),
+    )
+
+
+_OPTIONAL_UINT = optional(UINT)
+_STATISTICS = nested_list(ColumnStatistics)
+
+# Tens of thousands are read at once, so these two go without the loop over fields.
+register_codec(
     ColumnStatistics,
     type_id=45,
     version=1,
     since="0.1.0",
-    fields=[
-        ("column_id", UINT),
-        ("lower", optional(TEXT)),
-        ("upper", optional(TEXT)),
-        ("nulls", optional(UINT)),
-    ],
+    codec=Codec(_write_statistics, _read_statistics),
 )
-register(
+register_codec(
     DataFileRow,
     type_id=41,
     version=1,
     since="0.1.0",
-    fields=[
-        ("file_id", UINT),
-        ("path", TEXT),
-        ("rows", UINT),
-        ("bytes", UINT),
-        ("partition", TEXT),
-        ("statistics", nested_list(ColumnStatistics)),
-    ],
+    codec=Codec(_write_data_file, _read_data_file),
 )
 register(
     DeleteFileRow,
