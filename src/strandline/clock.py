@@ -38,7 +38,7 @@ WallClock = Callable[[], int]
 """Milliseconds since 1970 (UTC)."""
 
 ElapsedClock = Callable[[], int]
-"""Milliseconds since some moment, on a clock that nobody sets and that goes on in a sleep."""
+"""Milliseconds since some moment, on a clock that cannot be set and that goes on in a sleep."""
 
 MAX_AHEAD_MS = 24 * 60 * 60 * 1000
 """How far a time may be ahead of the wall clock unless it is set: a day."""
@@ -59,7 +59,7 @@ _ELAPSED = getattr(_time, "CLOCK_BOOTTIME", _time.CLOCK_MONOTONIC)
 
 
 def system_elapsed() -> int:
-    """Milliseconds since some moment, on a clock that nobody sets and that does not sleep."""
+    """Milliseconds since some moment, on a clock that cannot be set and that goes on in a sleep."""
     return _time.clock_gettime_ns(_ELAPSED) // 1_000_000
 
 

@@ -8,7 +8,7 @@ handlers of a process that runs by itself; a program that embeds a store keeps i
 What must stay true:
 
 * One record begins one line. Whatever a name, a path or an error's text contains, a line break in
-  it is written as an escape, and each line of a traceback is indented: nobody can forge a line.
+  it is written as an escape, and each line of a traceback is indented: no text can forge a line.
   This is done in the formatter, once, and nowhere else.
 * The log cannot be flooded. Of lines that come from the same statement `BURST` are written in
   `WINDOW_SECONDS`; the next one that is written says how many were left out. A line that must not
@@ -94,10 +94,10 @@ class TextFormatter(_Formatter):
         line = f"{self.time_of(record)} {record.levelname:<7} {name}: {self.message_of(record)}"
         values = self.fields_of(record)
         if values:
-            told = ", ".join(
+            values_text = ", ".join(
                 f"{field.replace('_', ' ')} {value}" for field, value in values.items()
             )
-            line += f" ({told})"
+            line += f" ({values_text})"
         trace = [f"    {in_one_line(part)}" for part in self.trace_of(record).splitlines()]
         return "\n".join([in_one_line(line), *trace])
 

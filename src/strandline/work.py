@@ -1,4 +1,4 @@
-"""Where long work is done, so that nobody else feels it: the one rule, by what a request costs.
+"""Where long work is done, so that no other request feels it: one rule, by what a request costs.
 
 The problem: a process has one interpreter lock. The event loop answers a small request in a tenth
 of a millisecond, if it gets the lock when it wants it. A thread that computes gives it back only
@@ -17,8 +17,8 @@ The rule. Cost is counted in *things*: rows, partitions, files, events.
   interpreter back at once.
 * No call into C that keeps the lock goes over more than `SLICE` things.
 
-What must stay true: whoever has the lane waits for nothing but reads of the disk. Nobody waits in
-it for the write lock of a database, for another process or for a client.
+What must stay true: the thread in the lane waits for nothing but reads of the disk. It never waits
+there for the write lock of a database, for another process or for a client.
 
 Memory that long work took is given back when the lane has been empty for a while (`Lane.tidy`):
 what the allocators of the interpreter, of C and of Arrow hold free is returned to the system, and
@@ -132,7 +132,7 @@ class Lane:
                 self._leave(turn)
 
     def idle(self) -> bool:
-        """Whether nobody has the lane, or waits for it."""
+        """Whether no thread has the lane, or waits for it."""
         with self._free:
             return self._owner is None and not self._queue
 
@@ -231,7 +231,7 @@ def share_the_interpreter() -> None:
     _LANE.tidies = True
     gc.collect()
     gc.freeze()
-    # A look at all objects of a node with a large catalog takes longer than anybody may wait, and
+    # A look at all objects of a node with a large catalog takes longer than a caller may wait, and
     # nearly all of what it would find there is alive: values without circles.
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_ROUNDS, 1_000_000)
 

@@ -128,7 +128,7 @@ def test_a_delete_file_cut_short_is_an_error(folder: TableFolder) -> None:
 
 def test_a_delete_file_with_other_counts_than_its_row_is_an_error(folder: TableFolder) -> None:
     row = write_delete_file(folder, table([(1, 1)]), txn_id=1)
-    with pytest.raises(CorruptData, match="tells of 2"):
+    with pytest.raises(CorruptData, match="2 in 1 data files were written"):
         read_bitmaps(folder.path, [replace(row, counts=(2,))], {1: 10})
 
 

@@ -49,8 +49,12 @@ def describe_all(actions: Sequence[tuple[str, Arguments]]) -> str:
     """All actions of a version, in a text whose length is bounded."""
     words = []
     for verb, arguments in actions[:_MOST_ACTIONS]:
-        told = describe(verb, arguments)
-        words.append(told if len(told) <= _MOST_CHARACTERS else f"{told[:_MOST_CHARACTERS]}…")
+        description = describe(verb, arguments)
+        words.append(
+            description
+            if len(description) <= _MOST_CHARACTERS
+            else f"{description[:_MOST_CHARACTERS]}…"
+        )
     if len(actions) > _MOST_ACTIONS:
         words.append(f"and {len(actions) - _MOST_ACTIONS} actions more")
     return "; ".join(words)

@@ -102,7 +102,7 @@ def differences(old: Catalog, new: Catalog, *, bookkeeping: bool = False) -> tup
     """What is not the same in ``old`` and ``new``, by kind and name.
 
     With ``bookkeeping`` also what the program keeps for itself. Version 0 is before there was
-    anything: compared with it, what comes with each catalog is left out, as nobody made it.
+    anything: compared with it, what comes with each catalog is left out.
     """
     found = []
     for kind, _, before, after in old.contents.differing(new.contents):

@@ -311,9 +311,11 @@ class CatalogFollower:
 
     def _begin_anew(self) -> None:
         """Drop what is in memory, and join the epoch that has fenced this node."""
-        held = self._state.token
+        lost_token = self._state.token
         state = self._join_anew(self._state)
-        logger.warning("another holder fenced this node at %s; it joined %s", held, state.token)
+        logger.warning(
+            "another holder fenced this node at %s; it joined %s", lost_token, state.token
+        )
         before, history = self._history.latest, self._history_of(state)
         self._state, self._history = state, history
         self._horizon = _Horizon(Timestamp(0), 0)
@@ -407,18 +409,18 @@ class CatalogFollower:
 
     def present(self) -> Catalog:
         """The catalog active now: no older than any `execute` that has returned, on any node."""
-        found = self.known_present()
-        if found is not None:
-            return found
+        present = self.known_present()
+        if present is not None:
+            return present
         if not self.delay:
             self.sync()
             return self._history.latest
         for _ in range(LOOKS):
             looks, asked = self._looks, self._clock.current()
             with self._applying:
-                found = self.known_present()  # another thread may have looked meanwhile
-                if found is not None:
-                    return found
+                present = self.known_present()  # another thread may have looked meanwhile
+                if present is not None:
+                    return present
                 known = self._look_for_all(since=looks)
                 if asked <= known:
                     # On a slow machine the look may take longer than the delay. The catalog of

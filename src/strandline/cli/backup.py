@@ -27,8 +27,8 @@ MOST_NAMED = 10
 def backup(folder: Path, *, target: Path, user: str, output: str) -> None:
     """Back up the store in FOLDER to TARGET, a folder that is empty or does not exist.
 
-    The database and the files that it names are as of one moment, whoever writes meanwhile. Files
-    outside of FOLDER are not copied. Nodes may be running.
+    The database and the files that it names are as of one moment, whatever clients write
+    meanwhile. Files outside of FOLDER are not copied. Nodes may be running.
     """
     try:
         with joining(folder) as node:
@@ -59,7 +59,7 @@ def restore(backup_folder: Path, *, folder: Path, copy: bool, output: str) -> No
 def _report(manifest: Manifest, what: str, *, output: str, folder: Path) -> None:
     missing = len(manifest.missing)
     if output == "json":
-        told = {
+        summary = {
             "folder": str(folder.absolute()),
             "catalog_version": manifest.catalog_version,
             "time": manifest.time,
@@ -67,7 +67,7 @@ def _report(manifest: Manifest, what: str, *, output: str, folder: Path) -> None
             "bytes": manifest.total_bytes,
             "missing": manifest.missing,
         }
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(summary))
     else:
         click.echo(
             f"{what}: version {manifest.catalog_version} as of {manifest.time}, "

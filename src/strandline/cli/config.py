@@ -35,8 +35,8 @@ def table_of(loaded: Loaded) -> Table:
     table = Table("setting", "value", "from", box=None, pad_edge=False)
     for name in REGISTRY:
         value = getattr(loaded.settings, name)
-        told = ", ".join(value) if isinstance(value, tuple) else str(value)
-        cells = name, in_one_line(told) or "—", in_one_line(loaded.origins[name])
+        text = ", ".join(value) if isinstance(value, tuple) else str(value)
+        cells = name, in_one_line(text) or "—", in_one_line(loaded.origins[name])
         table.add_row(*map(Text, cells))
     return table
 

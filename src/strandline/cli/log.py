@@ -16,17 +16,16 @@ from strandline.catalog.action_words import describe
 from strandline.catalog.history import History
 from strandline.cli.console import new_console
 from strandline.cli.options import FOLDER, OUTPUT
-from strandline.cli.stores import data_of_folder, history_of_folder
+from strandline.cli.stores import data_of_folder, history_of_folder, moment_named
 from strandline.clock import (
     LOGICAL_BITS,
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
     Timestamp,
     format_timestamp,
-    parse_timestamp,
 )
 from strandline.durable import Arguments
-from strandline.errors import InvalidInput, VersionNotFound
+from strandline.errors import VersionNotFound
 from strandline.logs import in_one_line
 from strandline.metastore.store.data_history import DataCommit, TableChange
 
@@ -88,8 +87,8 @@ _COUNTED = {
 def describe_change(change: TableChange, name: str) -> str:
     """What a commit did to a table, in words."""
     counted = (f"{getattr(change, key):,} {words}" for key, words in _COUNTED.items())
-    told = [words for words in counted if not words.startswith("0 ")]
-    return in_one_line(f"{name}: {', '.join(told)}")
+    shown = [words for words in counted if not words.startswith("0 ")]
+    return in_one_line(f"{name}: {', '.join(shown)}")
 
 
 def table_of(
@@ -120,21 +119,16 @@ def point(text: str, versions: list[VersionInfo], *, end: bool) -> Timestamp:
     Raises `InvalidInput`, `VersionNotFound`.
     """
     if not text.isascii() or not text.isdecimal():
-        try:
-            at = parse_timestamp(text)
-        except InvalidInput:
-            raise InvalidInput(
-                f"{text!r} is neither a version nor a time; write a time like 2026-11-20T10:00:00Z"
-            ) from None
+        at = moment_named(text)
         # A time without a counter is the end of its millisecond; a range begins at its beginning.
         if end or "Z+" in text.upper():
             return at
         return max(MIN_TIMESTAMP, Timestamp(at >> LOGICAL_BITS << LOGICAL_BITS))
     version = int(text)
     if end:
-        after = next((one for one in versions if one.version > version), None)
+        after = next((info for info in versions if info.version > version), None)
         return MAX_TIMESTAMP if after is None else Timestamp(after.time - 1)
-    first = next((one for one in versions if one.version >= version), None)
+    first = next((info for info in versions if info.version >= version), None)
     if first is None:
         latest = versions[-1].version if versions else 0
         raise VersionNotFound(f"version {version} does not exist; the latest is {latest}")
@@ -143,13 +137,13 @@ def point(text: str, versions: list[VersionInfo], *, end: bool) -> Timestamp:
 
 def about_table(infos: list[VersionInfo], name: str) -> list[VersionInfo]:
     """The versions that did something to the table of that name, or of an older name of it."""
-    wanted = name.lower()
+    name_then = name.lower()
     chosen = []
     for info in reversed(infos):
-        if any(_mentions(arguments, wanted) for _, arguments in info.actions):
+        if any(_mentions(arguments, name_then) for _, arguments in info.actions):
             chosen.append(info)
         for verb, arguments in reversed(info.actions):
-            wanted = _before(verb, arguments, wanted)
+            name_then = _before(verb, arguments, name_then)
     return chosen[::-1]
 
 

@@ -9,7 +9,7 @@ import click
 
 
 class _Folder(click.Path):
-    """The folder of a store. An empty text would mean the current folder, which nobody asked."""
+    """The folder of a store. An empty text would mean the current folder: it is refused."""
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None

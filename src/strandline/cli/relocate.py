@@ -21,8 +21,8 @@ def command(folder: Path, *, copy: bool) -> None:
     """
     from strandline.node.place import relocate
 
-    done = relocate(folder, copy=copy)
+    relocated = relocate(folder, copy=copy)
     if copy:
-        click.echo(f"{done.path} is a store of its own: environment {done.environment}")
+        click.echo(f"{relocated.path} is a store of its own: environment {relocated.environment}")
     else:
-        click.echo(f"the store is in {done.path} now")
+        click.echo(f"the store is in {relocated.path} now")

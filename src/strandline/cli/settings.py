@@ -156,10 +156,10 @@ def _setting(field: Field[Any], kind: Any, meaning: str) -> Setting:  # Any: a c
 def registry_of(declared: type[Any]) -> dict[str, Setting]:  # Any: a dataclass such as `Settings`
     """The settings that a dataclass declares, by name, with their paragraphs of its docstring."""
     described = _PARAGRAPH.findall(declared.__doc__ or "")
-    told = {name: " ".join(text.split()) for name, text in described}
+    meanings = {name: " ".join(text.split()) for name, text in described}
     kinds = get_type_hints(declared)
     return {
-        field.name: _setting(field, kinds[field.name], told.get(field.name, ""))
+        field.name: _setting(field, kinds[field.name], meanings.get(field.name, ""))
         for field in fields(declared)
     }
 

@@ -118,7 +118,7 @@ def command(folder: Path, *, output: str) -> None:
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in asdict(status).items():
-        told = "\n".join(map(in_one_line, value)) if isinstance(value, tuple | list) else str(value)
-        if told:
-            table.add_row(Text(name.replace("_", " ")), Text(told))
+        text = "\n".join(map(in_one_line, value)) if isinstance(value, tuple | list) else str(value)
+        if text:
+            table.add_row(Text(name.replace("_", " ")), Text(text))
     new_console().print(table)

@@ -118,30 +118,35 @@ def data_of_folder(
 
 def _ids_of(history: History, name: str) -> set[int]:
     qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
-    found = {
+    table_ids = {
         table.id
         for version in range(history.earliest.version, history.latest.version + 1)
         for table in [history.at_version(version).table(qualified.schema, qualified.name)]
         if table is not None
     }
-    if not found:
+    if not table_ids:
         raise ObjectNotFound(
             f"no version from {history.earliest.version} to {history.latest.version} has a table "
             f"{name}; name it like schema.table"
         )
-    return found
+    return table_ids
+
+
+def moment_named(text: str) -> Timestamp:
+    """The time that ``text``, which is no version, spells. Raises `InvalidInput`."""
+    try:
+        return parse_timestamp(text)
+    except InvalidInput:
+        raise InvalidInput(
+            f"{text!r} is neither a version nor a time; write a time like 2026-11-20T10:00:00Z"
+        ) from None
 
 
 def catalog_named(history: History, text: str) -> Catalog:
     """The catalog that ``text`` names: a version, or a time. `InvalidInput`, `VersionNotFound`."""
     if text.isascii() and text.isdecimal():
         return history.at_version(int(text))
-    try:
-        at = parse_timestamp(text)
-    except InvalidInput:
-        raise InvalidInput(
-            f"{text!r} is neither a version nor a time; write a time like 2026-11-20T10:00:00Z"
-        ) from None
+    at = moment_named(text)
     earliest, now = history.earliest, max(HybridClock().current(), history.latest.time)
     if milliseconds(at) > milliseconds(now):
         raise VersionNotFound(

@@ -56,10 +56,10 @@ def _line(finding: Finding) -> str:
 
 
 def _summary(verified: Verified, *, pages: bool) -> str:
-    found = f"{verified.errors} errors, {verified.leftovers} leftovers"
+    counts = f"{verified.errors} errors, {verified.leftovers} leftovers"
     read = "every page was read" if pages else "only footers were read; --pages reads every page"
     return (
-        f"{found} in {verified.records} records, {verified.tables} tables and {verified.files}"
+        f"{counts} in {verified.records} records, {verified.tables} tables and {verified.files}"
         f" files of {verified.bytes} bytes ({read})"
     )
 

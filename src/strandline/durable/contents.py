@@ -360,7 +360,7 @@ def _restore_kind(
                 names = draft.names_in(Namespace(kind.scope, parent))
             name = normalize(stored.name)
             if name in names:
-                raise CorruptData(f"{name!r} stands twice in one {kind.scope} namespace")
+                raise CorruptData(f"duplicate name {name!r} in one {kind.scope} namespace")
             names[name] = Reference(kind.kind, key)
     if len(objects) != len(records):
         raise CorruptData(f"a {kind.kind} stands twice in a snapshot")

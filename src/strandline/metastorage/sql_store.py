@@ -139,7 +139,7 @@ class SqlMetastorage(Metastorage):
         """The head, at a time that is above every write before and below every write after.
 
         It writes the time, but for its caller it is a read: when its answer is lost it is asked
-        again, and nobody is told of an unknown outcome.
+        again, and never ends as an unknown outcome.
         """
         write = self._all.write if synced else self._all.write_unsynced
         for left in reversed(range(_READS)):

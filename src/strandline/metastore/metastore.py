@@ -251,15 +251,15 @@ class Metastore:
 
         Raises `ObjectNotFound` for an id that no table of that catalog version has.
         """
-        wanted = tuple(table_ids)
+        asked_ids = tuple(table_ids)
         if txn_id is not None:
             transaction = self.transactions.get(txn_id)
-            refuse_unknown(self.catalogs.catalog(transaction.catalog_version), wanted)
-            lists = {i: self.transactions.write_ids(i, txn_id=txn_id) for i in wanted}
+            refuse_unknown(self.catalogs.catalog(transaction.catalog_version), asked_ids)
+            lists = {i: self.transactions.write_ids(i, txn_id=txn_id) for i in asked_ids}
             return Snapshot(transaction.catalog_version, transaction.begin_time, lists)
         point = self.point(at)
-        refuse_unknown(point.catalog, wanted)
-        lists = {i: self.transactions.write_ids(i, at=point.moment) for i in wanted}
+        refuse_unknown(point.catalog, asked_ids)
+        lists = {i: self.transactions.write_ids(i, at=point.moment) for i in asked_ids}
         return Snapshot(point.catalog.version, point.moment, lists)
 
     def resolve(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
@@ -325,17 +325,17 @@ class Metastore:
         """The URI of the folder where the files of ``table`` lie now."""
         if table.kind is TableKind.EXTERNAL and table.location is not None:
             return self.folders.shown(table.location)
-        found = self.store.location(table.id)
-        if found is None:
-            # Somebody's DDL is in the catalog and about to be carried out; do it for them.
+        location = self.store.location(table.id)
+        if location is None:
+            # Another caller's DDL is in the catalog and about to be carried out: do it here.
             self.projector.project_up_to(self.catalogs.latest_catalog().version)
-            found = self.store.location(table.id)
-        if found is None:
+            location = self.store.location(table.id)
+        if location is None:
             raise ObjectNotFound(
                 f"the place of table {table.name!r} (id {table.id}) is unknown; its files "
                 "were cleaned up"
             )
-        return found
+        return location
 
     def free_schema_location(
         self, name: str, *, database: str = DEFAULT_DATABASE, moved: bool = False

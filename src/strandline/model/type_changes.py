@@ -69,7 +69,7 @@ def check_field_names(data_type: DataType, *, column: str) -> None:
             check_name(entry.name, f"field of column {column}")
             if normalize(entry.name) in seen:
                 raise InvalidInput(
-                    f"the field {entry.name!r} stands twice in a struct of column {column!r}"
+                    f"duplicate field {entry.name!r} in a struct of column {column!r}"
                 )
             seen.add(normalize(entry.name))
 

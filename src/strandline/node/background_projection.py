@@ -1,11 +1,11 @@
 """Projecting what no caller of this node waits for, in a thread of its own.
 
-A DDL call projects its version before it returns, and whoever relies on a version that is not yet
+A DDL call projects its version before it returns, and a reader that relies on one that is not yet
 projected does that first. Left over are versions of callers that gave up or died, and of nodes that
 died: `BackgroundProjection` carries these out a little later, so that their folders and events come
-without anybody asking. The pause lets the caller do its own work, which would else be done twice.
+without being asked. The pause lets the caller do its own work, which would else be done twice.
 
-Nobody waits for this thread: while thousands of folders are made, readers of the catalog go on.
+No caller waits for this thread: while thousands of folders are made, readers of the catalog go on.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ def _copy_database(node: Node, target: Path) -> Manifest:
 
 
 def _forget_hold(target: Path, hold_id: int) -> None:
-    """The hold of this backup is in the copied database too; nobody would release it there."""
+    """The hold of this backup is in the copied database too; it would never be released there."""
     with closing(sqlite3.connect(target / DATABASE_FILE)) as copied, copied:
         copied.execute("DELETE FROM hold WHERE hold_id = ?", (hold_id,))
 
@@ -331,7 +331,7 @@ def _make_like(source: Path, target: Path) -> None:
 
 
 def _make_file(path: Path, *, mode: int) -> None:
-    """Make an empty file that nobody else may read, from its first moment on."""
+    """Make an empty file that no other user may read, from its first moment on."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
     path.chmod(mode)  # whatever the umask
 
@@ -358,13 +358,13 @@ def _digest(file: Path) -> tuple[int, str]:
 
 def _restore_file(backup: Path, folder: Path, name: str, expected: tuple[int, str]) -> None:
     try:
-        found = _copy(backup / name, folder / name)
+        restored = _copy(backup / name, folder / name)
     except FileNotFoundError:
         raise CorruptData(f"the backup {backup} lacks the file {name}; use another one") from None
-    if found != expected:
+    if restored != expected:
         raise CorruptData(
-            f"the file {name} of the backup {backup} is not as it was written ({found[0]} bytes of "
-            f"{expected[0]}, or other content); use another backup"
+            f"the file {name} of the backup {backup} is not as it was written ({restored[0]} bytes "
+            f"of {expected[0]}, or other content); use another backup"
         )
 
 

@@ -1,7 +1,7 @@
 """Whether a node can do its work, asked anew each time.
 
 A check is a function that returns where all is well, and raises where it is not; what it raises is
-the reason that the asker gets. Whoever builds a part that can fail alone adds its check. Nothing is
+the reason that the asker gets. Each part that can fail alone adds its check. Nothing is
 remembered: an answer is never older than its question.
 """
 

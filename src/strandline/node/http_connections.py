@@ -1,7 +1,7 @@
 """The HTTP connections of a node: how many there are, and how long each may take.
 
 uvicorn speaks HTTP; it knows no limit of connections that does not also turn away who is connected,
-and no time for a head or for an answer that nobody reads. `HttpConnections` watches over all of its
+and no time for a head or for an answer that is not read. `HttpConnections` watches over all of its
 connections, once a second:
 
 * one on which no request has come whole within `HEAD_SECONDS` since the last answer is closed;

@@ -151,7 +151,7 @@ def join_newer_epoch(fenced: DurableCatalogState, database: Database) -> Durable
     """Join again, in both halves of the store, after another holder opened a newer epoch.
 
     Raises `Replaced` where that is of a newer deploy generation; `WrongEnvironment`; `Fenced` as
-    long as the halves disagree, because somebody is opening the store in this moment.
+    long as the halves disagree, because another process is opening the store in this moment.
     """
     state = joined_anew(fenced)
     if state.environment() != fenced.environment():

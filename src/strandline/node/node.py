@@ -249,13 +249,15 @@ class Node:
         Until that is mended, every write on rows is refused with `Fenced`.
         """
         state = self.catalogs.state
-        found = half_raised(self.database, state)
-        if found is not None and found == self._half_raised:
-            logger.warning("an opener ended between the two halves of the store, at %s", found)
+        half_raised_fence = half_raised(self.database, state)
+        if half_raised_fence is not None and half_raised_fence == self._half_raised:
+            logger.warning(
+                "an opener ended between the two halves of the store, at %s", half_raised_fence
+            )
             finish_half_raised(self.database, state)
             self.catalogs.sync()
-            found = None
-        self._half_raised = found
+            half_raised_fence = None
+        self._half_raised = half_raised_fence
 
     def clean_aborted(self) -> int:
         """Remove what aborted transactions left, if any was aborted since; their write ids."""

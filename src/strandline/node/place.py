@@ -9,8 +9,8 @@ A store therefore keeps, in its database, the **real path** of its folder (no li
 * another path: the folder was moved or copied, or the same folder is mounted elsewhere;
 * another inode: the database was restored, or another folder was put in the place of this one.
 
-Only `relocate` changes them. It is told which of the two it is, because nobody can see it: whoever
-copies a folder and removes the original has moved it. A copy gets an environment id of its own.
+Only `relocate` changes them. It is told which of the two it is, because it cannot be seen: a user
+who copies a folder and removes the original has moved it. A copy gets an environment id of its own.
 
 Of the device number nothing is kept: for many file systems it is another one after a restart of the
 machine. A clone of a whole disk or machine has the same path and inode, and cannot be told from the
@@ -103,26 +103,26 @@ def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
     ``folder`` is absolute. Raises `StoreMoved`, and changes nothing then.
     """
     database.ensure_schema(PART, VERSION, METADATA)
-    found = _here(folder)
+    present = _here(folder)
     with database.read() as connection:
         kept = _read(connection)
     made_at = None
     if kept is None:
         made_at = _made_at(database)
-        if made_at is not None and _real(made_at) != found.path:
+        if made_at is not None and _real(made_at) != present.path:
             raise _moved(folder, made_at)
-    elif kept.path != found.path:
+    elif kept.path != present.path:
         raise _moved(folder, kept.path)
-    elif kept.inode != found.inode:
+    elif kept.inode != present.inode:
         raise StoreMoved(
             f"the database in {folder} is not the one that was here before: it was restored, or"
             f" copied to this place. If it takes the place of that one, run `strandline relocate"
             f" {folder}`; if both live on, run `strandline relocate {folder} --copy`"
         )
-    names = _united(kept.names if kept else (), [made_at] if made_at else (), found.names)
+    names = _united(kept.names if kept else (), [made_at] if made_at else (), present.names)
     if kept is None or names != kept.names:
         with database.write() as connection:
-            _put(connection, Place(found.path, found.inode, names))
+            _put(connection, Place(present.path, present.inode, names))
     return names
 
 
@@ -149,7 +149,7 @@ def relocate(folder: str | Path, *, copy: bool) -> Relocated:
 
 def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocated:
     database.ensure_schema(PART, VERSION, METADATA)
-    found = _here(folder)
+    present = _here(folder)
     with database.read() as connection:
         kept = _read(connection)
     old = kept.path if kept else _made_at(database)
@@ -160,15 +160,15 @@ def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocate
         _refuse_living(Path(old), folder, environment)
     if copy:
         environment = _new_environment(database, log)
-    names = _united(kept.names if kept else (), [old] if old else (), found.names)
+    names = _united(kept.names if kept else (), [old] if old else (), present.names)
     folders = StoreFolders(folder, names=names)
     with database.write() as connection:
         for table_id, location in queries.locations(connection):
             shown = folders.shown(location)
             if shown != location:
                 queries.put_location(connection, table_id, shown)
-        _put(connection, Place(found.path, found.inode, names))
-    return Relocated(old, found.path, environment, copy)
+        _put(connection, Place(present.path, present.inode, names))
+    return Relocated(old, present.path, environment, copy)
 
 
 def _refuse_living(old: Path, folder: Path, environment: str) -> None:

@@ -116,10 +116,10 @@ def accept_loss(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
 
 def refuse_lost_database(folder: Path) -> None:
     """Raise `CorruptData` where a store's other files say that there was a database."""
-    found = [name for name in (WAREHOUSE_FOLDER, HEAD_FILE) if _has_content(folder / name)]
-    if found:
+    remains = [name for name in (WAREHOUSE_FOLDER, HEAD_FILE) if _has_content(folder / name)]
+    if remains:
         raise CorruptData(
-            f"{folder} has {' and '.join(found)} and no database: {DATABASE_FILE} is missing or "
+            f"{folder} has {' and '.join(remains)} and no database: {DATABASE_FILE} is missing or "
             f"empty. Restore it from a backup of the whole folder; for a new store, name another "
             "folder"
         )
@@ -150,9 +150,9 @@ class BackgroundCheck:
 
     def _run(self) -> None:
         try:
-            found = self._database.find_damage()
+            damage = self._database.find_damage()
         except (StrandlineError, sqlite3.Error) as error:
             logger.warning("reading %s through failed: %s", self._database.path, error)
             return
-        for line in found:
+        for line in damage:
             logger.error("%s is damaged: %s", self._database.path, line)

@@ -8,7 +8,7 @@ Three things are compared, and nothing is changed:
   written, and its footer has the number of rows; on request every page is read, and compared with
   its checksum. Files of removed rows count too, because versions of the past need them;
 * *both*: a file of a transactional table that no row names is a *leftover* of a writer that was
-  killed, or of one that is at work. Leftovers harm nobody and are no errors.
+  killed, or of one that is at work. Leftovers are harmless and no errors.
 
 A store may be verified while nodes work on it. Folders are listed before rows are read, so a file
 that a running transaction places in between is known. A table that moves meanwhile is looked at
@@ -166,11 +166,11 @@ class Verification:
                     .order_by(STORE_ROW.c.row_id)
                     .limit(_BATCH)
                 ).scalars()
-                found = list(ids)
-                yield from self._decoded(connection, found)
-            if not found:
+                row_ids = list(ids)
+                yield from self._decoded(connection, row_ids)
+            if not row_ids:
                 break
-            last = found[-1]
+            last = row_ids[-1]
         removed = STORE_REMOVAL.outerjoin(STORE_ROW, STORE_ROW.c.row_id == STORE_REMOVAL.c.row_id)
         with self.database.read() as connection:
             missing = connection.execute(
@@ -226,9 +226,9 @@ class Verification:
     def _table(self, table: _Table) -> Iterator[Finding]:
         for attempt in range(_ATTEMPTS):
             location = self._location(table)
-            found = list(self._look_at(table, location))
-            if not found or attempt + 1 == _ATTEMPTS or self._location(table) == location:
-                yield from found
+            findings = list(self._look_at(table, location))
+            if not findings or attempt + 1 == _ATTEMPTS or self._location(table) == location:
+                yield from findings
                 return
 
     def _location(self, table: _Table) -> str | None:
@@ -341,8 +341,8 @@ class Verification:
     def _delete_file(self, path: Path, row: DeleteFileRow) -> str | None:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             counted = pc.value_counts(file.read(columns=["file_id"])["file_id"])
-        found = {one["values"]: one["counts"] for one in counted.to_pylist()}
-        if found != dict(zip(row.file_ids, row.counts, strict=True)):
+        read_counts = {one["values"]: one["counts"] for one in counted.to_pylist()}
+        if read_counts != dict(zip(row.file_ids, row.counts, strict=True)):
             return f"its positions are not the {sum(row.counts)} that were written"
         return None
 
@@ -362,17 +362,17 @@ class Verification:
 
 def _tables(state: ReadOnlyState) -> dict[int, _Table]:
     """Every table of every version that is kept, by id, as it was last."""
-    found: dict[int, _Table] = {}
+    tables: dict[int, _Table] = {}
     for applied in (state.base, *state.backlog):
         catalog = Catalog(applied.update.version, applied.update.time, applied.contents)
         for table in _changed(applied, catalog, everything=applied is state.base):
             name = catalog.qualified_name(table)
-            found[table.id] = _Table(name, table, present=False)
+            tables[table.id] = _Table(name, table, present=False)
     contents = (state.backlog[-1] if state.backlog else state.base).contents
     last = Catalog(state.version, state.base.update.time, contents)
     for table in last.tables():
-        found[table.id] = _Table(last.qualified_name(table), table, present=True)
-    return found
+        tables[table.id] = _Table(last.qualified_name(table), table, present=True)
+    return tables
 
 
 def _changed(
@@ -395,13 +395,13 @@ def _listed(root: Path) -> list[str]:
         names = os.listdir(root)
     except OSError:
         return []
-    found = []
+    paths = []
     for name in sorted(names):
         if name in _FOLDERS_OF_FILES or name.startswith("_file="):
             for folder, _, files in os.walk(root / name):
                 inside = Path(folder).relative_to(root)
-                found += [str(inside / file) for file in sorted(files)]
-    return found
+                paths += [str(inside / file) for file in sorted(files)]
+    return paths
 
 
 def _decodes(row: Row) -> bool:

@@ -101,15 +101,15 @@ def _bitmap(positions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Bitmap:
 def _read(root: Path, row: DeleteFileRow) -> pa.Table:
     path = root / row.path
     try:
-        found = pq.ParquetFile(path, page_checksum_verification=True).read(columns=SCHEMA.names)
+        positions = pq.ParquetFile(path, page_checksum_verification=True).read(columns=SCHEMA.names)
     except (OSError, pa.ArrowException) as error:
         raise CorruptData(f"delete file {path} cannot be read: {error}") from error
-    if counts_by_file(found) != dict(zip(row.file_ids, row.counts, strict=True)):
+    if counts_by_file(positions) != dict(zip(row.file_ids, row.counts, strict=True)):
         raise CorruptData(
-            f"delete file {path} holds {found.num_rows} positions, its row in the metastore tells"
-            f" of {sum(row.counts)} in {len(row.file_ids)} files"
+            f"delete file {path} holds {positions.num_rows} positions, and {sum(row.counts)} in"
+            f" {len(row.file_ids)} data files were written; restore the file from a backup"
         )
-    return found
+    return positions
 
 
 def select_files(positions: pa.Table, file_ids: Collection[int]) -> pa.Table:

@@ -173,7 +173,7 @@ class _Scan:
         reader = self.spark.read.schema(schema).options(**_READER_OPTIONS)
         paths = [spark_path(self.root / file.path, pattern=True) for file in files]
         try:
-            found = reader.option("basePath", spark_path(self.root / base)).parquet(*paths)
+            rows = reader.option("basePath", spark_path(self.root / base)).parquet(*paths)
         except AnalysisException as error:
             raise Unavailable(
                 f"the files of {self._name} cannot be read in {self.root}: {error}; if the table"
@@ -181,9 +181,9 @@ class _Scan:
             ) from error
         helpers = []
         if positions:
-            row_index = found.metadataColumn("_metadata").getField("row_index")
+            row_index = rows.metadataColumn("_metadata").getField("row_index")
             helpers = [sql.col(FILE_COLUMN).alias(FILE), row_index.alias(POSITION)]
-        return found.select(*map(_shown, self._columns), *helpers)
+        return rows.select(*map(_shown, self._columns), *helpers)
 
     def nothing(self, *, positions: bool) -> DataFrame:
         """No rows, with the columns of `of`."""

@@ -171,8 +171,8 @@ class Tables:
         if not commands:
             raise InvalidInput(f"nothing to alter in {name}: give add, rename, drop or new_name")
         executed = self.session.execute(commands)
-        found = str(QualifiedName(schema, new_name or table))
-        return self.session.table(found, at=AsOf(version=executed.version))
+        altered_name = str(QualifiedName(schema, new_name or table))
+        return self.session.table(altered_name, at=AsOf(version=executed.version))
 
     def _exists(self, name: str) -> bool:
         try:

@@ -58,7 +58,7 @@ class DatabaseStatistics:
 
     ``lost_turns`` are attempts for the write lock that another process won; ``lost_connections``
     those that a server or the network ended. ``looks`` are those for a commit of another process,
-    by whoever waits for one.
+    by those who wait for one.
     """
 
     reads: int
@@ -139,12 +139,17 @@ class Database(ABC):
                 self.refuse_incomplete(connection, part, metadata)
                 return
         with self._schema_change() as connection:
-            found = ground.version_of(connection, part)
-            if current(found):
+            stored_version = ground.version_of(connection, part)
+            if current(stored_version):
                 return
-            if found is not None:
+            if stored_version is not None:
                 ground.upgrade(
-                    connection, found, part=part, version=version, steps=steps, name=self.name
+                    connection,
+                    stored_version,
+                    part=part,
+                    version=version,
+                    steps=steps,
+                    name=self.name,
                 )
                 self.refuse_incomplete(connection, part, metadata)
                 return

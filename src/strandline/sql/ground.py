@@ -88,10 +88,10 @@ STEPS: Mapping[int, Step] = {2: lambda connection: add_indexes(connection, CLOCK
 
 def columns_of(pairs: Iterable[Sequence[Any]]) -> dict[str, set[str]]:
     """The columns of each table, from rows of (table, column)."""
-    found: dict[str, set[str]] = {}
+    columns: dict[str, set[str]] = {}
     for table, column in pairs:
-        found.setdefault(table, set()).add(column)
-    return found
+        columns.setdefault(table, set()).add(column)
+    return columns
 
 
 def refuse_incomplete(
@@ -165,8 +165,8 @@ def upgrade(
 
     Raises `IncompatibleFormat` when a step is missing; nothing was done then.
     """
-    wanted = range(found + 1, version + 1)
-    if any(number not in steps for number in wanted):
+    missing_steps = range(found + 1, version + 1)
+    if any(number not in steps for number in missing_steps):
         raise _incompatible(
             found,
             part=part,
@@ -175,7 +175,7 @@ def upgrade(
             release="an older",
             todo="there is no step from it to this one",
         )
-    for number in wanted:
+    for number in missing_steps:
         steps[number](connection)
     connection.execute(update(SCHEMA).where(SCHEMA.c.part == part).values(version=version))
 

@@ -70,13 +70,13 @@ class HeadFile:
     def marks_of(self, connection: sqlite3.Connection) -> dict[str, int]:
         """`read_marks` of a database in which tables may be missing yet."""
         tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master").fetchall()}
-        found = {}
+        marks = {}
         for mark in self._marks:
             row = None
             if mark.table in tables:
                 row = connection.execute(mark.select).fetchone()
-            found[mark.name] = int(row[0] or 0) if row is not None else 0
-        return found
+            marks[mark.name] = int(row[0] or 0) if row is not None else 0
+        return marks
 
     # -- what the file says
 
@@ -89,11 +89,11 @@ class HeadFile:
         except OSError as error:
             logger.warning("%s cannot be read: %s", self.path, error)
             return None
-        found = _newest(data)
-        if found is None:
+        newest = _newest(data)
+        if newest is None:
             logger.warning("%s is damaged, says nothing, and is written anew", self.path)
             return None
-        return {name: number for name, number in found.items() if name != _TURN}
+        return {name: number for name, number in newest.items() if name != _TURN}
 
     def compare(self, marks: Marks) -> None:
         """Raise `CorruptData` if the file knows more than the database's ``marks``."""
@@ -172,13 +172,13 @@ def _slot(values: Mapping[str, int]) -> bytes:
 
 def _newest(data: bytes) -> dict[str, int] | None:
     """What the slot that was written last says; None where neither is whole."""
-    found: dict[str, int] | None = None
+    newest: dict[str, int] | None = None
     for start in (0, SLOT_BYTES):
         slot = data[start : start + SLOT_BYTES]
         text = slot[9:].strip()
         if slot[:8] != b"%08x" % crc32(text):
             continue
         values: dict[str, int] = json.loads(text)
-        if found is None or values.get(_TURN, 0) > found.get(_TURN, 0):
-            found = values
-    return found
+        if newest is None or values.get(_TURN, 0) > newest.get(_TURN, 0):
+            newest = values
+    return newest

@@ -47,14 +47,14 @@ def _holder(database: Path, locks: Path) -> int | None:
     except OSError:
         return None
     device = f"{os.major(index.st_dev):02x}:{os.minor(index.st_dev):02x}"
-    found = [
+    holders = [
         lock
         for lock in _write_locks(lines)
         if lock.inode == index.st_ino and lock.first <= _WRITE_BYTE <= lock.last
     ]
     # Some file systems have other numbers in that list than the file itself tells.
-    found.sort(key=lambda lock: lock.device != device)
-    return found[0].process if found and found[0].process > 0 else None
+    holders.sort(key=lambda lock: lock.device != device)
+    return holders[0].process if holders and holders[0].process > 0 else None
 
 
 def _write_locks(lines: list[str]) -> Iterator[_Lock]:
@@ -78,7 +78,7 @@ def _described(process: int) -> str:
         state = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return f"{who} holds its write lock"
-    # A command line is anybody's text: it must not break the line that it is told in.
+    # Any program can choose its command line: it must not break the line of the log.
     command = " ".join("".join(c if c.isprintable() else " " for c in command).split())
     if command:
         who += f" ({command if len(command) <= _SHOWN else command[:_SHOWN] + '…'})"

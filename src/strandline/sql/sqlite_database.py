@@ -22,7 +22,7 @@ Several processes and many threads share one file. The model:
 * A database of up to `CHECK_BYTES` is read through at its opening (`find_damage`): SQLite has no
   checksums, and a flipped byte of an index hides a row. Who opens a larger one has it read later.
 * A write is committed only while the file, and its log, still stand where they were opened. A
-  folder that was moved away or deleted would take the writes along, and nobody would see them.
+  folder that was moved away or deleted would take the writes along, unseen.
 
 Rejected: SQLAlchemy's and Python's own transaction handling (see `strandline.sql.sqlite_file`); one
 connection a thread (worker threads come and go); the in-process shared cache (table locks between
@@ -100,8 +100,8 @@ def open_url(
     size = sqlite_file.size_of(path)
     if before_creation is not None and not size:
         before_creation()
-    if 0 < size <= check_bytes and (found := sqlite_file.find_damage(path)):
-        raise sqlite_file.damaged(path, found)
+    if 0 < size <= check_bytes and (damage := sqlite_file.find_damage(path)):
+        raise sqlite_file.damaged(path, damage)
     database = SqliteDatabase(url, path, patience=patience)
     try:
         if before_creation is not None and size:
@@ -257,7 +257,7 @@ class SqliteDatabase(Database):
                     self._state.wait(min(self._pause(), left))
 
     def wake(self) -> None:
-        """Let everybody who waits for a commit now return."""
+        """Let all who wait for a commit return now."""
         with self._state:
             self._wakes += 1
             self._state.notify_all()

@@ -163,7 +163,7 @@ def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
 def find_damage(path: Path, *, at_most: int = 5) -> list[str]:
     """What is wrong with the pages, rows and indexes of the database; nothing if it is sound.
 
-    Reads all of it (about a second for 100 MB) and waits for nobody.
+    Reads all of it (about a second for 100 MB) and waits for no other process.
     """
     try:
         connection = connect(path, synchronous="FULL", busy_ms=READER_BUSY_MS, query_only=True)
@@ -208,10 +208,10 @@ def size_of(path: Path) -> int:
 def identity(path: Path) -> tuple[int, int] | None:
     """Which file stands at ``path``; None where there is none."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def write_ahead_log(path: Path) -> Path:

@@ -49,12 +49,12 @@ def row_conflict(
             TXN_WRITE_ID.c.txn_id == found.txn_id, TXN_WRITE_ID.c.table_id == found.table_id
         )
     ).scalar()
-    done = write_id and name_row(connection, found.table_id, found.row_id, write_id)
+    deed = write_id and name_row(connection, found.table_id, found.row_id, write_id)
     user = connection.execute(select(TXN.c.user).where(TXN.c.txn_id == found.txn_id)).scalar()
     return (
         f"conflict on {name}: transaction {found.txn_id} of {user}, committed at"
         f" {format_timestamp(Timestamp(found.commit_time))},"
-        f" {done or f'changed row {found.row_id}'}, which this transaction changes too"
+        f" {deed or f'changed row {found.row_id}'}, which this transaction changes too"
     )
 
 

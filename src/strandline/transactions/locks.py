@@ -26,7 +26,7 @@ What must stay true:
   one order, and a request that was answered survives a restart;
 * a client that has lost its lock learns it: heartbeat and check raise `LockNotFound`.
 
-Nobody waits inside the metastore. A client that has to wait asks again, with `Locks.check`.
+No request waits inside the metastore. A client that has to wait asks again, with `Locks.check`.
 
 Rejected: locks on table ids (the clients lock tables that do not exist yet, to create them), and
 locks in the memory of a node (several processes share one store).
@@ -109,11 +109,11 @@ class Component:
 
         The reader of a schema needs its name alone.
         """
-        asked, held = self.mode, earlier.mode
+        asked, earlier_mode = self.mode, earlier.mode
         if self.table is None and earlier.table is not None:
-            return asked is LockMode.SHARED_READ and held is LockMode.EXCLUSIVE
+            return asked is LockMode.SHARED_READ and earlier_mode is LockMode.EXCLUSIVE
         if self.table is not None and earlier.table is None:
-            return asked is LockMode.EXCLUSIVE and held is LockMode.SHARED_READ
+            return asked is LockMode.EXCLUSIVE and earlier_mode is LockMode.SHARED_READ
         return False
 
 
@@ -224,7 +224,7 @@ class Locks:
         Raises `LockNotFound`.
         """
         if self._stays_as_it_is(lock_id):
-            # The usual answer to a client that polls; it must not cost everybody a sync.
+            # The usual answer to a client that polls; it must not cost a sync.
             self.heartbeat(lock_id, may_touch=may_touch)
             return self.get(lock_id)
         with self._database.write() as connection:
@@ -370,12 +370,12 @@ def _first_conflict(connection: Connection, request: LockRequest) -> int | None:
 
     Costs by the number of different components on both sides, not by their product.
     """
-    wanted = frozenset(request.components)
+    components = frozenset(request.components)
     rows = lock_records.earlier_components(
         connection,
         request.lock_id,
-        schemas={component.schema for component in wanted},
-        tables={component.table for component in wanted},
+        schemas={component.schema for component in components},
+        tables={component.table for component in components},
     )
     first: dict[Component, int] = {}
     for row in rows:
@@ -384,7 +384,7 @@ def _first_conflict(connection: Connection, request: LockRequest) -> int | None:
     index = _Index(first)
     blocking_ids = [
         first[earlier]
-        for component in wanted
+        for component in components
         for earlier in index.may_overlap(component)
         if component.waits_for(earlier)
     ]

@@ -317,7 +317,7 @@ class Transactions:
 
     @property
     def aborts(self) -> int:
-        """How many transactions this process aborted; asks nobody."""
+        """How many transactions this process aborted; from memory."""
         with self._counting:
             return self._counts["aborted"]
 

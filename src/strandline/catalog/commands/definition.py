@@ -96,7 +96,7 @@ def check_columns(columns: Sequence[ColumnDefinition], *, table: str) -> None:
         check_name(column.name, "column")
         seen.add(normalize(column.name))
         if len(seen) <= position:
-            raise InvalidInput(f"column {column.name!r} stands twice in {table}")
+            raise InvalidInput(f"duplicate column {column.name!r} in {table}")
         if column.metadata:
             _check_metadata(column)
 
@@ -173,7 +173,7 @@ def check_distinct(names: Sequence[str], *, what: str) -> None:
     seen: set[str] = set()
     for name in names:
         if normalize(name) in seen:
-            raise InvalidInput(f"column {name!r} stands twice in {what}")
+            raise InvalidInput(f"duplicate column {name!r} in {what}")
         seen.add(normalize(name))
 
 

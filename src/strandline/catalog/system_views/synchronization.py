@@ -216,4 +216,4 @@ def _check(view: SystemView) -> None:
     for name in names:
         check_name(name, "column")
         if names.count(name) > 1:
-            raise InvalidInput(f"column {name!r} stands twice in system view {view.name}")
+            raise InvalidInput(f"duplicate column {name!r} in system view {view.name}")

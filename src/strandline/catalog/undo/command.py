@@ -156,8 +156,8 @@ class Undo:
     def purpose(self) -> str:
         """What is undone, as the subject of a sentence."""
         last = self.update.version
-        one = self.first in (None, last)
-        version = f"version {last}" if one else f"what versions {self.first} to {last} did"
+        is_single = self.first in (None, last)
+        version = f"version {last}" if is_single else f"what versions {self.first} to {last} did"
         return version if self.only is None else f"the drop in {version}"
 
     @cached_property

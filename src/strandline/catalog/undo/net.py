@@ -69,8 +69,8 @@ def as_one(updates: Sequence[Update]) -> Update:
     """What several versions, one after the other, did, as if it were the last of them."""
     if len(updates) == 1:
         return updates[0]
-    done = (entry for update in updates for entry in update.entries if not entry.silent)
-    return replace(updates[-1], entries=tuple(done))
+    entries = (entry for update in updates for entry in update.entries if not entry.silent)
+    return replace(updates[-1], entries=tuple(entries))
 
 
 def net_effect(changes: Iterable[Change], only: frozenset[Target] | None) -> dict[Target, Net]:

@@ -62,25 +62,25 @@ def read_undrop(catalogs: CatalogFollower, kind: str, name: str) -> Undo:
     latest = _latest(catalogs)
     if kind == "schema":
         return _read_undrop_schema(catalogs, name, latest)
-    wanted = QualifiedName.parse(name)
-    present = latest.schema(wanted.schema)
+    qualified = QualifiedName.parse(name)
+    present = latest.schema(qualified.schema)
     schema_id = 0 if present is None else present.id
     there = latest.function if kind == "function" else latest.relation
-    holder = there(wanted.schema, wanted.name)
+    holder = there(qualified.schema, qualified.name)
     if holder is not None:
         raise AlreadyExists(
             f"{kind} {name} cannot be restored: that name is taken by {described(latest, holder)}; "
             "rename that first"
         )
     for update in _backwards(catalogs, catalogs.earliest_catalog().version + 1, latest.version):
-        for target, stored in _dropped(update, kind, wanted.name):
+        for target, stored in _dropped(update, kind, qualified.name):
             again = latest.contents.get(*target) is not None
             if not again and (
                 stored.parent == schema_id
-                or _schema_was_named(catalogs, update, stored.parent, wanted.schema)
+                or _schema_was_named(catalogs, update, stored.parent, qualified.schema)
             ):
                 return _only(catalogs, update, target, latest)
-    raise _never_dropped(catalogs, kind, name, normalize(f"{wanted.schema}.{wanted.name}"))
+    raise _never_dropped(catalogs, kind, name, normalize(f"{qualified.schema}.{qualified.name}"))
 
 
 def _read_undrop_schema(catalogs: CatalogFollower, name: str, latest: Catalog) -> Undo:
@@ -106,17 +106,17 @@ def _read_undrop_schema(catalogs: CatalogFollower, name: str, latest: Catalog) -
 
 def _emptying(older: Iterator[Update], update: Update, schema_id: int) -> list[Update]:
     """The versions right before ``update`` in which its author only dropped from the schema."""
-    found: list[Update] = []
-    for one in older:
-        dropped = [change for change in one.changes() if change.kind in _IN_SCHEMA]
-        if (one.author, one.member) != (update.author, update.member) or not dropped:
+    emptying: list[Update] = []
+    for earlier in older:
+        dropped = [change for change in earlier.changes() if change.kind in _IN_SCHEMA]
+        if (earlier.author, earlier.member) != (update.author, update.member) or not dropped:
             break
-        if any(change.new is not None for change in one.changes()):
+        if any(change.new is not None for change in earlier.changes()):
             break
         if any(_stored(change).parent != schema_id for change in dropped):
             break
-        found.insert(0, one)
-    return found
+        emptying.insert(0, earlier)
+    return emptying
 
 
 def _with_its_parts(
@@ -125,17 +125,17 @@ def _with_its_parts(
     """What undoes the drop of a schema, and of what was dropped from it."""
     schema_id = int.from_bytes(schema.key, "big")
     gone = {target: one for target, one in Undo(update=update).net.items() if one.new is None}
-    found = {schema}
+    restored = {schema}
     for target, one in gone.items():
         in_it = target.kind in _IN_SCHEMA and one.was.schema_id == schema_id
         about_it = target.kind == "default_privilege" and one.was.schema == schema_id
         if in_it or about_it:
-            found.add(target)
-    tables = {int.from_bytes(one.key, "big") for one in found if one.kind == "table"}
+            restored.add(target)
+    tables = {int.from_bytes(one.key, "big") for one in restored if one.kind == "table"}
     indexes = (target for target in gone if target.kind == "index")
-    found |= {target for target in indexes if gone[target].was.table_id in tables}
-    found |= _comments_on(update, found)
-    undo = Undo(update=update, only=frozenset(found))
+    restored |= {target for target in indexes if gone[target].was.table_id in tables}
+    restored |= _comments_on(update, restored)
+    undo = Undo(update=update, only=frozenset(restored))
     return _with_what_came_after(catalogs, undo, latest)
 
 

@@ -82,5 +82,7 @@ def _sees(access: Access, catalogs: CatalogFollower, undo: Undo) -> bool:
 
 
 def _schema(states: tuple[Catalog, ...], undo: Undo, schema_id: int) -> SchemaDescriptor | None:
-    found = (state.schema_by_id(schema_id) for state in states)
-    return next((one for one in found if one is not None), undo.schema(states[0], schema_id))
+    schemas = (state.schema_by_id(schema_id) for state in states)
+    return next(
+        (schema for schema in schemas if schema is not None), undo.schema(states[0], schema_id)
+    )

@@ -122,7 +122,7 @@ class HiveEvents:
         The store is asked for the rows and places of `PAGE` events at once, and definitions are
         written as text once where event after event has the same one.
         """
-        found: list[Struct] = []
+        structs: list[Struct] = []
         for first in range(0, len(events), PAGE):
             page = events[first : first + PAGE]
             with work.lane(len(events)):
@@ -131,9 +131,9 @@ class HiveEvents:
             self._rows = store.rows_by_id(_row_ids(bodies))
             self._places = store.locations_by_id(_table_ids(page, bodies))
             with work.lane(len(events)):
-                found += map(self._render, page, bodies)
+                structs += map(self._render, page, bodies)
         self._rows, self._places = {}, {}
-        return found
+        return structs
 
     def _render(self, event: Notification, body: _Body) -> Struct:
         if isinstance(body, WriteEvent):
@@ -371,21 +371,21 @@ def _body(event: Notification) -> _Body:
 
 def _row_ids(bodies: Iterable[_Body]) -> list[int]:
     """The rows that the stagings among these events added and removed."""
-    found: list[int] = []
+    row_ids: list[int] = []
     for body in bodies:
         if isinstance(body, WriteEvent):
-            found += range(body.first_row_id, body.first_row_id + body.rows)
-            found += body.removed
-    return found
+            row_ids += range(body.first_row_id, body.first_row_id + body.rows)
+            row_ids += body.removed
+    return row_ids
 
 
 def _table_ids(events: Iterable[Notification], bodies: Iterable[_Body]) -> set[int]:
     """The tables that these events are about."""
-    found = {event.table_id for event in events if event.table_id is not None}
+    table_ids = {event.table_id for event in events if event.table_id is not None}
     for body in bodies:
         if isinstance(body, _Ddl):
-            found |= {one.id for one in (body.before, body.after) if one is not None}
-    return found
+            table_ids |= {table.id for table in (body.before, body.after) if table is not None}
+    return table_ids
 
 
 def _changed(body: DdlEvent, kind: str) -> tuple[Any, Any]:

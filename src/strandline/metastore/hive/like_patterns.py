@@ -64,7 +64,7 @@ def _find(piece: str) -> _Find:
     search = _compiled(piece).search
 
     def find(value: str, behind: int) -> int:
-        found = search(value, behind)
-        return -1 if found is None else found.start()
+        match = search(value, behind)
+        return -1 if match is None else match.start()
 
     return find

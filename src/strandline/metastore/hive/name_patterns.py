@@ -4,7 +4,7 @@ Hive's rule: ``|`` separates alternatives, ``*`` stands for any characters, ever
 regular expression (so a dot stands for one character), and case does not count. No pattern at all
 means every name; an empty one means none.
 
-The expressions come from anybody, and a backtracking matcher (Java's, Python's) can be kept busy
+The expressions come from clients, and a backtracking matcher (Java's, Python's) can be kept busy
 for years by thirty characters. RE2 matches in a time that grows with the size of the compiled
 pattern times the length of the text, at most. It is used through pyarrow, which compares a whole
 list of names in one call and lets other threads run meanwhile. So two numbers bound what a request
@@ -114,13 +114,15 @@ def _weight(part: str) -> int:
 def _matches(names: Sequence[str], expression: str) -> list[bool]:
     """Whether each whole name matches."""
     try:
-        found = pc.match_substring_regex(_array(names), rf"\A(?:{expression})\z", ignore_case=True)
+        matched = pc.match_substring_regex(
+            _array(names), rf"\A(?:{expression})\z", ignore_case=True
+        )
     except pa.ArrowInvalid as error:
         reason = str(error).partition("Invalid regular expression: ")[2] or str(error)
         raise InvalidInput(
             f"the regular expression {_shown(expression)} is wrong or not supported: {reason}"
         ) from None
-    matches: list[bool] = found.to_pylist()
+    matches: list[bool] = matched.to_pylist()
     return matches
 
 

@@ -83,5 +83,5 @@ def without_time(counted: Properties) -> Properties:
 # Structs of the protocol hold values of many types: hence Any.
 def if_purge(context: Mapping[str, Any] | None) -> bool:
     """Whether an ``EnvironmentContext`` says that files are to be deleted at once."""
-    found = ((context or {}).get("properties") or {}).get("ifPurge", "")
-    return bool(found.lower() == "true")
+    if_purge = ((context or {}).get("properties") or {}).get("ifPurge", "")
+    return bool(if_purge.lower() == "true")

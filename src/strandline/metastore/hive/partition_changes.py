@@ -316,19 +316,21 @@ def _alter(
     call: Call, of: Partitioned, partitions: Sequence[Struct], context: Struct | None
 ) -> None:
     # Read and written before and behind the block: while it runs, all other writers wait.
-    wanted = [(*of.read(partition, now=_now()), partition) for partition in work.paced(partitions)]
-    quick = QuickStatistics(call.folders, context)
-    wanted = [
-        (name, replace(row, parameters=quick.of_altered(row.parameters, of.place(row))), partition)
-        for name, row, partition in wanted
+    new_partitions = [
+        (*of.read(partition, now=_now()), partition) for partition in work.paced(partitions)
     ]
-    names = {name for name, _, _ in wanted}
+    quick = QuickStatistics(call.folders, context)
+    new_partitions = [
+        (name, replace(row, parameters=quick.of_altered(row.parameters, of.place(row))), partition)
+        for name, row, partition in new_partitions
+    ]
+    names = {name for name, _, _ in new_partitions}
     with call.metastore.store.change(of.table.id, author=call.user) as change:
         rows = {row.name: row for row in change.rows(RowKind.PARTITION, names=names)}
         if len(rows) < len(names):
             raise IllegalChange("alter is not possible")
         altered: dict[str, PartitionRow] = {}
-        for name, new, partition in wanted:
+        for name, new, partition in new_partitions:
             # One that the request names twice is altered twice.
             old = altered.get(name) or rows[name].as_(PartitionRow)
             kept = replace(new, created=old.created)

@@ -225,14 +225,14 @@ def get_partition_values(call: Call) -> Struct:
     """The values of some keys of the partitions, in an order, each combination once if asked so."""
     request = call.of("request")
     asked = _Asked(request, schema="dbName", table="tblName")
-    wanted = _positions(asked, request.args.get("partitionKeys"))
+    positions = _positions(asked, request.args.get("partitionKeys"))
     order = _positions(asked, request.args.get("partitionOrder"))
     rows = asked.chosen(request.args.get("filter") or "")
     values = [row.as_(PartitionRow).values for row in rows]
     if order:
         descending = request.args.get("ascending") is False
         values.sort(key=lambda own: [own[at] for at in order], reverse=descending)
-    picked = [tuple(own[at] for at in wanted) for own in values]
+    picked = [tuple(own[at] for at in positions) for own in values]
     if request.args.get("applyDistinct", True):
         picked = list(dict.fromkeys(picked))
     return {

@@ -89,9 +89,9 @@ def get_table_names_by_filter(call: Call) -> list[str]:
     chooses = table_chooser(call.args.get("filter") or "")
     names = _names(call, scope, None)
     tables = _structs(call, scope, names)
-    found = [table["tableName"] for table in tables if chooses(table)]
+    chosen = [table["tableName"] for table in tables if chooses(table)]
     limit = call.args.get("max_tables", -1)
-    return found if limit < 0 else found[:limit]
+    return chosen if limit < 0 else chosen[:limit]
 
 
 @reads("get_table_meta")

@@ -2,12 +2,12 @@
 
 Such a client may look at the table and may not touch its content: it would list files of open and
 aborted transactions. So the answer is an external table of Hive's, without a ``transactional``
-parameter, in a format that nobody has: `READ_INSTEAD`. Spark takes that for the name of a class
+parameter, in a format that does not exist: `READ_INSTEAD`. Spark takes that for the name of a class
 when it plans to read, write or alter, does not find it, and shows it: the name is the remedy. It
 looks for no class to describe, to find or to drop the table, so these work.
 
-Rejected: a provider that nobody has. Spark looks for it first, whatever the statement is: then even
-``DROP TABLE IF EXISTS`` and ``tableExists`` fail, and the message asks to install a package.
+Rejected: a provider that does not exist. Spark looks for it first, whatever the statement is: then
+even ``DROP TABLE IF EXISTS`` and ``tableExists`` fail, and the message asks to install a package.
 
 The first field of the schema carries the table's identity as metadata, for a data source of ours,
 which gets nothing else from Spark: ``sales.orders@42;thrift://host:9083``, where 42 is the catalog

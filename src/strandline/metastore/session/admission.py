@@ -1,6 +1,6 @@
 """Which requests over HTTP run, which wait, and which are turned away.
 
-The problem: threads are few and requests may be many. Whoever sends most would get all of them, and
+The problem: threads are few and requests may be many. The client that sends most would get all, and
 a client that asks for little would wait behind others that ask for much.
 
 The model: a request counts from when its body has come whole, so that half ones take no place. At
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class ClientLeft(Exception):
-    """Nobody waits for the answer any more; the request was not begun, or is given up."""
+    """The client hung up; its request was not begun, or is given up."""
 
 
 class Admission:
@@ -63,7 +63,7 @@ class Admission:
         return CapacityLimiter(max(1, int(self._thread_count * LARGE_SHARE)))
 
     def require_room(self) -> None:
-        """`Overloaded` where the node is full, whoever asks."""
+        """`Overloaded` where the node is full for every user."""
         if self.running >= self._max_requests:
             self._turn_away(f"this node already answers {self.running} requests")
 
@@ -141,11 +141,11 @@ class Admission:
         return results[0]
 
     def _of_user(self, user: str) -> CapacityLimiter:
-        found = self._threads_of.get(user)
-        if found is None:
-            found = CapacityLimiter(max(1, int(self._thread_count * USER_SHARE)))
-            self._threads_of[user] = found
-        return found
+        limiter = self._threads_of.get(user)
+        if limiter is None:
+            limiter = CapacityLimiter(max(1, int(self._thread_count * USER_SHARE)))
+            self._threads_of[user] = limiter
+        return limiter
 
     def _turn_away(self, why: str) -> None:
         self.turned_away += 1

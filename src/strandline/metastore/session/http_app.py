@@ -238,21 +238,21 @@ class _Application:
             problems = await to_thread.run_sync(
                 self._check_health, limiter=self._watching, abandon_on_cancel=True
             )
-        told = [{"check": one.check, "reason": one.reason} for one in problems]
+        reported = [{"check": problem.check, "reason": problem.reason} for problem in problems]
         if scope.cancelled_caught:
             reason = f"the store did not answer within {HEALTH_SECONDS} s"
-            told = [{"check": "deadline", "reason": reason}]
+            reported = [{"check": "deadline", "reason": reason}]
         catalogs = self._metastore.catalogs
         health = Health(
-            "failing" if told else "ok",
+            "failing" if reported else "ok",
             __version__,
             catalogs.latest_catalog().version,
             catalogs.earliest_catalog().version,
-            tuple(told),
+            tuple(reported),
         )
         return Response(
             write_json(health, Health),
-            status_code=503 if told else 200,
+            status_code=503 if reported else 200,
             media_type=JSON_TYPE,
             headers={"Cache-Control": "no-store"},
         )
@@ -262,10 +262,10 @@ class _Application:
         http = self._counted()
         asked = _Asked("statistics", "", monotonic())
         try:
-            told = await to_thread.run_sync(self._gather, http, limiter=self._watching)
+            counters = await to_thread.run_sync(self._gather, http, limiter=self._watching)
         except Exception as error:
             return self._refused(error, asked)
-        return Response(told, media_type=JSON_TYPE)
+        return Response(counters, media_type=JSON_TYPE)
 
     def endpoint(self, call: Call) -> Callable[[Request], object]:
         """What serves the route of ``call``."""

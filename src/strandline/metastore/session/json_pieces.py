@@ -47,9 +47,9 @@ class _Reader:
 
     def space(self, at: int) -> int:
         """Where the next character stands that is no space."""
-        found = _SPACE.match(self._text, at)
-        assert found is not None  # it matches nothing, too
-        return found.end()
+        spaces = _SPACE.match(self._text, at)
+        assert spaces is not None  # it matches nothing, too
+        return spaces.end()
 
     def value(self, at: int, depth: int) -> tuple[Any, int]:
         """The value that begins here, and where it ends."""

@@ -135,17 +135,17 @@ class LocalSession(Session):
     ) -> Snapshot:
         if txn_id is not None and at != PRESENT:
             raise InvalidInput("name a point in history or a transaction to read by, not both")
-        wanted = tuple(dict.fromkeys(table_ids))
-        if len(wanted) > MAX_SNAPSHOT_TABLES:
+        distinct_ids = tuple(dict.fromkeys(table_ids))
+        if len(distinct_ids) > MAX_SNAPSHOT_TABLES:
             raise LimitExceeded(
-                f"a snapshot may be of {MAX_SNAPSHOT_TABLES} tables, {len(wanted)} were asked for; "
-                "take several at one version or time"
+                f"a snapshot may be of {MAX_SNAPSHOT_TABLES} tables, {len(distinct_ids)} were "
+                "asked for; take several at one version or time"
             )
         if txn_id is not None:
             self._own(txn_id)
-        for table_id in wanted:
+        for table_id in distinct_ids:
             self._require(table_id, Privilege.SELECT, at=at)
-        return self._metastore.snapshot(wanted, at=at, txn_id=txn_id)
+        return self._metastore.snapshot(distinct_ids, at=at, txn_id=txn_id)
 
     def files(self, table_id: int, write_ids: ValidWriteIdList) -> TableFiles:
         self._require(table_id, Privilege.SELECT)
@@ -293,8 +293,8 @@ class LocalSession(Session):
     def _refuse_unseen(self, name: str) -> None:
         """Answer for a table in a schema that the user does not reach as if it were not there."""
         access = self._access()
-        wanted = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
-        schema = access.catalog.schema(wanted.schema)
+        qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
+        schema = access.catalog.schema(qualified.schema)
         if not access.free and (schema is None or not access.reaches(schema)):
             raise ObjectNotFound(
                 f"table {name} does not exist in version {access.catalog.version} of the catalog"

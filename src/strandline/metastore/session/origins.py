@@ -72,7 +72,7 @@ def host_of(url: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the name or address is one of loopback, without asking anybody."""
+    """Whether the name or address is one of loopback, without a look-up."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -3,7 +3,7 @@
 A row about a file is read by every later reader, so what cannot be is refused when it is staged:
 
 * a path that leaves the folder of the table: readers would take files of other tables, or of
-  nobody's, for its rows;
+  no table, for its rows;
 * a file id that another file has, or that lies in the range of another transaction: delete files
   name data files by it;
 * positions of rows in a data file that the transaction does not see, or more of them than it has
@@ -76,10 +76,10 @@ def _parts(path: str) -> list[str]:
 
 def _refuse_link(place: Path, *, path: str) -> None:
     try:
-        found = os.lstat(place)
+        status = os.lstat(place)
     except OSError:
-        return  # it is not there: whoever reads it is told
-    if stat.S_ISLNK(found.st_mode):
+        return  # it is not there: its reader gets an error
+    if stat.S_ISLNK(status.st_mode):
         raise InvalidInput(
             f"the path {path!r} of a file leads through the symbolic link {place}, which may leave"
             " the folder of its table; give the path of the file itself"
@@ -137,20 +137,20 @@ def _check_deletes(
     remove: Collection[int],
     touch: Collection[int],
 ) -> None:
-    wanted: Counter[int] = Counter()
+    deleted_rows: Counter[int] = Counter()
     for file in deletes:
         if len(set(file.file_ids)) != len(file.file_ids):
             raise InvalidInput(f"delete file {file.path!r} names a data file twice")
-        wanted.update(dict(zip(file.file_ids, file.counts, strict=True)))
+        deleted_rows.update(dict(zip(file.file_ids, file.counts, strict=True)))
     rows = {file.file_id: file.rows for file in data}
     rows |= staging.rows_of_files(touch)
-    if wanted.keys() - rows.keys():
+    if deleted_rows.keys() - rows.keys():
         rows |= {
             file.file_id: file.rows
             for row in staging.visible(RowKind.DATA_FILE, None).values()
             for file in (row.as_(DataFileRow),)
         }
-    foreign = wanted.keys() - rows.keys()
+    foreign = deleted_rows.keys() - rows.keys()
     if foreign:
         raise WriteConflict(
             f"data file {min(foreign)} is not in the table as the transaction sees it, so no rows"
@@ -161,9 +161,9 @@ def _check_deletes(
             continue
         file = row.as_(DeleteFileRow)
         for file_id, count in zip(file.file_ids, file.counts, strict=True):
-            if file_id in wanted:
-                wanted[file_id] += count
-    for file_id, count in wanted.items():
+            if file_id in deleted_rows:
+                deleted_rows[file_id] += count
+    for file_id, count in deleted_rows.items():
         if count > rows[file_id]:
             raise InvalidInput(
                 f"{count} rows of data file {file_id} would be deleted, and it has {rows[file_id]}"

@@ -60,7 +60,7 @@ def _no_member_twice(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     if len(made) < len(pairs):
         counts = Counter(name for name, _ in pairs)
         twice = next(name for name, count in counts.items() if count > 1)
-        raise ValueError(f"member {twice!r} stands twice in one object")
+        raise ValueError(f"duplicate member {twice!r} in an object")
     return made
 
 

@@ -1,6 +1,6 @@
 """Removing what aborted transactions left behind.
 
-Rows of an aborted transaction are shown to nobody, and its write ids stand as exceptions in the
+Rows of an aborted transaction are never shown, and its write ids stand as exceptions in the
 list of every reader of the table. Both cost each read a little, for ever. `AbortedRows` removes the
 rows, and then the pairs of transaction and write id. From then on the write id counts as committed
 in every list, and shows nothing, because nothing carries it: as Hive has it.
@@ -68,15 +68,15 @@ class AbortedRows:
     def _step(self) -> bool:
         """Remove some; False if there was nothing."""
         with self._database.read() as connection:
-            found = _aborted(connection)
-        if not found:
+            aborted = _aborted(connection)
+        if not aborted:
             return False
-        table_id, write_ids = found
+        table_id, write_ids = aborted
         with self._database.write() as connection:
             self._guard(connection)
             rows = _remove_rows(connection, table_id, write_ids, most=MOST_ROWS)
-            done = rows < MOST_ROWS
-            if done:
+            is_last = rows < MOST_ROWS
+            if is_last:
                 pairs = TXN_WRITE_ID.c
                 connection.execute(
                     delete(TXN_WRITE_ID).where(
@@ -87,7 +87,7 @@ class AbortedRows:
                 )
         self._steps += 1
         self._rows += rows
-        self._write_ids += len(write_ids) if done else 0
+        self._write_ids += len(write_ids) if is_last else 0
         return True
 
 
@@ -113,8 +113,8 @@ def _remove_rows(
     removed = 0
     for table in (STORE_ROW, STORE_REMOVAL):
         of_writes = table.c.table_id == table_id, table.c.write_id.in_(write_ids)
-        found = select(table.c.row_id).where(*of_writes).limit(most - removed)
-        row_ids = connection.execute(found).scalars().all()
+        statement = select(table.c.row_id).where(*of_writes).limit(most - removed)
+        row_ids = connection.execute(statement).scalars().all()
         for chunk in chunks(dict.fromkeys(row_ids)):
             connection.execute(delete(table).where(*of_writes, table.c.row_id.in_(chunk)))
         removed += len(row_ids)

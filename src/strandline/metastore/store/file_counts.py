@@ -4,7 +4,7 @@ Hive's clients take the size of a table from its parameters, so a node counts th
 does. A folder may hold millions of them, and many partitions may be counted in one request. So one
 `FileCounter` counts for one request and ends at a number of entries or after a time, whichever is
 first; what was not counted completely has no count, which is what clients expect of a table that
-nobody counted. The counting yields to other threads every few entries.
+was not counted. The counting yields to other threads every few entries.
 
 Not counted: names that begin with ``_`` or ``.``, which Hive's readers skip, and what a symbolic
 link leads to.

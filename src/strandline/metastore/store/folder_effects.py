@@ -388,8 +388,8 @@ class FolderEffects:
         except FolderRefused as refused:
             self._refused["stayed"] += 1
             logger.warning(
-                "version %d is carried out, but the folder %s that it purges stays: %s. Nobody"
-                " finds it any more; delete it",
+                "version %d is carried out, but the folder %s that it purges stays: %s. No table"
+                " names it any more; delete it",
                 task.version,
                 place,
                 refused.message,

@@ -117,12 +117,12 @@ def dropped_partitions(
         .where(_REMOVAL.table_id == table_id, _ROW.kind == RowKind.PARTITION.value)
         .where(_REMOVAL.write_id.not_in(added))
     )
-    found = [
+    removed_rows = [
         (_row(columns[:-1]), columns[-1])
         for statement in _narrowed(base, names)
         for columns in connection.execute(statement)
     ]
-    dropped = (one for one in found if write_ids.valid(one[0].write_id))
+    dropped = (one for one in removed_rows if write_ids.valid(one[0].write_id))
     return sorted(
         ((row, remover) for row, remover in dropped if write_ids.valid(remover)),
         key=lambda one: (one[1], one[0].row_id),
@@ -144,12 +144,12 @@ def rows_with_removers(
 
 
 def rows_by_id(connection: Connection, row_ids: Collection[int]) -> dict[int, Row]:
-    """The rows that exist among ``row_ids``, whoever may see them."""
-    found: dict[int, Row] = {}
+    """The rows that exist among ``row_ids``, visible or not."""
+    rows: dict[int, Row] = {}
     for chunk in chunks(row_ids):
         statement = select(*_COLUMNS).where(_ROW.row_id.in_(chunk))
-        found |= {row.row_id: row for row in map(_row, connection.execute(statement))}
-    return found
+        rows |= {row.row_id: row for row in map(_row, connection.execute(statement))}
+    return rows
 
 
 def add_rows(connection: Connection, table_id: int, write_id: int, rows: Sequence[NewRow]) -> range:

@@ -178,9 +178,7 @@ class Staging:
                 continue
             names = wanted.setdefault(row.kind, set())
             if row.name in names:
-                raise AlreadyExists(
-                    f"{row.name!r} stands twice among the rows for table {self.table_id}"
-                )
+                raise AlreadyExists(f"duplicate row {row.name!r} for table {self.table_id}")
             names.add(row.name)
         for kind, names in wanted.items():
             for there in self.visible(kind, names).values():

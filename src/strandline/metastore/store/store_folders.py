@@ -1,7 +1,7 @@
 """The folders of one store: which places are its own, and so may be made, moved and removed.
 
 The problem: a place is a text, and clients send texts. A table that lies where a client says would,
-once dropped, move whatever is there: another table, the store itself, somebody's home.
+once dropped, move whatever is there: another table, the store itself, a user's home.
 
 The rule: a place is the store's *own* if Strandline chooses it, and every place that it chooses has
 one of these forms, below the warehouse (the folder ``warehouse`` in the folder of the store):

@@ -121,12 +121,12 @@ class Compiler:
 
     def decoder_in_slices(self, name: str) -> DecodeInSlices:
         """The decoder that yields now and then."""
-        found = self._names.get(f"slice_{name}")
-        if found is None:
+        decoder = self._names.get(f"slice_{name}")
+        if decoder is None:
             with self._lock:
                 self._compile_decoder(self._table.structs[name], sliced=True)
-            found = self._names[f"slice_{name}"]
-        return found  # type: ignore[no-any-return]  # a namespace of generated functions
+            decoder = self._names[f"slice_{name}"]
+        return decoder  # type: ignore[no-any-return]  # a namespace of generated functions
 
     def _execute(self, lines: list[str]) -> None:
         source = "\n".join(lines)
@@ -403,13 +403,13 @@ def rest_in_slices(
         head = data[at : at + 3]
         known = readers.get(head)
         at += 3
-        found = None
+        value_and_end = None
         if known is not None:
-            found = yield from known[1](data, at)
-        if known is None or found is None:
+            value_and_end = yield from known[1](data, at)
+        if known is None or value_and_end is None:
             at = yield from skip_in_slices(data, at, head[0])
         else:
-            fields[known[0]], at = found
+            fields[known[0]], at = value_and_end
     return at + 1
 
 
