@@ -108,7 +108,7 @@ REFUSALS = [
         "column twice",
         [SCHEMA, CreateTable(schema="s", definition=table("t", "a int", "A int"))],
         InvalidInput,
-        "stands twice",
+        "duplicate",
     ),
     Refused(
         "transactional table without columns",

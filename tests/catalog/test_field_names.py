@@ -62,10 +62,10 @@ def catalogs(manager: CatalogManager) -> CatalogManager:
 @pytest.mark.parametrize(
     ("text", "error", "says"),
     [
-        ("struct<a: int, b: int, b: string>", InvalidInput, "'b' stands twice in a struct"),
-        ("struct<a: int, A: int>", InvalidInput, "'A' stands twice in a struct"),
-        ("struct<a: int, `straße`: int, STRASSE: int>", InvalidInput, "'STRASSE' stands twice"),
-        ("struct<a: int, x: array<map<int, struct<y: int, Y: int>>>>", InvalidInput, "'Y' stands"),
+        ("struct<a: int, b: int, b: string>", InvalidInput, "duplicate field 'b' in a struct"),
+        ("struct<a: int, A: int>", InvalidInput, "duplicate field 'A' in a struct"),
+        ("struct<a: int, `straße`: int, STRASSE: int>", InvalidInput, "duplicate field 'STRASSE'"),
+        ("struct<a: int, x: array<map<int, struct<y: int, Y: int>>>>", InvalidInput, "duplicate field 'Y'"),
         ("struct<a: int, ``: int>", InvalidName, "must not be empty"),
         ("struct<a: int, `b\nc`: int>", InvalidName, "control characters"),
         ("struct<a: int, " + "b" * 256 + ": int>", InvalidName, "255 characters"),

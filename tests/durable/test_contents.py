@@ -108,7 +108,7 @@ def test_an_object_that_stands_twice_in_a_snapshot_is_an_error() -> None:
     two = after(EMPTY, FIRST, ZoneDescriptor(2, "Z", "ann")).dump()
     (_, first), (_, second) = one[0], two[0]
     for records in (first + first, first + second):
-        with pytest.raises(CorruptData, match="stands twice"):
+        with pytest.raises(CorruptData, match="duplicate"):
             restore([("zone", records)])
 
 

@@ -50,7 +50,7 @@ def table(ddl: str) -> TableDescriptor:
             "SELECT map('k', named_struct('x', 1)) AS m",
             r"'m\.value\.n' of orders is NOT NULL",
         ),
-        ("id INT", "SELECT 1 AS id, 2 AS ID", "'ID' stands twice"),
+        ("id INT", "SELECT 1 AS id, 2 AS ID", "duplicate column 'ID'"),
         ("id INT", "SELECT 'x' AS id", '`id` is of type "STRING"'),
         ("s STRUCT<x: DATE>", "SELECT named_struct('x', 1) AS s", '`s`.`x` is of type "INT"'),
         ("a ARRAY<INT>", "SELECT 1 AS a", '`a` is of type "INT"'),

@@ -363,4 +363,4 @@ def _restore_kind(
                 raise CorruptData(f"duplicate name {name!r} in one {kind.scope} namespace")
             names[name] = Reference(kind.kind, key)
     if len(objects) != len(records):
-        raise CorruptData(f"a {kind.kind} stands twice in a snapshot")
+        raise CorruptData(f"duplicate {kind.kind} in a snapshot")

@@ -95,7 +95,7 @@ class _NameCheck:
                     f" {', '.join(one.name for one in wanted.fields)}: drop or rename it"
                 )
             if name in seen:
-                raise InvalidInput(f"column {place!r} stands twice in the rows for {self.table}")
+                raise InvalidInput(f"duplicate column {place!r} in the rows for {self.table}")
             seen.add(name)
             self.run(field.dataType, known[name].dataType, path=place)
         for name, field in known.items():

@@ -151,7 +151,7 @@ SCENARIOS = [
         cases=[35],
         setup=[SCHEMA, TABLE],
         run=add("c int", "C int"),
-        expect=Refused(InvalidInput, "'C' stands twice"),
+        expect=Refused(InvalidInput, "duplicate column 'C'"),
     ),
     Scenario(
         "no columns",

@@ -219,7 +219,7 @@ SCENARIOS = [
                 "a column twice",
                 replace(INDEX, columns=("a", "A")),
                 InvalidInput,
-                "twice in index i",
+                "duplicate column 'A' in index i",
             ),
             ("a blank column", replace(INDEX, columns=(" ",)), InvalidName, "column"),
             ("no columns", replace(INDEX, columns=()), InvalidInput, "no columns were given"),

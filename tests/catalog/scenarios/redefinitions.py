@@ -183,7 +183,7 @@ SCENARIOS = [
                 PLAIN,
                 redefine("a int", "A int"),
                 InvalidInput,
-                "'A' stands twice",
+                "duplicate column 'A'",
             ),
             (
                 "give a transactional table a type that cannot be stored",

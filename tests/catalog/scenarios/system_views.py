@@ -133,7 +133,7 @@ SCENARIOS = [
         "a system view has each column once",
         cases=[78],
         run=view("mine", "a", "A"),
-        expect=Refused(InvalidInput, "stands twice"),
+        expect=Refused(InvalidInput, "duplicate"),
     ),
     Scenario(
         "a system view has a name",

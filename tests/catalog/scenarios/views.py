@@ -118,7 +118,7 @@ SCENARIOS = [
         "a view with a column twice",
         setup=[SCHEMA],
         run=replace(VIEW, definition=replace(OTHER, columns=(column("a int"), column("A int")))),
-        expect=Refused(InvalidInput, "stands twice in v"),
+        expect=Refused(InvalidInput, "duplicate column"),
     ),
     Scenario(
         "an altered view has each column once too",
@@ -128,7 +128,7 @@ SCENARIOS = [
             view="v",
             definition=replace(OTHER, columns=(column("a int"), column("A int"))),
         ),
-        expect=Refused(InvalidInput, "stands twice in v"),
+        expect=Refused(InvalidInput, "duplicate column"),
     ),
     Scenario(
         "an altered view",
