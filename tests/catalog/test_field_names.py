@@ -65,7 +65,7 @@ def catalogs(manager: CatalogManager) -> CatalogManager:
         ("struct<a: int, b: int, b: string>", InvalidInput, "duplicate field 'b' in a struct"),
         ("struct<a: int, A: int>", InvalidInput, "duplicate field 'A' in a struct"),
         ("struct<a: int, `straße`: int, STRASSE: int>", InvalidInput, "duplicate field 'STRASSE'"),
-        ("struct<a: int, x: array<map<int, struct<y: int, Y: int>>>>", InvalidInput, "duplicate field 'Y'"),
+        ("struct<a: int, x: array<map<int, struct<y: int, Y: int>>>>", InvalidInput, "field 'Y'"),
         ("struct<a: int, ``: int>", InvalidName, "must not be empty"),
         ("struct<a: int, `b\nc`: int>", InvalidName, "control characters"),
         ("struct<a: int, " + "b" * 256 + ": int>", InvalidName, "255 characters"),
