@@ -285,12 +285,12 @@ def location_of(connection: Connection, table_id: int) -> str | None:
 
 def locations_by_id(connection: Connection, table_ids: Collection[int]) -> dict[int, str]:
     """The places of those of these managed tables that have one."""
-    found: dict[int, str] = {}
-    for chunk in chunks([one for one in table_ids if 0 < one <= LAST_ID]):
+    places: dict[int, str] = {}
+    for chunk in chunks([table_id for table_id in table_ids if 0 < table_id <= LAST_ID]):
         statement = select(TABLE_LOCATION.c.table_id, TABLE_LOCATION.c.location)
         statement = statement.where(TABLE_LOCATION.c.table_id.in_(chunk))
-        found |= {row.table_id: row.location for row in connection.execute(statement)}
-    return found
+        places |= {row.table_id: row.location for row in connection.execute(statement)}
+    return places
 
 
 def locations(connection: Connection, *, part: str = "") -> list[tuple[int, str]]:

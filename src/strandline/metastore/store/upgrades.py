@@ -61,10 +61,10 @@ def _removed_partitions(connection: Connection) -> Mapping[int, Mapping[int, lis
         .where(STORE_ROW.c.kind == RowKind.PARTITION.value)
         .where(TXN_WRITE_ID.c.commit_time.is_not(None))
     )
-    found: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    rows_of_tables: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for table_id, write_id, row_id in connection.execute(statement):
-        found[table_id][write_id].append(row_id)
-    return found
+        rows_of_tables[table_id][write_id].append(row_id)
+    return rows_of_tables
 
 
 def _moves(

@@ -91,12 +91,12 @@ class JsonWriters:
 
     def writer(self, name: str) -> Write:
         """The function that writes the struct ``name``."""
-        found = self._names.get(f"write_{name}")
-        if found is None:
+        writer = self._names.get(f"write_{name}")
+        if writer is None:
             with self._lock:
                 self._compile(self._table.structs[name])
-            found = self._names[f"write_{name}"]
-        return found  # type: ignore[no-any-return]  # a namespace of generated functions
+            writer = self._names[f"write_{name}"]
+        return writer  # type: ignore[no-any-return]  # a namespace of generated functions
 
     def _compile(self, spec: StructSpec) -> None:
         name, known = f"write_{spec.name}", f"known_{spec.name}"
