@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from strandline.errors import CorruptData
 from strandline.metastore.hive import event_texts
-from strandline.metastore.hive.event_texts import DefinitionTexts, definition, relation_struct
+from strandline.metastore.hive.event_texts import (
+    DefinitionTexts,
+    Quoted,
+    definition,
+    message_text,
+    relation_struct,
+)
 from strandline.metastore.hive.parameters import DERIVED, PATH, PROVIDER
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.thrift.codec import HIVE_CODEC
@@ -50,7 +57,7 @@ def test_the_text_is_that_of_the_definition_alone(kind: TableDescriptor | ViewDe
         place = getattr(one, "location", None) or place_of(one.id)
         struct = relation_struct(one, schema="s", place=place)
         found = texts.text("s", definition(noun, encode(one)))
-        assert found.text == HIVE_CODEC.to_json_text("Table", struct)
+        assert json.loads(found.text) == HIVE_CODEC.to_json_text("Table", struct)
         assert found.table_type == struct["tableType"]
 
 
@@ -92,4 +99,13 @@ def test_a_parameter_that_looks_like_a_mark_stays_as_it_is() -> None:
     table = replace(PLAIN, properties=((PROVIDER, "name"), ("x", "file:/place")))
     found = texts.text("s", definition("table", encode(table)))
     struct = relation_struct(table, schema="s", place=place_of(table.id))
-    assert found.text == HIVE_CODEC.to_json_text("Table", struct)
+    assert json.loads(found.text) == HIVE_CODEC.to_json_text("Table", struct)
+
+
+def test_a_message_with_quoted_texts_is_that_of_the_texts() -> None:
+    texts = {"a": 'x"\\\né', "b": "plain", "c": '"'}
+    plain = {"n": 1, **texts, "last": ["ü", None]}
+    quoted = {name: Quoted(json.dumps(text, ensure_ascii=False)) for name, text in texts.items()}
+    expected = json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
+    assert message_text(plain | quoted) == expected
+    assert message_text(plain) == expected

@@ -9,12 +9,16 @@ So a definition is not decoded if its record has, behind id and name, the bytes 
 written before: then its text is that one's with another name and place. A text with blanks is made
 by writing a definition whose name and place are *marks*, and by cutting where these came out.
 A mark holds half of a surrogate pair, which no text that is kept has.
+
+In a message such a text is a string of JSON, and to quote it costs more than all else. So it is
+quoted before it is cut (`Quoted`).
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from json.encoder import encode_basestring
 from typing import Any
@@ -34,6 +38,9 @@ PLACE = "file:/\ud801place"
 """Marks: what a definition says in the place of its name, and of where it lies."""
 _CUT = re.compile("(\ud800name|file:/\ud801place)")
 
+_QUOTED = "\ud802"
+_write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
 FORMS = 16
 """Texts with blanks that are remembered at once."""
 
@@ -43,10 +50,20 @@ _CLASSES: dict[str, type[TableDescriptor] | type[ViewDescriptor]] = {
 }
 
 
-class Form:
-    """A text with blanks for a name and a place. ``text`` holds marks."""
+class Quoted(str):
+    """A text as the string of JSON that stands for it."""
 
-    def __init__(self, text: str) -> None:
+    __slots__ = ()
+
+
+class Form:
+    """A text with blanks for a name and a place. ``text`` holds marks.
+
+    ``depth`` is how often the text was quoted; what is filled in is quoted as often.
+    """
+
+    def __init__(self, text: str, *, depth: int = 1) -> None:
+        self._depth = depth
         self._pieces = _CUT.split(text)
         self._names = [n for n, piece in enumerate(self._pieces) if piece == NAME]
         self._places = [n for n, piece in enumerate(self._pieces) if piece == PLACE]
@@ -55,7 +72,9 @@ class Form:
         """The text with both filled in."""
         pieces = self._pieces.copy()
         for blanks, value in ((self._names, name), (self._places, place)):
-            text = encode_basestring(value)[1:-1]
+            text = value
+            for _ in range(self._depth):
+                text = encode_basestring(text)[1:-1]
             for blank in blanks:
                 pieces[blank] = text
         return "".join(pieces)
@@ -95,7 +114,7 @@ class DefinitionText:
     """What an event says of a definition: the type, and the text of its ``Table``."""
 
     table_type: str
-    text: str
+    text: Quoted
 
 
 class DefinitionTexts:
@@ -116,7 +135,8 @@ class DefinitionTexts:
                 del self._kept[next(iter(self._kept))]
             self._kept[key] = kept
         place = self._place_of(of.id) if kept.is_placed else ""
-        return DefinitionText(kept.table_type, kept.form.filled(name=of.name.lower(), place=place))
+        text = kept.form.filled(name=of.name.lower(), place=place)
+        return DefinitionText(kept.table_type, Quoted(text))
 
     def _keep(self, schema: str, of: Definition) -> _Kept:
         relation: Any = decode(of.record, _CLASSES[of.kind])
@@ -126,7 +146,22 @@ class DefinitionTexts:
             schema=schema,
             place=PLACE if placed else self._shown(getattr(relation, "location", "") or "/"),
         )
-        return _Kept(struct["tableType"], Form(HIVE_CODEC.to_json_form("Table", struct)), placed)
+        text = encode_basestring(HIVE_CODEC.to_json_form("Table", struct))
+        return _Kept(struct["tableType"], Form(text, depth=2), placed)
+
+
+def message_text(message: Mapping[str, object]) -> str:
+    """The object of JSON with these values, some of which are `Quoted`."""
+    plain = dict(message)
+    quoted: dict[str, Quoted] = {}
+    for name, value in message.items():
+        if isinstance(value, Quoted):
+            plain[name] = mark = f"{_QUOTED}{name}"
+            quoted[f'"{mark}"'] = value
+    text = _write_json(plain)
+    for mark, value in quoted.items():
+        text = text.replace(mark, value)
+    return text
 
 
 def relation_struct(

@@ -21,10 +21,10 @@ names the old one, and a COMMIT_TXN says nothing but its number.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from json.encoder import encode_basestring
 from typing import Any, TypeVar
 
 from strandline import work
@@ -37,7 +37,9 @@ from strandline.metastore.hive.event_texts import (
     Definition,
     DefinitionTexts,
     Form,
+    Quoted,
     definition,
+    message_text,
     relation_struct,
 )
 from strandline.metastore.hive.functions import function_struct
@@ -69,7 +71,6 @@ _CLASSES: dict[str, type[Any]] = {  # Any: descriptors of different kinds
     "function": FunctionDescriptor,
     "schema": SchemaDescriptor,
 }
-_write_message = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 T = TypeVar("T")
 
@@ -93,7 +94,7 @@ class _Written:
     schema: str
     partitioned: Partitioned
     table_type: str
-    text: str
+    text: Quoted
     storage: Form
     """The text of the storage descriptor of a partition that has that of its table."""
 
@@ -325,7 +326,7 @@ class HiveEvents:
         if latest is None or latest.partitioned.table is not table or latest.schema != schema:
             place = self._shown(table.location) if table.location else self._place_of(table.id)
             struct = relation_struct(table, schema=schema, place=place)
-            text = HIVE_CODEC.to_json_text("Table", struct)
+            text = Quoted(encode_basestring(HIVE_CODEC.to_json_text("Table", struct)))
             shown = self._metastore.folders.shown
             of = Partitioned(table, schema=schema, location=place, shown=shown)
             storage = HIVE_CODEC.to_json_form("StorageDescriptor", of.storage_struct(PLACE))
@@ -430,7 +431,7 @@ def _event(
         "eventId": event.event_id,
         "eventTime": seconds,
         "eventType": kind,
-        "message": _write_message(text),
+        "message": message_text(text),
         "messageFormat": FORMAT,
     }
     if schema is not None:
