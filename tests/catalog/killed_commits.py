@@ -30,6 +30,7 @@ import pytest
 from strandline.catalog import CatalogManager
 from strandline.clock import HybridClock
 from strandline.durable import DurableCatalogState, MetastorageLog, OpenableState, Update
+from strandline.durable.metastorage_log import _put as timed_put
 from strandline.durable.metastorage_log import update_key
 from strandline.errors import StrandlineError
 from strandline.metastorage import Delete, Operation, Outcome, Put, open_metastorage
@@ -134,9 +135,10 @@ def half_of_a_version_first(patch: pytest.MonkeyPatch) -> None:
         self: MetastorageLog, upper: int, token: Any, updates: Sequence[Update], **named: Any
     ) -> tuple[Update, ...]:
         halves = [replace(update, entries=update.entries[:1]) for update in updates]
-        done = real(self, upper, token, halves, **named)
-        self._store.invoke([], [Put(update_key(one.version), encode(one)) for one in updates])
-        return tuple(one.at(half.time) for one, half in zip(updates, done, strict=True))
+        real(self, upper, token, halves, **named)
+        again = [timed_put(update_key(one.version), encode(one)) for one in updates]
+        time = self._store.invoke([], again).time
+        return tuple(one.at(time) for one in updates)
 
     patch.setattr(MetastorageLog, "append", append)
 
