@@ -329,6 +329,38 @@ def test_a_store_of_an_older_release_gets_the_indexes_that_find_flipped_bytes(
     assert whole_row_indexes() == names
 
 
+@pytest.mark.parametrize("left", ["nothing", "an empty file"])
+@pytest.mark.parametrize(
+    "words", [["repair-clock"], ["relocate"], ["relocate", "--copy"], ["log"], ["verify"]]
+)
+def test_no_command_makes_another_database_where_one_was_lost(
+    folder: Path, left: str, words: list[str]
+) -> None:
+    with Node.open(folder) as node:
+        write_some(node, 1)
+    for file in folder.glob(f"{DATABASE_FILE}*"):
+        file.unlink()
+    if left == "an empty file":
+        (folder / DATABASE_FILE).touch()
+    for command in (words, ["accept-loss", "--yes"]):
+        result = CliRunner().invoke(main, [command[0], str(folder), *command[1:]])
+        assert result.exit_code == 65, result.output
+        assert "is missing or empty" in result.output
+    assert not (folder / DATABASE_FILE).exists() or not (folder / DATABASE_FILE).stat().st_size
+    with pytest.raises(CorruptData, match="is missing or empty"):
+        Node.open(folder)
+
+
+def test_a_database_without_a_version_is_no_loss_to_be_accepted(folder: Path) -> None:
+    with Node.open(folder) as node:
+        write_some(node, 1)
+    for file in folder.glob(f"{DATABASE_FILE}*"):
+        file.unlink()
+    open_sqlite(folder / DATABASE_FILE).close()  # what an older release's tools left
+    with pytest.raises(CorruptData, match="is missing or empty"):
+        accept_loss(folder)
+
+
 # -- a database that is too large to be read at its opening ------------------------------------
 
 

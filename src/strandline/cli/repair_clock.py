@@ -11,7 +11,8 @@ from strandline.cli.options import FOLDER
 from strandline.cli.settings import load
 from strandline.cli.stores import ensure_store
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
-from strandline.sql import SqliteDatabase, accept_time, accepted_time, open_sqlite, stored_time
+from strandline.node.store_database import open_store_database
+from strandline.sql import SqliteDatabase, accept_time, accepted_time, stored_time
 
 _DAY_MS = 24 * 60 * 60 * 1000
 
@@ -28,7 +29,7 @@ def command(folder: Path, *, yes: bool) -> None:
     changes. A node may be running.
     """
     settings = load(folder).settings
-    with closing(open_sqlite(ensure_store(folder))) as database:
+    with closing(open_store_database(ensure_store(folder).parent)) as database:
         clock = HybridClock(max_ahead_ms=settings.clock_ahead_limit_ms)
         last, accepted = _times(database)
         ahead = clock.ahead_of_wall(last)

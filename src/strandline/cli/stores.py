@@ -28,17 +28,19 @@ from strandline.metastorage import SqliteMetastorage
 from strandline.metastore.store.data_history import DataCommit, data_commits
 from strandline.model.identifiers import QualifiedName
 from strandline.node import DATABASE_FILE, Node
+from strandline.node.place import refuse_lost_database
 from strandline.node.store_database import open_store_database
 from strandline.sql import SqliteDatabase
 from strandline.transactions.tables import TXN
 
 
 def ensure_store(folder: Path) -> Path:
-    """The database of the store in ``folder``; `NotFound` if there is none."""
+    """The database of the store in ``folder``. `NotFound`; `CorruptData` where it was lost."""
     file = folder / DATABASE_FILE
     if folder.is_file():
         raise NotFound(f"{folder} is a file; name the folder of a store, which holds {file.name}")
     if not file.exists():
+        refuse_lost_database(folder)
         raise NotFound(f"there is no store in {folder}; `strandline serve {folder}` creates one")
     return file.absolute()
 

@@ -19,6 +19,7 @@ from strandline.errors import CorruptData, surface_of
 from strandline.logs import in_one_line
 from strandline.metastorage import SqliteMetastorage
 from strandline.metastore.store.notifications import NotificationLog
+from strandline.node.place import refuse_lost_database
 from strandline.node.verification import Finding, Verification, Verified
 from strandline.sql import open_sqlite
 
@@ -26,7 +27,10 @@ from strandline.sql import open_sqlite
 @contextmanager
 def _opened(folder: Path, *, pages: bool) -> Iterator[Verification]:
     file = ensure_store(folder)
-    database, clock = open_sqlite(file, check_bytes=0), HybridClock()
+    database = open_sqlite(
+        file, check_bytes=0, before_creation=lambda: refuse_lost_database(file.parent)
+    )
+    clock = HybridClock()
     try:
         log = MetastorageLog(SqliteMetastorage(database, clock))
         yield Verification(

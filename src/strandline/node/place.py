@@ -63,6 +63,7 @@ from strandline.sql import FenceRow, SqliteDatabase, open_sqlite
 from strandline.sql.ground import FENCE, whole_row
 
 DATABASE_FILE = "strandline.db"
+HEAD_FILE = "strandline.head"
 PART = "place"
 VERSION = 1
 METADATA = MetaData()
@@ -139,12 +140,30 @@ def relocate(folder: str | Path, *, copy: bool) -> Relocated:
     """
     path = Path(folder).absolute()
     if not (path / DATABASE_FILE).is_file():
+        refuse_lost_database(path)
         raise NotFound(f"there is no store in {path}; name the folder that holds {DATABASE_FILE}")
-    database = open_sqlite(path / DATABASE_FILE)
+    database = open_sqlite(path / DATABASE_FILE, before_creation=lambda: refuse_lost_database(path))
     try:
         return _relocate(database, path, copy=copy)
     finally:
         database.close()
+
+
+def refuse_lost_database(folder: Path) -> None:
+    """Raise `CorruptData` where a store's other files say that there was a database."""
+    remains = [name for name in (WAREHOUSE_FOLDER, HEAD_FILE) if _has_content(folder / name)]
+    if remains:
+        raise CorruptData(
+            f"{folder} has {' and '.join(remains)} and no database: {DATABASE_FILE} is missing or "
+            f"empty. Restore it from a backup of the whole folder; for a new store, name another "
+            "folder"
+        )
+
+
+def _has_content(path: Path) -> bool:
+    if path.is_dir():
+        return next(path.iterdir(), None) is not None
+    return path.is_file() and path.stat().st_size > 0
 
 
 def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocated:

@@ -19,19 +19,16 @@ import sqlite3
 import threading
 from pathlib import Path
 
-from strandline.errors import CorruptData, StrandlineError
+from strandline.errors import StrandlineError
 from strandline.metastorage import sql_tables as metastorage_tables
 from strandline.metastore.store import tables as metastore_tables
-from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER
 from strandline.node import place
-from strandline.node.place import DATABASE_FILE
+from strandline.node.place import DATABASE_FILE, HEAD_FILE, refuse_lost_database
 from strandline.sql import SqliteDatabase, ground, open_sqlite, sqlite_file
 from strandline.sql.head_file import HeadFile, Mark
 from strandline.transactions import tables as transaction_tables
 
 logger = logging.getLogger(__name__)
-
-HEAD_FILE = "strandline.head"
 
 PARTS = {
     ground.GROUND_PART: (ground.GROUND_VERSION, ground.GROUND),
@@ -108,27 +105,12 @@ def accept_loss(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
     try:
         with database.read() as connection:
             marks = head.marks_of(sqlite_file.driver_of(connection))
+        if not any(marks.values()):
+            refuse_lost_database(folder)  # it has tables, and not one version
         head.reset(marks)
     finally:
         database.close()
     return before, marks
-
-
-def refuse_lost_database(folder: Path) -> None:
-    """Raise `CorruptData` where a store's other files say that there was a database."""
-    remains = [name for name in (WAREHOUSE_FOLDER, HEAD_FILE) if _has_content(folder / name)]
-    if remains:
-        raise CorruptData(
-            f"{folder} has {' and '.join(remains)} and no database: {DATABASE_FILE} is missing or "
-            f"empty. Restore it from a backup of the whole folder; for a new store, name another "
-            "folder"
-        )
-
-
-def _has_content(path: Path) -> bool:
-    if path.is_dir():
-        return next(path.iterdir(), None) is not None
-    return path.is_file() and path.stat().st_size > 0
 
 
 class BackgroundCheck:

@@ -175,7 +175,7 @@ def find_damage(path: Path, *, at_most: int = 5) -> list[str]:
     except sqlite3.Error as error:
         ours = translate(error, path)
         if isinstance(ours, CorruptData):
-            return [ours.message]
+            return [str(error)]
         raise ours or error from error
     return [str(row[0]) for row in rows if row[0] != "ok"]
 
