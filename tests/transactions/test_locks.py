@@ -17,7 +17,7 @@ from strandline.errors import (
     TransactionFinished,
     TransactionNotFound,
 )
-from strandline.transactions import Component, LockMode, LockRequest, locks
+from strandline.transactions import Component, LockMode, LockRequest, lock_records, locks
 from strandline.transactions.tables import LOCK_COMPONENT, LOCK_REQUEST
 from tests.transactions.stores import START_MS, Store
 
@@ -145,6 +145,20 @@ def test_a_request_is_granted_as_a_whole_or_waits_as_a_whole(store: Store) -> No
     assert ask(store, on(EXCLUSIVE, "d.u")).blocked_by == both.lock_id
     manager.release(first.lock_id)
     assert manager.check(both.lock_id).acquired is True
+
+
+def test_a_queue_of_like_requests_is_read_as_one_row(store: Store) -> None:
+    """Ten thousand clients may wait for one table, and each of them asks again and again."""
+    first = ask(store, on(EXCLUSIVE, "d.t"))
+    for _ in range(30):
+        ask(store, on(EXCLUSIVE, "d.t"))
+    last = ask(store, on(EXCLUSIVE, "d.t"))
+    assert last.blocked_by == first.lock_id
+    with store.database.read() as connection:
+        rows = lock_records.earlier_components(
+            connection, last.lock_id, schemas={"d"}, tables={"t"}, txn_id=None
+        )
+    assert [row["lock_id"] for row in rows] == [first.lock_id]
 
 
 def test_a_client_that_polls_costs_no_sync(store: Store) -> None:

@@ -60,21 +60,27 @@ def earlier_components(
     *,
     schemas: Collection[str],
     tables: Collection[str | None],
+    txn_id: int | None,
 ) -> list[RowMapping]:
-    """The components of earlier requests that may overlap one on such a schema and table.
+    """The different components of earlier requests that may overlap one on such a schema and table.
 
-    Each with the transaction of its request. ``tables`` with None is every table.
+    Each once, with the first request that has it; of requests of ``txn_id``, none. ``tables`` with
+    None is every table.
     """
+    parts = _COMPONENT.schema, _COMPONENT.table, _COMPONENT.partition, _COMPONENT.mode
     statement = (
-        select(LOCK_COMPONENT, _REQUEST.txn_id)
+        select(*parts, func.min(_COMPONENT.lock_id).label("lock_id"))
         .join(LOCK_REQUEST, _REQUEST.lock_id == _COMPONENT.lock_id)
         .where(_COMPONENT.lock_id < lock_id)
+        .group_by(*parts)
     )
+    if txn_id is not None:
+        statement = statement.where(or_(_REQUEST.txn_id.is_(None), _REQUEST.txn_id != txn_id))
     if len(schemas) <= _FEW:
         statement = statement.where(_COMPONENT.schema.in_(schemas))
     if len(tables) <= _FEW and None not in tables:
         statement = statement.where(or_(_COMPONENT.table.is_(None), _COMPONENT.table.in_(tables)))
-    return list(connection.execute(statement.order_by(_COMPONENT.lock_id)).mappings())
+    return list(connection.execute(statement).mappings())
 
 
 def component_count(connection: Connection) -> int:

@@ -376,11 +376,9 @@ def _first_conflict(connection: Connection, request: LockRequest) -> int | None:
         request.lock_id,
         schemas={component.schema for component in components},
         tables={component.table for component in components},
+        txn_id=request.txn_id,
     )
-    first: dict[Component, int] = {}
-    for row in rows:
-        if request.txn_id is None or row["txn_id"] != request.txn_id:
-            first.setdefault(_component(row), row["lock_id"])
+    first: dict[Component, int] = {_component(row): row["lock_id"] for row in rows}
     index = _Index(first)
     blocking_ids = [
         first[earlier]
