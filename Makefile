@@ -12,7 +12,7 @@
 
 BIN = .venv/bin
 # The tests start many processes; what one of them compiled the others can use.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto --dist loadfile
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
 
 help:
 	echo 'make demo    sets up and runs the main job'

@@ -41,6 +41,14 @@ def pytest_configure(config: pytest.Config) -> None:
         spark_classes.use(os.environ)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What starts a Spark comes first: it takes long, and much of that is waiting.
+
+    At the end it would be waited for with nothing else to do (``--no-loadscope-reorder``).
+    """
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
 class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """The tests of a file run in one process, and files that can share a Spark are in one too."""
 

@@ -147,7 +147,8 @@ def test_make_test_runs_each_check_and_leaves_out_the_long_tests(tmp_path: Path)
         "ruff format --check",
         "mypy --strict",
         "lint-imports",
-        "python -m pytest -q -n auto --dist loadfile -m not soak and not teeth tests",
+        "python -m pytest -q -n auto --dist loadfile",
+        " -m not soak and not teeth tests",
     ):
         assert command in output
 
