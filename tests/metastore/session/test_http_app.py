@@ -59,7 +59,7 @@ BAD_BODIES: dict[str, tuple[str, object, str, str]] = {
     "not_utf8": ("begin", b'{"a\xff": 1}', "invalid_input", "not UTF-8 at byte 3"),
     "not_an_object": ("begin", [], "invalid_input", "the body: expected an object, found a list"),
     "nan": ("begin", b'{"read_only": NaN}', "invalid_input", "NaN is not a JSON number"),
-    "twice": ("begin", b'{"read_only": true, "read_only": false}', "invalid_input", "twice"),
+    "twice": ("begin", b'{"read_only": true, "read_only": false}', "invalid_input", "duplicate"),
     "too_deep": ("begin", b"[" * 100_000, "invalid_input", "nested too deep"),
     "long_number": (
         "transaction", b'{"txn_id": ' + b"9" * 5000 + b"}", "invalid_input", "not JSON",
