@@ -17,9 +17,9 @@ it applies the log, drops what it has in memory, joins the newer epoch and goes 
 begin again from the catalog of then. What it was writing meanwhile was refused. Where the newer
 holder is of another deploy generation, `Replaced` is what every call gets from then on.
 
-**Large updates of this node.** Between an append and `apply_own` the log is ahead of this node. Who
-finds it so would read and decode the update itself, while the thread that appended it has it in
-memory. So where it changes much, he waits for that thread (`own_append`), for a while.
+**Large updates of this node.** Between an append and `apply_own` the log is ahead of this node. A
+reader would then read and decode the update itself, although the thread that appended it has it in
+memory. So where the update is large, the reader waits up to a second for it (`own_append`).
 
 What must stay true: versions are applied once, in order, by whoever gets the apply lock; a listener
 sees a version only after `CatalogFollower.catalog` can answer it; a listener's failure is counted

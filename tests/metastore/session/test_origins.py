@@ -9,7 +9,7 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from strandline.metastore.session.origins import OriginGuard
+from strandline.metastore.session.origins import OriginGuard, host_of
 
 
 async def served(scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,3 +86,8 @@ def test_a_page_without_an_origin_of_its_own_is_refused() -> None:
 
 def test_what_no_browser_sends_needs_no_name() -> None:
     assert status() == 200
+
+
+@pytest.mark.parametrize("sent", ["evil.example\\@127.0.0.1", "evil.example@127.0.0.1"])
+def test_a_name_behind_a_user_is_no_host(sent: str) -> None:
+    assert host_of(f"//{sent}") is None

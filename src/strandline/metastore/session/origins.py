@@ -63,7 +63,13 @@ class OriginGuard:
 
 
 def host_of(url: str) -> str | None:
-    """The host in a URL, in lower case and without brackets; None where there is none."""
+    """The host in a URL, in lower case and without brackets; None where there is none.
+
+    None as well for a URL with a user or a backslash: neither header has one, and programs differ
+    in which side of it they take for the host.
+    """
+    if "@" in url or "\\" in url:
+        return None
     try:
         host = urlsplit(url).hostname
     except ValueError:
