@@ -10,6 +10,7 @@ A limit is given as so many times the calm p99 of the same run, since the machin
 from __future__ import annotations
 
 import json
+import socket
 import statistics
 import subprocess
 import sys
@@ -35,7 +36,7 @@ from strandline.metastore.session.wire_json import dump_json
 from strandline.metastore.store.rows import ColumnStatistics, DataFileRow
 from strandline.metastore.thrift import ThriftClient
 from strandline.metastore.thrift.codec import HIVE_CODEC
-from strandline.metastore.thrift.messages import CALL, encode_message
+from strandline.metastore.thrift.messages import CALL, REPLY, encode_message
 
 TABLES = 10_000
 FILES = 50_000
@@ -137,16 +138,30 @@ class Store:
         }
 
     def thrift_call(self, method: str, **args: Any) -> Callable[[], None]:
-        """Asks ``method``, on a connection of its own, and reads the answer without decoding it."""
+        """Asks ``method``, on a connection of its own, and reads the answer without decoding it.
+
+        Where the answer ends is seen by that of a second, small call that follows it.
+        """
         message = encode_message(CALL, method, 1, HIVE_CODEC.encode_args(method, args))
+        small = encode_message(CALL, "getName", 2, HIVE_CODEC.encode_args("getName", {}))
+        small_answer = self._exchange(small, None)
 
         def call() -> None:
-            with self.thrift() as client:
-                client._send(message)
-                answer = client._receive(method)
-                assert answer[3] == 2, answer[:400]  # a reply, not an exception
+            answer = self._exchange(message + small, small_answer)
+            assert answer[3] == REPLY, answer[:400]
 
         return call
+
+    def _exchange(self, request: bytes, end: bytes | None) -> bytes:
+        """The first bytes of the answers to ``request``, which end with ``end``."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT) as connection:
+            connection.sendall(request)
+            first = tail = connection.recv(1 << 20)
+            while end is not None and not tail.endswith(end):
+                data = connection.recv(1 << 20)
+                assert data, "the node closed the connection"
+                tail = (tail + data)[-len(end) :]
+            return first
 
     def http_call(self, name: str, **arguments: Any) -> Callable[[], None]:
         """Asks the call ``name`` and reads the answer without decoding it."""
