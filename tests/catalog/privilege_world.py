@@ -28,7 +28,7 @@ from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.access import Access
 from strandline.clock import MIN_TIMESTAMP
 from strandline.durable.contents import EMPTY
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import StrandlineError
 from strandline.model.bookkeeping import SystemConfiguration
 from strandline.model.privileges import ObjectKind, Privilege
@@ -163,7 +163,7 @@ class World:
     """The real thing, in memory, with privileges enforced."""
 
     def __init__(self) -> None:
-        transaction = Transaction(0, EMPTY)
+        transaction = CatalogTransaction(0, EMPTY)
         initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/w")(transaction)
         with transaction.entry("set_configuration", {}):
             transaction.put(SystemConfiguration("enforce_privileges", "true"))
@@ -173,9 +173,9 @@ class World:
     def catalog(self) -> Catalog:
         return Catalog(1, MIN_TIMESTAMP, self.contents)
 
-    def run(self, command: Command, *, author: str = "system") -> Transaction:
+    def run(self, command: Command, *, author: str = "system") -> CatalogTransaction:
         """Carry the command out; raises what it raises, and then nothing was done."""
-        transaction = Transaction(1, self.contents)
+        transaction = CatalogTransaction(1, self.contents)
         command.plan(Planning(self.catalog, transaction, MIN_TIMESTAMP, author=author))
         self.contents = transaction.contents
         return transaction

@@ -16,7 +16,7 @@ from strandline.catalog.commands.zones import _quorum
 from strandline.catalog.planning import Planning
 from strandline.durable.collections import COLLECTIONS, Collection, collection_of
 from strandline.durable.contents import EMPTY, Contents
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import AlreadyExists, InvalidInput, StrandlineError
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
 from strandline.model.type_changes import check_change
@@ -61,7 +61,7 @@ def half_a_batch_is_done(patch: pytest.MonkeyPatch) -> None:
 def ids_come_back(patch: pytest.MonkeyPatch) -> None:
     """The next id is one above the largest in use, so that of a dropped table is given again."""
 
-    def allocate(self: Transaction, name: str = "", *, amount: int = 1) -> range:
+    def allocate(self: CatalogTransaction, name: str = "", *, amount: int = 1) -> range:
         used = [
             stored.id
             for kind, declared in COLLECTIONS.items()
@@ -71,7 +71,7 @@ def ids_come_back(patch: pytest.MonkeyPatch) -> None:
         first = max(used, default=0) + 1
         return range(first, first + amount)
 
-    patch.setattr(Transaction, "allocate_id", allocate)
+    patch.setattr(CatalogTransaction, "allocate_id", allocate)
     patch.setattr(Planning, "next_id", property(lambda self: allocate(self.transaction)[0]))
 
 
@@ -182,9 +182,9 @@ def column_ids_are_counted_from_the_last_column(patch: pytest.MonkeyPatch) -> No
 
 def what_is_there_is_written_again(patch: pytest.MonkeyPatch) -> None:
     """A command without a difference makes a version."""
-    real = Transaction.put
+    real = CatalogTransaction.put
 
-    def put(self: Transaction, value: Any) -> None:  # Any: as the real one
+    def put(self: CatalogTransaction, value: Any) -> None:  # Any: as the real one
         kind = collection_of(value)
         stored = kind.stored_value(value)
         old = self.contents.get(kind.kind, kind.key(stored))
@@ -193,7 +193,7 @@ def what_is_there_is_written_again(patch: pytest.MonkeyPatch) -> None:
         else:
             real(self, value)
 
-    patch.setattr(Transaction, "put", put)
+    patch.setattr(CatalogTransaction, "put", put)
 
 
 def the_quorum_does_not_follow(patch: pytest.MonkeyPatch) -> None:

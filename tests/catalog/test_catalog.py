@@ -7,7 +7,7 @@ import pytest
 from strandline.catalog import Catalog, initial_catalog
 from strandline.clock import Timestamp
 from strandline.durable.contents import EMPTY
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.model.bookkeeping import Comment, ConfigEntry, SystemConfiguration, comment_name
 from strandline.model.clusters import ClusterDescriptor, ClusterReplica
 from strandline.model.descriptors import (
@@ -51,14 +51,14 @@ REPLICAS = [ClusterReplica(1013, 1011, "r1", "ann", "small", "local"),
 
 @pytest.fixture(scope="module")
 def catalog() -> Catalog:
-    transaction = Transaction(0, EMPTY)
+    transaction = CatalogTransaction(0, EMPTY)
     initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/w")(transaction)
     contents = EMPTY
     for entry in transaction.entries:
         contents = contents.apply(entry.changes, at=BEFORE)
     database = Catalog(1, BEFORE, contents).database()
     assert database is not None
-    transaction = Transaction(1, contents)
+    transaction = CatalogTransaction(1, contents)
     with transaction.entry("all", {}):
         transaction.put(SchemaDescriptor(1000, database.id, "Sales", "ann"))
         for one in (TABLE, VIEW, SYSTEM_VIEW, ALIVE, STOPPING, FUNCTION, ROLE, CLUSTER):
@@ -125,7 +125,7 @@ def test_the_default_zone_is_the_configured_one_or_the_one_of_that_name(catalog:
         return None if found is None else found.name
 
     assert default_of(catalog.contents) == "default"
-    transaction = Transaction(2, catalog.contents)
+    transaction = CatalogTransaction(2, catalog.contents)
     with transaction.entry("set_default_zone", {}):
         transaction.put(ConfigEntry("default_zone", "1009"))
     assert default_of(transaction.contents) == "z2"

@@ -46,7 +46,7 @@ from strandline.catalog.differences import (
 from strandline.clock import Timestamp
 from strandline.durable.collections import COLLECTIONS
 from strandline.durable.contents import EMPTY, Contents
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Change
 from strandline.model.bookkeeping import IdAllocator, SystemConfiguration
 from strandline.model.descriptors import (
@@ -307,7 +307,7 @@ def called(value: Any) -> list[object]:  # Any: a descriptor of any kind
 
 
 def catalog_of(values: list[object], version: int = 1) -> Catalog:
-    transaction = Transaction(0, EMPTY)
+    transaction = CatalogTransaction(0, EMPTY)
     with transaction.entry("x", {}):
         for value in values:
             transaction.put(value)
@@ -417,7 +417,7 @@ def test_equal_tables_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
         for n in range(1, many + 1)
     ]
     one, other = EMPTY.apply(changes), EMPTY.apply(changes)  # equal bytes, no object shared
-    transaction = Transaction(1, other)
+    transaction = CatalogTransaction(1, other)
     with transaction.entry("x", {}):
         transaction.put(table(7, columns, comment="other"))
         transaction.put(IdAllocator("object", 5))

@@ -46,7 +46,7 @@ from strandline.catalog.privileges.access import Access
 from strandline.catalog.privileges.judgement import RULES, permit
 from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.durable.collections import COLLECTIONS
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import PermissionDenied
 from strandline.model.bookkeeping import Setting
 from strandline.model.indexes import IndexStatus
@@ -368,7 +368,7 @@ CHANGES = [
 
 def judge(base: Catalog, wanted: Command | Sequence[Command], *, user: str | None) -> None:
     """Plan and judge, as the manager does, and change nothing."""
-    transaction = Transaction(base.version, base.contents)
+    transaction = CatalogTransaction(base.version, base.contents)
     planning = Planning(base, transaction, base.time, author=user or "system")
     for command in wanted if isinstance(wanted, Sequence) else [wanted]:
         command.plan(planning)
@@ -476,7 +476,7 @@ def test_a_kind_without_a_rule_is_for_superusers(enforced: CatalogManager) -> No
     without = set(COLLECTIONS) - set(RULES)
     assert without == {"fence", "setting", "timestamp", "system_view", "system_object_fingerprint"}
     base = enforced.latest_catalog()
-    transaction = Transaction(base.version, base.contents)
+    transaction = CatalogTransaction(base.version, base.contents)
     with transaction.entry("set", {}):
         transaction.put(Setting("a", "b"))
     with pytest.raises(PermissionDenied, match="only superusers may change a setting"):

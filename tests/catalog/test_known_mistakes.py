@@ -21,7 +21,7 @@ from strandline.catalog.commands import (
 from strandline.catalog.requests import Judged, Request, judge
 from strandline.clock import Timestamp
 from strandline.durable.contents import EMPTY
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Change, Entry, Snapshot, Update
 from strandline.model.indexes import IndexStatus
 from strandline.wire.registry import encode
@@ -35,7 +35,7 @@ FILL = initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/w")
 
 
 def new_catalog() -> Catalog:
-    transaction = Transaction(0, EMPTY)
+    transaction = CatalogTransaction(0, EMPTY)
     FILL(transaction)
     return Catalog(1, NOW, transaction.contents)
 

@@ -42,11 +42,11 @@ from strandline.catalog.requests import Round
 from strandline.catalog.undo.reading import read_undo
 from strandline.clock import HybridClock, Timestamp
 from strandline.durable import (
+    CatalogTransaction,
     Contents,
     DurableCatalogState,
     MetastorageLog,
     ReadOnlyState,
-    Transaction,
     Update,
     durable_state,
 )
@@ -488,11 +488,11 @@ def retry_without_judging(patch: pytest.MonkeyPatch) -> None:
 def ids_from_what_is_there(patch: pytest.MonkeyPatch) -> None:
     """The next id is one above the largest in use, so that of a dropped table comes back."""
 
-    def allocate(self: Transaction, name: str = "", *, amount: int = 1) -> range:
+    def allocate(self: CatalogTransaction, name: str = "", *, amount: int = 1) -> range:
         used = [0, *ids(Catalog(0, Timestamp(1), self.contents))]
         return range(max(used) + 1, max(used) + 1 + amount)
 
-    patch.setattr(Transaction, "allocate_id", allocate)
+    patch.setattr(CatalogTransaction, "allocate_id", allocate)
     patch.setattr(Planning, "next_id", property(lambda self: allocate(self.transaction)[0]))
 
 

@@ -7,7 +7,7 @@ import pytest
 from strandline.catalog.privileges.ownership import OWNED_KINDS, owned_by, owner_of
 from strandline.durable.collections import COLLECTIONS
 from strandline.durable.contents import EMPTY
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
 from strandline.model.descriptors import (
     DatabaseDescriptor,
@@ -56,7 +56,7 @@ def test_the_owner_is_read_out_of_the_record(value: object) -> None:
 
 
 def test_owners_are_found_without_regard_to_case() -> None:
-    transaction = Transaction(0, EMPTY)
+    transaction = CatalogTransaction(0, EMPTY)
     with transaction.entry("create", {}):
         for value in OWNED:
             transaction.put(value)

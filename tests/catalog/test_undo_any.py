@@ -32,7 +32,7 @@ from strandline.catalog.differences import differences
 from strandline.catalog.planning import Planning
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, durable_state
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import (
     IllegalChange,
     StrandlineError,
@@ -182,7 +182,9 @@ def do_what_fits(manager: CatalogManager, wanted: list[Command]) -> Applied | No
 
 
 def judged(catalog: Catalog, batch: list[Command]) -> None:
-    planning = Planning(catalog, Transaction(catalog.version, catalog.contents), catalog.time)
+    planning = Planning(
+        catalog, CatalogTransaction(catalog.version, catalog.contents), catalog.time
+    )
     for command in batch:
         command.plan(planning)
 

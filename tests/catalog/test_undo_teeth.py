@@ -14,7 +14,7 @@ from strandline.catalog.differences import is_bookkeeping
 from strandline.catalog.planning import Planning
 from strandline.catalog.undo import net, reading, rules
 from strandline.catalog.undo.command import Undo, _Step
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Update
 from strandline.errors import StrandlineError
 from strandline.model.indexes import IndexStatus
@@ -86,7 +86,7 @@ def a_fresh_id(patch: Patch) -> None:
     """A table comes back as a new one."""
     real = _Step._put_back
 
-    def put_back(self: _Step, transaction: Transaction, value: Any, *, new: bool) -> None:
+    def put_back(self: _Step, transaction: CatalogTransaction, value: Any, *, new: bool) -> None:
         if new and hasattr(value, "next_column_id"):
             value = replace(value, id=transaction.allocate_id()[0])
         real(self, transaction, value, new=new)
@@ -174,9 +174,9 @@ def names_are_given_back_step_by_step(patch: Patch) -> None:
 
 def who_has_the_name_is_dropped(patch: Patch) -> None:
     """What took the name of a restored object meanwhile makes room."""
-    real = Transaction.put
+    real = CatalogTransaction.put
 
-    def put(self: Transaction, value: Any) -> None:
+    def put(self: CatalogTransaction, value: Any) -> None:
         try:
             real(self, value)
         except StrandlineError:
@@ -187,7 +187,7 @@ def who_has_the_name_is_dropped(patch: Patch) -> None:
             real(self, value)
 
     patch.setattr(_Step, "_check_name", lambda *_: None)
-    patch.setattr(Transaction, "put", put)
+    patch.setattr(CatalogTransaction, "put", put)
 
 
 def references_dangle(patch: Patch) -> None:

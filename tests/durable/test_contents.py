@@ -10,7 +10,7 @@ import pytest
 from strandline.clock import Timestamp
 from strandline.durable.collections import Collection, collection_of, id_key
 from strandline.durable.contents import EMPTY, Contents, Namespace, Reference, restore
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Change
 from strandline.errors import AlreadyExists, CorruptData, InvalidInput
 from strandline.model.bookkeeping import IdAllocator, SystemConfiguration, TimestampEntry
@@ -28,7 +28,7 @@ def index(number: int, name: str, table: int, status: IndexStatus) -> IndexDescr
 
 def after(contents: Contents, at: Timestamp, *values: object) -> Contents:
     """The contents when ``values`` were put at that time, by way of the log."""
-    transaction = Transaction(0, contents)
+    transaction = CatalogTransaction(0, contents)
     with transaction.entry("put", {}):
         for value in values:
             transaction.put(value)
@@ -122,7 +122,7 @@ def test_a_change_that_does_not_fit_is_an_error(old: bytes | None) -> None:
 def test_what_is_put_as_it_is_writes_nothing_and_keeps_its_bytes() -> None:
     zone = ZoneDescriptor(1, "z", "ann")
     contents = after(EMPTY, FIRST, zone)
-    transaction = Transaction(1, contents)
+    transaction = CatalogTransaction(1, contents)
     with transaction.entry("alter_zone", {}):
         transaction.put(replace(zone, partitions=1))
     assert transaction.entries == []
@@ -169,7 +169,7 @@ def test_a_batch_costs_its_changes_and_not_the_size_of_the_catalog() -> None:
 def test_what_only_grows_never_goes_back_nor_away(there: object, back: object) -> None:
     """Else ids would be given twice, whether a program asks for that or a log says so."""
     contents = after(EMPTY, FIRST, there)
-    transaction = Transaction(0, contents)
+    transaction = CatalogTransaction(0, contents)
     with pytest.raises(InvalidInput, match="only ever grows"):
         transaction.put(back)
     kind = collection_of(there)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from strandline.durable import (
+    CatalogTransaction,
     DurableCatalogState,
     MetastorageLog,
     ReadOnlyState,
-    Transaction,
     durable_state,
 )
 from strandline.durable.metastorage_log import FENCE, VERSION, update_key
@@ -327,7 +327,7 @@ def test_a_catalog_made_between_the_look_and_the_creation_is_left_alone(
 ) -> None:
     first, late = new_member(), new_member()
 
-    def overtaken(transaction: Transaction) -> None:
+    def overtaken(transaction: CatalogTransaction) -> None:
         first.open()
         with transaction.entry("initialize", {}):
             transaction.put(ConfigEntry("environment", "the late one's"))

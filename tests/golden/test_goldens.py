@@ -12,7 +12,7 @@ import pytest
 import strandline
 from strandline.durable.collections import COLLECTIONS
 from strandline.durable.contents import EMPTY
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Change
 from strandline.errors import CorruptData, IncompatibleFormat
 from strandline.wire import registry, types
@@ -112,7 +112,7 @@ def test_what_the_first_release_wrote_keeps_its_bytes_until_it_changes(
     stored = kind.stored(data)
     key = kind.key(stored)
     contents = EMPTY.apply([Change(kind.kind, key, None, data)])
-    transaction = Transaction(1, contents)
+    transaction = CatalogTransaction(1, contents)
     with transaction.entry("touch", {}):
         transaction.put(stored.value)
     assert transaction.entries == []

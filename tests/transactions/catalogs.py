@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from strandline.clock import Timestamp
 from strandline.errors import VersionNotFound
-from strandline.transactions import Behind, CatalogSnapshot
+from strandline.transactions import Behind, CatalogVersion
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Catalogs:
             made = Version(number, {table.id: table for table in tables})
             (self.versions if applied else self.unapplied).append(made)
 
-    def catalog_at(self, connection: Connection, at: Timestamp, /) -> CatalogSnapshot:
+    def catalog_at(self, connection: Connection, at: Timestamp, /) -> CatalogVersion:
         with self.lock:
             if self.unapplied:
                 raise Behind(f"version {self.unapplied[-1].version} is not applied here")
@@ -72,7 +72,7 @@ class Catalogs:
             self.versions.extend(self.unapplied)
             self.unapplied.clear()
 
-    def catalog(self, version: int, /) -> CatalogSnapshot:
+    def catalog(self, version: int, /) -> CatalogVersion:
         with self.lock:
             if version >= len(self.versions):
                 raise VersionNotFound(f"there is no version {version}")

@@ -26,7 +26,7 @@ from strandline.errors import (
 )
 from strandline.sql import stored_time
 from strandline.transactions import (
-    CatalogSnapshot,
+    CatalogVersion,
     Step,
     Transaction,
     TransactionState,
@@ -419,7 +419,7 @@ class Recorder:
         *,
         time: Timestamp,
         writes: Sequence[tuple[int, int]],
-        catalog: CatalogSnapshot,
+        catalog: CatalogVersion,
     ) -> None:
         assert stored_time(connection) == time
         self._note(connection, "commit", transaction, writes)

@@ -11,7 +11,7 @@ from strandline.catalog.commands.schemas import DEFAULT_SCHEMA
 from strandline.catalog.follower import DELAY, SKEW
 from strandline.catalog.system_views import initialize_system_views
 from strandline.durable.state import ENVIRONMENT, Initialize, new_environment_id
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import InvalidInput
 from strandline.model.bookkeeping import ConfigEntry
 from strandline.model.descriptors import (
@@ -49,7 +49,7 @@ def initial_catalog(
                 "be changed once the catalog is made"
             )
 
-    def initialize(transaction: Transaction) -> None:
+    def initialize(transaction: CatalogTransaction) -> None:
         with transaction.entry("initialize", {"database": DEFAULT_DATABASE}):
             transaction.put(ConfigEntry(ENVIRONMENT, environment or new_environment_id()))
             transaction.put(ConfigEntry(DELAY, str(delay_ms)))

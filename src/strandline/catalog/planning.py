@@ -18,7 +18,7 @@ from typing import Protocol
 from strandline.catalog.catalog import Catalog, Occupant, Relation
 from strandline.catalog.privileges.defaults import with_default_privileges
 from strandline.clock import Timestamp, milliseconds
-from strandline.durable.transaction import OBJECT_IDS, Transaction
+from strandline.durable.transaction import OBJECT_IDS, CatalogTransaction
 from strandline.durable.update import Argument
 from strandline.errors import AlreadyExists, ObjectNotFound, UnsupportedOperation
 from strandline.model.descriptors import (
@@ -36,7 +36,12 @@ class Planning:
     """One batch on its way: the transaction, and the catalog as it stands within it."""
 
     def __init__(
-        self, base: Catalog, transaction: Transaction, now: Timestamp, *, author: str = SYSTEM_NAME
+        self,
+        base: Catalog,
+        transaction: CatalogTransaction,
+        now: Timestamp,
+        *,
+        author: str = SYSTEM_NAME,
     ) -> None:
         self.base = base
         self.transaction = transaction
@@ -54,7 +59,7 @@ class Planning:
         return milliseconds(self.now) // 1000
 
     @contextmanager
-    def entry(self, verb: str, /, **arguments: Argument) -> Iterator[Transaction]:
+    def entry(self, verb: str, /, **arguments: Argument) -> Iterator[CatalogTransaction]:
         """The transaction, for the changes of one entry; arguments that are None are left out.
 
         What an entry with a verb ``create_…`` makes gets the default privileges of its kind.

@@ -12,7 +12,7 @@ from strandline.catalog.catalog import Catalog
 from strandline.catalog.planning import Command, Planning
 from strandline.catalog.privileges.judgement import permit
 from strandline.clock import Timestamp
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Arguments, Entry
 
 
@@ -97,7 +97,7 @@ class Round:
 
 def judge(view: Catalog, request: Request, now: Timestamp) -> Judged:
     """What the commands of ``request`` come to on ``view``; nothing where one of them refuses."""
-    transaction = Transaction(view.version, view.contents)
+    transaction = CatalogTransaction(view.version, view.contents)
     planning = Planning(view, transaction, now, author=request.author)
     applied = []
     try:

@@ -13,13 +13,14 @@ from strandline.durable.state import (
     joined_anew,
     new_environment_id,
 )
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Arguments, AuditEvent, Change, Entry, Snapshot, Update
 
 __all__ = [
     "AppliedUpdate",
     "Arguments",
     "AuditEvent",
+    "CatalogTransaction",
     "Change",
     "Checked",
     "Contents",
@@ -33,7 +34,6 @@ __all__ = [
     "Reference",
     "Replaced",
     "Snapshot",
-    "Transaction",
     "Update",
     "UpdateLog",
     "durable_state",

@@ -36,7 +36,7 @@ from strandline.clock import Timestamp
 from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.contents import Contents, restore
 from strandline.durable.log import Checked, Frontier, UpdateLog
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import (
     Appended,
     AuditEvent,
@@ -65,7 +65,7 @@ MAX_UPDATES_AT_ONCE = 1000
 RaiseFence = Callable[[FenceToken, str | None], None]
 """Told of a new token before the log is: (token, environment id or None before there is one)."""
 
-Initialize = Callable[[Transaction], None]
+Initialize = Callable[[CatalogTransaction], None]
 """Fills a new catalog, in the transaction that makes it."""
 
 
@@ -252,12 +252,12 @@ class DurableCatalogState(ReadOnlyState):
         with self._fence_before_bytes():
             return super().sync(up_to=up_to)
 
-    def transaction(self) -> Transaction:
+    def transaction(self) -> CatalogTransaction:
         """A transaction on the last applied version."""
         self._check_fenced()
-        return Transaction(self._version, self._contents)
+        return CatalogTransaction(self._version, self._contents)
 
-    def commit_transaction(self, transaction: Transaction, *, author: str) -> Update:
+    def commit_transaction(self, transaction: CatalogTransaction, *, author: str) -> Update:
         """Append what ``transaction`` did as the version after its base.
 
         It is in the log when this returns, and is applied by the next `sync`. Raises `OutOfSync`
@@ -410,10 +410,10 @@ class OpenableState:
         environment = reader.environment()
         if environment is not None:
             raise_fence(token, environment)
-        fencing = Transaction(reader.version, reader.contents)
+        fencing = CatalogTransaction(reader.version, reader.contents)
         with fencing.entry("fence", {"epoch": token.epoch}):
             fencing.put(FenceEntry(FENCE, token.deploy_generation, token.epoch))
-        filling = Transaction(reader.version + 1, fencing.contents)
+        filling = CatalogTransaction(reader.version + 1, fencing.contents)
         if environment is None:
             initialize(filling)
         updates = [

@@ -24,7 +24,7 @@ OBJECT_IDS = "object"
 MAX_IDS_AT_ONCE = 1_000_000
 
 
-class Transaction:
+class CatalogTransaction:
     """See the module. Not for several threads."""
 
     def __init__(self, base_version: int, base: Contents) -> None:

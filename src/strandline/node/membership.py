@@ -19,8 +19,8 @@ from sqlalchemy import Connection
 
 from strandline.catalog import initial_catalog
 from strandline.durable import (
+    CatalogTransaction,
     DurableCatalogState,
-    Transaction,
     UpdateLog,
     durable_state,
     joined_anew,
@@ -125,7 +125,7 @@ def finish_half_raised(database: Database, state: DurableCatalogState) -> None:
     )
 
 
-def _not_empty(_: Transaction) -> None:
+def _not_empty(_: CatalogTransaction) -> None:
     raise NotFound("there is no catalog in this store any more; restore it from a backup")
 
 

@@ -2,7 +2,7 @@
 
 from strandline.transactions.catalog_view import (
     Behind,
-    CatalogSnapshot,
+    CatalogVersion,
     CatalogView,
     ColumnView,
     TableView,
@@ -29,7 +29,7 @@ from strandline.transactions.write_ids import (
 __all__ = [
     "NO_OPEN",
     "Behind",
-    "CatalogSnapshot",
+    "CatalogVersion",
     "CatalogView",
     "ColumnView",
     "Component",

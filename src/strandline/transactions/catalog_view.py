@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from strandline.catalog import Behind
 from strandline.clock import Timestamp
 
-__all__ = ["Behind", "CatalogSnapshot", "CatalogView", "ColumnView", "TableView"]
+__all__ = ["Behind", "CatalogVersion", "CatalogView", "ColumnView", "TableView"]
 
 
 class ColumnView(Protocol):
@@ -50,7 +50,7 @@ class TableView(Protocol):
     def partition_columns(self) -> tuple[int, ...]: ...
 
 
-class CatalogSnapshot(Protocol):
+class CatalogVersion(Protocol):
     """One version of the catalog."""
 
     @property
@@ -61,7 +61,7 @@ class CatalogSnapshot(Protocol):
 class CatalogView(Protocol):
     """Where catalogs come from."""
 
-    def catalog_at(self, connection: Connection, at: Timestamp, /) -> CatalogSnapshot:
+    def catalog_at(self, connection: Connection, at: Timestamp, /) -> CatalogVersion:
         """The catalog active at ``at``. Never waits.
 
         Raises `Behind` when it cannot be told yet: the head of the log, read on ``connection`` if
@@ -71,5 +71,5 @@ class CatalogView(Protocol):
     def sync(self, *, timeout: float) -> None:
         """Apply the log up to its head, within ``timeout`` seconds."""
 
-    def catalog(self, version: int, /) -> CatalogSnapshot:
+    def catalog(self, version: int, /) -> CatalogVersion:
         """That version. Raises `VersionNotFound` outside the readable history."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from sqlalchemy import Connection, select
 
 from strandline.clock import Timestamp, format_timestamp
-from strandline.transactions.catalog_view import CatalogSnapshot, TableView
+from strandline.transactions.catalog_view import CatalogVersion, TableView
 from strandline.transactions.tables import TXN, TXN_FOOTPRINT, TXN_WRITE_ID
 from strandline.transactions.transaction import Transaction
 
@@ -27,7 +27,7 @@ def row_conflict(
     connection: Connection,
     transaction: Transaction,
     *,
-    catalog: CatalogSnapshot,
+    catalog: CatalogVersion,
     name_row: NameRow,
 ) -> str | None:
     """What another transaction did first to a row of this one's footprint; None if nothing."""
@@ -58,13 +58,13 @@ def row_conflict(
     )
 
 
-def _full_name(catalog: CatalogSnapshot, table: TableView) -> str:
+def _full_name(catalog: CatalogVersion, table: TableView) -> str:
     qualified = getattr(catalog, "qualified_name", None)
     return str(qualified(table)) if callable(qualified) else table.name
 
 
 def catalog_conflict(
-    table_ids: Iterable[int], *, base: CatalogSnapshot, now: CatalogSnapshot
+    table_ids: Iterable[int], *, base: CatalogVersion, now: CatalogVersion
 ) -> str | None:
     """What DDL did to one of the tables between the two catalogs; None if nothing that matters."""
     for table_id in table_ids:

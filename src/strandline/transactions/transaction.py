@@ -10,7 +10,7 @@ from typing import Protocol
 from sqlalchemy import Connection
 
 from strandline.clock import Timestamp
-from strandline.transactions.catalog_view import CatalogSnapshot
+from strandline.transactions.catalog_view import CatalogVersion
 
 
 class TransactionState(Enum):
@@ -92,7 +92,7 @@ class TransactionListener(Protocol):
         *,
         time: Timestamp,
         writes: Sequence[tuple[int, int]],
-        catalog: CatalogSnapshot,
+        catalog: CatalogVersion,
     ) -> None: ...
 
     def aborting(

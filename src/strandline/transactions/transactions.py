@@ -68,7 +68,6 @@ from strandline.transactions.conflicts import NameRow, catalog_conflict, row_con
 from strandline.transactions.guarded_writes import GuardedWrites
 from strandline.transactions.holds import Holds
 from strandline.transactions.locks import Locks
-from strandline.transactions.snapshots import txns_of, write_ids_at
 from strandline.transactions.tables import METADATA, PART, STEPS, VERSION
 from strandline.transactions.transaction import (
     Heartbeat,
@@ -78,6 +77,7 @@ from strandline.transactions.transaction import (
     TransactionState,
     TransactionStatistics,
 )
+from strandline.transactions.valid_ids import txns_of, write_ids_at
 from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
 
 logger = logging.getLogger(__name__)

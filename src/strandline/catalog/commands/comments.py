@@ -15,7 +15,7 @@ from typing import Any
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.commands.definition import with_columns
 from strandline.catalog.planning import Planning
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.model.bookkeeping import Comment, comment_name
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor, ViewDescriptor
@@ -77,7 +77,7 @@ class CommentOn:
                 transaction.put(Comment(name, self.kind, found.id, self.text))
 
 
-def drop_comment(transaction: Transaction, kind: ObjectKind, object_id: int) -> None:
+def drop_comment(transaction: CatalogTransaction, kind: ObjectKind, object_id: int) -> None:
     """Remove the comment on an object that is being dropped, if there is one; inside an entry."""
     name = comment_name(kind, object_id)
     if transaction.get_named("comment", name) is not None:

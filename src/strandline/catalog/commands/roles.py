@@ -19,7 +19,7 @@ from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.access import roles_above
 from strandline.catalog.privileges.defaults import drop_default_privileges
 from strandline.catalog.privileges.ownership import owned_by
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
 from strandline.model.descriptors import PrincipalType
 from strandline.model.identifiers import check_name, normalize
@@ -185,7 +185,7 @@ def _refuse_owner(catalog: Catalog, role: RoleDescriptor) -> None:
         )
 
 
-def _give(catalog: Catalog, transaction: Transaction, owner: str, target: str) -> None:
+def _give(catalog: Catalog, transaction: CatalogTransaction, owner: str, target: str) -> None:
     """Make ``target`` the owner of all that ``owner`` owns."""
     for kind, found in list(owned_by(catalog.contents, owner)):
         present: Any = transaction.get(kind, found.id)
@@ -195,13 +195,13 @@ def _give(catalog: Catalog, transaction: Transaction, owner: str, target: str) -
         transaction.put(changed)
 
 
-def _without_membership(transaction: Transaction, member: int, group: int) -> None:
+def _without_membership(transaction: CatalogTransaction, member: int, group: int) -> None:
     found: RoleDescriptor = transaction.get("role", member)
     kept = tuple(one for one in found.member_of if one[0] != group)
     transaction.put(replace(found, member_of=kept))
 
 
-def _drop_privileges(catalog: Catalog, transaction: Transaction, role_id: int) -> None:
+def _drop_privileges(catalog: Catalog, transaction: CatalogTransaction, role_id: int) -> None:
     """Remove the default and system privileges that name the role."""
     drop_default_privileges(transaction, role=role_id)
     for stored in list(catalog.contents.objects("system_privilege")):

@@ -13,7 +13,7 @@ from typing import Any
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.privileges.access import KINDS
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.model.privileges import DefaultPrivilege, Grant, grants
 
 
@@ -47,7 +47,7 @@ def _place(catalog: Catalog, value: Any) -> tuple[int, int]:  # Any: a descripto
 
 
 def drop_default_privileges(
-    transaction: Transaction, *, role: int = 0, schema: int = 0, database: int = 0
+    transaction: CatalogTransaction, *, role: int = 0, schema: int = 0, database: int = 0
 ) -> None:
     """Remove all that name what is being dropped, by its id; inside an entry."""
     for stored in list(transaction.contents.objects("default_privilege")):

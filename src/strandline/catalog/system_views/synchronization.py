@@ -34,7 +34,7 @@ from strandline.catalog.planning import Command, Planning
 from strandline.catalog.reserved_schemas import SYSTEM_SCHEMA
 from strandline.catalog.system_views.registry import SYSTEM_VIEWS, SystemView
 from strandline.durable.contents import Namespace
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
 from strandline.model.bookkeeping import SystemObjectFingerprint
 from strandline.model.descriptors import (
@@ -136,7 +136,7 @@ def synchronize_system_views(
 
 
 def initialize_system_views(
-    transaction: Transaction, *, database_id: int, views: Iterable[SystemView] | None = None
+    transaction: CatalogTransaction, *, database_id: int, views: Iterable[SystemView] | None = None
 ) -> None:
     """Put the views into a new catalog, inside the entry that fills it."""
     known = tuple(SYSTEM_VIEWS.values() if views is None else views)

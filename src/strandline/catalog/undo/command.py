@@ -68,7 +68,7 @@ from strandline.catalog.undo.rules import (
 from strandline.catalog.undo.words import NOT_KEPT, inverse, listed, named_then
 from strandline.durable.collections import COLLECTIONS, collection, collection_of, id_key
 from strandline.durable.contents import Namespace
-from strandline.durable.transaction import Transaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Argument, Change, Entry, Update
 from strandline.errors import (
     AlreadyExists,
@@ -352,7 +352,7 @@ class _Step:
         goes = net.old is None or (now is not None and not renames(change))
         return called_as(value, now if goes else net.was)
 
-    def _put_back(self, transaction: Transaction, value: Any, *, new: bool) -> None:
+    def _put_back(self, transaction: CatalogTransaction, value: Any, *, new: bool) -> None:
         self._check_name(value)
         if new and isinstance(value, TableDescriptor):
             transaction.allocate_id(RESTORED_TABLES)

@@ -51,7 +51,7 @@ from strandline.metastore.store.upgrades import STEPS
 from strandline.model.descriptors import Properties
 from strandline.sql import Database
 from strandline.transactions import Behind, Step, Transactions, ValidWriteIdList, records
-from strandline.transactions.snapshots import write_ids_at
+from strandline.transactions.valid_ids import write_ids_at
 
 PATIENCE = 30.0
 """Seconds that a plain change waits for the database and for DDL that stands before it."""

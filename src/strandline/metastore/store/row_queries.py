@@ -18,8 +18,8 @@ from strandline.errors import CorruptData
 from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind, row_context
 from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW, TABLE_LOCATION
 from strandline.transactions import TransactionState, ValidWriteIdList
-from strandline.transactions.snapshots import write_ids_at
 from strandline.transactions.tables import LAST_ID, TXN, TXN_WRITE_ID
+from strandline.transactions.valid_ids import write_ids_at
 from strandline.wire.registry import seal
 
 T = TypeVar("T")

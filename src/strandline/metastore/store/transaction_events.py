@@ -21,7 +21,7 @@ from strandline.metastore.store.notifications import (
     NotificationLog,
 )
 from strandline.metastore.store.object_store import ProjectsDdl
-from strandline.transactions import CatalogSnapshot, Transaction
+from strandline.transactions import CatalogVersion, Transaction
 from strandline.wire import encode
 
 
@@ -41,7 +41,7 @@ class TransactionEvents:
         *,
         time: Timestamp,
         writes: Sequence[tuple[int, int]],
-        catalog: CatalogSnapshot,
+        catalog: CatalogVersion,
     ) -> None:
         """Log a commit. Raises `Behind` where DDL must be projected before, by itself."""
         if self._projector is not None:
