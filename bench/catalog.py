@@ -62,7 +62,7 @@ def opened(folder: Path) -> Iterator[tuple[CatalogManager, Database]]:
     database = open_sqlite(folder / "strandline.db")
     clock = HybridClock()
     store = SqliteMetastorage(database, clock)
-    log = MetastorageLog(store, get_on=store.get_on)
+    log = MetastorageLog(store)
     try:
         state = durable_state(log).join(member="bench")
     except NotFound:

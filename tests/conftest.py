@@ -117,7 +117,7 @@ def new_member(tmp_path: Path, wall: ManualWall) -> Iterator[Callable[[], Member
         database = open_sqlite(tmp_path / "strandline.db")
         clock = HybridClock(wall)
         store = SqliteMetastorage(database, clock)
-        log = MetastorageLog(store, get_on=store.get_on)
+        log = MetastorageLog(store)
         opened.append(Member(database, store, clock, log, []))
         return opened[-1]
 

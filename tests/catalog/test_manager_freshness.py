@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -211,7 +212,7 @@ def wall_clock_only(patch: pytest.MonkeyPatch) -> None:
 
     def look(self: CatalogManager) -> Timestamp:
         known = real(self)
-        self._horizon = type(self._horizon)(self._horizon.known, 1 << 60)
+        self._horizon = replace(self._horizon, until=1 << 60)
         return known
 
     patch.setattr(CatalogManager, "_look", look)
@@ -224,7 +225,7 @@ def count_from_after_the_look(patch: pytest.MonkeyPatch) -> None:
     def look(self: CatalogManager) -> Timestamp:
         known = real(self)
         until = self._elapsed() + self.delay - self.skew
-        self._horizon = type(self._horizon)(self._horizon.known, until)
+        self._horizon = replace(self._horizon, until=until)
         return known
 
     patch.setattr(CatalogManager, "_look", look)
@@ -255,8 +256,10 @@ def horizon_of_the_future(patch: pytest.MonkeyPatch) -> None:
     def look(self: CatalogManager) -> Timestamp:
         known = real(self)
         horizon = self._horizon
-        self._horizon = type(horizon)(
-            add_milliseconds(horizon.known, 4 * DELAY), horizon.until + 4 * DELAY
+        self._horizon = replace(
+            horizon,
+            present=add_milliseconds(horizon.present, 4 * DELAY),
+            until=horizon.until + 4 * DELAY,
         )
         return known
 

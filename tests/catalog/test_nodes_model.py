@@ -116,7 +116,7 @@ class Node:
         self.database = open_sqlite(folder / "strandline.db")
         clock = HybridClock(wall)
         self.store = Store(SqliteMetastorage(self.database, clock))
-        self.log = MetastorageLog(self.store, get_on=self.store.get_on)  # type: ignore[arg-type]  # a wrapper
+        self.log = MetastorageLog(self.store)  # type: ignore[arg-type]  # a wrapper
         openable = durable_state(self.log)
         initialize = initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/warehouse")
         state = (

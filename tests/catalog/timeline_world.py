@@ -77,7 +77,7 @@ class Node:
         self.clock = WatchedClock(world)
         self.store = SqliteMetastorage(database, self.clock)
         self._opened.callback(self.store.close)
-        self.log = MetastorageLog(self.store, get_on=self.store.get_on)
+        self.log = MetastorageLog(self.store)
         self.replayed: tuple[int, list[int]] = (0, [])
         self._manager: CatalogManager | None = None
 

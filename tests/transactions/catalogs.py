@@ -63,7 +63,7 @@ class Catalogs:
                 raise Behind(f"version {self.unapplied[-1].version} is not applied here")
             return self.versions[-1]
 
-    def sync(self, *, timeout: float) -> None:
+    def catch_up(self, *, timeout: float) -> None:
         self.syncs += 1
         if self.on_sync is not None:
             self.on_sync()

@@ -38,8 +38,6 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import Connection
-
 from strandline import work
 from strandline.catalog.awaited import AwaitedVersions
 from strandline.catalog.catalog import Catalog
@@ -111,10 +109,18 @@ class Behind(NotFresh):
 
 @dataclass(frozen=True, slots=True)
 class _Horizon:
-    """What a look at the log is good for: up to a time, and up to a moment of elapsed time."""
+    """What a look at the log is good for.
+
+    Every version that is active at or before ``known`` was applied. A clock that may be behind by
+    the skew stands for the present up to ``present``, and up to ``until`` in elapsed time.
+    """
 
     known: Timestamp
+    present: Timestamp
     until: int
+
+
+_NOTHING_KNOWN = _Horizon(MIN_TIMESTAMP, MIN_TIMESTAMP, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,12 +156,12 @@ class CatalogFollower:
         self._listeners = Listeners()
         self._stop = threading.Event()
         self._applier: threading.Thread | None = None
-        self._horizon = _Horizon(Timestamp(0), 0)
+        self._horizon = _NOTHING_KNOWN
         self._applier_failures = 0
         self._joined_anew = 0
         self._applier_failure: Exception | None = None  # of its last round
         self._looks = 0  # begun by readers of the present
-        self._failed_look: tuple[int, StrandlineError | None] = (0, None)  # the last, its number
+        self._last_look: tuple[int, StrandlineError | None] = (0, None)  # that ended, its number
         self._own_commit = float("-inf")  # when this node last applied what it had appended
         self._history = self._history_of(state)
         self._seen = Frontier(state.base.update.version, self._history.latest.version + 1)
@@ -256,9 +262,8 @@ class CatalogFollower:
 
     # -- apply ---------------------------------------------------------------------------------
 
-    def sync(self, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+    def sync(self) -> None:
         """Apply the log up to its head as it is now. Raises `Replaced`, `WrongEnvironment`."""
-        del timeout  # bounded by the store's own deadlines; here for the protocol of transactions
         with self._applying:
             self._await_own()
             try:
@@ -318,7 +323,7 @@ class CatalogFollower:
         )
         before, history = self._history.latest, self._history_of(state)
         self._state, self._history = state, history
-        self._horizon = _Horizon(Timestamp(0), 0)
+        self._horizon = _NOTHING_KNOWN
         self._joined_anew += 1
         self._log_time.hear(self._given(history.latest))
         self._listeners.tell(CatalogReset(before, history.latest))
@@ -400,7 +405,7 @@ class CatalogFollower:
         """The catalog of the present if that can be proved without waiting, else None."""
         if self.delay:
             horizon, elapsed, now = self._horizon, self._elapsed(), self._clock.current()
-            fresh = now <= horizon.known and elapsed <= horizon.until
+            fresh = now <= horizon.present and elapsed <= horizon.until
             return self._history.at_time(now) if fresh else None
         latest, seen = self._history.latest, self._seen
         if self._state.frontier() == seen and latest.version + 1 == seen.upper:
@@ -432,22 +437,34 @@ class CatalogFollower:
             "set the clock, or ask another node"
         )
 
-    def _look_for_all(self, *, since: int) -> Timestamp:
-        """`_look` for all who wait for it; ``since`` is how many had begun when this one came.
+    def look(self) -> Timestamp:
+        """Look at the log and apply it; returns the time up to which all catalogs are known.
 
-        The failure of a look is that of everybody who came before it began. If each tried for
-        himself, the last would hear that the store is away after as many time-outs as there are.
+        Callers that wait at the same time share one look, and its failure.
         """
-        failed, error = self._failed_look
-        if error is not None and failed > since:
-            raise type(error)(error.message) from error
+        looks = self._looks
+        with self._applying:
+            return self._look_for_all(since=looks)
+
+    def _look_for_all(self, *, since: int) -> Timestamp:
+        """`_look` for all callers that wait; ``since`` is how many had begun when this one came.
+
+        A look that began later answers this caller too, and so does its failure. If each caller
+        tried again, the last would hear that the store is away after as many time-outs.
+        """
+        number, error = self._last_look
+        if number > since:
+            if error is not None:
+                raise type(error)(error.message) from error
+            return self._horizon.known
         self._looks += 1
+        number = self._looks
         try:
             known = self._look()
         except StrandlineError as found:
-            self._failed_look = self._looks, found
+            self._last_look = number, found
             raise
-        self._failed_look = 0, None  # the store is back, also for who came before it went
+        self._last_look = number, None
         return known
 
     def _look(self) -> Timestamp:
@@ -458,6 +475,7 @@ class CatalogFollower:
         known = add_milliseconds(checked.time, self.delay)
         self._log_time.hear(checked.time)
         self._horizon = _Horizon(
+            known,
             add_milliseconds(known, -self.skew) if self.skew else known,
             began + self.delay - self.skew,
         )
@@ -545,19 +563,25 @@ class CatalogFollower:
         self._tell_awaiting()
         return future
 
-    def catalog_at(self, connection: Connection, at: Timestamp) -> Catalog:
+    def catalog_at(self, at: Timestamp, *, upper: int | None) -> Catalog:
         """The catalog active at ``at``, for a SQL transaction that is about to commit at ``at``.
 
-        Where the log lies in the database of ``connection``, its head is compared inside that
-        very transaction, so no version can come between. Elsewhere ``at`` must lie within what
-        this node knows. Raises `Behind`: roll back, `sync`, and try again.
+        ``upper`` is the log's, read inside that very transaction, so no version can come between.
+        It is None where the log lies in another database; then a look must have shown that no
+        other version can be active at ``at``. Never waits. Raises `Behind`: roll back, `sync`
+        (where ``upper`` is None, `look`), and try again with a later time.
         """
-        frontier = self._state.frontier_on(connection)
-        if frontier is None:
+        if upper is None:
             if at > self._horizon.known:
-                raise Behind("the commit time lies beyond what this node knows of the catalog")
-        elif frontier.upper != self._history.latest.version + 1:
-            raise Behind("the catalog has moved on")
+                raise Behind(
+                    f"the catalog of {format_timestamp(at)} is not known yet: this node last "
+                    f"looked at the log for times up to {format_timestamp(self._horizon.known)}"
+                )
+        elif upper != self._history.latest.version + 1:
+            raise Behind(
+                f"the log ends at version {upper - 1}, and version {self._history.latest.version} "
+                "is the latest that was applied here"
+            )
         return self._history.at_time(at)
 
     # -- history -------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from strandline.durable.contents import Contents, Namespace, Reference
 from strandline.durable.log import Checked, Frontier, UpdateLog
-from strandline.durable.metastorage_log import MetastorageLog
+from strandline.durable.metastorage_log import MetastorageLog, upper_within
 from strandline.durable.state import (
     AppliedUpdate,
     DurableCatalogState,
@@ -39,4 +39,5 @@ __all__ = [
     "durable_state",
     "joined_anew",
     "new_environment_id",
+    "upper_within",
 ]

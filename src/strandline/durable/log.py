@@ -15,8 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection
-
 from strandline.clock import Timestamp
 from strandline.durable.update import Snapshot, Update
 from strandline.fencing import FenceToken
@@ -58,13 +56,6 @@ class UpdateLog(ABC):
     @abstractmethod
     def frontier(self) -> Frontier:
         """Linearizable; cheap while nothing was appended."""
-
-    @abstractmethod
-    def frontier_on(self, connection: Connection) -> Frontier | None:
-        """The frontier as a SQL transaction sees it that is open on the log's own database.
-
-        None where the log does not lie in the database of ``connection``.
-        """
 
     @abstractmethod
     def check(self) -> Checked:

@@ -28,9 +28,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
-
-from sqlalchemy import Connection
+from typing import NoReturn, TypeVar
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.durable import chunks
@@ -67,6 +65,8 @@ APPEND = "catalog.append."
 PREFIX = "catalog."
 SCANNED_AT_ONCE = 1000
 _VERSION_DIGITS = 20
+
+C = TypeVar("C")
 
 
 def update_key(version: int) -> str:
@@ -124,22 +124,24 @@ def _update_in(found: KeyValue) -> Update:
     return update.at(time_of(found))
 
 
-GetOn = Callable[[Connection, str], KeyValue | None]
-"""`Metastorage.get` inside a SQL transaction that somebody else opened on the same database."""
+def upper_within(get: Callable[[C, str], KeyValue | None]) -> Callable[[C], int]:
+    """Reads the log's upper inside a transaction that the caller opened on the log's own database.
+
+    ``get`` is `Metastorage.get` inside such a transaction.
+    """
+    return lambda connection: _version_in(get(connection, VERSION)) + 1
 
 
 class MetastorageLog(UpdateLog):
-    """See the module. ``get_on`` is given where the store lies in the object store's database."""
+    """See the module."""
 
     def __init__(
         self,
         store: Metastorage,
         *,
-        get_on: GetOn | None = None,
         chunk_bytes: int = chunks.CHUNK_BYTES,
     ) -> None:
         self._store = store
-        self._get_on = get_on
         self._chunk_bytes = chunk_bytes
         self._lock = threading.Lock()
         self._seen: tuple[int, Frontier] | None = None
@@ -170,12 +172,6 @@ class MetastorageLog(UpdateLog):
         # below a new `upper`, which `updates` finds out; never a `since` above its `upper`.
         since = self._store.get(SNAPSHOT_VERSION)
         return _frontier(since, self._store.get(VERSION))
-
-    def frontier_on(self, connection: Connection) -> Frontier | None:
-        if self._get_on is None:
-            return None
-        since = self._get_on(connection, SNAPSHOT_VERSION)
-        return _frontier(since, self._get_on(connection, VERSION))
 
     def check(self) -> Checked:
         head = self._store.check()

@@ -30,8 +30,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection
-
 from strandline.clock import Timestamp
 from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.contents import Contents, restore
@@ -139,10 +137,6 @@ class ReadOnlyState:
     def frontier(self) -> Frontier:
         """The log's frontier; linearizable."""
         return self._log.frontier()
-
-    def frontier_on(self, connection: Connection) -> Frontier | None:
-        """See `UpdateLog.frontier_on`."""
-        return self._log.frontier_on(connection)
 
     def check(self) -> Checked:
         """See `UpdateLog.check`."""

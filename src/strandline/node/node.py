@@ -19,7 +19,7 @@ from strandline.catalog.manager import CatalogStatistics
 from strandline.catalog.system_views import synchronize_system_views
 from strandline.clock import HybridClock, WallClock, system_wall_clock
 from strandline.config import Settings
-from strandline.durable import DurableCatalogState, MetastorageLog, Replaced
+from strandline.durable import DurableCatalogState, MetastorageLog, Replaced, upper_within
 from strandline.errors import InvalidInput
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqliteMetastorage
@@ -95,7 +95,7 @@ class Node:
         self.settings = settings
         self.database = database
         self._metastorage = SqliteMetastorage(database, clock)
-        log = MetastorageLog(self._metastorage, get_on=self._metastorage.get_on)
+        log = MetastorageLog(self._metastorage)
         # As Hadoop writes it: a path behind the scheme, with nothing escaped.
         warehouse = f"file://{folder / WAREHOUSE_FOLDER}"
         folders = StoreFolders(
@@ -121,7 +121,11 @@ class Node:
         self.transactions = Transactions(
             database,
             clock,
-            catalogs=ProjectedCatalogs(self.catalogs, self.projector),
+            catalogs=ProjectedCatalogs(
+                self.catalogs,
+                self.projector,
+                upper_within=upper_within(self._metastorage.get_on),
+            ),
             guard=guard,
             listeners=[TransactionEvents(self.notifications, projector=self.projector)],
             timeout_ms=settings.transaction_timeout_ms,

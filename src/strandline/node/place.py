@@ -173,7 +173,7 @@ def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocate
         kept = _read(connection)
     old = kept.path if kept else _made_at(database)
     metastorage = SqliteMetastorage(database, HybridClock())
-    log = MetastorageLog(metastorage, get_on=metastorage.get_on)
+    log = MetastorageLog(metastorage)
     environment = durable_state(log).open_read_only().environment() or ""
     if old is not None and not copy:
         _refuse_living(Path(old), folder, environment)
@@ -253,7 +253,7 @@ def _fence(connection: Connection, token: FenceToken, environment: str) -> None:
 def _made_at(database: SqliteDatabase) -> str | None:
     """The folder in which an older release made the store; None where there is no catalog yet."""
     metastorage = SqliteMetastorage(database, HybridClock())
-    log = MetastorageLog(metastorage, get_on=metastorage.get_on)
+    log = MetastorageLog(metastorage)
     openable = durable_state(log)
     if not openable.is_initialized():
         return None

@@ -65,11 +65,11 @@ class CatalogView(Protocol):
         """The catalog active at ``at``. Never waits.
 
         Raises `Behind` when it cannot be told yet: the head of the log, read on ``connection`` if
-        it lies in that database, is not applied here.
+        it lies in that database, is not applied here, or no look at the log reaches up to ``at``.
         """
 
-    def sync(self, *, timeout: float) -> None:
-        """Apply the log up to its head, within ``timeout`` seconds."""
+    def catch_up(self, *, timeout: float) -> None:
+        """Look at the log and apply it, within ``timeout`` seconds; called after `Behind`."""
 
     def catalog(self, version: int, /) -> CatalogVersion:
         """That version. Raises `VersionNotFound` outside the readable history."""

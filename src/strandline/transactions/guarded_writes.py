@@ -61,7 +61,7 @@ class GuardedWrites:
                         f"the catalog did not catch up with its log within {timeout} s"
                         f" ({behind.message}); nothing was changed, try again"
                     ) from behind
-                self._catalogs.sync(timeout=left)
+                self._catalogs.catch_up(timeout=left)
 
     def _attempt(self, opened: ExitStack, body: Callable[[Connection], T], *, deadline: float) -> T:
         with ExitStack() as attempt:

@@ -22,7 +22,7 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.clock import HybridClock
-from strandline.durable import MetastorageLog, durable_state
+from strandline.durable import MetastorageLog, durable_state, upper_within
 from strandline.errors import Fenced, Unavailable
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqliteMetastorage
@@ -51,7 +51,7 @@ class Node:
         self.clock = HybridClock()
         self.database = open_sqlite(folder / "strandline.db")
         metastorage = SqliteMetastorage(self.database, self.clock)
-        log = MetastorageLog(metastorage, get_on=metastorage.get_on)
+        log = MetastorageLog(metastorage)
         openable = durable_state(log)
         if openable.is_initialized():
             state = openable.join(member=member)
@@ -71,7 +71,11 @@ class Node:
         self.transactions = Transactions(
             self.database,
             self.clock,
-            catalogs=ProjectedCatalogs(self.catalogs, self.projector),
+            catalogs=ProjectedCatalogs(
+                self.catalogs,
+                self.projector,
+                upper_within=upper_within(metastorage.get_on),
+            ),
             guard=self.guard,
             listeners=[TransactionEvents(self.log, projector=self.projector)],
         )

@@ -33,7 +33,7 @@ from sqlalchemy import Connection
 from strandline.catalog import Behind, Catalog, CatalogManager
 from strandline.clock import Timestamp
 from strandline.durable.update import Change, Entry, Update
-from strandline.errors import StrandlineError, Unavailable
+from strandline.errors import InvalidInput, StrandlineError, Unavailable
 from strandline.metastore.store.folder_effects import VERBS, FolderEffects, Turn
 from strandline.metastore.store.notifications import (
     DdlEvent,
@@ -232,20 +232,41 @@ class _Once:
 
 
 class ProjectedCatalogs:
-    """The catalogs of a manager, as transactions ask for them: catching up projects too."""
+    """The catalogs of a manager, as transactions ask for them: catching up projects too.
 
-    def __init__(self, catalogs: CatalogManager, projector: Projector) -> None:
+    ``upper_within`` reads the log's upper inside a SQL transaction. It is None where log and rows
+    lie in two databases; then the catalog needs a delay before activation (`InvalidInput`).
+    """
+
+    def __init__(
+        self,
+        catalogs: CatalogManager,
+        projector: Projector,
+        *,
+        upper_within: Callable[[Connection], int] | None,
+    ) -> None:
+        if upper_within is None and not catalogs.delay:
+            raise InvalidInput(
+                "the catalog and the rows of this store lie in two databases, and the catalog was"
+                " created with a delay of 0, so no transaction could know the catalog of its"
+                " commit; create it with a delay before activation (200 ms, say)"
+            )
         self._catalogs = catalogs
         self._projector = projector
+        self._upper_within = upper_within
 
     def catalog_at(self, connection: Connection, at: Timestamp, /) -> Catalog:
         """The catalog active at ``at``. Raises `Behind`."""
-        return self._catalogs.catalog_at(connection, at)
+        read = self._upper_within
+        return self._catalogs.catalog_at(at, upper=None if read is None else read(connection))
 
-    def sync(self, *, timeout: float) -> None:
-        """Apply the log up to its head, and project it."""
+    def catch_up(self, *, timeout: float) -> None:
+        """Look at the log, apply it, and project it."""
         deadline = time.monotonic() + timeout
-        self._catalogs.sync(timeout=timeout)
+        if self._upper_within is None:
+            self._catalogs.look()
+        else:
+            self._catalogs.sync()
         latest = self._catalogs.latest_catalog().version
         self._projector.project_up_to(latest, timeout=deadline - time.monotonic())
 

@@ -1,0 +1,107 @@
+"""Transactions where the catalog's log lies in another database than the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.catalog import CatalogManager, initial_catalog
+from strandline.catalog.commands import CreateSchema
+from strandline.clock import HybridClock
+from strandline.durable import MetastorageLog, durable_state
+from strandline.errors import InvalidInput
+from strandline.metastorage import SqliteMetastorage
+from strandline.metastore.store.notifications import NotificationLog
+from strandline.metastore.store.projection import ProjectedCatalogs, Projector
+from strandline.metastore.store.store_folders import StoreFolders
+from strandline.sql import open_sqlite
+from strandline.transactions import Behind, Transactions
+from tests.conftest import ManualWall
+
+DELAY = 200
+
+
+class Halves:
+    """A catalog in one database, transactions in another, and the clock of their node."""
+
+    def __init__(self, folder: Path, *, delay: int) -> None:
+        self.wall = ManualWall()
+        self.clock = HybridClock(self.wall)
+        self.log_database = open_sqlite(folder / "log.db")
+        self.store = SqliteMetastorage(self.log_database, self.clock)
+        initialize = initial_catalog(delay_ms=delay, skew_ms=0, default_location="file:/warehouse")
+        state = durable_state(MetastorageLog(self.store)).open(
+            member="m", initialize=initialize, raise_fence=lambda *_: None
+        )
+        self.wall.now += 2 * delay  # until the catalog is active
+        self.catalogs = CatalogManager(state, self.clock, elapsed=self.wall)
+        self.database = open_sqlite(folder / "rows.db")
+        projector = Projector(
+            self.database,
+            NotificationLog(self.database, self.clock),
+            updates=self.catalogs.updates,
+            guard=lambda _: None,
+            folders=StoreFolders(folder),
+        )
+        self.transactions = Transactions(
+            self.database,
+            self.clock,
+            catalogs=ProjectedCatalogs(self.catalogs, projector, upper_within=None),
+            guard=lambda _: None,
+        )
+
+    def close(self) -> None:
+        self.catalogs.stop()
+        self.store.close()
+        self.log_database.close()
+        self.database.close()
+
+
+@pytest.fixture
+def halves(tmp_path: Path) -> Iterator[Halves]:
+    opened = Halves(tmp_path, delay=DELAY)
+    yield opened
+    opened.close()
+
+
+def test_a_transaction_begins_after_one_look_and_the_next_ones_need_none(halves: Halves) -> None:
+    begun = halves.transactions.begin(user="ann")
+    assert begun.catalog_version == halves.catalogs.latest_catalog().version
+    assert halves.transactions.statistics().behind == 1
+    halves.wall.now += DELAY // 2
+    assert halves.transactions.begin(user="ann").catalog_version == begun.catalog_version
+    assert halves.transactions.statistics().behind == 1
+    halves.wall.now += DELAY
+    halves.transactions.begin(user="ann")
+    assert halves.transactions.statistics().behind == 2
+
+
+def test_a_time_is_known_where_a_look_reached_it_and_not_one_tick_later(halves: Halves) -> None:
+    known = halves.catalogs.look()
+    latest = halves.catalogs.latest_catalog()
+    assert halves.catalogs.catalog_at(known, upper=None) == latest
+    with pytest.raises(Behind, match="is not known yet"):
+        halves.catalogs.catalog_at(type(known)(known + 1), upper=None)
+
+
+def test_a_version_that_another_node_appended_is_begun_under_once_it_is_active(
+    halves: Halves,
+) -> None:
+    before = halves.transactions.begin(user="ann").catalog_version
+    halves.wall.now += 10
+    other = CatalogManager(
+        durable_state(MetastorageLog(halves.store)).join(member="other"),
+        HybridClock(lambda: halves.wall.now + 10 * DELAY),
+        elapsed=halves.wall,
+    )
+    other.execute(CreateSchema(name="sales"), author="ann")  # its clock is past the activation
+    assert halves.transactions.begin(user="ann").catalog_version == before, "not active here yet"
+    halves.wall.now += 2 * DELAY
+    assert halves.transactions.begin(user="ann").catalog_version == before + 1
+
+
+def test_a_catalog_without_a_delay_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="create it with a delay"):
+        Halves(tmp_path, delay=0)
