@@ -329,11 +329,11 @@ def test_a_change_is_told_while_no_connection_can_be_had_to_listen_on(
     seen = put(store, "b")
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(store.wait_for_change, "a", seen, timeout=60)
-        while not store._listener.hears():
+        while not store._database._listener.hears():
             time.sleep(0.005)
-        monkeypatch.setattr(store._listener, "_connect", no_room)
+        monkeypatch.setattr(store._database._listener, "_connect", no_room)
         assert end_listening(url) == 1
-        while store._listener.hears():
+        while store._database._listener.hears():
             time.sleep(0.005)
         put(store, "a")
         assert waiting.result(timeout=10)
@@ -351,7 +351,7 @@ def test_a_waiter_is_told_in_a_process_with_thousands_of_open_files(url: str) ->
         with ThreadPoolExecutor(1) as threads:
             waiting = threads.submit(store.wait_for_change, "a", seen, timeout=60)
             assert isinstance(store, PostgresMetastorage)
-            while not store._listener.hears():
+            while not store._database._listener.hears():
                 assert not waiting.done()
                 time.sleep(0.005)
             store.invoke([], [Put("a", b"")])

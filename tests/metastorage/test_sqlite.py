@@ -87,7 +87,7 @@ def test_the_revision_is_read_again_only_after_a_commit(
 def test_a_commit_between_looking_and_reading_is_not_taken_as_seen(
     store: SqliteMetastorage, database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The data version that is remembered must be the one from before the revision was read."""
+    """The mark that is remembered must be the one from before the revision was read."""
     put(store, "a")
     real, other = database.read, SqliteMetastorage(database, HybridClock())
 

@@ -30,7 +30,7 @@ from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.metastorage.postgresql import PostgresMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.metastorage.sqlite import SqliteMetastorage
-from strandline.sql import run
+from strandline.sql import postgres_database, run
 from strandline.sql.postgres_listener import PostgresListener
 from tests.metastorage import test_conformance as entries
 from tests.metastorage.teeth import Teeth, Tooth, waiters_are_missed_soon, wrap
@@ -269,7 +269,7 @@ def everything_is_news(patch: pytest.MonkeyPatch) -> None:
 )
 def unannounced(patch: pytest.MonkeyPatch) -> None:
     """Nobody is notified of a commit."""
-    patch.setattr(PostgresMetastorage, "_head_moved", SqlMetastorage._head_moved)
+    patch.setattr(postgres_database, "_NEWS_AND_COMMIT", "COMMIT")
 
 
 @TEETH.found_by(

@@ -161,10 +161,10 @@ def observed_after_the_read(patch: pytest.MonkeyPatch) -> None:
     """The revision is remembered under what is the data version after it was read."""
 
     def revision(self: SqliteMetastorage) -> int:
-        if self._remembered[0] != self._database.data_version():
+        if self._remembered[0] != self._database.mark():
             with self._database.read() as connection:
                 found = self.revision_on(connection)
-            self._remembered = (self._database.data_version(), found)
+            self._remembered = (self._database.mark(), found)
         return self._remembered[1]
 
     patch.setattr(SqliteMetastorage, "revision", revision)
@@ -296,7 +296,7 @@ for fault, kind, complaint in (
 )
 def news_of_this_process_only(patch: pytest.MonkeyPatch) -> None:
     """A waiter hears of the commits of its own process."""
-    patch.setattr(SqliteDatabase, "data_version", lambda self: self._commits)
+    patch.setattr(SqliteDatabase, "mark", lambda self: self._commits)
 
 
 @TEETH.found_by(

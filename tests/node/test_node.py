@@ -485,7 +485,7 @@ def test_names_and_folders_with_odd_characters_lie_where_they_should(tmp_path: P
 
 def test_an_idle_node_asks_its_store_almost_nothing(tmp_path: Path) -> None:
     with Node.open(tmp_path / "store") as node:
-        node.database.data_version()
+        node.database.mark()
         node.database._moved_at -= 3600  # nothing was committed for an hour
         before = node.database.statistics()
         threading.Event().wait(0.5)

@@ -18,7 +18,7 @@ from strandline.errors import (
     Stopping,
     StrandlineError,
 )
-from strandline.sql import Database, open_engine, run, take_time
+from strandline.sql import Database, open_engine, run, stored_time, take_time
 from strandline.sql.ground import Step
 from tests.sql import work
 from tests.sql.processes import Process
@@ -328,3 +328,70 @@ def test_statistics_count_what_happened(url: str) -> None:
     assert after.unsynced_writes == 1
     assert (after.failed_writes, after.lost_turns, after.waiting) == (0, 0, 0)
     database.close()
+
+
+def steady_mark(database: Database) -> int:
+    """A mark that stays while nothing is committed: a server's news are heard from now on."""
+    mark = database.mark()
+    while database.mark() != mark:
+        mark = database.wait_for_commit(mark, timeout=30)
+    return mark
+
+
+def test_the_mark_moves_with_each_commit_and_only_then(database: Database) -> None:
+    before = steady_mark(database)
+    ids(database)
+    with pytest.raises(KeyError):
+        fail_to_put(database)
+    assert database.mark() == before
+    put(database, 1, 1)
+    assert database.mark() != before
+
+
+def test_a_waiter_is_told_of_a_commit_of_this_process(database: Database) -> None:
+    seen = steady_mark(database)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(database.wait_for_commit, seen, timeout=30)
+        put(database, 1, 1)
+        assert waiting.result() != seen
+
+
+def test_a_waiter_is_told_of_a_commit_of_another_process(url: str, database: Database) -> None:
+    other = open_engine(url)
+    seen = steady_mark(database)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(database.wait_for_commit, seen, timeout=30)
+        put(other, 1, 1)
+        assert waiting.result() != seen
+    other.close()
+
+
+def test_a_waiter_for_a_commit_ends_with_its_time(database: Database) -> None:
+    seen = steady_mark(database)
+    began = time.monotonic()
+    assert database.wait_for_commit(seen, timeout=0.02) == seen
+    assert time.monotonic() - began >= 0.02
+    assert database.wait_for_commit(seen - 1, timeout=30) == seen
+
+
+def test_a_waiter_for_a_commit_returns_when_it_is_woken(database: Database) -> None:
+    seen = steady_mark(database)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(database.wait_for_commit, seen, timeout=30)
+        while not waiting.done():
+            database.wake()
+        assert waiting.result() == seen
+
+
+def test_a_look_at_the_time_is_kept_and_costs_others_no_look(url: str, database: Database) -> None:
+    other = open_engine(url)
+    seen = steady_mark(other)
+    with database.write_time() as connection:
+        taken = take_time(connection, HybridClock())
+    if not database.mark_is_proof:  # in a file nothing can be committed unseen
+        put(database, 1, 1)
+        moved = other.wait_for_commit(seen, timeout=30)
+        assert moved == seen + 1
+    with other.read() as connection:
+        assert stored_time(connection) == taken
+    other.close()

@@ -58,7 +58,7 @@ def test_every_connection_is_opened_under_the_same_rules(
         take_time(connection, HybridClock())
     with sqlite.write_unsynced() as connection:
         take_time(connection, HybridClock())
-    sqlite.data_version()
+    sqlite.mark()
     assert len(opened) == 8
     assert sqlite.statistics().open_connections == 8
     for synchronous, connection_ in opened:
@@ -94,39 +94,8 @@ def test_a_stopped_process_that_holds_no_lock_blocks_nobody(
         assert other.finish() == 0
 
 
-def test_the_data_version_moves_with_each_commit_and_only_then(sqlite: SqliteDatabase) -> None:
-    before = sqlite.data_version()
-    ids(sqlite)
-    with pytest.raises(KeyError):
-        fail_to_put(sqlite)
-    assert sqlite.data_version() == before
-    put(sqlite, 1, 1)
-    after = sqlite.data_version()
-    assert after != before
-    assert sqlite.data_version() == after
-    with sqlite.write_unsynced() as connection:
-        take_time(connection, HybridClock())
-    assert sqlite.data_version() != after
-
-
-def test_a_waiter_is_told_of_a_commit_of_this_process(sqlite: SqliteDatabase) -> None:
-    seen = sqlite.data_version()
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(sqlite.wait_for_commit, seen, timeout=30)
-        put(sqlite, 1, 1)
-        assert waiting.result() != seen
-
-
-def test_a_waiter_for_a_commit_ends_with_its_time(sqlite: SqliteDatabase) -> None:
-    seen = sqlite.data_version()
-    began = time.monotonic()
-    assert sqlite.wait_for_commit(seen, timeout=0.02) == seen
-    assert time.monotonic() - began >= 0.02
-    assert sqlite.wait_for_commit(seen - 1, timeout=30) == seen
-
-
 def test_waiters_return_when_they_are_woken(sqlite: SqliteDatabase) -> None:
-    seen = sqlite.data_version()
+    seen = sqlite.mark()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(sqlite.wait_for_commit, seen, timeout=30)
         while sqlite.statistics().looks == 0:
@@ -136,7 +105,7 @@ def test_waiters_return_when_they_are_woken(sqlite: SqliteDatabase) -> None:
 
 
 def test_who_waits_looks_rarely_where_nothing_is_committed_for_long(sqlite: SqliteDatabase) -> None:
-    seen = sqlite.data_version()
+    seen = sqlite.mark()
     sqlite._moved_at -= 60
     before = sqlite.statistics().looks
     sqlite.wait_for_commit(seen, timeout=0.3)
@@ -146,7 +115,7 @@ def test_who_waits_looks_rarely_where_nothing_is_committed_for_long(sqlite: Sqli
 
 def test_who_waits_looks_each_millisecond_right_behind_a_commit(sqlite: SqliteDatabase) -> None:
     put(sqlite, 1, 1)
-    sqlite.data_version()
+    sqlite.mark()
     sqlite._moved_at = time.monotonic() + 60
     assert sqlite._pause() == 0.001
 

@@ -71,7 +71,7 @@ def hold_a_write(say: Say, hear: Hear, url: str) -> None:
 def stand_by(say: Say, hear: Hear, path: str) -> None:
     """Have the file open, with all kinds of connections, and no transaction."""
     database = open_sqlite(path)
-    database.data_version()
+    database.mark()
     with database.write() as connection:
         take_time(connection, HybridClock())
     say("ready")

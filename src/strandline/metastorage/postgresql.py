@@ -4,11 +4,8 @@ An invoke holds the write lock of the database, the lock on its clock row, from 
 first condition until its commit is on disk. So the order of commits, of revisions and of times is
 one, and a read on any connection sees everything that was acknowledged before it began.
 
-The commit of a `check` is synced, unlike that in a file: the machines that saw its time go on when
-the server's machine loses it.
-
-`wait_for_change` is told by NOTIFY that it is worth looking, and looks; see
-`strandline.sql.postgres_listener` for why nothing falls between. A server that is away makes a
+`wait_for_change` looks when the database's mark has moved; see `strandline.sql.postgres_listener`
+for why nothing falls between. A server that is away makes a
 waiter wait on, up to its time-out, because it may come back with the change; only then it is told
 that the store did not answer.
 """
@@ -19,18 +16,17 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Row
 
 from strandline.clock import HybridClock
 from strandline.errors import Unavailable
 from strandline.metastorage.sql_store import DELETIONS_KEPT, SqlMetastorage
-from strandline.metastorage.store import Head, prefix_end
-from strandline.sql import Parameter, run
+from strandline.metastorage.store import prefix_end
+from strandline.sql import Parameter
 from strandline.sql.postgres_database import PostgresDatabase, open_url
 
-CHANNEL = "strandline_metastorage"
 _LOOK_AGAIN_SECONDS = 0.1
-"""After how long a waiter looks again where the server did not answer, or nobody listens."""
+"""After how long a waiter looks again where the server did not answer."""
 
 
 class PostgresMetastorage(SqlMetastorage):
@@ -48,12 +44,6 @@ class PostgresMetastorage(SqlMetastorage):
             database, clock, deletions_kept=deletions_kept, owns_database=owns_database
         )
         self._database = database
-        self._listener = database.listen(CHANNEL)
-
-    def check(self) -> Head:
-        """See `Metastorage.check`."""
-        self._enter("checks")
-        return self._read_time(synced=True)
 
     def revision(self) -> int:
         """See `Metastorage.revision`."""
@@ -70,7 +60,7 @@ class PostgresMetastorage(SqlMetastorage):
         while True:
             # The last look comes after the time is over: False is no answer of a lost connection.
             over = time.monotonic() >= finish
-            news, failed = self._listener.news(), None
+            mark, failed = self._database.mark(), None
             try:
                 revision, changed = self._look(prefix, end, after)
             except Unavailable as error:
@@ -86,16 +76,10 @@ class PostgresMetastorage(SqlMetastorage):
                 self._count("waits_timed_out")
                 return False
             pause = max(finish - time.monotonic(), 0.0)
-            if failed is not None or not self._listener.hears():
+            if failed is not None:
                 pause = min(pause, _LOOK_AGAIN_SECONDS)
-            self._listener.wait(news, timeout=pause)
+            self._database.wait_for_commit(mark, timeout=pause)
             self._refuse_when_closed()
-
-    def close(self) -> None:
-        """See `Metastorage.close`."""
-        self._closed = True
-        self._listener.close()
-        super().close()
 
     def _look(self, start: str, end: str, after: int) -> tuple[int, bool]:
         """The revision, and whether a key of the range changed after a revision, or may have."""
@@ -108,17 +92,6 @@ class PostgresMetastorage(SqlMetastorage):
             (after, after, after, start, end, after, start, end),
         )
         return (rows[0][0], rows[0][1]) if rows else (0, False)
-
-    def _head_moved(self, connection: Connection, head: Head) -> None:
-        """Write the head row, and tell who waits when this commits."""
-        run(
-            connection,
-            "WITH moved AS (INSERT INTO metastorage_head (id, revision, time, forgotten)"
-            " VALUES (1, ?, ?, 0) ON CONFLICT (id) DO UPDATE SET"
-            " revision = excluded.revision, time = excluded.time RETURNING id)"
-            f" SELECT pg_notify('{CHANNEL}', '') FROM moved",
-            (head.revision, head.time),
-        )
 
     def _rows(
         self, statement: str, parameters: tuple[Parameter, ...] = ()

@@ -135,16 +135,16 @@ class SqlMetastorage(Metastorage):
             self._count("refused")
         return Outcome(succeeded, head.revision, head.time)
 
-    def _read_time(self, *, synced: bool) -> Head:
-        """The head, at a time that is above every write before and below every write after.
+    def check(self) -> Head:
+        """See `Metastorage.check`.
 
         It writes the time, but for its caller it is a read: when its answer is lost it is asked
         again, and never ends as an unknown outcome.
         """
-        write = self._all.write if synced else self._all.write_unsynced
+        self._enter("checks")
         for left in reversed(range(_READS)):
             try:
-                with write() as connection:
+                with self._all.write_time() as connection:
                     revision = self.revision_on(connection)
                     return Head(revision, take_time(connection, self._clock, bounded=False))
             except UnknownOutcome as error:
@@ -215,6 +215,7 @@ class SqlMetastorage(Metastorage):
     def close(self) -> None:
         """See `Metastorage.close`."""
         self._closed = True
+        self._all.wake()
         if self._owns_database:
             self._all.close()
 
@@ -223,15 +224,6 @@ class SqlMetastorage(Metastorage):
         self, statement: str, parameters: tuple[Parameter, ...] = ()
     ) -> Sequence[Row[*tuple[Any, ...]]]:
         """The answer to one statement that only reads."""
-
-    def _head_moved(self, connection: Connection, head: Head) -> None:
-        """Write the head row; the end of an invoke that changed something."""
-        run(
-            connection,
-            "INSERT INTO metastorage_head (id, revision, time, forgotten) VALUES (1, ?, ?, 0)"
-            " ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, time = excluded.time",
-            (head.revision, head.time),
-        )
 
     def _lease(self, name: str) -> Lease | None:
         check_key(name)
@@ -267,7 +259,12 @@ class SqlMetastorage(Metastorage):
                     deleted += _delete(connection, operation.start, operation.end, head)
         if not changed + deleted:
             return False
-        self._head_moved(connection, head)
+        run(
+            connection,
+            "INSERT INTO metastorage_head (id, revision, time, forgotten) VALUES (1, ?, ?, 0)"
+            " ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, time = excluded.time",
+            (head.revision, head.time),
+        )
         if deleted:
             self._forget_old_deletions(connection)
         return True

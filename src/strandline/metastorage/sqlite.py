@@ -1,17 +1,12 @@
 """The metastorage in a SQLite file that several processes on one machine share.
 
-The commit of a `check` is not synced. Whoever could see it undone would have to outlive a power cut
-of this machine, and every reader of the file dies with the machine. A time that somebody far away
-still remembers is then passed by the wall clock, unless that was also set back by more than the
-start took.
-
-`revision` remembers the head's revision together with the data version that was observed *before*
-it was read. When the same data version is observed again, no commit happened in between, so the
+`revision` remembers the head's revision together with the mark that was taken *before* it was read.
+When the same mark is seen again, no commit happened in between, so the
 remembered revision is the present one. This holds for each remembered pair by itself, so threads
 may overwrite each other's pairs in any order. (Observed after the read instead, a commit between
 the two would be remembered as if it had been seen.)
 
-A waiter looks by data version, which `SqliteDatabase.wait_for_commit` watches.
+A waiter looks when the mark has moved.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ from sqlalchemy import Connection, Row
 
 from strandline.clock import HybridClock
 from strandline.metastorage.sql_store import DELETIONS_KEPT, SqlMetastorage
-from strandline.metastorage.store import Head, prefix_end
+from strandline.metastorage.store import prefix_end
 from strandline.sql import Parameter, SqliteDatabase, run
 from strandline.sql.sqlite_database import open_url
 
@@ -44,24 +39,19 @@ class SqliteMetastorage(SqlMetastorage):
             database, clock, deletions_kept=deletions_kept, owns_database=owns_database
         )
         self._database = database
-        self._remembered = (-1, 0)  # data version, revision
-
-    def check(self) -> Head:
-        """See `Metastorage.check`."""
-        self._enter("checks")
-        return self._read_time(synced=False)
+        self._remembered = (-1, 0)  # mark, revision
 
     def revision(self) -> int:
         """See `Metastorage.revision`."""
         self._enter("revisions")
-        version = self._database.data_version()
+        mark = self._database.mark()
         remembered = self._remembered
-        if remembered[0] == version:
+        if remembered[0] == mark:
             return remembered[1]
         self._count("revision_reads")
         with self._database.read() as connection:
             revision = self.revision_on(connection)
-        self._remembered = (version, revision)
+        self._remembered = (mark, revision)
         return revision
 
     def wait_for_change(self, prefix: str, after_revision: int, *, timeout: float) -> bool:
@@ -70,9 +60,9 @@ class SqliteMetastorage(SqlMetastorage):
         finish = time.monotonic() + timeout
         start, end, after = prefix, prefix_end(prefix), max(0, after_revision)
         while True:
-            version = self._database.data_version()
+            mark = self._database.mark()
             remembered = self._remembered
-            if remembered[0] == version and remembered[1] <= after:
+            if remembered[0] == mark and remembered[1] <= after:
                 revision = remembered[1]  # nothing was committed since, so nothing is to be read
             else:
                 with self._database.read() as connection:
@@ -81,19 +71,14 @@ class SqliteMetastorage(SqlMetastorage):
                         return True
             # What was looked through need not be looked through again.
             after = max(after, revision)
-            seen = version
-            while seen == version:
+            seen = mark
+            while seen == mark:
                 left = finish - time.monotonic()
                 if left <= 0:
                     self._count("waits_timed_out")
                     return False
-                seen = self._database.wait_for_commit(version, timeout=left)
+                seen = self._database.wait_for_commit(mark, timeout=left)
                 self._refuse_when_closed()
-
-    def close(self) -> None:
-        """See `Metastorage.close`."""
-        super().close()
-        self._database.wake()
 
     def _rows(
         self, statement: str, parameters: tuple[Parameter, ...] = ()

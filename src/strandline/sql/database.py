@@ -13,6 +13,11 @@ What holds on every dialect:
 * A write that raised has not happened, unless the error is `UnknownOutcome`. The next read of the
   same object settles it: it comes after the write's end, whatever that was.
 
+* A *mark* is a number that moves with each commit, of anyone. What is read from the database after
+  a mark was taken reflects every commit that the mark counts; so while the mark stays the same,
+  nothing new is known of. `Database.mark_is_proof` says how far that goes: in a file an unmoved
+  mark proves that nothing was committed, a server's news of a commit may still be on its way.
+
 The whole database has one write lock, not each table, because the parts of a store write together:
 a commit checks the fence, takes its time from the clock row and logs its notification. Rejected:
 serializable isolation in place of the lock. It lets transactions fail at their end for the sake of
@@ -82,6 +87,8 @@ class Database(ABC):
     """
 
     dialect: ClassVar[str]
+    mark_is_proof: ClassVar[bool]
+    """Whether an unmoved mark proves that nothing was committed since it was taken."""
 
     def __init__(self, url: str, name: str, *, patience: float) -> None:
         self.url = url
@@ -117,6 +124,29 @@ class Database(ABC):
         A crash of the processes that use the database does not.
         """
         return self._write(deadline, synced=False)
+
+    @abstractmethod
+    def write_time(self) -> AbstractContextManager[Connection]:
+        """A write of the clock row alone, by which a reader learns what time it is.
+
+        As durable as those who see the time need it. It moves a mark only where that cannot be
+        avoided.
+        """
+
+    @abstractmethod
+    def mark(self) -> int:
+        """A number that moves with each commit, see the module; costs no round trip."""
+
+    @abstractmethod
+    def wait_for_commit(self, after: int, *, timeout: float) -> int:
+        """Wait until `mark` is no longer ``after``, for ``timeout`` seconds, or `wake`.
+
+        Returns the mark of the end.
+        """
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Let all who wait for a commit return now."""
 
     def ensure_schema(
         self,

@@ -9,6 +9,9 @@
   arrival, and the connections of a database stay few.
 * An *unsynced write* sets ``synchronous_commit=off``. A crash of the server may undo it although
   other machines saw it, so times that others keep may not come from one (see `Database`).
+* The *mark* is moved by NOTIFY, which each write sends with its COMMIT, and by this object's own
+  commits before they return. So it is never behind what this process did, and behind others by as
+  long as their news takes. While no connection hears news, every mark is another one.
 * A *lost connection* is found at the first statement of a transaction, when nothing was done yet;
   that statement is tried once more on a new connection. Losing it later is the caller's to know.
 * A connection lost between COMMIT and its answer leaves the outcome open, and the transaction may
@@ -24,7 +27,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 from sqlalchemy import Connection, CursorResult, Row, create_engine
@@ -51,6 +54,8 @@ _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _LOCK = "SELECT 1 FROM strandline_clock WHERE id = 1 FOR UPDATE"
 _LOCK_NOT_AVAILABLE = "55P03"
+CHANNEL = "strandline"
+_NEWS_AND_COMMIT = f"NOTIFY {CHANNEL}; COMMIT"
 
 
 def open_url(url: str, *, patience: float = PATIENCE) -> PostgresDatabase:
@@ -73,6 +78,7 @@ class PostgresDatabase(Database):
     """
 
     dialect = "postgresql"
+    mark_is_proof = False
 
     def __init__(self, url: str, *, patience: float) -> None:
         self._address, name = driver.address_of(url)
@@ -89,6 +95,7 @@ class PostgresDatabase(Database):
             max_overflow=_OVERFLOW,
             pool_timeout=patience,
         )
+        self._listener = PostgresListener(self._connect, CHANNEL, name=self.name)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -109,15 +116,36 @@ class PostgresDatabase(Database):
             with _returned(connection):
                 return result.all()
 
-    def listen(self, channel: str) -> PostgresListener:
-        """News of ``channel``, on a connection of its own; the caller closes it."""
-        return PostgresListener(self._connect, channel, name=self.name)
+    def write_time(self) -> AbstractContextManager[Connection]:
+        """See `Database.write_time`.
+
+        Synced: the machines that saw the time go on when the server's machine loses it. It moves no
+        mark.
+        """
+        return self._write(None, synced=True, moves_mark=False)
+
+    def mark(self) -> int:
+        """See `Database.mark`."""
+        self._refuse_in_a_fork()
+        if self._closed:
+            raise self._stopping()
+        return self._listener.news()
+
+    def wait_for_commit(self, after: int, *, timeout: float) -> int:
+        """See `Database.wait_for_commit`."""
+        return self._listener.wait(after, timeout=timeout)
+
+    def wake(self) -> None:
+        """See `Database.wake`."""
+        self._listener.wake()
 
     def _connect(self) -> driver.Connection:
         return driver.connect(self._address, patience=self._patience)
 
     @contextmanager
-    def _write(self, deadline: float | None, *, synced: bool) -> Iterator[Connection]:
+    def _write(
+        self, deadline: float | None, *, synced: bool, moves_mark: bool = True
+    ) -> Iterator[Connection]:
         began = time.monotonic()
         deadline = began + self._patience if deadline is None else deadline
         count = "writes" if synced else "unsynced_writes"
@@ -126,7 +154,7 @@ class PostgresDatabase(Database):
                 connection = self._locked(began, deadline, synced=synced)
                 with _returned(connection):
                     yield connection
-                    self._commit(connection)
+                    self._commit(connection, moves_mark=moves_mark)
             except BaseException:
                 self._count("failed_writes")
                 raise
@@ -145,7 +173,7 @@ class PostgresDatabase(Database):
             connection, _ = self._first(f"{_WRITE}; SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
             with _returned(connection):
                 yield connection
-                self._commit(connection)
+                self._commit(connection, moves_mark=True)
 
     def _first(
         self,
@@ -202,7 +230,7 @@ class PostgresDatabase(Database):
             began = time.monotonic()
             self._locked(began, began + self._patience, synced=True).close()
 
-    def _commit(self, connection: Connection) -> None:
+    def _commit(self, connection: Connection, *, moves_mark: bool) -> None:
         raw = _raw(connection)
         if not driver.in_transaction(raw):
             # PostgreSQL answers COMMIT after a failed statement by a rollback, without an error,
@@ -210,7 +238,7 @@ class PostgresDatabase(Database):
             raise Unavailable(f"{self.name} gave this write up after an error; nothing was written")
         raw.deadline = time.monotonic() + self._patience
         try:
-            raw.execute("COMMIT")
+            raw.execute(_NEWS_AND_COMMIT if moves_mark else "COMMIT")
         except driver.DriverError as error:
             if not raw.closed:
                 raise
@@ -221,6 +249,9 @@ class PostgresDatabase(Database):
                 f"{self.name} did not answer a commit ({str(error).strip()}); the change may or"
                 " may not be there: read before trying again"
             ) from error
+        finally:
+            if moves_mark:
+                self._listener.tell()
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -239,6 +270,7 @@ class PostgresDatabase(Database):
         return pool.checkedin() + pool.checkedout()
 
     def _close_connections(self) -> None:
+        self._listener.close()
         self._engine.dispose()
 
 

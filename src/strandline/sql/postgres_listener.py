@@ -1,11 +1,11 @@
 """News from PostgreSQL's NOTIFY, as a number that moves.
 
-One connection and one thread for any number of waiters. The number moves at every notification, and
-also whenever the connection begins to listen. So a waiter that takes the number, reads the state,
-and waits for the number to move misses nothing: what is committed before the listening began is
-in a state read after it, and what comes later is notified. When the connection ends the number
-moves too, and while there is none `PostgresListener.hears` says so: then nobody is told anything,
-though the server may answer everybody else. The number moves when there is one again.
+One connection and one thread for any number of waiters. The number moves at every notification, at
+each commit of this process, and whenever the connection begins to listen. So a waiter that takes
+the number, reads the state, and waits for the number to move misses nothing: what is committed
+before the listening began is in a state read after it, and what comes later is notified. When the
+connection ends the number moves too, and while there is none it moves each time it is asked for:
+then nothing is heard, though the server may answer others, so an unmoved number proves nothing.
 
 A server that vanished without a word is found by asking it something when it was silent for a
 while. Rejected: a connection for each waiter (a pool of them would do nothing but wait), and
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 _SILENCE_SECONDS = 5.0
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
+_DEAF_SECONDS = 0.1
+"""After how long a waiter is to look by itself while nothing is heard."""
 
 
 class PostgresListener:
@@ -42,6 +44,7 @@ class PostgresListener:
         self._moved = threading.Condition()
         self._news = 0
         self._connections = 0
+        self._wakes_asked = 0
         self._hears = False
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -55,16 +58,41 @@ class PostgresListener:
                     target=self._listen, name=f"listen-{self._channel}", daemon=True
                 )
                 self._thread.start()
+            if not self._hears:
+                self._news += 1
             return self._news
 
     def wait(self, after: int, *, timeout: float) -> int:
-        """Wait until the number is no longer ``after``, or ``timeout`` seconds, or the end."""
+        """Wait until the number is no longer ``after``, or ``timeout`` seconds, `wake` or the end.
+
+        Not long while nothing is heard. Returns the number of the end.
+        """
         with self._moved:
-            self._moved.wait_for(lambda: self._news != after or self._closed, timeout)
+            asked = self._wakes_asked
+
+            def is_told() -> bool:
+                return self._closed or self._wakes_asked != asked
+
+            if self._hears:
+                self._moved.wait_for(lambda: self._news != after or is_told(), timeout)
+            else:  # the number moves with each question, so it says nothing
+                pause = min(timeout, _DEAF_SECONDS)
+                self._moved.wait_for(lambda: self._hears or is_told(), pause)
+                self._news += 1
             return self._news
 
+    def wake(self) -> None:
+        """Let all who wait return now."""
+        with self._moved:
+            self._wakes_asked += 1
+            self._moved.notify_all()
+
+    def tell(self) -> None:
+        """Move the number: this process has committed."""
+        self._move(hears=None)
+
     def hears(self) -> bool:
-        """Whether it listens; False is final until the number moves."""
+        """Whether it listens."""
         with self._moved:
             return self._hears
 
@@ -93,7 +121,7 @@ class PostgresListener:
                 with self._connect() as connection:
                     connection.execute(f"LISTEN {self._channel}".encode())
                     self._connections += 1
-                    self._tell(hears=True)
+                    self._move(hears=True)
                     pause = _FIRST_PAUSE
                     self._hear(connection)
             except (driver.DriverError, OSError) as error:
@@ -101,7 +129,7 @@ class PostgresListener:
                     "lost news of %s from %s (%s); trying again", self._channel, self._name, error
                 )
             if self._hears:
-                self._tell(hears=False)
+                self._move(hears=False)
             self._ready(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         self._wakes.close()
@@ -111,7 +139,7 @@ class PostgresListener:
         while True:
             connection.deadline = time.monotonic() + _SILENCE_SECONDS
             if list(connection.notifies(timeout=0)):
-                self._tell(hears=True)
+                self._move(hears=True)
             ready = self._ready(_SILENCE_SECONDS, connection)
             if self._wakes in ready:
                 return
@@ -128,8 +156,9 @@ class PostgresListener:
                 selector.register(one, selectors.EVENT_READ)
             return [key.fileobj for key, _ in selector.select(seconds)]
 
-    def _tell(self, *, hears: bool) -> None:
+    def _move(self, *, hears: bool | None) -> None:
         with self._moved:
-            self._hears = hears
+            if hears is not None:
+                self._hears = hears
             self._news += 1
             self._moved.notify_all()

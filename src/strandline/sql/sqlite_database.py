@@ -12,13 +12,12 @@ Several processes and many threads share one file. The model:
   syncs the log before a checkpoint and the file after it, and a commit whose frames were lost was
   the end of the log: whatever came later in the log would have carried it to disk. ``OFF`` skips
   these syncs too and could tear the file, so it is not used.
-* `SqliteDatabase.data_version` moves whenever somebody committed. SQLite counts commits of *other*
-  connections only; it is asked on a connection of its own that never writes, under a lock, and to
-  that connection every writer, in this process too, is another one. Asking costs a few
-  microseconds and is linearizable: it starts a read transaction, whose begin looks at the shared
-  index of the log. So a value read from the database *after* a data version was observed still
-  stands, as of now, when the same data version is observed again.
-
+* The mark is SQLite's ``data_version``. SQLite counts commits of *other* connections only; it is
+  asked on a connection of its own that never writes, under a lock, and to that connection every
+  writer, in this process too, is another one. Asking costs a few microseconds and is linearizable:
+  it starts a read transaction, whose begin looks at the shared index of the log. So a value read
+  from the database *after* a mark was taken still stands, as of now, when the same mark is seen
+  again.
 * A database of up to `CHECK_BYTES` is read through at its opening (`find_damage`): SQLite has no
   checksums, and a flipped byte of an index hides a row. Who opens a larger one has it read later.
 * A write is committed only while the file, and its log, still stand where they were opened. A
@@ -124,6 +123,7 @@ class SqliteDatabase(Database):
     """See `Database`; ``path`` is the file."""
 
     dialect = "sqlite"
+    mark_is_proof = True
 
     def __init__(self, url: str, path: Path, *, patience: float) -> None:
         super().__init__(url, str(path), patience=patience)
@@ -162,7 +162,7 @@ class SqliteDatabase(Database):
         self._watcher: sqlite3.Connection | None = None
         self._watching = threading.Lock()
         self._commits = self._wakes = 0
-        self._version = -1  # the data version that was seen last, and since when
+        self._version = -1  # the mark that was seen last, and since when
         self._moved_at = time.monotonic()
 
     def keep_head(self, head: HeadFile) -> None:
@@ -212,8 +212,17 @@ class SqliteDatabase(Database):
             finally:
                 connection.close()
 
-    def data_version(self) -> int:
-        """A number that differs from the one before exactly when somebody has committed since."""
+    def write_time(self) -> AbstractContextManager[Connection]:
+        """See `Database.write_time`.
+
+        Not synced: a process that could see the time undone would have to outlive a power cut of
+        this machine. A time that somebody far away still remembers is then passed by the wall
+        clock, unless that was also set back by more than the start took.
+        """
+        return self.write_unsynced()
+
+    def mark(self) -> int:
+        """A number that differs from the one before exactly when anyone has committed since."""
         self._refuse_in_a_fork()
         with self._watching:
             if self._closed:
@@ -234,20 +243,18 @@ class SqliteDatabase(Database):
             return version
 
     def wait_for_commit(self, after: int, *, timeout: float) -> int:
-        """Wait until `data_version` is no longer ``after``, for ``timeout`` seconds, or `wake`.
-
-        Returns the data version of the end. A commit of this process wakes at once. Commits of
+        """See `Database.wait_for_commit`. A commit of this process wakes at once. Commits of
         others are looked for: SQLite can not call back, and this is the one place that polls. The
         longer nothing was committed the rarer that is, so that an idle process costs nothing: every
         millisecond behind a commit, and at last four times a second. A reader who must know asks
-        `data_version` itself.
+        `mark` itself.
         """
         end = time.monotonic() + timeout
         wakes = self._wakes
         while True:
             with self._state:
                 commits = self._commits
-            version = self.data_version()
+            version = self.mark()
             left = end - time.monotonic()
             if version != after or left <= 0 or self._wakes != wakes:
                 return version
@@ -257,7 +264,7 @@ class SqliteDatabase(Database):
                     self._state.wait(min(self._pause(), left))
 
     def wake(self) -> None:
-        """Let all who wait for a commit return now."""
+        """See `Database.wake`."""
         with self._state:
             self._wakes += 1
             self._state.notify_all()

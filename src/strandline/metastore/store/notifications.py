@@ -30,7 +30,7 @@ from strandline.errors import CorruptData, OutOfSync
 from strandline.metastore.store import tables
 from strandline.metastore.store.tables import NOTIFICATION_LOG, NOTIFICATION_SEQUENCE
 from strandline.metastore.store.upgrades import STEPS
-from strandline.sql import SqliteDatabase, take_time
+from strandline.sql import Database, take_time
 from strandline.wire import decode, nested_list, register
 from strandline.wire.codecs import TEXT, UINT, pair, sequence
 from strandline.wire.registry import compare, is_empty, seal
@@ -145,7 +145,7 @@ class LogPosition:
 class NotificationLog:
     """The log of one store. Safe for threads, and for several processes on one store."""
 
-    def __init__(self, database: SqliteDatabase, clock: HybridClock) -> None:
+    def __init__(self, database: Database, clock: HybridClock) -> None:
         database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=STEPS)
         self._database = database
         self._clock = clock
@@ -232,7 +232,7 @@ class NotificationLog:
 
         What was read after taking it stands for as long as it stays the same. Costs microseconds.
         """
-        return self._database.data_version()
+        return self._database.mark()
 
     def wait(self, mark: int, *, timeout: float) -> int:
         """Wait until the mark is no longer ``mark``, or ``timeout`` seconds; the mark then."""
