@@ -16,8 +16,11 @@ DEFAULT_HOST = "127.0.0.1"
 DEFAULT_THRIFT_PORT = 9083
 """The port that Hive clients expect a metastore on."""
 DEFAULT_HTTP_PORT = 9084
+DEFAULT_CALL_THREADS = 32
+DEFAULT_MAX_CALLS = 512
 
 _MINUTE_MS = 60 * 1000
+_LEAST_CALL_THREADS = 4
 _DAY_MS = 24 * 60 * 60 * 1000
 
 
@@ -42,6 +45,10 @@ class Settings:
     from memory.
     ``allowed_hosts``: names of this node, beside those of loopback and ``host``, that HTTP clients
     may use; a request for another name is refused, since a foreign web page may have sent it.
+    ``call_threads``: how many calls run at once in threads, at least 4: those that wait for the
+    store or for other writers. What memory can answer needs no thread.
+    ``max_calls``: how many calls run in threads or wait for one; further ones are refused at once
+    as overloaded.
     ``location_roots``: absolute paths, below which folders are made at places that users name;
     elsewhere users, or their Spark, make them.
     ``file_access``: who may use the files and folders that a node makes: only the owner of its
@@ -59,6 +66,8 @@ class Settings:
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     slow_call_ms: int = 1_000
+    call_threads: int = DEFAULT_CALL_THREADS
+    max_calls: int = DEFAULT_MAX_CALLS
     location_roots: tuple[str, ...] = ()
     file_access: Literal["owner", "group", "umask"] = "owner"
     allowed_hosts: tuple[str, ...] = ()
@@ -83,6 +92,11 @@ class Settings:
             raise InvalidInput(
                 f"clock_ahead_limit_ms is {self.clock_ahead_limit_ms}; it is at least "
                 f"{_MINUTE_MS}, since clocks of several machines are never the same"
+            )
+        if not _LEAST_CALL_THREADS <= self.call_threads <= self.max_calls:
+            raise InvalidInput(
+                f"call_threads is {self.call_threads} and max_calls {self.max_calls}; there are at "
+                f"least {_LEAST_CALL_THREADS} threads, and at most as many as calls"
             )
         if not self.host.strip():
             raise InvalidInput("host is empty; name an address of this machine, such as 127.0.0.1")

@@ -28,7 +28,7 @@ from strandline.metastore.hive import (
     partition_filter,
 )
 from strandline.metastore.hive.registry import METHODS
-from strandline.metastore.session import admission, credentials, http_app, local_session
+from strandline.metastore.session import credentials, http_app, local_session
 from strandline.metastore.session.calls import CALLS
 from strandline.metastore.session.json_forms import snake_case
 from strandline.metastore.store import tables as metastore_tables
@@ -172,7 +172,6 @@ LIMITS = {
     "commands in one batch (one version)": manager.MAX_COMMANDS,
     "bytes of a value in the catalog's store, so of one update or snapshot": MAX_VALUE_BYTES,
     "bytes of an HTTP request": http_app.MAX_BODY_BYTES,
-    "HTTP requests that a node answers at once, waiting ones included": admission.MAX_REQUESTS,
     "HTTP connections of a node": http_connections.MAX_CONNECTIONS,
     "seconds for the head of an HTTP request to come, or for a connection to be idle": int(
         http_connections.HEAD_SECONDS

@@ -25,6 +25,7 @@ from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.session.credentials import Authenticate
 from strandline.metastore.session.http_app import application
 from strandline.metastore.thrift import ServerSettings, ThriftServer
+from strandline.metastore.workers import Workers
 from strandline.node.http_connections import HttpConnections
 from strandline.node.node import Node
 
@@ -99,7 +100,10 @@ async def _serve(
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, _told_to_stop, stop, number)
-    service = HiveMetastoreService(node.metastore, notifications=node.notifications)
+    workers = Workers(threads=settings.call_threads, max_calls=settings.max_calls)
+    service = HiveMetastoreService(
+        node.metastore, notifications=node.notifications, workers=workers
+    )
     thrift = ThriftServer(
         service.dispatcher, settings=ServerSettings(slow_call_ms=settings.slow_call_ms)
     )
@@ -107,6 +111,7 @@ async def _serve(
     config = uvicorn.Config(
         application(
             node.metastore,
+            workers=workers,
             authenticate=authenticate,
             check_health=node.health.report,
             slow_call_ms=settings.slow_call_ms,
@@ -143,6 +148,7 @@ async def _serve(
     await thrift.stop()
     stopping.cancel()
     await serving
+    workers.close()
 
 
 def _told_to_stop(stop: asyncio.Event, number: signal.Signals) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
@@ -15,10 +16,19 @@ from hive_metastore.ttypes import Database, EnvironmentContext, FieldSchema, Par
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.config import Settings
+from strandline.errors import Overloaded
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.hive.registry import METHODS, Call
 from strandline.metastore.store.rows import PartitionRow, new_partition
-from strandline.metastore.thrift import HIVE_METASTORE, ApplicationException, ConnectionInfo
+from strandline.metastore.thrift import (
+    HIVE_METASTORE,
+    ApplicationException,
+    ConnectionInfo,
+    ThriftException,
+)
+from strandline.metastore.thrift.codec import HIVE_CODEC
+from strandline.metastore.thrift.dispatch import answer_error
+from strandline.metastore.workers import Workers
 from strandline.model.types import INT
 from strandline.node import Node
 from tests.metastore.hive.hive_node import (
@@ -37,6 +47,15 @@ def statistics(hive: HiveNode) -> Any:
         return hive.service.statistics()
 
     return asyncio.run_coroutine_threadsafe(on_loop(), hive.loop).result(WAIT)
+
+
+def answer(service: HiveMetastoreService, method: str, args: dict[str, Any]) -> None:
+    """Has a service answer a request that waits, without a connection."""
+
+    async def on_loop() -> None:
+        await service.handle(ConnectionInfo(1, "test"), method, args)
+
+    asyncio.run(on_loop())
 
 
 def test_every_method_is_one_of_the_protocol() -> None:
@@ -64,14 +83,13 @@ def test_a_kept_answer_does_not_outlive_a_commit_of_another_node(hive: HiveNode,
     assert stub.get_partition_names("d1", "t1", -1) == ["p=ours"]
     with Node.open(hive.node.folder) as other:
         service = HiveMetastoreService(other.metastore, notifications=other.notifications)
-        connection = ConnectionInfo(1, "test")
         for number in range(20):
             partition = {"values": [f"{number:02d}"], "dbName": "d1", "tableName": "t1"}
-            asyncio.run(service.handle(connection, "add_partition", {"new_part": partition}))
+            answer(service, "add_partition", {"new_part": partition})
             names = stub.get_partition_names("d1", "t1", -1)
             assert len(names) == number + 2
             new = {"tableName": f"x{number}", "dbName": "d1", "sd": {"serdeInfo": {}, "cols": []}}
-            asyncio.run(service.handle(connection, "create_table", {"tbl": new}))
+            answer(service, "create_table", {"tbl": new})
             assert len(stub.get_all_tables("d1")) == number + 2
 
 
@@ -237,3 +255,91 @@ def test_names_may_carry_the_catalog_as_clients_of_hive_3_send_it(
     assert stub.get_table("@hive#D1", "t1").dbName == "d1"
     assert stub.get_databases("@hive#d*") == ["d1", "default"]
     assert refusal(lambda: stub.get_database("@spark#d1"))[0] == "NoSuchObjectException"
+
+
+class Blocked:
+    """A handler of DDL that waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.go_on = threading.Event()
+
+    def __call__(self, call: Call) -> None:
+        self.begun.release()
+        assert self.go_on.wait(WAIT)
+
+
+@pytest.fixture
+def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocked]:
+    """What ``drop_function`` does in a test."""
+    handler = Blocked()
+    monkeypatch.setitem(
+        METHODS, "drop_function", replace(METHODS["drop_function"], handler=handler)
+    )
+    yield handler
+    handler.go_on.set()
+
+
+def test_ddl_that_waits_stalls_no_read_that_has_to_wait(hive: HiveNode, blocked: Blocked) -> None:
+    async def main() -> None:
+        workers = Workers(threads=4)
+        service = HiveMetastoreService(
+            hive.node.metastore, notifications=hive.node.notifications, workers=workers
+        )
+        ddl = [
+            asyncio.ensure_future(service.handle(ConnectionInfo(n, "test"), "drop_function", {}))
+            for n in range(20)
+        ]
+        await asyncio.to_thread(blocked.begun.acquire, timeout=WAIT)
+        reader = ConnectionInfo(100, "test")
+        async with asyncio.timeout(WAIT):
+            await service.handle(reader, "get_current_notificationEventId", {})
+        assert workers.statistics().running <= 3
+        blocked.go_on.set()
+        await asyncio.gather(*ddl)
+
+    asyncio.run(main())
+
+
+def test_a_full_node_refuses_a_call_with_the_reason(hive: HiveNode, blocked: Blocked) -> None:
+    async def main() -> None:
+        workers = Workers(threads=1, max_calls=2)
+        service = HiveMetastoreService(
+            hive.node.metastore, notifications=hive.node.notifications, workers=workers
+        )
+        first = asyncio.ensure_future(
+            service.handle(ConnectionInfo(1, "test"), "drop_function", {})
+        )
+        with pytest.raises(Overloaded) as refused:
+            service.handle(ConnectionInfo(2, "test"), "drop_function", {})
+        answer = answer_error(HIVE_CODEC, "drop_function", refused.value)
+        blocked.go_on.set()
+        await first
+        with pytest.raises(ThriftException, match="nothing was done, try again") as raised:
+            HIVE_CODEC.decode_result("drop_function", answer.body)
+        assert raised.value.name == "MetaException"
+
+    asyncio.run(main())
+
+
+def test_a_call_whose_client_leaves_before_it_has_a_thread_never_begins(
+    hive: HiveNode, blocked: Blocked
+) -> None:
+    async def main() -> None:
+        workers = Workers(threads=1)
+        service = HiveMetastoreService(
+            hive.node.metastore, notifications=hive.node.notifications, workers=workers
+        )
+        first = asyncio.ensure_future(
+            service.handle(ConnectionInfo(1, "test"), "drop_function", {})
+        )
+        leaving = ConnectionInfo(2, "test")
+        second = asyncio.ensure_future(service.handle(leaving, "drop_function", {}))
+        leaving.on_leave()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        blocked.go_on.set()
+        await first
+        assert workers.statistics().given_up == 1
+
+    asyncio.run(main())

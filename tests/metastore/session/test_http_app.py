@@ -14,6 +14,7 @@ import pytest
 from strandline import __version__
 from strandline.catalog.commands import CreateSchema
 from strandline.metastore.session.http_app import MAX_BODY_BYTES, application
+from strandline.metastore.workers import Workers
 from strandline.node import Node
 from tests.metastore.session.served import serving
 
@@ -240,7 +241,7 @@ def half_sent(url: str, body: bytes, *, length: int) -> Iterator[socket.socket]:
 
 def test_requests_without_their_bodies_take_no_place(node: Node) -> None:
     with (
-        serving(application(node.metastore, max_requests=4)) as url,
+        serving(application(node.metastore, workers=Workers(max_calls=4))) as url,
         httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False) as client,
         ExitStack() as open_requests,
     ):
@@ -289,14 +290,14 @@ def test_a_page_with_another_name_is_refused(client: httpx.Client) -> None:
 
 def test_more_requests_than_are_allowed_are_turned_away(node: Node) -> None:
     with (
-        serving(application(node.metastore, max_requests=0)) as url,
+        serving(application(node.metastore, workers=Workers(max_calls=0))) as url,
         httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False) as client,
     ):
         status, code, message = error_of(client.post("begin", json={}))
         assert (status, code) == (503, "overloaded")
         assert "nothing was done" in message
         assert client.post("begin", json={}).headers["retry-after"] == "1"
-        assert client.get("statistics").json()["http"]["turned_away"] == 2
+        assert client.get("statistics").json()["workers"]["refused"] == 2
 
 
 def test_a_failure_inside_is_logged_and_not_told(
@@ -328,7 +329,8 @@ def test_health_tells_the_release_and_the_versions(node: Node, client: httpx.Cli
 
 def test_statistics_have_every_part(client: httpx.Client) -> None:
     before = client.get("statistics").json()
-    assert before.keys() == {"catalog", "transactions", "projection", "store", "http"}
+    parts = {"catalog", "transactions", "projection", "store", "workers", "http"}
+    assert before.keys() == parts
     client.post("begin", json={})
     client.post("nothing", json={})
     client.post("transaction", json={})
@@ -336,4 +338,4 @@ def test_statistics_have_every_part(client: httpx.Client) -> None:
     assert after["transactions"]["begun"] == before["transactions"]["begun"] + 1
     assert after["http"]["requests"] == before["http"]["requests"] + 2
     assert after["http"]["errors"] == before["http"]["errors"] + 1
-    assert after["http"]["running"] == 0
+    assert after["workers"]["calls"] == 0

@@ -35,6 +35,7 @@ from strandline.metastore.session import HttpSession, LocalSession, http_app, ht
 from strandline.metastore.session.http_app import application
 from strandline.metastore.session.http_transport import Lost
 from strandline.metastore.store.rows import DataFileRow
+from strandline.metastore.workers import Workers
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from strandline.transactions import Transaction, TransactionState
@@ -428,7 +429,7 @@ class FullAtFirst:
 
     def __init__(self, node: Node, times: int) -> None:
         self._node = application(node.metastore)
-        self._full = application(node.metastore, max_requests=0)
+        self._full = application(node.metastore, workers=Workers(max_calls=0))
         self.left = times
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

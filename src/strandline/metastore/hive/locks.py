@@ -18,7 +18,7 @@ from strandline.errors import (
     TransactionNotFound,
 )
 from strandline.metastore.hive.names import without_catalog
-from strandline.metastore.hive.registry import Call, changes
+from strandline.metastore.hive.registry import Call, waits
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.thrift.messages import ThriftException
 from strandline.model.identifiers import normalize
@@ -29,7 +29,7 @@ ACQUIRED, WAITING, NOT_ACQUIRED = 1, 2, 4
 """States of a lock, as the protocol numbers them."""
 
 
-@changes("lock")
+@waits("lock")
 def lock(call: Call) -> Struct:
     request = call.of("rqst")
     components = [_component(sent) for sent in request.args.get("component") or ()]
@@ -55,14 +55,14 @@ def lock(call: Call) -> Struct:
     return _response(queued)
 
 
-@changes("check_lock")
+@waits("check_lock")
 def check_lock(call: Call) -> Struct:
     request = call.of("rqst")
     locks = call.metastore.transactions.locks
     return _response(locks.check(request.args["lockid"], may_touch=_only_own(call)))
 
 
-@changes("unlock")
+@waits("unlock")
 def unlock(call: Call) -> None:
     request = call.of("rqst")
     locks = call.metastore.transactions.locks
@@ -72,7 +72,7 @@ def unlock(call: Call) -> None:
         raise ThriftException("TxnOpenException", {"message": error.message}) from None
 
 
-@changes("heartbeat")
+@waits("heartbeat")
 def heartbeat(call: Call) -> None:
     request = call.of("ids")
     lock_id, txn_id = request.args.get("lockid") or None, request.args.get("txnid") or None
@@ -89,7 +89,7 @@ def heartbeat(call: Call) -> None:
         raise TransactionFinished(f"Transaction txnid:{txn_id} already aborted")
 
 
-@changes("show_locks")
+@waits("show_locks")
 def show_locks(call: Call) -> Struct:
     asked = call.of("rqst").args
     requests = call.metastore.transactions.locks.list(

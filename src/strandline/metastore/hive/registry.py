@@ -6,7 +6,8 @@ A handler takes a `Call` and gives what its method returns. Which way it is call
 | --- | --- | --- |
 | `reads` | at once on the event loop, else in a worker thread | kept while nothing is committed |
 | `answers` | on the event loop; must wait for nothing | made each time |
-| `changes` | in a worker thread, as the client's user | made each time |
+| `waits` | in a worker thread | made each time |
+| `changes` | in a worker thread, in the share of DDL | made each time |
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from strandline.metastore.store.store_folders import StoreFolders
 class Kind(Enum):
     READS = "reads"
     ANSWERS = "answers"
+    WAITS = "waits"
     CHANGES = "changes"
 
 
@@ -106,6 +108,11 @@ def reads(*names: str) -> Callable[[H], H]:
 def answers(*names: str) -> Callable[[H], H]:
     """Register the handler of methods that need nothing from the store."""
     return _registration(names, Kind.ANSWERS)
+
+
+def waits(*names: str) -> Callable[[H], H]:
+    """Register the handler of methods that wait for the store, but not for other DDL."""
+    return _registration(names, Kind.WAITS)
 
 
 def changes(*names: str) -> Callable[[H], H]:

@@ -25,7 +25,7 @@ A method that is not here is answered as unknown, cleanly: clients probe for wha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +53,7 @@ from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.dispatch import ConnectionInfo, Dispatcher, Encoded
 from strandline.metastore.thrift.messages import ApplicationException
+from strandline.metastore.workers import CallKind, Workers
 
 DEFAULT_KEPT_BYTES = 64 << 20
 ANONYMOUS = "anonymous"
@@ -102,12 +103,14 @@ class HiveMetastoreService:
         metastore: Metastore,
         *,
         notifications: NotificationLog,
+        workers: Workers | None = None,
         kept_bytes: int = DEFAULT_KEPT_BYTES,
         identities: bool = True,
     ) -> None:
         self._metastore = metastore
         self._notifications = notifications
         self._folders = metastore.folders
+        self._workers = workers or Workers()
         self._identities = identities
         self._address: str | None = None
         self._kept = KeptAnswers(max_bytes=kept_bytes)
@@ -131,27 +134,45 @@ class HiveMetastoreService:
             raise ApplicationException.unknown_method(name)
         user = connection.user or ANONYMOUS
         listed = _listed(connection, name, args)
-        if method.kind is Kind.CHANGES:
+        if method.kind in (Kind.CHANGES, Kind.WAITS):
             self._changes += 1
             call = replace(self._call(args, user, at_once=False), listed=listed)
-            return asyncio.to_thread(method.handler, call)
+            kind = CallKind.DDL if method.kind is Kind.CHANGES else CallKind.SMALL
+            return self._in_thread(connection, lambda: method.handler(call), kind)
         if method.kind is Kind.ANSWERS:
             return method.handler(self._call(args, user, at_once=True))
         # A listing must be heard of, so its answer is not kept.
         request = b"" if name == _LISTING else connection.request
         mark = self._notifications.mark()
         if connection.is_large:
-            return self._wait(method, self._call(args, user, at_once=False), request)
+            call = self._call(args, user, at_once=False)
+            return self._wait(connection, method, call, request, CallKind.LARGE)
         call = self._call(args, user, at_once=True)
         try:
             answer = method.handler(call)
             for_all = call.reading.for_all
         except MustWait:
-            return self._wait(method, self._call(args, user, at_once=False), request)
+            call = self._call(args, user, at_once=False)
+            return self._wait(connection, method, call, request, CallKind.SMALL)
         self._at_once += 1
         return self._keep(request, mark, HIVE_CODEC.encode_result(name, answer), for_all=for_all)
 
-    def _wait(self, method: Method, call: Call, request: bytes) -> Coroutine[Any, Any, Encoded]:
+    def _in_thread(
+        self, connection: ConnectionInfo, work: Callable[[], Any], kind: CallKind
+    ) -> asyncio.Future[Any]:
+        """What ``work`` gives in a worker thread. A client that leaves before gives it up."""
+        call = self._workers.submit(work, user=connection.user or ANONYMOUS, kind=kind)
+        connection.on_leave = call.withdraw
+        return call.result
+
+    def _wait(
+        self,
+        connection: ConnectionInfo,
+        method: Method,
+        call: Call,
+        request: bytes,
+        kind: CallKind,
+    ) -> Coroutine[Any, Any, Encoded]:
         def read() -> tuple[int, bytes, bool]:
             mark = self._notifications.mark()
             answer = method.handler(call)
@@ -159,9 +180,11 @@ class HiveMetastoreService:
                 encoded = HIVE_CODEC.encode_result(method.name, answer)
             return mark, encoded, call.reading.for_all
 
+        result = self._in_thread(connection, read, kind)
+
         async def answer() -> Encoded:
             self._waited += 1
-            mark, encoded, for_all = await asyncio.to_thread(read)
+            mark, encoded, for_all = await result
             return self._keep(request, mark, encoded, for_all=for_all)
 
         return answer()

@@ -14,12 +14,17 @@ from strandline.metastore.interface import Session, TableFiles
 from strandline.metastore.session import file_lists
 from strandline.metastore.session.json_forms import Form, arguments_form, result_hint
 from strandline.metastore.session.wire_json import read_json, write_json
+from strandline.metastore.workers import CallKind
 
 PREFIX = "/v1"
 USER_HEADER = "X-Strandline-User"
 """Who calls, percent-encoded."""
 ANONYMOUS = "anonymous"
 JSON_TYPE = "application/json"
+LARGE_BODY_BYTES = 64 * 1024
+"""A call with a longer body is a large one."""
+_DDL = frozenset({"compact", "execute", "undo", "undrop", "undrop_partitions"})
+"""Methods that wait for other DDL."""
 _LOCAL = frozenset({"close"})
 """Methods that end at the client."""
 
@@ -38,6 +43,12 @@ class Call:
     def path(self) -> str:
         """Where it is called."""
         return f"{PREFIX}/{self.name}"
+
+    def kind(self, body_bytes: int) -> CallKind:
+        """What the call may hold up."""
+        if self.name in _DDL:
+            return CallKind.DDL
+        return CallKind.LARGE if body_bytes > LARGE_BODY_BYTES else CallKind.SMALL
 
 
 def _call(name: str) -> Call:

@@ -5,8 +5,8 @@
 An error of any kind is ``{"error": {"code", "message"}}`` with the status of its surface.
 
 What must stay true: the event loop only moves bytes. Reading JSON, calling the store and writing
-the answer happen in threads, of which `admission` says who gets them; what it turns away is told at
-once, with ``Retry-After``. No body is kept beyond the limit, and all bodies together take a bounded
+the answer happen in threads of the node's `Workers`; a call that they refuse is answered at once,
+with ``Retry-After``. No body is kept beyond the limit, and all bodies together take a bounded
 memory until they are answered. A body that does not come in time is given up.
 
 A request has to say that it is JSON. Browsers send such a request to a foreign address only after
@@ -47,24 +47,17 @@ from strandline.logs import CLIENT
 from strandline.metastore.call_log import DEFAULT_SLOW_MS, log_call
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.request_memory import RequestMemory
-from strandline.metastore.session.admission import (
-    MAX_REQUESTS,
-    THREADS,
-    Admission,
-    ClientLeft,
-)
 from strandline.metastore.session.calls import CALLS, JSON_TYPE, PREFIX, Call
 from strandline.metastore.session.credentials import Authenticate, Unproved, caller_of, prove
 from strandline.metastore.session.local_session import LocalSession
 from strandline.metastore.session.origins import OriginGuard
 from strandline.metastore.session.wire_json import read_form, write_error, write_json
+from strandline.metastore.workers import CallKind, ClientLeft, Workers
 from strandline.work import lane
 
 logger = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-LARGE_BODY_BYTES = 64 * 1024
-"""A request with a longer body is a large one."""
 BODY_SECONDS = 60.0
 """So long may a body take to come."""
 BODY_MEMORY_BYTES = 512 * 1024 * 1024
@@ -87,8 +80,7 @@ def application(
     metastore: Metastore,
     *,
     max_body_bytes: int = MAX_BODY_BYTES,
-    threads: int = THREADS,
-    max_requests: int = MAX_REQUESTS,
+    workers: Workers | None = None,
     authenticate: Authenticate | None = None,
     check_health: Callable[[], Sequence[Problem]] = tuple,
     slow_call_ms: int = DEFAULT_SLOW_MS,
@@ -108,7 +100,7 @@ def application(
         max_body_bytes=max_body_bytes,
         body_seconds=body_seconds,
         memory=RequestMemory(body_memory_bytes),
-        admission=Admission(threads=threads, max_requests=max_requests),
+        workers=workers or Workers(),
         authenticate=authenticate,
         check_health=check_health,
         slow_call_ms=slow_call_ms,
@@ -131,15 +123,11 @@ def application(
 class HttpStatistics:
     """Counts since the start.
 
-    ``running`` (waiting for a thread included) and ``body_memory`` are now. ``given_up`` are the
-    requests whose clients left before they were begun, ``full`` those for which memory lacked.
+    ``body_memory`` is now; ``full`` counts the requests that were refused for lack of memory.
     """
 
     requests: int = 0
     errors: int = 0
-    turned_away: int = 0
-    running: int = 0
-    given_up: int = 0
     body_memory: int = 0
     full: int = 0
 
@@ -205,7 +193,7 @@ class _Application:
         max_body_bytes: int,
         body_seconds: float,
         memory: RequestMemory,
-        admission: Admission,
+        workers: Workers,
         authenticate: Authenticate | None,
         check_health: Callable[[], Sequence[Problem]],
         slow_call_ms: int,
@@ -215,7 +203,7 @@ class _Application:
         self._max_body_bytes = max_body_bytes
         self._body_seconds = body_seconds
         self._memory = memory
-        self._admission = admission
+        self._workers = workers
         self._check_health = check_health
         self._slow_call_ms = slow_call_ms
         self._counts = HttpStatistics()  # touched on the loop only
@@ -280,7 +268,7 @@ class _Application:
             try:
                 asking = caller_of(request.headers)
                 asked.user = asking.user
-                self._admission.require_room()
+                self._workers.require_place()
                 body = await self._body(request, owner)
                 asked.began = monotonic()  # how long its client takes is not our slowness
                 session = LocalSession(self._metastore, user=asking.user, host=host)
@@ -298,7 +286,7 @@ class _Application:
                     work,
                     request,
                     asked,
-                    large=len(body) > LARGE_BODY_BYTES,
+                    kind=call.kind(len(body)),
                     content_type=call.content_type,
                 )
             except StrandlineError as error:
@@ -354,7 +342,7 @@ class _Application:
         request: Request,
         asked: _Asked,
         *,
-        large: bool,
+        kind: CallKind,
         content_type: str,
     ) -> Response:
         """What ``work``, run in a thread, gives; or its error."""
@@ -364,11 +352,10 @@ class _Application:
                 pass
 
         try:
-            with self._admission.admitted(asked.user, large=large):
-                self._counts = replace(self._counts, requests=self._counts.requests + 1)
-                answer = await self._admission.run(
-                    work, user=asked.user, large=large, until_left=until_left
-                )
+            self._counts = replace(self._counts, requests=self._counts.requests + 1)
+            answer = await self._workers.run(
+                work, user=asked.user, kind=kind, until_left=until_left
+            )
         except ClientLeft:
             return Response(status_code=400)  # nobody hears it
         except Exception as error:
@@ -377,12 +364,8 @@ class _Application:
         return Response(answer, media_type=content_type)
 
     def _counted(self) -> HttpStatistics:
-        admission = self._admission
         return replace(
             self._counts,
-            running=admission.running,
-            turned_away=admission.turned_away,
-            given_up=admission.given_up,
             body_memory=self._memory.taken,
             full=self._memory.refused,
         )
@@ -408,6 +391,7 @@ class _Application:
             "transactions": self._metastore.transactions,
             "projection": self._metastore.projector,
             "store": self._metastore.store,
+            "workers": self._workers,
         }
         counted = {
             name: part.statistics() for name, part in parts.items() if isinstance(part, _Counts)

@@ -15,7 +15,7 @@ What must stay true:
   request had a name, the client is told (``TApplicationException`` 7); then the connection closes.
 * Arguments that do not decode inside a message whose end is known fail that request alone.
 * A request that has begun runs to its end, also when its client has gone. One that is still being
-  read or decoded is given up.
+  read or decoded, or that waits for a thread, is given up.
 * Walking and decoding take little of one turn of the loop. What is longer is done in slices, and
   counts as a request in work.
 * What has come and is not answered is held in the server's memory of requests; where that is full,
@@ -126,6 +126,7 @@ class Connection(asyncio.Protocol):
             self._slicing.cancel()
             self._slicing = None
         self._scanner = Scanner()
+        self.info.on_leave()
         if self._running is None:  # else its arguments are still there
             self._server.memory.release(self)
         self._server.forget(self)

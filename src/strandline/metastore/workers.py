@@ -1,0 +1,280 @@
+"""Threads for calls that wait: which call gets one, which waits, and which is refused.
+
+The problem: the event loop waits for nothing, so a call that asks the store or waits for other
+writers runs in a thread. Threads are few and calls may be many. The client that sends most would
+get all threads, and a quick read would wait behind DDL that waits for other DDL.
+
+The model: a node has one pool for all its protocols. A call takes a *place* when it is submitted
+and a *thread* when one is free. Both are shared by the same rule:
+
+| calls | at most |
+| --- | --- |
+| all | the limit |
+| of one user | three quarters of it |
+| DDL | half |
+| large ones | half |
+| DDL and large ones together | three quarters |
+
+Calls start in the order of arrival, but a call that may not start yet holds up no other one. So a
+small read finds a place and a thread unless several users fill the node with small calls.
+
+What must stay true: a call that finds no place is refused at once with `Overloaded`, and nothing
+was done. A call whose client leaves before it has a thread never begins. A call that has begun runs
+to its end and keeps its place until then, also when its client has left: a thread cannot be stopped
+between two steps of a transaction.
+
+Rejected: a pool for each protocol (the threads of one would idle while calls of the other wait);
+asyncio's own executor, which has a few threads, an unbounded queue and no shares.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar
+
+from strandline.config import DEFAULT_CALL_THREADS, DEFAULT_MAX_CALLS
+from strandline.errors import Overloaded, StrandlineError
+
+logger = logging.getLogger(__name__)
+
+USER_SHARE = 0.75
+KIND_SHARE = 0.5
+LONG_SHARE = 0.75
+
+T = TypeVar("T")
+
+
+class CallKind(Enum):
+    """What a call may hold up; the value is its name in messages."""
+
+    SMALL = "small"
+    LARGE = "large"
+    DDL = "DDL"
+
+
+class ClientLeft(Exception):
+    """The client hung up; its call did not begin, or was given up between two of its steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersStatistics:
+    """``calls`` have a place now, and ``running`` of them a thread.
+
+    Counts since the start: ``refused`` calls found no place; the clients of ``given_up`` calls left
+    before they began, or between two of their steps.
+    """
+
+    calls: int
+    running: int
+    refused: int
+    given_up: int
+
+
+class _Shares:
+    """Places or threads: how many there are, and who has them."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._of_user_limit = max(1, int(limit * USER_SHARE))
+        self._of_kind_limit = max(1, int(limit * KIND_SHARE))
+        self._long_limit = max(1, int(limit * LONG_SHARE))
+        self._of_user: Counter[str] = Counter()
+        self._of_kind: Counter[CallKind] = Counter()
+        self.taken = 0
+
+    def shortage(self, user: str, kind: CallKind) -> str | None:
+        """Which calls have all that this call could get; None if there is one for it."""
+        if self.taken >= self._limit:
+            return f"{self.taken} calls"
+        if self._of_user[user] >= self._of_user_limit:
+            return f"{self._of_user[user]} calls of {user}"
+        if kind is CallKind.SMALL:
+            return None
+        if self._of_kind[kind] >= self._of_kind_limit:
+            return f"{self._of_kind[kind]} {kind.value} calls"
+        long = self._of_kind[CallKind.LARGE] + self._of_kind[CallKind.DDL]
+        return f"{long} large and DDL calls" if long >= self._long_limit else None
+
+    def take(self, user: str, kind: CallKind) -> None:
+        self.taken += 1
+        self._of_user[user] += 1
+        self._of_kind[kind] += 1
+
+    def give_back(self, user: str, kind: CallKind) -> None:
+        self.taken -= 1
+        self._of_kind[kind] -= 1
+        self._of_user[user] -= 1
+        if not self._of_user[user]:
+            del self._of_user[user]
+
+
+@dataclass(eq=False, slots=True)
+class PooledCall:
+    """A call that has a place. ``result`` is done when it has ended, or was withdrawn."""
+
+    number: int
+    user: str
+    kind: CallKind
+    work: Callable[[], Any]  # Any: what the caller's work gives
+    context: Context
+    result: asyncio.Future[Any]
+    workers: Workers = field(repr=False)
+
+    def withdraw(self) -> bool:
+        """Give the call up; False, and nothing happens, if it has begun."""
+        return self.workers._withdraw(self)
+
+
+class Workers:
+    """See the module. Its methods are for the event loop.
+
+    ``threads`` bounds the calls that run, ``max_calls`` those that run or wait for a thread.
+    """
+
+    def __init__(
+        self, *, threads: int = DEFAULT_CALL_THREADS, max_calls: int = DEFAULT_MAX_CALLS
+    ) -> None:
+        self._executor = ThreadPoolExecutor(max(1, threads), thread_name_prefix="call")
+        self._places = _Shares(max_calls)
+        self._threads = _Shares(max(1, threads))
+        self._waiting: dict[tuple[str, CallKind], deque[PooledCall]] = {}
+        self._number = self._refused = self._given_up = 0
+
+    def require_place(self) -> None:
+        """Raise `Overloaded` if the node has no place for any call."""
+        self._require(self._places.shortage("", CallKind.SMALL))
+
+    def submit(
+        self, work: Callable[[], Any], *, user: str, kind: CallKind = CallKind.SMALL
+    ) -> PooledCall:
+        """Run ``work`` in a thread as soon as there is one. Raises `Overloaded`."""
+        self._require(self._places.shortage(user, kind))
+        self._places.take(user, kind)
+        self._number += 1
+        result = asyncio.get_running_loop().create_future()
+        call = PooledCall(self._number, user, kind, work, copy_context(), result, self)
+        if (user, kind) in self._waiting or self._threads.shortage(user, kind) is not None:
+            self._waiting.setdefault((user, kind), deque()).append(call)
+        else:
+            self._start(call)
+        return call
+
+    async def run(
+        self,
+        work: Callable[[Callable[[], None]], T],
+        *,
+        user: str,
+        kind: CallKind,
+        until_left: Callable[[], Awaitable[None]],
+    ) -> T:
+        """What ``work`` gives, run in a thread. It gets a function to call between its steps.
+
+        ``until_left`` ends when the client has left. Then `ClientLeft` is raised: at once if the
+        call waits for a thread, else by that function. Raises `Overloaded`.
+        """
+        left = False
+        results: list[T] = []
+
+        def still_wanted() -> None:
+            if left:
+                raise ClientLeft
+
+        call = self.submit(lambda: results.append(work(still_wanted)), user=user, kind=kind)
+        leaving = asyncio.ensure_future(until_left())
+        try:
+            await asyncio.wait({call.result, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not call.result.done():
+                left = True
+                if call.withdraw():
+                    raise ClientLeft
+                await asyncio.wait({call.result})
+            call.result.result()
+        except ClientLeft:
+            self._given_up += not call.result.cancelled()
+            raise
+        finally:
+            leaving.cancel()
+            call.withdraw()
+        return results[0]
+
+    def close(self) -> None:
+        """Wait for the calls that run. None may be submitted any more."""
+        self._executor.shutdown()
+
+    def statistics(self) -> WorkersStatistics:
+        return WorkersStatistics(
+            self._places.taken, self._threads.taken, self._refused, self._given_up
+        )
+
+    def _require(self, shortage: str | None) -> None:
+        if shortage is not None:
+            self._refused += 1
+            raise Overloaded(
+                f"this node already answers {shortage}, which is the most allowed; nothing was "
+                "done, try again"
+            )
+
+    def _start(self, call: PooledCall) -> None:
+        self._threads.take(call.user, call.kind)
+        self._executor.submit(self._run, call)
+
+    def _start_waiting(self) -> None:
+        while True:
+            ready = [
+                calls[0]
+                for (user, kind), calls in self._waiting.items()
+                if self._threads.shortage(user, kind) is None
+            ]
+            if not ready:
+                return
+            first = min(ready, key=lambda call: call.number)
+            self._leave_queue(first)
+            self._start(first)
+
+    def _leave_queue(self, call: PooledCall) -> None:
+        calls = self._waiting[call.user, call.kind]
+        calls.remove(call)
+        if not calls:
+            del self._waiting[call.user, call.kind]
+
+    def _withdraw(self, call: PooledCall) -> bool:
+        if call not in self._waiting.get((call.user, call.kind), ()):
+            return False
+        self._leave_queue(call)
+        self._places.give_back(call.user, call.kind)
+        self._given_up += 1
+        call.result.cancel()
+        return True
+
+    def _run(self, call: PooledCall) -> None:
+        """Run the call in this thread."""
+        value: object = None
+        error: BaseException | None = None
+        try:
+            value = call.context.run(call.work)
+        except StopIteration as stop:  # a future cannot carry it
+            error = RuntimeError(f"the call raised {stop!r}")
+        except BaseException as raised:
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed: nobody waits for the result
+            call.result.get_loop().call_soon_threadsafe(self._ended, call, value, error)
+
+    def _ended(self, call: PooledCall, value: object, error: BaseException | None) -> None:
+        self._threads.give_back(call.user, call.kind)
+        self._places.give_back(call.user, call.kind)
+        self._start_waiting()
+        if call.result.done():
+            if error is not None and not isinstance(error, StrandlineError | ClientLeft):
+                logger.error("a call failed after its client had left", exc_info=error)
+        elif error is not None:
+            call.result.set_exception(error)
+        else:
+            call.result.set_result(value)

@@ -1,0 +1,203 @@
+"""Which calls get a place and a thread, and what becomes of calls whose clients have left."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from strandline.errors import Overloaded
+from strandline.metastore.workers import CallKind, ClientLeft, Workers
+
+WAIT = 20.0
+SMALL, LARGE, DDL = CallKind.SMALL, CallKind.LARGE, CallKind.DDL
+
+
+class Work:
+    """Work that says when it has begun, and ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.end = threading.Event()
+
+    def __call__(self, still_wanted: Callable[[], None] = lambda: None) -> str:
+        self.begun.set()
+        assert self.end.wait(WAIT)
+        still_wanted()
+        return "done"
+
+
+async def settle(turns: int = 20) -> None:
+    """Lets everything run that is ready."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT):
+        while not fact():
+            await asyncio.sleep(0)
+
+
+async def finish(*several: tuple[Work, asyncio.Future[str]]) -> None:
+    for work, _ in several:
+        work.end.set()
+    assert await asyncio.gather(*(result for _, result in several)) == ["done"] * len(several)
+
+
+def submit(workers: Workers, user: str, kind: CallKind) -> tuple[Work, asyncio.Future[str]]:
+    work = Work()
+    return work, workers.submit(work, user=user, kind=kind).result
+
+
+@pytest.mark.parametrize("kind", [LARGE, DDL])
+def test_large_and_ddl_calls_leave_half_of_the_threads_to_others(kind: CallKind) -> None:
+    async def main() -> None:
+        workers = Workers(threads=4)
+        long = [submit(workers, f"u{number}", kind) for number in range(3)]
+        await until(lambda: long[0][0].begun.is_set() and long[1][0].begun.is_set())
+        small = [submit(workers, "ann", SMALL) for _ in range(2)]
+        await until(lambda: all(work.begun.is_set() for work, _ in small))
+        assert not long[2][0].begun.is_set()
+        assert workers.statistics().running == 4
+        await finish(*long, *small)
+        assert workers.statistics().calls == 0
+
+    asyncio.run(main())
+
+
+def test_large_and_ddl_calls_together_leave_a_thread_to_small_ones() -> None:
+    async def main() -> None:
+        workers = Workers(threads=4)
+        long = [submit(workers, f"u{n}", kind) for n, kind in enumerate([LARGE, LARGE, DDL, DDL])]
+        small = submit(workers, "ann", SMALL)
+        await until(small[0].begun.is_set)
+        assert [work.begun.is_set() for work, _ in long] == [True, True, True, False]
+        await finish(*long, small)
+
+    asyncio.run(main())
+
+
+def test_one_user_leaves_threads_for_others() -> None:
+    async def main() -> None:
+        workers = Workers(threads=4)
+        own = [submit(workers, "ann", SMALL) for _ in range(10)]
+        await until(lambda: sum(work.begun.is_set() for work, _ in own) == 3)
+        other = submit(workers, "bob", SMALL)
+        await until(other[0].begun.is_set)
+        assert sum(work.begun.is_set() for work, _ in own) == 3
+        await finish(*own, other)
+
+    asyncio.run(main())
+
+
+def test_calls_that_wait_begin_in_the_order_in_which_they_came() -> None:
+    async def main() -> None:
+        workers = Workers(threads=1)
+        first = submit(workers, "ann", SMALL)
+        order: list[int] = []
+        kinds = [DDL, SMALL, LARGE, SMALL, DDL]
+        later = [
+            workers.submit(lambda n=n: order.append(n), user=f"u{n % 2}", kind=kind)  # type: ignore[misc]  # n is bound
+            for n, kind in enumerate(kinds)
+        ]
+        await finish(first)
+        await asyncio.gather(*(call.result for call in later))
+        assert order == [0, 1, 2, 3, 4]
+
+    asyncio.run(main())
+
+
+def test_places_are_shared_and_a_full_node_says_so() -> None:
+    async def main() -> None:
+        workers = Workers(threads=1, max_calls=8)
+        calls = [submit(workers, "ann", kind) for kind in (LARGE, LARGE, LARGE, LARGE)]
+        with pytest.raises(Overloaded, match=r"4 large calls.*nothing was done"):
+            submit(workers, "bob", LARGE)
+        calls += [submit(workers, "ann", kind) for kind in (DDL, DDL)]
+        with pytest.raises(Overloaded, match="6 calls of ann"):
+            submit(workers, "ann", SMALL)
+        with pytest.raises(Overloaded, match="6 large and DDL calls"):
+            submit(workers, "bob", DDL)
+        calls += [submit(workers, "bob", SMALL) for _ in range(2)]
+        with pytest.raises(Overloaded, match="already answers 8 calls,"):
+            workers.require_place()
+        assert workers.statistics().refused == 4
+        await finish(*calls)
+        assert workers.statistics().calls == 0
+        await finish(submit(workers, "ann", LARGE))
+
+    asyncio.run(main())
+
+
+def test_a_call_that_waits_is_given_up_when_its_client_leaves() -> None:
+    async def main() -> None:
+        workers = Workers(threads=1)
+        first, waiting, left = submit(workers, "ann", SMALL), Work(), asyncio.Event()
+
+        async def until_left() -> None:
+            await left.wait()
+
+        second = asyncio.ensure_future(
+            workers.run(waiting, user="bob", kind=SMALL, until_left=until_left)
+        )
+        await settle()
+        left.set()
+        with pytest.raises(ClientLeft):
+            await second
+        statistics = workers.statistics()
+        assert (statistics.given_up, statistics.calls) == (1, 1)
+        await finish(first)
+        assert not waiting.begun.is_set()
+
+    asyncio.run(main())
+
+
+def test_a_call_that_runs_learns_between_its_steps_that_its_client_has_left() -> None:
+    async def main() -> None:
+        workers = Workers(threads=1)
+        work, left = Work(), asyncio.Event()
+
+        async def until_left() -> None:
+            await left.wait()
+
+        task = asyncio.ensure_future(
+            workers.run(work, user="ann", kind=SMALL, until_left=until_left)
+        )
+        await until(work.begun.is_set)
+        left.set()
+        await settle()
+        assert not task.done()  # what has begun keeps its thread
+        work.end.set()
+        with pytest.raises(ClientLeft):
+            await task
+        assert workers.statistics().given_up == 1
+
+    asyncio.run(main())
+
+
+def test_a_call_that_is_cancelled_while_it_runs_keeps_its_place_until_it_ends() -> None:
+    async def main() -> None:
+        workers = Workers(threads=1)
+        work, result = submit(workers, "ann", SMALL)
+        await until(work.begun.is_set)
+        result.cancel()
+        assert workers.statistics().running == 1
+        work.end.set()
+        await until(lambda: workers.statistics().running == 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [KeyError, StopIteration])
+def test_an_error_is_raised(kind: type[Exception]) -> None:
+    def work() -> str:
+        raise kind("x")
+
+    async def main() -> None:
+        await Workers().submit(work, user="ann").result
+
+    with pytest.raises(RuntimeError if kind is StopIteration else kind, match="x"):
+        asyncio.run(main())
