@@ -211,7 +211,7 @@ def test_a_poisoned_transaction_ends_and_the_store_works_again(
             with pytest.raises(StrandlineError, match="aborted at its commit"):
                 session.commit(poisoned)
         assert node.transactions.get(poisoned).state is TransactionState.ABORTED
-        assert node.transactions.min_open_begin() is None
+        assert node.transactions.statistics().oldest_begin is None
         txn_id = session.begin().txn_id
         session.stage(txn_id, good, add=[_file("kept")])
         session.commit(txn_id)

@@ -189,21 +189,29 @@ class CatalogManager(CatalogFollower):
     def compact(self, version: int) -> bool:
         """Trim all versions below ``version``; False if that was done before.
 
-        Raises `VersionNotFound`, also for a version that may not be active on every node yet: a
-        node whose clock is behind by the skew would have no catalog for its present.
+        Raises `VersionNotFound`, and what `check_active_everywhere` raises. Holds are not looked
+        at: the caller has raised the low watermark above them.
         """
         self._check_running()
         catalog = self.catalog(version)
-        everywhere = round_up(add_milliseconds(catalog.time, self.skew))
-        if self.delay and everywhere > self._clock.current():
-            raise VersionNotFound(
-                f"version {version} becomes active at {format_timestamp(catalog.time)}, and on "
-                f"every node by {format_timestamp(everywhere)}; trim to it after that, or to an "
-                "older one"
-            )
+        self.check_active_everywhere(catalog)
         done = self._state.compact_at(version, self._given(catalog), catalog.contents)
         self.sync()
         return done
+
+    def check_active_everywhere(self, catalog: Catalog) -> None:
+        """Raises `VersionNotFound` for a version that may not be active on every node yet.
+
+        If history were trimmed to it, a node whose clock is behind by the skew would have no
+        catalog for its present.
+        """
+        everywhere = round_up(add_milliseconds(catalog.time, self.skew))
+        if self.delay and everywhere > self._clock.current():
+            raise VersionNotFound(
+                f"version {catalog.version} becomes active at {format_timestamp(catalog.time)}, and"
+                f" on every node by {format_timestamp(everywhere)}; trim to it after that, or to an"
+                " older one"
+            )
 
     def record_storage_usage(
         self,

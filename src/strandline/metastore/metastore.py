@@ -39,7 +39,6 @@ from strandline.catalog.undo.command import HistoryMoved, Undo
 from strandline.catalog.undo.sight import visible_undo, visible_undrop
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import (
-    Conflict,
     InvalidInput,
     ObjectNotFound,
     UnsupportedOperation,
@@ -291,23 +290,11 @@ class Metastore:
         catalog = self.catalogs.catalog(version)
         if version <= self.catalogs.earliest_catalog().version:
             return self.catalogs.compact(version)
+        self.catalogs.check_active_everywhere(catalog)  # else the watermark would rise too far
         # What is trimmed can never be projected any more, and would stop all that comes after.
         self.projector.project_up_to(version)
-        holds = self.transactions.holds.list()
-        needs = [(hold.at, f"hold {hold.hold_id} of {hold.owner}") for hold in holds]
-        oldest = self.transactions.min_open_begin()
-        if oldest is not None:
-            needs.append((oldest, "an open transaction"))
-        for since, who in sorted(needs):
-            # At that very time too: what the version itself changed is no longer told after it.
-            if since <= catalog.time:
-                raise Conflict(
-                    f"version {version} is active from {format_timestamp(catalog.time)}, and {who} "
-                    f"needs the history from {format_timestamp(since)} on; trim to an older "
-                    "version, or end it first"
-                )
-        # Who is projected later would find the updates gone.
-        self.projector.project_up_to(version)
+        # The watermark first: a hold that is granted from here on lies above it.
+        self.transactions.holds.raise_low_watermark(catalog.time)
         return self.catalogs.compact(version)
 
     def find_table(self, catalog: Catalog, name: str) -> tuple[SchemaDescriptor, TableDescriptor]:

@@ -11,7 +11,8 @@ What must stay true:
 * the watermark never goes back below one that was given, whatever becomes of clocks, holds and
   settings: the highest one given is stored, and is given again at least;
 * grant and watermark are decided in write transactions of one database, so no watermark passes a
-  hold that is being granted;
+  hold that is being granted. Whatever discards history raises the watermark first
+  (`Holds.raise_low_watermark`) and discards afterwards: a hold granted in between lies above;
 * a hold whose expiry has passed is gone for every reader at once, row or no row; and so is one
   that the watermark has passed, because its history may be gone, even if a clock says otherwise.
 """
@@ -32,8 +33,9 @@ from strandline.clock import (
     format_timestamp,
     milliseconds,
 )
-from strandline.errors import HoldExpired, InvalidInput, VersionNotFound
+from strandline.errors import Conflict, HoldExpired, InvalidInput, VersionNotFound
 from strandline.sql import Database, stored_time, take_time
+from strandline.transactions import records
 from strandline.transactions.tables import (
     HOLD,
     HOLD_WATERMARK,
@@ -156,6 +158,38 @@ class Holds:
             connection.execute(delete(HOLD).where(HOLD.c.expires <= now))
             return self._raise_watermark(connection, now)
 
+    def raise_low_watermark(self, to: Timestamp) -> None:
+        """Let go of the history below ``to``, and of the change that was made at ``to``.
+
+        From the return on no hold is granted below ``to``, and no open transaction began before it.
+        ``to`` must lie in the past of every node. Raises `Conflict`, naming the oldest hold or open
+        transaction that needs the history at ``to`` or before, and then nothing was changed.
+        """
+        with self._database.write() as connection:
+            self._guard(connection)
+            now = take_time(connection, self._clock)
+            given = _given_watermark(connection)
+            needs = [
+                (Timestamp(row.time), f"hold {row.hold_id} of {row.owner}")
+                for row in connection.execute(
+                    select(HOLD.c.time, HOLD.c.hold_id, HOLD.c.owner)
+                    .where(HOLD.c.expires > now, HOLD.c.time >= given, HOLD.c.time <= to)
+                    .order_by(HOLD.c.time, HOLD.c.hold_id)
+                    .limit(1)
+                )
+            ]
+            oldest_begin = records.oldest_begin(connection)
+            if oldest_begin is not None and oldest_begin <= to:
+                needs.append((oldest_begin, "an open transaction"))
+            for since, holder in sorted(needs):
+                raise Conflict(
+                    f"history cannot be trimmed up to {format_timestamp(to)}: {holder} needs the"
+                    f" history from {format_timestamp(since)} on; trim to an older version, or end"
+                    " it first"
+                )
+            if to > given:
+                _set_watermark(connection, to)
+
     def _raise_watermark(self, connection: Connection, now: Timestamp) -> Timestamp:
         given = _given_watermark(connection)
         retention_ms = self._retention_ms()
@@ -168,9 +202,7 @@ class Holds:
             lowest = min(lowest, Timestamp(oldest))
         if lowest <= given:
             return given
-        changed = connection.execute(update(HOLD_WATERMARK).values(time=lowest)).rowcount
-        if not changed:
-            connection.execute(insert(HOLD_WATERMARK).values(id=1, time=lowest))
+        _set_watermark(connection, lowest)
         return lowest
 
     def _present(self, connection: Connection) -> Timestamp:
@@ -181,6 +213,12 @@ class Holds:
 def _given_watermark(connection: Connection) -> Timestamp:
     given = connection.execute(select(HOLD_WATERMARK.c.time)).scalar_one_or_none()
     return MIN_TIMESTAMP if given is None else Timestamp(given)
+
+
+def _set_watermark(connection: Connection, time: Timestamp) -> None:
+    changed = connection.execute(update(HOLD_WATERMARK).values(time=time)).rowcount
+    if not changed:
+        connection.execute(insert(HOLD_WATERMARK).values(id=1, time=time))
 
 
 def _check_holder(

@@ -379,11 +379,6 @@ class Transactions:
         with self._database.read() as connection:
             return records.write_id_pairs(connection, records.find(connection, txn_id).txn_id)
 
-    def min_open_begin(self) -> Timestamp | None:
-        """The smallest begin time of the open transactions, read-only ones too; None without."""
-        with self._database.read() as connection:
-            return records.oldest_begin(connection)
-
     def statistics(self) -> TransactionStatistics:
         """What this process did, and what is open in the store."""
         with self._database.read() as connection:

@@ -1,0 +1,112 @@
+"""Trimming the history while others take holds on it: one of the two wins, and never both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.catalog import CatalogManager
+from strandline.catalog.commands import CreateSchema
+from strandline.errors import Conflict, VersionNotFound
+from strandline.node import Node
+
+
+class TrimmedNode:
+    """Three versions, and what another node does at a point of the trim to the last of them."""
+
+    def __init__(self, node: Node, other: Node) -> None:
+        self.node, self.other = node, other
+        self.session = node.session(user="ann")
+        self.old, self.middle, self.last = (
+            self.session.execute(CreateSchema(name=name)) for name in "abc"
+        )
+
+    def hold(self) -> int:
+        """Hold the middle version, from another node that has not heard of any trim."""
+        session = self.other.session(user="bob")
+        return session.hold("reader", "bob", at=self.middle.time).hold_id
+
+
+@pytest.fixture
+def scene(folder: Path) -> Iterator[TrimmedNode]:
+    with Node.open(folder) as node, Node.open(folder) as other:
+        yield TrimmedNode(node, other)
+
+
+def before(patch: pytest.MonkeyPatch, owner: type, method: str, meddle: Callable[[], object]) -> None:
+    """Call ``meddle`` before the first call of ``method``."""
+    real = getattr(owner, method)
+
+    def call(*arguments: object, **named: object) -> object:
+        patch.setattr(owner, method, real)
+        meddle()
+        return real(*arguments, **named)
+
+    patch.setattr(owner, method, call)
+
+
+def test_a_hold_that_comes_between_the_judgement_and_the_trim_is_refused(
+    scene: TrimmedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals: list[str] = []
+
+    def try_to_hold() -> None:
+        with pytest.raises(VersionNotFound, match="kept from") as refused:
+            scene.hold()
+        refusals.append(refused.value.message)
+
+    before(monkeypatch, CatalogManager, "compact", try_to_hold)
+    assert scene.session.compact(scene.last.version)
+    assert len(refusals) == 1
+    assert scene.node.transactions.holds.list() == ()
+
+
+def test_a_hold_that_comes_before_the_judgement_stops_the_trim(
+    scene: TrimmedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holds = type(scene.node.transactions.holds)
+    before(monkeypatch, holds, "raise_low_watermark", scene.hold)
+    with pytest.raises(Conflict, match="of bob needs the history"):
+        scene.session.compact(scene.last.version)
+    assert scene.other.catalogs.catalog(scene.middle.version).schema("b") is not None
+
+
+def test_a_hold_on_what_stays_is_granted_in_between_and_keeps_it(
+    scene: TrimmedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before(monkeypatch, CatalogManager, "compact", scene.hold)
+    assert scene.session.compact(scene.middle.version)
+    with pytest.raises(Conflict, match="of bob needs the history"):
+        scene.session.compact(scene.last.version)
+
+
+def test_a_node_that_ends_between_the_judgement_and_the_trim_leaves_a_store_that_can_be_trimmed(
+    scene: TrimmedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def end() -> None:
+        raise Killed
+
+    before(monkeypatch, CatalogManager, "compact", end)
+    with pytest.raises(Killed):
+        scene.session.compact(scene.last.version)
+    assert scene.node.catalogs.earliest_catalog().version == 0
+    with pytest.raises(VersionNotFound, match="kept from"):
+        scene.hold()
+    assert scene.session.compact(scene.last.version)
+
+
+def test_a_version_that_cannot_be_trimmed_to_raises_no_watermark(
+    scene: TrimmedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise VersionNotFound("it is not active on every node")
+
+    monkeypatch.setattr(CatalogManager, "check_active_everywhere", refuse)
+    with pytest.raises(VersionNotFound, match="not active on every node"):
+        scene.session.compact(scene.last.version)
+    assert scene.hold()
