@@ -35,7 +35,9 @@ def scene(folder: Path) -> Iterator[TrimmedNode]:
         yield TrimmedNode(node, other)
 
 
-def before(patch: pytest.MonkeyPatch, owner: type, method: str, meddle: Callable[[], object]) -> None:
+def before(
+    patch: pytest.MonkeyPatch, owner: type, method: str, meddle: Callable[[], object]
+) -> None:
     """Call ``meddle`` before the first call of ``method``."""
     real = getattr(owner, method)
 
