@@ -26,7 +26,7 @@ from typing import Any
 
 import psutil
 
-from bench.node import new_table
+from bench.ddl import new_table
 from bench.registry import Measured, benchmark
 from strandline.catalog.commands import CreateSchema
 from strandline.cli.demo.node_process import NodeProcess

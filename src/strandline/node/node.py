@@ -38,7 +38,6 @@ from strandline.metastore.store.row_queries import name_change
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.transaction_events import TransactionEvents
 from strandline.metastore.store.warehouse import make_folders
-from strandline.node.background_projection import BackgroundProjection
 from strandline.node.configuration import EffectiveConfiguration
 from strandline.node.health import NodeHealth
 from strandline.node.membership import (
@@ -117,7 +116,6 @@ class Node:
             guard=guard,
             folders=folders,
         )
-        self._projection = BackgroundProjection(self.projector)
         self.transactions = Transactions(
             database,
             clock,
@@ -217,13 +215,13 @@ class Node:
     def _start(self) -> None:
         self.projector.project_up_to(self.catalogs.latest_catalog().version)
         self.catalogs.subscribe(
-            lambda applied: self._projection.want(applied.update.version),
-            on_reset=lambda catalog: self._projection.want(catalog.version),
+            lambda applied: self.projector.applied(applied.update),
+            on_reset=lambda catalog: self.projector.applied_up_to(catalog.version),
         )
         self.catalogs.start()
         synchronize_system_views(self.catalogs)
         self.projector.project_up_to(self.catalogs.latest_catalog().version)
-        self._projection.start()
+        self.projector.start()
         self.store.start()
         self._reaper.start()
         self._check.start()
@@ -295,7 +293,7 @@ class Node:
             return
         self._stop.set()
         self.catalogs.stop()
-        self._projection.stop()
+        self.projector.stop()
         self.store.stop()
         if self._reaper.is_alive():
             self._reaper.join()

@@ -216,9 +216,7 @@ class Store:
             folders=warehouse,
         )
         with self.database.write() as connection:
-            reached = projector._advance(
-                connection, len(updates), projector._updates, Turn(connection)
-            )
+            reached = projector._advance(connection, len(updates), Turn(connection))
         with self.database.write() as connection:
             self.write_files(connection)
         return reached.projected_version == len(updates)

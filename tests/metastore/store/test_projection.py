@@ -105,7 +105,7 @@ class Node:
     def project_a_step(self, version: int) -> None:
         """Project what one SQL transaction may have."""
         with self.database.write() as connection:
-            self.projector._advance(connection, version, self.catalogs.updates, Turn(connection))
+            self.projector._advance(connection, version, Turn(connection))
 
     def table(self, name: str, schema: str = "nyc") -> TableDescriptor:
         found = self.catalogs.present().table(schema, name)
@@ -419,7 +419,7 @@ def test_a_sql_transaction_has_so_many_effects_at_most(
         read.append(start)
         return updates(start, end)
 
-    monkeypatch.setattr(node.projector, "_updates", counted)
+    monkeypatch.setattr(node.projector._updates, "_read", counted)
     node.project_a_step(version)
     assert sum(node.folder(name).is_dir() for name in names) == MOST_EFFECTS
     assert node.verbs().count("create_table") == MOST_EFFECTS
@@ -444,7 +444,7 @@ def test_a_version_of_many_effects_is_read_from_the_log_once(
         read.append(start)
         return updates(start, end)
 
-    monkeypatch.setattr(node.projector, "_updates", counted)
+    monkeypatch.setattr(node.projector._updates, "_read", counted)
     node.projector.project_up_to(version)
     assert read == [version]
     assert node.verbs().count("rename_table") == len(names)

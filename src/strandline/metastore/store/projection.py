@@ -2,26 +2,35 @@
 
 A version of the catalog has effects that the catalog does not hold: an event in the notification
 log, the place of a managed table, folders made and moved. They are derived from the entries of the
-update log, in order, exactly once, by whoever comes: the DDL call itself before it returns, a
-commit that relies on the version, a node that starts. How far it has come is a row of the store,
-moved in the SQL transaction that writes the events and the places.
+update log, in order, exactly once. How far the projection has come is a row of the store, moved by
+compare-and-set in the SQL transaction that writes the events and the places.
+
+**Batches.** One thread of a process projects at a time, and takes all versions up to the highest
+that this node has applied: the callers of a group commit share one SQL transaction and one sync of
+each folder. It is the thread of one of the callers; the others wait until the position has reached
+their version, and one of them goes on where it has not. No lock of the catalog is held meanwhile.
+What no caller waits for (its caller gave up, its node died) a thread in the background carries out
+a little later.
 
 What must stay true: a folder cannot be moved back by a rollback, so effects may be done and their
 SQL transaction lost. Then they are met again, and each must be recognized. `folder_effects` says
 which of them one SQL transaction may have for that; the position counts entries within a version.
 
-A commit needs all of it done in its own SQL transaction. Where more effects are left, it is told
-that it is `Behind`, as with the catalog itself: `ProjectedCatalogs` then does them in several.
+A commit needs all of it done in its own SQL transaction. Where more effects are left, it gets
+`Behind`, as with the catalog itself: `ProjectedCatalogs` then does them in several.
 
 No folder stops what comes behind it: what is refused is left as it is, and counted. What is short
 (a full disk, no descriptors) is an error, and is tried again before anything else is projected.
 
 Rejected: effects after the commit (a crash between would lose them), a journal beside the folders
-(a second truth), places named by table id (people look into these folders, and Hive names them so).
+(a second truth), places named by table id (people look into these folders, and Hive names them so),
+and a thread of its own for every batch (each DDL call would pay two hand-overs between threads).
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +42,13 @@ from sqlalchemy import Connection
 from strandline.catalog import Behind, Catalog, CatalogManager
 from strandline.clock import Timestamp
 from strandline.durable.update import Change, Entry, Update
-from strandline.errors import InvalidInput, StrandlineError, Unavailable
+from strandline.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    Stopping,
+    StrandlineError,
+    Unavailable,
+)
 from strandline.metastore.store.folder_effects import VERBS, FolderEffects, Turn
 from strandline.metastore.store.notifications import (
     DdlEvent,
@@ -45,10 +60,17 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.sql import Database, FenceRow
 from strandline.wire import encode
 
+logger = logging.getLogger(__name__)
+
 PATIENCE = 30.0
-"""Seconds that `Projector.project_up_to` waits for the database unless it is told otherwise."""
+"""Seconds that `Projector.project_up_to` waits unless it is told otherwise."""
 BATCH = 64
 """Versions that are read from the update log at once."""
+GRACE_SECONDS = 1.0
+"""How long the thread in the background leaves a version to its caller."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+MOST_REMEMBERED = 1024
+"""Versions that were applied here, and are not read from the log again."""
 _KINDS_IN_EVENTS = frozenset({"database", "schema", "table", "view", "function"})
 
 ReadUpdates = Callable[[int, int], Sequence[Update]]
@@ -59,11 +81,13 @@ ReadUpdates = Callable[[int, int], Sequence[Update]]
 class ProjectionStatistics:
     """Counts of what this process did.
 
-    ``failures`` are effects that were short of something and tried again; ``unmade``, ``stayed``
-    and ``unremoved`` those that were refused (`RefusedFolders`).
+    ``batches`` are SQL transactions. ``failures`` are effects that were short of something and
+    tried again; ``unmade``, ``stayed`` and ``unremoved`` those that were refused
+    (`RefusedFolders`).
     """
 
     projected_version: int
+    batches: int
     entries: int
     effects: int
     failures: int
@@ -76,7 +100,7 @@ class Projector:
     """The projection of one store. Safe for threads, and for several processes on one store.
 
     ``updates(start, end)`` gives the catalog's updates of the versions from ``start`` to ``end``
-    − 1. History must not be compacted above the projected version.
+    − 1. History must not be compacted above the projected version. ``grace`` is in seconds.
     """
 
     def __init__(
@@ -87,15 +111,24 @@ class Projector:
         updates: ReadUpdates,
         guard: Callable[[Connection], None],
         folders: StoreFolders,
+        grace: float = GRACE_SECONDS,
     ) -> None:
         self._database = database
         self._notifications = notifications
-        self._updates = updates
+        self._updates = AppliedUpdates(updates)
         self._guard = guard
         self._folders = FolderEffects(folders)
         self._turns: WeakKeyDictionary[object, Turn] = WeakKeyDictionary()
-        self._known = 0
-        self._entries = self._effects = self._failures = 0
+        self._state = threading.Condition()
+        self._projecting = False
+        self._projected = 0  # durable, as far as this process knows
+        self._applied = 0
+        self._failed_batch: tuple[int, Unavailable] | None = None
+        self._batches = self._entries = self._effects = self._failures = 0
+        self._grace = grace
+        self._news = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="projector", daemon=True)
 
     def projected_version(self) -> int:
         """The highest version that is projected as a whole, as of now."""
@@ -106,23 +139,54 @@ class Projector:
         """Return when ``version`` and all before it are projected.
 
         Raises `Unavailable` naming the version for whose folders something is short; it is tried
-        again by the next call. `VersionNotFound` if it is no longer in the log.
+        again by the next call. `VersionNotFound` if it is no longer in the log, `DeadlineExceeded`.
         """
-        if version > self._known:
-            self._known = max(self._known, self.projected_version())
-        if version <= self._known:
-            return
         deadline = time.monotonic() + timeout
-        updates = _Once(self._updates)
-        while True:
+        while version > self._projected:
+            if self._await_batch(deadline):
+                continue
+            try:
+                self._project_batch(max(version, self._applied), deadline)
+            finally:
+                with self._state:
+                    self._batches += 1
+                    self._projecting = False
+                    self._state.notify_all()
+
+    def _await_batch(self, deadline: float) -> bool:
+        """Wait for the batch that is under way, and share its failure; False where there is none.
+
+        Then the calling thread is the one that projects.
+        """
+        with self._state:
+            if not self._projecting:
+                self._projecting = True
+                return False
+            batch = self._batches
+            left = deadline - time.monotonic()
+            if not self._state.wait_for(lambda: self._batches != batch, timeout=max(left, 0.0)):
+                raise DeadlineExceeded(
+                    "the folders and events of a change were not made within the time allowed,"
+                    " because those before it still are; the change itself is in the catalog"
+                )
+            if self._failed_batch is not None and self._failed_batch[0] == batch:
+                # Else each waiting caller would try the same folder again, one after the other.
+                raise Unavailable(self._failed_batch[1].message) from self._failed_batch[1]
+            return True
+
+    def _project_batch(self, version: int, deadline: float) -> None:
+        """Project what one SQL transaction may have, at most up to ``version``."""
+        try:
             with self._database.write(deadline=deadline) as connection:
                 self._guard(connection)
-                reached = self._advance(connection, version, updates, self._turn(connection))
-            # Only now is it durable.
-            self._known = max(self._known, reached.projected_version)
-            self._folders.delete_purged()
-            if reached.projected_version >= version:
-                return
+                reached = self._advance(connection, version, self._turn(connection))
+        except _NotCarriedOut as error:
+            self._failed_batch = self._batches, error
+            raise
+        # Only now is it durable.
+        self._projected = max(self._projected, reached.projected_version)
+        self._updates.forget(self._projected)
+        self._folders.delete_purged()
 
     def project_on(self, connection: Connection, version: int) -> None:
         """Project up to ``version`` in the caller's write transaction, which checked the fence.
@@ -130,12 +194,12 @@ class Projector:
         Raises `Behind` where that takes more effects on folders than one SQL transaction may have:
         roll back, `project_up_to`, and try again.
         """
-        if version <= self._known:
+        if version <= self._projected:
             return
         before = self._notifications.position_on(connection)
-        updates, turn = _Once(self._updates), self._turn(connection)
+        turn = self._turn(connection)
         while before.projected_version < version:
-            after = self._advance(connection, version, updates, turn)
+            after = self._advance(connection, version, turn)
             if after == before:
                 raise Behind(
                     f"catalog version {version} is needed in the notification log, which ends at"
@@ -148,6 +212,7 @@ class Projector:
         refused = self._folders.refused()
         return ProjectionStatistics(
             projected_version=self.projected_version(),
+            batches=self._batches,
             entries=self._entries,
             effects=self._effects,
             failures=self._failures,
@@ -155,6 +220,55 @@ class Projector:
             stayed=refused.stayed,
             unremoved=refused.unremoved,
         )
+
+    # -- in the background
+
+    def applied(self, update: Update) -> None:
+        """Tell that this node has applied ``update``; for a listener of the catalog.
+
+        It is projected a little later, unless a caller asks for it first.
+        """
+        self._updates.remember(update)
+        self.applied_up_to(update.version)
+
+    def applied_up_to(self, version: int) -> None:
+        """`applied`, for versions that were trimmed before this node had read them."""
+        self._applied = max(self._applied, version)
+        self._news.set()
+
+    def start(self) -> None:
+        """Begin to project in the background."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End. What is left is projected by the node that opens the store next. Idempotent."""
+        self._stop.set()
+        self._news.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            self._news.wait()
+            if self._stop.wait(self._grace):
+                return
+            self._news.clear()  # before the look at what was applied: what comes now comes again
+            try:
+                if self._applied > self._projected:  # perhaps another process did it
+                    self._projected = max(self._projected, self.projected_version())
+                self.project_up_to(self._applied)
+                pause = FIRST_PAUSE
+            except Stopping:
+                return
+            except Exception as error:
+                if isinstance(error, Unavailable):
+                    logger.warning("%s; it is tried again in %.1f s", error, pause)
+                else:
+                    logger.exception("projecting failed; it is tried again in %.1f s", pause)
+                self._news.set()
+                self._stop.wait(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
 
     # -- inside one SQL transaction
 
@@ -164,9 +278,7 @@ class Projector:
         assert transaction is not None
         return self._turns.setdefault(transaction, Turn(connection))
 
-    def _advance(
-        self, connection: Connection, version: int, updates: ReadUpdates, turn: Turn
-    ) -> LogPosition:
+    def _advance(self, connection: Connection, version: int, turn: Turn) -> LogPosition:
         """Project some versions, at most up to ``version``, with the effects that ``turn`` takes.
 
         Returns where it stands then. An effect that fails is an error only if it is the first:
@@ -177,7 +289,7 @@ class Projector:
         if last >= version:
             return before
         events: list[NewEvent] = []
-        for update in updates(last + 1, min(version, last + BATCH) + 1):
+        for update in self._updates(last + 1, min(version, last + BATCH) + 1):
             for entry in islice(update.entries, done, None):
                 if entry.verb in VERBS:
                     first = turn.untouched
@@ -204,31 +316,54 @@ class Projector:
         self._notifications.move_projection(connection, before, version=last, entries=done)
         FenceRow.note_version(connection, last)
         self._entries += len(events)
-        return self._notifications.position_on(connection)
+        return LogPosition(before.event_id + len(events), last, done)
 
-    def _failed(self, version: int, what: str, error: StrandlineError) -> Unavailable:
+    def _failed(self, version: int, what: str, error: StrandlineError) -> _NotCarriedOut:
         self._failures += 1
-        return Unavailable(
+        return _NotCarriedOut(
             f"version {version} is in the catalog, but its {what} is not carried out:"
             f" {error.message}. It is tried again before the next change"
         )
 
 
-class _Once:
-    """Reads each update from the log once, though one SQL transaction may do but a part of it.
+class _NotCarriedOut(Unavailable):
+    """Something is short for the folders of a version."""
 
-    Without it a version of n effects on folders would be read and decoded n times.
+
+class AppliedUpdates:
+    """The updates that are to be projected: those that this node has applied, else from the log.
+
+    Those that were read from the log are kept too: of a version of n effects one SQL transaction
+    does but a part, and it would be decoded for each of them.
     """
 
     def __init__(self, read: ReadUpdates) -> None:
         self._read = read
-        self._held: Sequence[Update] = ()
+        self._remembered: dict[int, Update] = {}
+
+    def remember(self, update: Update) -> None:
+        """Keep ``update`` until it is projected."""
+        if len(self._remembered) < MOST_REMEMBERED:
+            self._remembered[update.version] = update
+
+    def forget(self, version: int) -> None:
+        """Drop what is projected: the versions up to this one."""
+        for old in [old for old in list(self._remembered) if old <= version]:
+            self._remembered.pop(old, None)
 
     def __call__(self, start: int, end: int) -> Sequence[Update]:
-        held = self._held
-        if not held or not held[0].version <= start <= held[-1].version:
-            held = self._held = self._read(start, end)
-        return held[start - held[0].version : end - held[0].version]
+        """See `ReadUpdates`."""
+        updates: list[Update] = []
+        while start + len(updates) < end:
+            update = self._remembered.get(start + len(updates))
+            if update is None:
+                break
+            updates.append(update)
+        if updates:
+            return updates
+        read = self._read(start, end)
+        self._remembered |= {update.version: update for update in read}
+        return read
 
 
 class ProjectedCatalogs:

@@ -1,0 +1,159 @@
+"""DDL on a node: the catalog, its projection, and the folders of managed tables.
+
+Calls go through a session in process, with full sync. Each row is held against what any program
+would pay in the same run: a commit of two rows and the sync of a folder that got a new entry.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from bench.catalog import CALLERS, CALLS, COLUMNS, SECONDS, WARM_UP, raw_commits
+from bench.registry import Measured, benchmark
+from strandline.catalog.commands import CreateSchema, CreateTable, DropSchema, TableDefinition
+from strandline.metastore.session import LocalSession
+from strandline.node import Node
+
+FEW, MANY = 100, 10_000
+TIMEOUT = 600.0
+RAW = 3.0
+"""CREATE TABLE may take so many times the raw commit and folder sync."""
+TOGETHER = 5.0
+"""So many times the rate of one caller must `CALLERS` reach."""
+BATCH_SECONDS = {"create": 5.0, "drop cascade": 4.0, "undo": 8.0}
+
+
+@contextmanager
+def opened() -> Iterator[tuple[Node, LocalSession]]:
+    """A node on an empty store, and a session with it."""
+    with tempfile.TemporaryDirectory() as folder, Node.open(Path(folder)) as node:
+        yield node, node.session(user="bench")
+
+
+def new_table(name: str, schema: str = "default") -> CreateTable:
+    """CREATE TABLE of twenty columns, managed and transactional."""
+    definition = TableDefinition(name=name, columns=COLUMNS, transactional=True)
+    return CreateTable(schema=schema, definition=definition)
+
+
+def fill(session: LocalSession, count: int, schema: str = "default") -> None:
+    """Make ``count`` tables in one batch."""
+    commands = [new_table(f"table_{n}", schema) for n in range(count)]
+    session.execute(commands, timeout=TIMEOUT)
+
+
+def folder_sync() -> float:
+    """The median seconds of making a folder and syncing the one that it is in."""
+    spent = []
+    with tempfile.TemporaryDirectory() as name:
+        parent = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
+        for n in range(CALLS):
+            began = time.perf_counter()
+            os.mkdir(f"{name}/{n}")
+            os.fsync(parent)
+            spent.append(time.perf_counter() - began)
+        os.close(parent)
+    return statistics.median(spent)
+
+
+@benchmark(
+    group="ddl", name="create table through a session, one caller, p50", unit="ms", better="lower"
+)
+def create_table_latency() -> list[Measured]:
+    """At 100 and at 10,000 tables; the reference is a raw commit of two rows and a folder sync."""
+    with ExitStack() as stack:
+        sessions = []
+        for count in (FEW, MANY):
+            node, session = stack.enter_context(opened())
+            fill(session, count)
+            sessions.append(session)
+        spent: list[list[float]] = [[] for _ in sessions]
+        for n in range(CALLS + WARM_UP):
+            for session, times in zip(sessions, spent, strict=True):
+                times.append(timed(partial(session.execute, new_table(f"one_{n}"))))
+        raw = (1 / raw_commits(node.database) + folder_sync()) * 1000
+    return [
+        Measured(
+            statistics.median(times[WARM_UP:]) * 1000,
+            reference=raw,
+            label=f"{count:,} tables",
+            target=RAW * raw,
+        )
+        for count, times in zip((FEW, MANY), spent, strict=True)
+    ]
+
+
+@benchmark(
+    group="ddl",
+    name=f"create table through a session, {CALLERS} callers, each its own version",
+    unit="1/s",
+    better="higher",
+)
+def create_table_rate() -> Measured:
+    """The reference is the rate of one caller."""
+    with opened() as (_, session):
+        fill(session, FEW)
+        alone, together = (rate(session, callers) for callers in (1, CALLERS))
+    return Measured(together, reference=alone, target=TOGETHER * alone)
+
+
+def rate(session: LocalSession, callers: int) -> float:
+    """Tables that so many threads make in a second, each in a version of its own."""
+    end = time.monotonic() + SECONDS
+    made: list[int] = []
+    failures: list[BaseException] = []
+
+    def call(caller: int) -> None:
+        n = 0
+        try:
+            while time.monotonic() < end:
+                session.execute(new_table(f"by_{callers}_{caller}_{n}"))
+                n += 1
+        except BaseException as error:  # the row must not be printed as if all were well
+            failures.append(error)
+        made.append(n)
+
+    threads = [threading.Thread(target=call, args=(caller,)) for caller in range(callers)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return sum(made) / (time.monotonic() - began)
+
+
+@benchmark(group="ddl", name=f"{MANY:,} tables in one version", unit="s", better="lower")
+def batches() -> list[Measured]:
+    """Made, dropped with their schema, and brought back."""
+    with opened() as (_, session):
+        session.execute(CreateSchema(name="many"))
+        create = timed(lambda: fill(session, MANY, "many"))
+        versions: list[int] = []
+
+        def drop_schema() -> None:
+            executed = session.execute(DropSchema(name="many", cascade=True), timeout=TIMEOUT)
+            versions.append(executed.version)
+
+        drop = timed(drop_schema)
+        undo = timed(lambda: session.undo(versions[0], timeout=TIMEOUT))
+    spent = {"create": create, "drop cascade": drop, "undo": undo}
+    return [
+        Measured(seconds, label=what, target=BATCH_SECONDS[what]) for what, seconds in spent.items()
+    ]
+
+
+def timed(call: Callable[[], object]) -> float:
+    """The seconds that ``call`` takes."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began

@@ -1,0 +1,205 @@
+"""One thread projects for all who wait, and one in the background what no caller waits for."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.errors import DeadlineExceeded, Unavailable
+from strandline.metastore.store import warehouse
+from strandline.metastore.store.projection import Projector
+from strandline.metastore.store.warehouse import Warehouse
+from strandline.model.types import INT
+from strandline.node import Node as WholeNode
+from tests.metastore.store.test_projection import Node, create, failing, node
+
+__all__ = ["node"]
+
+LONG = 60.0
+CALLERS = 8
+
+
+def new_table(name: str) -> CreateTable:
+    definition = TableDefinition(name=name, columns=(ColumnDefinition("a", INT),))
+    return CreateTable(schema="default", definition=definition)
+
+
+@pytest.fixture
+def held(node: Node) -> Held:
+    return Held(node)
+
+
+class Held:
+    """A projector whose next batch waits until it may go on; then others may come to wait."""
+
+    def __init__(self, node: Node) -> None:
+        self.started, self.go_on = threading.Event(), threading.Event()
+        project = node.projector._project_batch
+
+        def slow(*arguments: Any) -> None:
+            node.projector._project_batch = project  # type: ignore[method-assign]  # as it was
+            self.started.set()
+            assert self.go_on.wait(LONG)
+            project(*arguments)
+
+        node.projector._project_batch = slow  # type: ignore[method-assign,assignment]  # that it waits
+
+
+def waiting(projector: Projector, callers: int) -> None:
+    """Return once so many threads wait for the batch that is under way."""
+    while len(projector._state._waiters) < callers:  # type: ignore[attr-defined]  # no other way
+        threading.Event().wait(0.001)
+
+
+def test_callers_that_wait_share_one_batch_and_one_sync_of_each_folder(
+    node: Node, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    sync = warehouse._sync_folder
+
+    def noted(folder: Path) -> None:
+        synced.append(folder)
+        sync(folder)
+
+    monkeypatch.setattr(warehouse, "_sync_folder", noted)
+    first = node.ddl(create(node, "first"), project=False)
+    before = node.projector.statistics().batches
+    with ThreadPoolExecutor(CALLERS + 1) as threads:
+        leader = threads.submit(node.projector.project_up_to, first)
+        assert held.started.wait(LONG)
+        versions = [node.ddl(create(node, f"t{n}"), project=False) for n in range(CALLERS)]
+        node.projector.applied_up_to(versions[-1])
+        others = [threads.submit(node.projector.project_up_to, version) for version in versions]
+        waiting(node.projector, CALLERS)
+        held.go_on.set()
+        for call in (leader, *others):
+            call.result(LONG)
+    assert node.projector.statistics().batches == before + 2
+    assert synced == [node.folder("first").parent] * 2
+    assert all(node.folder(f"t{n}").is_dir() for n in range(CALLERS))
+
+
+def test_a_batch_takes_all_that_this_node_has_applied(node: Node) -> None:
+    first = node.ddl(create(node, "a"), project=False)
+    last = node.ddl(create(node, "b"), project=False)
+    node.projector.applied_up_to(last)
+    node.projector.project_up_to(first)
+    assert node.projector.projected_version() == last
+
+
+def test_who_waits_hears_what_the_batch_was_short_of_and_tries_nothing_again(
+    node: Node, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = node.ddl(create(node, "a"), project=False)
+    monkeypatch.setattr(os, "mkdir", failing(errno.ENOSPC))
+    with ThreadPoolExecutor(CALLERS) as threads:
+        calls = [threads.submit(node.projector.project_up_to, version)]
+        assert held.started.wait(LONG)
+        calls += [threads.submit(node.projector.project_up_to, version) for _ in range(CALLERS - 1)]
+        waiting(node.projector, CALLERS - 1)
+        held.go_on.set()
+        for call in calls:
+            with pytest.raises(Unavailable, match="No space left"):
+                call.result(LONG)
+    assert node.projector.statistics().failures == 1
+
+
+def test_a_caller_whose_time_is_over_leaves_and_its_version_is_projected(
+    node: Node, held: Held
+) -> None:
+    version = node.ddl(create(node, "a"), project=False)
+    with ThreadPoolExecutor(1) as threads:
+        leader = threads.submit(node.projector.project_up_to, version)
+        assert held.started.wait(LONG)
+        with pytest.raises(DeadlineExceeded, match="the change itself is in the catalog"):
+            node.projector.project_up_to(version, timeout=0)
+        held.go_on.set()
+        leader.result(LONG)
+    assert node.folder("a").is_dir()
+
+
+def test_an_interrupted_batch_leaves_the_projection_to_the_next_caller(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = node.ddl(create(node, "a"), project=False)
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.log, "move_projection", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            node.projector.project_up_to(version)
+    node.projector.project_up_to(version)
+    assert node.verbs().count("create_table") == 1
+
+
+def test_what_no_caller_waits_for_is_projected_in_the_background(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where something is short the first time."""
+    node.projector._grace = 0
+    made = threading.Event()
+    move = node.log.move_projection
+
+    def moved(*arguments: Any, **named: Any) -> None:
+        move(*arguments, **named)
+        made.set()
+
+    monkeypatch.setattr(node.log, "move_projection", moved)
+    failures = [OSError(errno.ENOSPC, "No space left on device")]
+    mkdir = os.mkdir
+
+    def make(*arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        mkdir(*arguments)
+
+    monkeypatch.setattr(os, "mkdir", make)
+    version = node.ddl(create(node, "a"), project=False)
+    with caplog.at_level(logging.WARNING):
+        node.projector.start()
+        node.projector.applied_up_to(version)
+        assert made.wait(LONG)
+        node.projector.stop()
+        node.projector.stop()
+    assert node.folder("a").is_dir()
+    assert "No space left" in caplog.text
+
+
+def test_readers_do_not_wait_for_the_folders_of_a_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makes, go_on = threading.Event(), threading.Event()
+    make = Warehouse.make
+
+    def slow(*arguments: Any, **named: Any) -> Any:
+        makes.set()
+        assert go_on.wait(LONG)
+        return make(*arguments, **named)
+
+    with WholeNode.open(tmp_path / "store") as node, ThreadPoolExecutor(2) as threads:
+        session = node.session(user="ann")
+        session.execute(new_table("old"))
+        monkeypatch.setattr(Warehouse, "make", slow)
+        creating = threads.submit(session.execute, new_table("new"))
+        try:
+            assert makes.wait(LONG)
+            catalog = threads.submit(node.catalogs.present).result(LONG)
+            assert catalog.relation("default", "new") is not None
+            # The event loop answers too: it need not wait for anybody.
+            assert node.catalogs.known_present() is catalog
+            assert threads.submit(session.table, "default.old").result(LONG).location
+            assert not creating.done()
+        finally:
+            go_on.set()
+        creating.result(LONG)
+        assert session.table("default.new").location
