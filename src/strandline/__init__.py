@@ -1,3 +1,3 @@
 """Strandline: a versioned, transactional metastore for Spark."""
 
-__version__ = "0.2.1"
+__version__ = "0.3.0"
