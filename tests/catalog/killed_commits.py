@@ -201,6 +201,7 @@ def main(address: str, rounds: int, *faults: str) -> None:
     """Two rounds that nobody kills, to know how many calls there are, then the others."""
     for fault in faults:
         FAULTS[fault](pytest.MonkeyPatch())
+    open_metastorage(address, HybridClock()).close()  # imports the driver once for all children
     child(address, -2, 0)
     _, status, calls = child(address, -1, 0)
     results = [
