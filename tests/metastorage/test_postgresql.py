@@ -163,7 +163,7 @@ def test_the_time_is_taken_under_the_lock(store: PostgresMetastorage, url: str) 
 
 
 def test_a_lock_that_another_process_keeps_is_waited_for_until_the_deadline(url: str) -> None:
-    holding, asking = open_url(url), open_url(url, patience=0.1)
+    holding, asking = open_url(url), open_url(url, patience=1.0)
     store = PostgresMetastorage(asking, HybridClock())
     began = time.monotonic()
     with holding.write():
@@ -171,7 +171,7 @@ def test_a_lock_that_another_process_keeps_is_waited_for_until_the_deadline(url:
             with pytest.raises(DeadlineExceeded, match="another process"):
                 call()
         assert store.get("a") is None
-    assert 0.2 <= time.monotonic() - began < 10
+    assert time.monotonic() - began >= 2.0
     assert store.invoke([], [Put("a", b"")]).revision == 1
     assert asking.statistics().lost_turns == 2
     store.close()

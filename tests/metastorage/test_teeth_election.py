@@ -128,7 +128,7 @@ def keeps_the_lease(patch: pytest.MonkeyPatch) -> None:
     def give_back(self: Election) -> None:
         self._held = None
 
-    patch.setattr(Election, "_give_back", give_back)
+    patch.setattr(Election, "_release", give_back)
 
 
 @TEETH.found_by(

@@ -1,25 +1,27 @@
-"""Elections: one of several processes leads, and all of them hear who.
+"""Leader election among several processes.
 
-Each participant runs one thread over any metastorage. Every third of the lease's time it asks for
-the lease (which renews it for the holder), and looks who has it. A change of holder is told to the
-listener: the new lease, or None while nobody has it.
+Each participant runs one thread over any metastorage. Every third of the lease's time, it asks for
+the lease (for the holder, this renews it) and reads who holds it. It calls the listener when the
+holder changes, with the new lease, or with None while there is no holder.
 
 What must stay true:
 
-* A participant that says it leads holds the lease, by its own clock too: counted from *before* the
-  call that was answered, the lease's time has not passed. So one that was paused or cut off finds
-  itself deposed before it asks the store. It may still act in the moment between looking and
-  acting; what must not happen twice is written under the condition `LeaseHeld` with its token.
-* Somebody leads again soon after the leader is gone, also where the store's time stands still: a
-  wall clock that jumped ahead took it along, and it waits until the others get there. So a lease of
-  another that did not change for twice its time, by our own clock, is given back for its holder,
-  whose own clock has deposed him before. All participants therefore name the same ``ttl_ms``.
-* The listener hears states, not changes: the last one it heard is the present one, as of the last
-  look, and holders that came and went between two looks are not told.
-* The listener's failure is logged and counted, and does not end the participation.
+* A participant that says it leads holds the lease, by its own clock too: the lease's time, counted
+  from *before* the call that returned it, has not passed. So a participant that was paused or cut
+  off knows that it no longer leads before it asks the store. It may still act in the moment between
+  checking and acting. A write that must not happen twice uses the condition `LeaseHeld` with the
+  token.
+* A new leader is elected soon after the old one is gone, even while the store's time stands still.
+  (A wall clock that jumped ahead moved the store's time ahead, and it stands still until the other
+  clocks catch up.) So if another holder's lease does not change for twice its time, by this
+  participant's clock, this participant releases it. Its holder has lost it before, by its own
+  clock. For this reason all participants must use the same ``ttl_ms``.
+* The listener is told states, not changes: the last state it was told is the present one, as of the
+  last read. Holders that came and went between two reads are not reported.
+* A failure of the listener is logged and counted, and does not end the participation.
 
-Rejected: the store calling back (only some can), and waiting for a key that the leader writes
-(whoever dies writes nothing, so the lease has to be looked at anyway).
+Rejected: callbacks from the store (only some stores have them); waiting for a key that the leader
+writes (a leader that dies writes nothing, so the lease has to be read anyway).
 """
 
 from __future__ import annotations
@@ -46,9 +48,10 @@ _JOIN_SECONDS = 30.0
 class ElectionStatistics:
     """Counts since the start.
 
-    ``failures`` are rounds that the store did not answer; ``terms`` how often this participant
-    became the leader, ``losses`` how often it ceased to be other than by `Election.stop`;
-    ``changes`` what the listener was told, ``listener_failures`` how often it raised.
+    ``failures`` are rounds in which the store did not answer. ``terms`` counts how often this
+    participant became the leader, ``losses`` how often it lost the lease other than by
+    `Election.stop`. ``changes`` counts calls of the listener, ``listener_failures`` those that
+    raised.
     """
 
     rounds: int
@@ -62,8 +65,8 @@ class ElectionStatistics:
 class Election:
     """One participant in the election ``name``. ``holder`` names this running process.
 
-    ``listener`` is called in the thread of the election, so it must not wait for long; it is told
-    the first state too, unless that is that nobody leads.
+    ``listener`` is called in the thread of the election, so it must not block for long. It is told
+    the first state too, unless there is no leader.
     """
 
     def __init__(
@@ -94,17 +97,17 @@ class Election:
         self._counts: Counter[str] = Counter()
 
     def start(self) -> Self:
-        """Take part, in a thread of its own, until `stop`."""
+        """Take part in the election, in a thread of its own, until `stop`."""
         thread = threading.Thread(target=self._run, name=f"election-{self._name}", daemon=True)
         self._thread = thread
         thread.start()
         return self
 
     def stop(self) -> None:
-        """Take part no more and give the lease back; the listener is told nothing. Idempotent.
+        """Stop taking part and release the lease, without calling the listener. Idempotent.
 
-        The listener may call it; the lease is given back when that returns.
-        Where the store does not answer, the lease ends by its time.
+        The listener may call this; the lease is then released after the listener returns. If the
+        store does not answer, the lease expires.
         """
         self._stop.set()
         thread, self._thread = self._thread, None
@@ -112,12 +115,12 @@ class Election:
             thread.join(_JOIN_SECONDS)
 
     def leading(self) -> Lease | None:
-        """The lease, if this participant leads now; what it relies on names the token."""
+        """The lease if this participant leads now. Dependent writes name its token."""
         with self._guard:
             return self._held if time.monotonic() < self._held_until else None
 
     def statistics(self) -> ElectionStatistics:
-        """What this participant did."""
+        """The counts of this participant."""
         with self._guard:
             counts = Counter(self._counts)
         return ElectionStatistics(**{name: counts[name] for name in ElectionStatistics.__slots__})
@@ -133,22 +136,22 @@ class Election:
             self._round()
             taken = time.monotonic() - began
             self._stop.wait(max(round_seconds - taken, round_seconds / 10))
-        self._give_back()
+        self._release()
 
     def _round(self) -> None:
-        """Ask for the lease, look who has it, tell the listener."""
+        """Ask for the lease, read who holds it, tell the listener."""
         self._count("rounds")
         try:
             leader = self._ask()
-        except Exception as error:  # what nobody thought of must not end the participation unheard
+        except Exception as error:  # an unexpected error must not end the thread silently
             self._count("failures")
             logger.warning(
-                "%s can not take part in the election %r: %s",
+                "%s cannot take part in the election %r: %s",
                 *self._me,
                 error,
                 exc_info=not isinstance(error, StrandlineError),
             )
-            # Who leads is not known; only of our own lease we know that it ends.
+            # The present leader is unknown. Only the end of our own lease is certain.
             if self._held is None or self.leading() is not None:
                 return
             leader = None
@@ -157,7 +160,7 @@ class Election:
         self._tell(leader)
 
     def _ask(self) -> Lease | None:
-        """The present leader's lease, ours if it can be had."""
+        """The present leader's lease; ours if it is free."""
         began = time.monotonic()
         leader: Lease | None = None
         if self._held is not None:
@@ -177,12 +180,12 @@ class Election:
         return leader
 
     def _present(self, leader: Lease | None) -> Lease | None:
-        """The lease of another, or None when it was to be given back for him."""
+        """The lease of another holder; None if it was abandoned and is released here."""
         now = time.monotonic()
         if leader is None or leader != self._seen:
             self._seen, self._seen_since = leader, now
         elif now - self._seen_since > 2 * self._ttl_ms / 1000:
-            logger.warning("%s gives back the lease %r, which %s left", *self._me, leader.holder)
+            logger.warning("%s releases the lease %r, which %s abandoned", *self._me, leader.holder)
             self._store.release_lease(leader)
             return None
         return leader
@@ -193,7 +196,7 @@ class Election:
                 self._held = None
                 self._counts["losses"] += 1
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         with self._guard:
             held, self._held = self._held, None
         if held is None:
@@ -201,12 +204,12 @@ class Election:
         try:
             self._store.release_lease(held)
         except StrandlineError as error:
-            logger.warning("%s could not give back the lease %r: %s", *self._me, error)
+            logger.warning("%s could not release the lease %r: %s", *self._me, error)
 
     def _tell(self, leader: Lease | None) -> None:
-        """Tell the listener if somebody else leads now, or nobody, or one anew."""
-        told, self._told = self._told, leader
-        if _term(told) == _term(leader):
+        """Tell the listener if the leader or its term changed."""
+        last_told, self._told = self._told, leader
+        if _term(last_told) == _term(leader):
             return
         self._count("changes")
         try:

@@ -1,6 +1,7 @@
-"""Opening a metastorage by its URL. A kind's module is loaded when its scheme is first asked for.
+"""Opening a metastorage by its URL.
 
-So nobody needs a client library of a server that he does not use.
+The module of a store is imported when its scheme is first used, so users need no client library of
+a server that they do not use.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ class _Kind(Protocol):
 
 
 def open_metastorage(url: str, clock: HybridClock, *, patience: float = PATIENCE) -> Metastorage:
-    """The store at ``url``, on connections of its own that end with `Metastorage.close`.
+    """Open the store at ``url``, on connections of its own that `Metastorage.close` closes.
 
-    ``sqlite:////folder/file``, ``postgresql://user@host/database`` or ``etcd://host:port``. A call
-    that gets no answer for ``patience`` seconds ends with an error. Raises `InvalidInput` for a
-    URL that names no store or needs a library that is not installed, `UnsupportedOperation` for
-    another kind of store, `IncompatibleFormat`, and `Unavailable` where nothing answers.
+    ``url`` is ``sqlite:////folder/file``, ``postgresql://user@host/database`` or
+    ``etcd://host:port``. A call without an answer fails after ``patience`` seconds. Raises
+    `InvalidInput` for a malformed URL or a library that is not installed, `UnsupportedOperation`
+    for an unknown scheme, `IncompatibleFormat`, and `Unavailable` if nothing answers there.
     """
     scheme = url.partition(":")[0].partition("+")[0].lower()
     if scheme not in KINDS:

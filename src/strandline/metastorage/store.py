@@ -1,34 +1,33 @@
-"""The metastorage: a small linearizable store that all nodes share and that gives time its order.
+"""The metastorage: a small linearizable key-value store that all nodes share.
 
-The model. A store is a map from keys to values with a *head*: a revision and a time. One `invoke`
-compares and changes any number of keys in one atomic step; when it changed something, the head
-moves to the next revision and to a later time, and each changed key carries both. When it changed
-nothing (its conditions failed and there was nothing to do then, or it deleted what was not there)
-the head stays.
+A store maps keys to values and has a *head*: a revision and a time. One `invoke` compares and
+changes any number of keys in one atomic step. If it changes something, the head moves to the next
+revision and a later time, and each changed key carries both. If it changes nothing, the head stays.
 
-What must stay true, in every implementation:
+Every implementation guarantees:
 
 * Every call takes effect at one moment between its start and its return, as if there were one copy.
-* Revisions and times grow together, in the order in which the store orders its writes. The time is
-  taken where that order is decided, never before, whatever the wall clocks of the nodes do.
+* Revisions and times grow together, in the order of the writes. The store assigns the time when it
+  orders the write, never before, whatever the wall clocks of the nodes do.
 * After `check` returned time s, every later write has a time above s. A node that has applied the
   head which the same call returned therefore knows everything up to s.
-* `wait_for_change` never misses a change. It is a question about a state (is there a revision above
-  mine under this prefix?), not a subscription, so there is no moment at which news can fall between
-  two calls. The caller reads what changed.
-* A lease that was seen expired by anyone is gone for everyone. Its token is not used again.
+* `wait_for_change` never misses a change. It asks about a state (is there a revision above mine
+  under this prefix?) and is not a subscription, so no change is lost between two calls. The caller
+  then reads what changed.
+* Once any reader has seen a lease as expired, it is expired for all readers. Its token is not used
+  again.
 
-A call that ends in `UnknownOutcome`, or whose process dies before the answer, may have happened.
-The caller settles it by reading what it would have written (so write something that is yours
-alone).
+A call that ends in `UnknownOutcome`, or whose process dies before the answer, may have taken
+effect. The caller settles it by reading what it would have written, so a caller should write a
+value that no other caller writes.
 
-How to follow a prefix without missing or spinning: take ``seen = revision()``, read the state,
-wait for a change after ``seen``. Not the revision of a key that was read: the deletion of another
-key under the prefix is newer than it and would be news for ever.
+To follow a prefix without missing changes, take ``seen = revision()``, read the state, then wait
+for a change after ``seen``. Do not wait after the revision of a key that was read: a deletion of
+another key under the prefix may be newer, and the wait would return at once for ever.
 
-Rejected: callbacks with the changes in them (a slow or stopped listener needs a buffer or misses);
-times chosen by the writer (a writer stopped before its write arrives changes a past that others
-have read).
+Rejected: callbacks that carry the changes (a slow listener needs an unbounded buffer or misses
+some); times chosen by the writer (a writer that is stopped before its write arrives would change a
+past that others have read).
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _PAST_EVERY_KEY = "\x7f"
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A key as it stands; ``revision`` and ``time`` are those of the invoke that wrote it."""
+    """A key and its value; ``revision`` and ``time`` are those of the invoke that wrote it."""
 
     key: str
     value: bytes
@@ -57,7 +56,7 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The last revision, 0 in an empty store, and a time that every later write is above."""
+    """The last revision (0 in an empty store), and a time below that of every later write."""
 
     revision: int
     time: Timestamp
@@ -65,21 +64,21 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """The key is there."""
+    """The key exists."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The key is not there."""
+    """The key does not exist."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class ValueIs:
-    """The key is there, with exactly this value."""
+    """The key exists and has exactly this value."""
 
     key: str
     value: bytes
@@ -87,7 +86,7 @@ class ValueIs:
 
 @dataclass(frozen=True, slots=True)
 class RevisionIs:
-    """The key is there, as the invoke of this revision wrote it."""
+    """The key exists, and the invoke of this revision wrote it last."""
 
     key: str
     revision: int
@@ -106,7 +105,7 @@ Condition = Exists | Absent | ValueIs | RevisionIs | LeaseHeld
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write the value, whether the key is there or not."""
+    """Write the value, whether the key exists or not."""
 
     key: str
     value: bytes
@@ -114,9 +113,10 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class PutTimed:
-    """Write what ``head`` makes of the time of this very invoke, and ``body`` behind it.
+    """Write ``head(time)``, with the time of this invoke, followed by ``body``.
 
-    ``head`` may be called several times, is quick, and gives the same number of bytes each time.
+    The store may call ``head`` several times. It must be quick and always return the same number
+    of bytes.
     """
 
     key: str
@@ -130,14 +130,14 @@ class PutTimed:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove the key if it is there."""
+    """Remove the key if it exists."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteRange:
-    """Remove every key from ``start`` on and below ``end``."""
+    """Remove every key in the half-open range from ``start`` to ``end``."""
 
     start: str
     end: str
@@ -150,8 +150,8 @@ Operation = Put | PutTimed | Delete | DeleteRange
 class Outcome:
     """Whether all conditions held, and the head after the invoke.
 
-    ``revision`` and ``time`` are this invoke's own when it changed something, else those of the
-    last one that did (0 and 0 in an empty store).
+    If this invoke changed something, ``revision`` and ``time`` are its own. Otherwise they are
+    those of the last invoke that did (0 and 0 in an empty store).
     """
 
     succeeded: bool
@@ -173,8 +173,8 @@ class Lease:
 class MetastorageStatistics:
     """Counts since the store was opened here.
 
-    ``refused`` are invokes whose conditions did not hold; ``revision_reads`` those calls of
-    ``revision`` that memory could not answer; ``waits`` ended with a change or at their time-out.
+    ``refused`` counts invokes whose conditions did not hold, ``revision_reads`` the calls of
+    ``revision`` that had to ask the store.
     """
 
     gets: int
@@ -192,8 +192,8 @@ class MetastorageStatistics:
 class Metastorage(ABC):
     """One open store. Safe for threads; several processes may have the same store open.
 
-    Every method raises `InvalidInput` for keys, values or operations that no store takes,
-    `Stopping` after `close`, and `Unavailable` or a kind of it when the store does not answer.
+    Every method raises `InvalidInput` for invalid keys, values or operations, `Stopping` after
+    `close`, and `Unavailable` or a subclass when the store does not answer.
     Keys are printable ASCII (1 to `MAX_KEY_LENGTH` characters), values up to `MAX_VALUE_BYTES`.
     """
 
@@ -202,13 +202,13 @@ class Metastorage(ABC):
 
     @abstractmethod
     def get(self, key: str) -> KeyValue | None:
-        """The key as it stands; None if it is not there."""
+        """The key with its value; None if it does not exist."""
 
     @abstractmethod
     def range(self, start: str, end: str, *, limit: int | None = None) -> list[KeyValue]:
-        """The keys from ``start`` on and below ``end``, in order, as they stood at one moment.
+        """The keys in the half-open range from ``start`` to ``end``, sorted, at one moment.
 
-        ``limit`` (1 or more) cuts the answer after so many.
+        ``limit`` is the largest number of keys to return, 1 or more.
         """
 
     @abstractmethod
@@ -218,59 +218,60 @@ class Metastorage(ABC):
         on_success: Sequence[Operation],
         on_failure: Sequence[Operation] = (),
     ) -> Outcome:
-        """If all ``conditions`` hold do ``on_success``, else ``on_failure``, in one atomic step.
+        """If all ``conditions`` hold, do ``on_success``, else ``on_failure``, in one atomic step.
 
         The operations of one branch may not put a key twice, nor put a key that they delete. When
-        this returns, the change outlives a crash of the store's machine.
+        this returns, the change survives a crash of the store's machine.
         """
 
     @abstractmethod
     def check(self) -> Head:
-        """The head, ordered after every write in flight, with a time that later writes are above.
+        """The head, ordered after every write in flight. Every later write has a later time.
 
-        The bound holds also when the wall clock is then set back, or a node with another clock
+        This is so even if the wall clock is set back afterwards, or a node with another clock
         writes.
         """
 
     @abstractmethod
     def revision(self) -> int:
-        """The revision of the head. Cheap where nothing was committed since it was last asked."""
+        """The revision of the head. Cheap if nothing was committed since the last call."""
 
     @abstractmethod
     def wait_for_change(self, prefix: str, after_revision: int, *, timeout: float) -> bool:
         """Whether a key under ``prefix`` was written or deleted in a revision after the given one.
 
-        True at once if so, else as soon as it happens, False after ``timeout`` seconds. True at
-        once, too, when the revision is so old that deletions since then are no longer known; 0 is
-        the revision before the first. While the store does not answer this waits on, since it may
-        come back with the change; `Unavailable` is raised when the time is over then.
+        Returns True at once if so, else as soon as it happens, and False after ``timeout`` seconds.
+        Also returns True at once if the revision is so old that the store no longer knows the
+        deletions since then. 0 is the revision before the first one. While the store does not
+        answer, this waits on, since the store may come back with the change, and raises
+        `Unavailable` at the time-out.
         """
 
     @abstractmethod
     def acquire_lease(self, name: str, holder: str, *, ttl_ms: int) -> Lease | None:
-        """The lease for ``ttl_ms`` milliseconds; None while another holder has it.
+        """Take the lease for ``ttl_ms`` milliseconds; None while another holder has it.
 
-        ``holder`` names one running process, not a role: for the present holder this is a renewal.
+        ``holder`` names one running process, not a role. For the present holder this is a renewal.
         """
 
     @abstractmethod
     def renew_lease(self, lease: Lease, *, ttl_ms: int) -> Lease:
-        """The lease, expiring ``ttl_ms`` milliseconds from now.
+        """Extend the lease to ``ttl_ms`` milliseconds from now.
 
         Raises `Conflict` when it has expired, was released or has another holder.
         """
 
     @abstractmethod
     def release_lease(self, lease: Lease) -> None:
-        """Give the lease back. Nothing happens if it is no longer this one."""
+        """Release the lease. Does nothing if another holder has it now."""
 
     @abstractmethod
     def lease(self, name: str) -> Lease | None:
-        """The lease as it is held; None if nobody holds it or it has expired."""
+        """The present lease; None if there is no holder or the lease has expired."""
 
     @abstractmethod
     def statistics(self) -> MetastorageStatistics:
-        """What was done through this object."""
+        """The counts of this object."""
 
     @abstractmethod
     def close(self) -> None:
@@ -281,12 +282,12 @@ def prefix_end(prefix: str) -> str:
     """The end of the range of all keys that begin with ``prefix``."""
     if not prefix:
         return _PAST_EVERY_KEY
-    # No key holds a character above "~", so the last one always has a next one in ASCII.
+    # No key has a character above "~", so the last character always has a successor in ASCII.
     return check_key(prefix)[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 def check_key(key: str) -> str:
-    """``key`` itself; raises `InvalidInput` if it can not be one."""
+    """Return ``key``; raises `InvalidInput` if it is not a valid key."""
     if not 1 <= len(key) <= MAX_KEY_LENGTH or not key.isascii() or not key.isprintable():
         raise InvalidInput(
             f"a key is 1 to {MAX_KEY_LENGTH} printable ASCII characters, not {key[:100]!r}"
@@ -295,7 +296,7 @@ def check_key(key: str) -> str:
 
 
 def check_bound(bound: str) -> str:
-    """``bound`` itself; raises `InvalidInput` if it can not bound a range."""
+    """Return ``bound``; raises `InvalidInput` if it is not a valid bound of a range."""
     shown = bound.replace(_PAST_EVERY_KEY, "~")
     return bound if not shown else check_key(shown) and bound
 
@@ -303,13 +304,13 @@ def check_bound(bound: str) -> str:
 def check_limit(limit: int | None) -> None:
     """Raises `InvalidInput` for a limit below 1."""
     if limit is not None and limit < 1:
-        raise InvalidInput(f"a range is cut after 1 key or more, not after {limit}")
+        raise InvalidInput(f"the limit of a range is at least 1, not {limit}")
 
 
 def check_ttl(ttl_ms: int) -> None:
-    """Raises `InvalidInput` for a time to live of no length."""
+    """Raises `InvalidInput` for a time to live below 1 ms."""
     if ttl_ms < 1:
-        raise InvalidInput(f"a lease lives 1 ms or longer, not {ttl_ms} ms")
+        raise InvalidInput(f"the time to live of a lease is at least 1 ms, not {ttl_ms} ms")
 
 
 def check_invoke(
@@ -319,15 +320,15 @@ def check_invoke(
     *,
     at_most: int,
 ) -> None:
-    """Raises `InvalidInput` for an invoke that no store would take.
+    """Raises `InvalidInput` for an invalid invoke.
 
     ``at_most`` is the store's `Metastorage.max_operations`.
     """
     longest = max(len(conditions), len(on_success), len(on_failure))
     if longest > at_most:
         raise InvalidInput(
-            f"one invoke on this store has at most {at_most} conditions and as many operations in"
-            f" each branch, not {longest}; make several of it"
+            f"an invoke on this store has at most {at_most} conditions and {at_most} operations in"
+            f" each branch, not {longest}; split it"
         )
     for condition in conditions:
         match condition:
@@ -350,7 +351,7 @@ def _check_operations(operations: Sequence[Operation]) -> None:
                 value = operation.value if isinstance(operation, Put) else _longest(operation)
                 _check_value(check_key(operation.key), value)
                 if operation.key in put:
-                    raise InvalidInput(f"one invoke puts {operation.key!r} twice; keep one of them")
+                    raise InvalidInput(f"the invoke puts {operation.key!r} twice; keep one of them")
                 put.add(operation.key)
             case Delete():
                 check_key(operation.key)
@@ -366,7 +367,7 @@ def _check_operations(operations: Sequence[Operation]) -> None:
             case _:
                 both = set()
         if both:
-            raise InvalidInput(f"one invoke puts and deletes {min(both)!r}; keep one of them")
+            raise InvalidInput(f"the invoke puts and deletes {min(both)!r}; keep one of them")
 
 
 def _longest(operation: PutTimed) -> bytes:
@@ -375,8 +376,8 @@ def _longest(operation: PutTimed) -> bytes:
 
 def _check_value(key: str, value: bytes) -> None:
     if not isinstance(value, bytes):
-        raise InvalidInput(f"the value of {key!r} is bytes, not {type(value).__name__}")
+        raise InvalidInput(f"the value of {key!r} must be bytes, not {type(value).__name__}")
     if len(value) > MAX_VALUE_BYTES:
         raise InvalidInput(
-            f"the value of {key!r} has {len(value)} bytes, {MAX_VALUE_BYTES} are allowed"
+            f"the value of {key!r} has {len(value)} bytes; at most {MAX_VALUE_BYTES} are allowed"
         )

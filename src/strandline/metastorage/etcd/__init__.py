@@ -1,6 +1,6 @@
 """The metastorage in etcd, through etcd's own JSON gateway.
 
-`store` is the metastorage. Under it: `invoke` decides and commits a change, `leases` hold, `feed`
-watches, `chunks` keep large values, `layout` says which key means what. `gateway` speaks to the
-servers, in the `messages` that they send.
+`store` is the metastorage. It uses `invoke` to decide and commit a change, `leases` for leases,
+`feed` for the watch, `chunks` for large values and `layout` for the keys. `gateway` sends requests
+to the servers, in the format of `messages`.
 """

@@ -1,10 +1,10 @@
-"""Word of new revisions, for all who wait in this process, over one watch.
+"""New revisions, for all waiting threads of this process, over one watch.
 
-The watch never has to remember where it was. Whoever waits first looks at what the store says,
-and hears from the watch what came later. That is complete when the watch was there before the
-look, so each time the watch is made anew the ``generation`` grows and everyone looks again. The
-watch always begins at the present, so compacted history, lost connections and restarted servers
-are all the same case: look again. A gap in the revisions that were heard is that case, too.
+The watch never has to resume. A waiting thread first reads the store, and learns of later changes
+from the watch. Together they are complete if the watch began before the read. So whenever the watch
+is created again, the ``generation`` grows and each thread reads again. The watch always begins at
+the present, so compacted history, lost connections and restarted servers are one case: read again.
+So is a gap in the revisions.
 
 The thread starts with the first waiter and ends with `close`.
 """
@@ -26,7 +26,7 @@ _LONGEST_PAUSE_SECONDS = 1.0
 
 
 class ChangeFeed:
-    """The changes that were heard lately, in order. Safe for threads."""
+    """The changes that the watch reported lately, in order. Safe for threads."""
 
     def __init__(
         self, gateway: EtcdGateway, keys: EtcdKeys, *, remembered: int = CHANGES_REMEMBERED
@@ -42,7 +42,7 @@ class ChangeFeed:
 
     @property
     def generation(self) -> int:
-        """How often the watch was made; take it before looking at the store."""
+        """How often the watch was created; take it before reading the store."""
         with self._moved:
             return self._generation
 
@@ -61,9 +61,9 @@ class ChangeFeed:
             first = self._keys.change(after + 1)
 
     def wait(self, start: str, end: str, after: int, *, generation: int, timeout: float) -> bool:
-        """True when a key of the range is heard to have changed after the revision ``after``.
+        """True once the watch reports a change of a key of the range after the revision ``after``.
 
-        False when the store has to be looked at again, or ``timeout`` seconds are over.
+        False if the store has to be read again, or after ``timeout`` seconds.
         """
         finish = time.monotonic() + timeout
         with self._moved:
@@ -88,7 +88,7 @@ class ChangeFeed:
         return False
 
     def close(self) -> None:
-        """End the waiting and the thread. The gateway must be closed first: it ends the watch."""
+        """End the waits and the thread. Close the gateway first, which ends the watch."""
         with self._moved:
             self._closed = True
             self._moved.notify_all()
@@ -111,14 +111,14 @@ class ChangeFeed:
                 except Stopping:
                     return
                 except Unavailable:
-                    # Who waits looks at the store when its time is over, and is told then.
+                    # A waiting thread reads the store at its time-out, and gets the error then.
                     pass
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 if self._generation != before:
                     pause = _FIRST_PAUSE_SECONDS
                 with self._moved:
                     self._moved.wait_for(lambda: self._closed, timeout=pause)
-        except BaseException as error:  # a defect here must reach those who wait
+        except BaseException as error:  # a defect here must reach the waiting threads
             with self._moved:
                 self._failure = error
                 self._moved.notify_all()

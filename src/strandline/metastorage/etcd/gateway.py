@@ -1,18 +1,18 @@
-"""The one seam to etcd: its JSON gateway, spoken through httpx.
+"""The one interface to etcd: its JSON gateway, through httpx.
 
-What it adds to HTTP is the answer to one question: *may it have happened?* A call that only
-reads, or that may be made twice without harm (``repeatable``), goes to the next endpoint after
-any failure. A transaction that changes something goes to the next endpoint only while it is
-certain that nothing was sent (no connection was made) or that the server refused it unheard (it
-has no leader). After that a failure is `UnknownOutcome`, and the caller settles it by reading.
+It adds to HTTP the answer to one question: *may the request have taken effect?* A call that only
+reads, or that is safe to repeat (``repeatable``), goes to the next endpoint after any failure. A
+transaction that changes something goes to the next endpoint only if nothing was sent (there was no
+connection) or if the server refused it without processing it (it has no leader). Any other failure
+is `UnknownOutcome`, and the caller settles it by reading.
 
-Every request asks for a member that has a leader, so a member that is cut off from the others
-says so at once.
+Every request requires a member that has a leader, so a member that is cut off from the others
+fails at once.
 
 `close` ends calls that wait for an answer. A blocked read of a socket ends when another thread
-shuts that socket down, so each connection's socket is remembered as it is made; httpx tells of it
-through the ``trace`` extension. Rejected: the asynchronous client on a loop of its own, which can
-be cancelled but costs twice the time for each call.
+shuts the socket down, so the gateway keeps the socket of each connection, which httpx reports
+through its ``trace`` extension. Rejected: an asynchronous client on a loop of its own; it can be
+cancelled, but each call takes twice as long.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from strandline.metastorage.etcd.messages import (
 PAGE_KEYS = 256
 _IDLE_WATCH_SECONDS = 10.0
 _CLOSING_SECONDS = 5.0
-# The gateway is spoken to without TLS; httpx would load every authority's certificate for it.
+# The gateway is used without TLS; httpx would otherwise load all certificate authorities.
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _REFUSED_UNHEARD = ("no leader", "too many requests")
@@ -62,23 +62,23 @@ _CODES_REFUSED = frozenset({3, 5, 7, 9, 12, 16})
 
 
 class CompactedRevision(Unavailable):
-    """The history at the revision that was asked for is gone; read again at a newer one."""
+    """The requested revision was compacted; read again at a newer one."""
 
 
 class _AskAnother(Exception):
-    """This endpoint did not do it; another one may be asked. Never leaves this module."""
+    """This endpoint did nothing; try another one. Never leaves this module."""
 
-    def __init__(self, told: str, *, slow: bool) -> None:
-        super().__init__(told)
+    def __init__(self, reason: str, *, slow: bool) -> None:
+        super().__init__(reason)
         self.slow = slow
 
 
 class EtcdGateway:
     """Calls to one etcd cluster. Safe for threads; of one process, not of its forks.
 
-    ``endpoints`` are ``host:port``; a call that has no answer after ``timeout`` seconds ends with
-    `DeadlineExceeded`, or `UnknownOutcome` where it may have changed something; ``open_outcomes``
-    counts these.
+    ``endpoints`` are ``host:port``. A call without an answer fails after ``timeout`` seconds, with
+    `DeadlineExceeded`, or with `UnknownOutcome` if it may have changed something; ``open_outcomes``
+    counts the latter.
     """
 
     def __init__(self, endpoints: Sequence[str], *, timeout: float) -> None:
@@ -109,29 +109,29 @@ class EtcdGateway:
         revision: int = 0,
         keys_only: bool = False,
     ) -> Page:
-        """One linearizable read, or one of the past where ``revision`` is given."""
+        """A linearizable read; with ``revision``, a read of the past."""
         asked = range_operation(key, end, limit=limit, revision=revision, keys_only=keys_only)
         return page_of(self._call("kv/range", asked["request_range"], repeatable=True))
 
     def pages(self, key: bytes, end: bytes, *, limit: int | None = None) -> Page:
-        """A range of any size as it stood at one moment, read in pages at the first one's revision.
+        """A range of any size at one moment, read in pages at the revision of the first page.
 
-        Raises `CompactedRevision` when that moment's history is gone before the last page.
+        Raises `CompactedRevision` if that revision is compacted before the last page is read.
         """
-        found: list[Pair] = []
+        pairs: list[Pair] = []
         revision = 0
         while True:
-            room = PAGE_KEYS if limit is None else min(PAGE_KEYS, limit - len(found))
+            room = PAGE_KEYS if limit is None else min(PAGE_KEYS, limit - len(pairs))
             page = self.range(key, end, limit=room, revision=revision)
-            found += page.pairs
-            # The revision of a page of the past is the present one.
+            pairs += page.pairs
+            # A page of the past reports the present revision.
             revision = revision or page.revision
-            if not page.more or len(found) == limit:
-                return Page(found, page.more, revision)
-            key = found[-1].key + b"\0"
+            if not page.more or len(pairs) == limit:
+                return Page(pairs, page.more, revision)
+            key = pairs[-1].key + b"\0"
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Write one key that is the caller's alone, so that writing it twice is harmless."""
+        """Write a key that no other caller writes, so that writing it twice is harmless."""
         self._call("kv/put", {"key": to_text(key), "value": to_text(value)}, repeatable=True)
 
     def txn(
@@ -142,7 +142,7 @@ class EtcdGateway:
         *,
         repeatable: bool,
     ) -> TxnAnswer:
-        """One transaction of etcd. ``repeatable`` says that making it twice does no harm."""
+        """One transaction of etcd. ``repeatable`` says that it is safe to run it twice."""
         body = {"compare": [*compares], "success": [*success], "failure": [*failure]}
         answer = self._call("kv/txn", body, repeatable=repeatable)
         revision = int(answer["header"]["revision"])
@@ -157,8 +157,8 @@ class EtcdGateway:
     def watch(self, key: bytes, end: bytes) -> Iterator[Iterator[Json]]:
         """The watch messages on a range from now on; the first says ``created``.
 
-        The iteration ends with a kind of `Unavailable` when the connection does, or when nothing
-        was heard for ten seconds, which a server that is gone without a word looks like.
+        The iteration ends with `Unavailable` or a subclass when the connection ends, or after ten
+        seconds without a message, since the server may be gone.
         """
         request = {"create_request": {"key": to_text(key), "range_end": to_text(end)}}
         endpoint = self.endpoints[self._preferred]
@@ -179,9 +179,9 @@ class EtcdGateway:
                 raise Unavailable(f"the watch at etcd {endpoint} ended: {error}") from error
 
     def close(self) -> None:
-        """End every call that is under way with `Stopping`, and close the connections."""
+        """End every running call with `Stopping`, and close the connections."""
         if self._process != os.getpid():
-            return  # the connections of a fork are its parent's
+            return  # the connections belong to the parent process
         with self._lock:
             self._closed = True
             sockets = list(self._sockets)
@@ -243,12 +243,12 @@ class EtcdGateway:
                 raise _unknown(endpoint, said) from error
             slow = isinstance(error, httpx.TimeoutException)
             raise _AskAnother(f"{endpoint}: {said}", slow=slow) from error
-        found: object = None
+        answer_body: object = None
         with suppress(ValueError):
-            found = response.json()
-        done = response.status_code == httpx.codes.OK
-        if not isinstance(found, dict) or (done and "header" not in found):
-            # Something in between may have handed the request on, and lost the answer.
+            answer_body = response.json()
+        succeeded = response.status_code == httpx.codes.OK
+        if not isinstance(answer_body, dict) or (succeeded and "header" not in answer_body):
+            # A proxy in between may have forwarded the request and lost the answer.
             said = (
                 f"it answered {path} with status {response.status_code} and not as etcd does; is"
                 " it etcd 3.4 or later, with its gateway enabled?"
@@ -258,9 +258,9 @@ class EtcdGateway:
                 if repeatable
                 else _unknown(endpoint, said)
             )
-        if not done:
-            raise _refusal(endpoint, found, repeatable=repeatable)
-        return found
+        if not succeeded:
+            raise _refusal(endpoint, answer_body, repeatable=repeatable)
+        return answer_body
 
     @contextmanager
     def _call_under_way(self) -> Iterator[None]:
@@ -281,7 +281,7 @@ class EtcdGateway:
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
-            raise Stopping("the metastorage was closed here; a call under way may have happened")
+            raise Stopping("the metastorage was closed here; a running call may have taken effect")
 
     def _prefer_another(self, failed: str) -> None:
         with self._lock:
@@ -289,7 +289,7 @@ class EtcdGateway:
                 self._preferred = (self._preferred + 1) % len(self.endpoints)
 
     def _trace(self, event: str, details: Mapping[str, Any]) -> None:
-        """Remember the socket of a new connection, so that `close` can reach it."""
+        """Keep the socket of a new connection, so that `close` can shut it down."""
         if event != "connection.connect_tcp.complete":
             return
         connection = details["return_value"].get_extra_info("socket")
@@ -304,21 +304,21 @@ def _check_endpoint(endpoint: str) -> None:
     try:
         httpx.URL(f"http://{endpoint}").host.encode("idna")
     except (httpx.InvalidURL, UnicodeError) as error:
-        raise InvalidInput(f"no etcd can be at {endpoint!r}: {error}") from None
+        raise InvalidInput(f"{endpoint!r} is not a valid address of etcd: {error}") from None
 
 
 def _shut_down(connection: socket.socket) -> None:
-    with suppress(OSError):  # its other end was first
+    with suppress(OSError):  # the server has closed it already
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _refusal(endpoint: str, found: Json, *, repeatable: bool) -> Exception:
-    """The error for an answer that is not 200: what etcd said, and whether it may have happened."""
-    code, said = found.get("code"), str(found.get("message") or found.get("error") or found)
+def _refusal(endpoint: str, answer: Json, *, repeatable: bool) -> Exception:
+    """The error for a status other than 200: what etcd said, and whether it took effect."""
+    code, said = answer.get("code"), str(answer.get("message") or answer.get("error") or answer)
     if code == _CODE_OUT_OF_RANGE:
         return CompactedRevision(f"etcd {endpoint}: {said}; read again")
     if code == _CODE_RESOURCE_EXHAUSTED and "space exceeded" in said:
-        # etcd does the write that goes over its quota on the way to the log, and says this then.
+        # etcd may have written to its log before it noticed that the quota is exceeded.
         said += (
             "; compact and defragment it, or raise its --quota-backend-bytes, and disarm its alarm"
         )
@@ -333,16 +333,16 @@ def _refusal(endpoint: str, found: Json, *, repeatable: bool) -> Exception:
 def _unknown(endpoint: str, said: str) -> UnknownOutcome:
     return UnknownOutcome(
         f"a write was sent to etcd {endpoint} and not acknowledged ({said}); it may or may not have"
-        " happened: read what it would have written"
+        " taken effect: read what it would have written"
     )
 
 
 def _of_all(failures: Mapping[str, _AskAnother]) -> Unavailable:
     """One error for a call that no endpoint answered."""
     slow = all(failure.slow for failure in failures.values())
-    told = "; ".join(str(failure) for failure in failures.values())
+    reasons = "; ".join(str(failure) for failure in failures.values())
     return (DeadlineExceeded if slow else Unavailable)(
-        f"no etcd endpoint answered ({told}); nothing was done. Start etcd, or correct the"
+        f"no etcd endpoint answered ({reasons}); nothing was done. Start etcd, or correct the"
         " endpoints in the store's address"
     )
 
@@ -353,8 +353,8 @@ def _watch_message(line: str, endpoint: str) -> Json:
         message = json.loads(line)
     if not isinstance(message, dict):
         raise Unavailable(f"the watch at {endpoint} sent no JSON; is it etcd?")
-    found: Json = message.get("result", {})
-    if "error" in message or found.get("canceled"):
-        said = message.get("error") or found.get("cancel_reason") or "no reason given"
+    result: Json = message.get("result", {})
+    if "error" in message or result.get("canceled"):
+        said = message.get("error") or result.get("cancel_reason") or "no reason given"
         raise Unavailable(f"the watch at etcd {endpoint} was cancelled: {said}")
-    return found
+    return result

@@ -1,10 +1,10 @@
-"""Leases in etcd: rows of ours, judged in the store's time.
+"""Leases in etcd: rows of our own, which expire in the store's time.
 
-etcd has leases of its own, but they expire by its wall clock, and nothing could be ordered
-against that. So a lease is a row here as in the other stores. Each decision about one takes a
-time above the stored one, and is written with that time on the condition that the row is still
-what was decided on and the stored time still below. What was judged expired at a stored time is
-expired for everyone who comes later.
+etcd has leases, but they expire by etcd's wall clock, which is not ordered with the store's time.
+So a lease is a row, as in the other stores. Each decision about a lease takes a time above the
+stored one. It is written with that time, on the condition that the row has not changed and that the
+stored time is still lower. A lease that was found expired at a stored time is expired for all later
+readers.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _Row = tuple[Lease, int, Timestamp]
 
 
 def time_above(clock: HybridClock, stored: Timestamp, *, bounded: bool = True) -> Timestamp:
-    """The clock's time, moved above the stored one where it is behind.
+    """The clock's time, moved above the stored one if it is behind.
 
-    Raises `WrongClock` where that is too far ahead and ``bounded``: looks and leases are not.
+    With ``bounded`` (writes; not reads and leases), raises `WrongClock` if that is too far ahead.
     """
     now = clock.now() if bounded else clock.current()
     if now > stored:
@@ -49,7 +49,7 @@ def time_above(clock: HybridClock, stored: Timestamp, *, bounded: bool = True) -
 
 
 def is_live(lease: Lease, now: Timestamp) -> bool:
-    """Whether somebody holds the lease at ``now``."""
+    """Whether the lease has a holder at ``now``."""
     return bool(lease.holder) and lease.expires > now
 
 
@@ -63,18 +63,18 @@ class EtcdLeases:
 
     def lease(self, name: str) -> Lease | None:
         """See `Metastorage.lease`."""
-        found, _, stored = self._read(name)
-        if not found.holder:
+        lease, _, stored = self._read(name)
+        if not lease.holder:
             return None
-        if is_live(found, max(self._clock.current(), stored)):
-            return found
+        if is_live(lease, max(self._clock.current(), stored)):
+            return lease
         row, now = self._decide(name, lambda _row, _now: None)
         return row if is_live(row, now) else None
 
     def acquire(self, name: str, holder: str, *, ttl_ms: int) -> Lease | None:
         """See `Metastorage.acquire_lease`."""
-        found = self.lease(name)
-        if found is not None and found.holder != holder:
+        present = self.lease(name)
+        if present is not None and present.holder != holder:
             return None
 
         def grant(row: Lease, now: Timestamp) -> Lease | None:
@@ -97,18 +97,18 @@ class EtcdLeases:
         row, now = self._decide(lease.name, extend)
         if (row.token, row.holder) == (lease.token, lease.holder) and is_live(row, now):
             return row
-        found = f"{row.holder} holds token {row.token}" if is_live(row, now) else "nobody holds it"
+        holder = f"{row.holder} holds token {row.token}" if is_live(row, now) else "nobody holds it"
         raise Conflict(
             f"{lease.holder} no longer holds token {lease.token} of the lease {lease.name!r}:"
-            f" {found} now; acquire it anew"
+            f" {holder} now; acquire it anew"
         )
 
     def release(self, lease: Lease) -> None:
         """See `Metastorage.release_lease`."""
 
         def end(row: Lease, _now: Timestamp) -> Lease | None:
-            held = (row.token, row.holder) == (lease.token, lease.holder)
-            return Lease(row.name, "", row.expires, row.token) if held else None
+            is_same = (row.token, row.holder) == (lease.token, lease.holder)
+            return Lease(row.name, "", row.expires, row.token) if is_same else None
 
         self._decide(lease.name, end)
 
@@ -126,7 +126,7 @@ class EtcdLeases:
     def _decide(
         self, name: str, change: Callable[[Lease, Timestamp], Lease | None]
     ) -> tuple[Lease, Timestamp]:
-        """The row after ``change`` (None: as it was) and the time at which that was decided."""
+        """The row after ``change`` (None: unchanged), and the time of the decision."""
         finish = time.monotonic() + self._gateway.timeout
         while time.monotonic() < finish:
             row, modified, stored = self._read(name)
@@ -144,14 +144,14 @@ class EtcdLeases:
             if answer.succeeded:
                 return changed or row, now
         raise DeadlineExceeded(
-            f"others wrote to the store each time the lease {name!r} was to be written, for"
+            f"other clients changed the store at each try to write the lease {name!r}, for"
             f" {self._gateway.timeout} s; nothing was changed, try again"
         )
 
 
 def lost_time(gateway: EtcdGateway) -> str:
-    """What to say when the key of the time is gone."""
+    """The message for a missing key of the time."""
     return (
-        f"the time of the metastorage is gone from etcd ({', '.join(gateway.endpoints)}): its keys"
+        f"the time of the metastorage is missing in etcd ({', '.join(gateway.endpoints)}): its keys"
         " were deleted; restore etcd from a backup"
     )
