@@ -13,7 +13,7 @@ from strandline.catalog.commands import CreateSchema
 from strandline.durable.contents import Contents
 
 TIMEOUT = 30.0
-LARGE = work.SMALL + 1
+LARGE = work.AT_ONCE + 1
 
 
 class Reader:

@@ -142,7 +142,7 @@ def read_history(log: UpdateLog, start: int = 1, end: int | None = None) -> list
     frontier = log.frontier()
     stop = frontier.upper if end is None else min(end, frontier.upper)
     infos = []
-    for found in work.paced(log.scan(AUDIT_EVENT, start, stop)):
+    for found in work.spending(log.scan(AUDIT_EVENT, start, stop)):
         event = decode(found.data, AuditEvent)
         infos.append(
             VersionInfo(

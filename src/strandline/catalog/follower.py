@@ -281,7 +281,7 @@ class CatalogFollower:
     def own_append(self, updates: Sequence[Update]) -> Iterator[None]:
         """The calling thread appends ``updates`` in the block, and calls `apply_own`."""
         changes = sum(len(entry.changes) for update in updates for entry in update.entries)
-        if changes <= work.SMALL:
+        if changes <= work.AT_ONCE:
             yield
             return
         own = _OwnAppend(threading.get_ident(), updates[-1].version + 1)

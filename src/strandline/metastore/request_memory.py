@@ -1,4 +1,4 @@
-"""The memory that requests may take together, until they are answered.
+"""The memory that requests may take together until they are answered, and answers until sent.
 
 The problem: one message of the largest size is harmless, a thousand half ones fill the machine. A
 limit for each connection that is safe for a thousand of them would be too small for any.
@@ -15,14 +15,22 @@ from strandline.errors import Overloaded
 
 ALLOWANCE = 256 * 1024
 """Bytes that each owner has beside the pool."""
+ANSWER_BYTES = 512 * 1024 * 1024
+"""What the answers of one protocol take together that are not yet sent."""
 
 
 class RequestMemory:
-    """A pool of ``pool`` bytes. For the event loop only."""
+    """A pool of ``pool`` bytes. For the event loop only.
 
-    def __init__(self, pool: int, *, allowance: int = ALLOWANCE) -> None:
+    With ``admits_single``, an owner may have more than the whole pool while nothing else is taken.
+    """
+
+    def __init__(
+        self, pool: int, *, allowance: int = ALLOWANCE, admits_single: bool = False
+    ) -> None:
         self._pool = pool
         self._allowance = allowance
+        self._admits_single = admits_single
         self._taken: dict[object, int] = {}
         self.taken = 0
         self.refused = 0
@@ -31,7 +39,8 @@ class RequestMemory:
         """``owner`` now needs ``amount`` bytes in all. `Overloaded` where the pool lacks them."""
         wanted = max(0, amount - self._allowance)
         more = wanted - self._taken.get(owner, 0)
-        if more > 0 and self.taken + more > self._pool:
+        is_alone = self._admits_single and not self.taken
+        if more > 0 and self.taken + more > self._pool and not is_alone:
             self.refused += 1
             raise Overloaded(
                 f"this node is full: a request needs {amount} bytes, and large requests hold "

@@ -173,8 +173,12 @@ class Node:
         settings: Settings | None = None,
         member: str | None = None,
         wall: WallClock = system_wall_clock,
+        background: bool = True,
     ) -> Node:
         """Open the store in ``folder``, creating both if need be, and start following it.
+
+        Without ``background`` it follows as far as its own calls need, and leaves expiry, cleaning
+        and checks to the node that has asked for its help.
 
         Raises `InvalidInput`, `CorruptData`, `IncompatibleFormat`, `Unavailable`, `Fenced`, and
         `StoreMoved` in a folder that was moved or copied.
@@ -198,7 +202,9 @@ class Node:
             database.close()
             raise
         try:
-            node._start()
+            node._follow()
+            if background:
+                node._start()
         except BaseException:
             node.close()
             raise
@@ -212,13 +218,15 @@ class Node:
                 self.replaced.set_result(replaced.message)
             raise
 
-    def _start(self) -> None:
+    def _follow(self) -> None:
         self.projector.project_up_to(self.catalogs.latest_catalog().version)
         self.catalogs.subscribe(
             lambda applied: self.projector.applied(applied.update),
             on_reset=lambda catalog: self.projector.applied_up_to(catalog.version),
         )
         self.catalogs.start()
+
+    def _start(self) -> None:
         synchronize_system_views(self.catalogs)
         self.projector.project_up_to(self.catalogs.latest_catalog().version)
         self.projector.start()

@@ -11,7 +11,8 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,8 +27,10 @@ from strandline.metastore.session.credentials import Authenticate
 from strandline.metastore.session.http_app import application
 from strandline.metastore.thrift import ServerSettings, ThriftServer
 from strandline.metastore.workers import Workers
+from strandline.node.helper import open_helper
 from strandline.node.http_connections import HttpConnections
 from strandline.node.node import Node
+from strandline.work.helpers import ForkServer, HelperPool
 
 logger = logging.getLogger("strandline.node")
 
@@ -93,6 +96,7 @@ async def _serve(
     ready: Callable[[str], None],
     authenticate: Authenticate | None,
     *,
+    forks: ForkServer,
     thrift_socket: socket.socket,
     http_socket: socket.socket,
 ) -> None:
@@ -101,8 +105,9 @@ async def _serve(
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, _told_to_stop, stop, number)
     workers = Workers(threads=settings.call_threads, max_calls=settings.max_calls)
+    helpers = HelperPool(forks.helper)
     service = HiveMetastoreService(
-        node.metastore, notifications=node.notifications, workers=workers
+        node.metastore, notifications=node.notifications, workers=workers, helpers=helpers
     )
     thrift = ThriftServer(
         service.dispatcher, settings=ServerSettings(slow_call_ms=settings.slow_call_ms)
@@ -112,6 +117,7 @@ async def _serve(
         application(
             node.metastore,
             workers=workers,
+            helpers=helpers,
             authenticate=authenticate,
             check_health=node.health.report,
             slow_call_ms=settings.slow_call_ms,
@@ -148,6 +154,7 @@ async def _serve(
     await thrift.stop()
     stopping.cancel()
     await serving
+    helpers.close()
     workers.close()
 
 
@@ -173,8 +180,12 @@ def serve(
     Raises what `Node.open` raises, and `AddressInUse`. Both ports are taken before the store is
     opened: a node that cannot listen makes no store.
     """
-    work.share_the_interpreter()
+    work.settle_interpreter()
     with ExitStack() as open_resources:
+        # Before anything is opened, and while there is one thread: it forks.
+        forks = open_resources.enter_context(
+            closing(ForkServer.start(partial(open_helper, folder, settings)))
+        )
         ports = {"the Hive Metastore protocol": settings.thrift_port, "HTTP": settings.http_port}
         thrift_socket, http_socket = (
             open_resources.enter_context(_listen(settings.host, port, what=what))
@@ -187,6 +198,7 @@ def serve(
                 settings,
                 ready,
                 authenticate,
+                forks=forks,
                 thrift_socket=thrift_socket,
                 http_socket=http_socket,
             )

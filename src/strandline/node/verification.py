@@ -49,7 +49,7 @@ from strandline.sql.sqlite_file import driver_of
 _BATCH = 1_000
 _ATTEMPTS = 3
 """How often a table is looked at again because its folder moved."""
-_ALL_BYTES = 1 << 62
+_ALL = 1 << 62
 _FOLDERS_OF_FILES = ("_data", "_deletes", "_staging")
 """What a transactional table has in its folder, beside the folders ``_file=…`` of 0.2.0."""
 
@@ -246,7 +246,7 @@ class Verification:
         with self.database.read() as connection:
             try:
                 contents = queries.table_contents(
-                    connection, descriptor.id, event_id=0, max_bytes=_ALL_BYTES
+                    connection, descriptor.id, event_id=0, max_bytes=_ALL, max_rows=_ALL
                 )
             except CorruptData:
                 return  # told with the rows

@@ -141,8 +141,8 @@ class AnswersAtItsOwnList(CachedStore):
 class LoadsCommittedRowsOnly(SqlObjectStore):
     """A table is loaded without the rows of transactions that are open at that time."""
 
-    def contents(self, table_id: int, *, max_bytes: int) -> TableContents | None:
-        found = super().contents(table_id, max_bytes=max_bytes)
+    def contents(self, table_id: int, *, max_bytes: int, max_rows: int) -> TableContents | None:
+        found = super().contents(table_id, max_bytes=max_bytes, max_rows=max_rows)
         if found is None:
             return None
         rows = tuple(row for row in found.rows if found.committed.valid(row.write_id))
@@ -152,8 +152,8 @@ class LoadsCommittedRowsOnly(SqlObjectStore):
 class LoadsWithoutItsPlace(SqlObjectStore):
     """A table is loaded as if it had been read at the end of all events."""
 
-    def contents(self, table_id: int, *, max_bytes: int) -> TableContents | None:
-        found = super().contents(table_id, max_bytes=max_bytes)
+    def contents(self, table_id: int, *, max_bytes: int, max_rows: int) -> TableContents | None:
+        found = super().contents(table_id, max_bytes=max_bytes, max_rows=max_rows)
         return found and replace(found, event_id=found.event_id + 2)
 
 

@@ -210,9 +210,9 @@ class Interrupted(SqlObjectStore):
     before: Callable[[], object] = staticmethod(lambda: None)
     after: Callable[[], object] = staticmethod(lambda: None)
 
-    def contents(self, table_id: int, *, max_bytes: int) -> TableContents | None:
+    def contents(self, table_id: int, *, max_bytes: int, max_rows: int) -> TableContents | None:
         self.before()
-        found = super().contents(table_id, max_bytes=max_bytes)
+        found = super().contents(table_id, max_bytes=max_bytes, max_rows=max_rows)
         self.after()
         return found
 

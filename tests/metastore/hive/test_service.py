@@ -315,6 +315,7 @@ def test_a_full_node_refuses_a_call_with_the_reason(hive: HiveNode, blocked: Blo
         answer = answer_error(HIVE_CODEC, "drop_function", refused.value)
         blocked.go_on.set()
         await first
+        assert isinstance(answer.body, bytes)
         with pytest.raises(ThriftException, match="nothing was done, try again") as raised:
             HIVE_CODEC.decode_result("drop_function", answer.body)
         assert raised.value.name == "MetaException"

@@ -25,7 +25,8 @@ What must stay true:
 * an event that cannot be applied evicts the tables that it is about and is counted; it stops
   nobody. A log that cannot be read is another matter: nothing is skipped;
 * a node's own writes take the same way: a call returns after its event is applied here;
-* eviction just forgets. Memory is bounded; what went unused longest goes first.
+* eviction just forgets. Memory is bounded; what went unused longest goes first. A table of very
+  many rows is not held at all: each change of it would cost as much as a large answer.
 
 Rejected: one value an entry with a flag "committed" (two open transactions break it), and with the
 set of those pending (older readers never hit).
@@ -44,7 +45,7 @@ from sqlalchemy import Connection
 from strandline import work
 from strandline.metastore.cache.follower import Follower
 from strandline.metastore.cache.log_applier import BATCH, LogApplier
-from strandline.metastore.cache.replica_set import ReplicaSet
+from strandline.metastore.cache.replica_set import MAX_ROWS, ReplicaSet
 from strandline.metastore.cache.replicas import Replica
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import ObjectStore, SqlObjectStore
@@ -206,6 +207,7 @@ class CachedStore(ObjectStore):
         answer = self._answer(table_id, kind, write_ids)
         if answer is None:
             return self._store.rows(table_id, kind, write_ids=write_ids, names=names)
+        work.spend(len(answer if names is None else names))
         return _picked(answer, names)
 
     def row(
@@ -226,7 +228,7 @@ class CachedStore(ObjectStore):
     ) -> list[Row] | None:
         """`rows`, if memory can answer at once, without waiting or going over much; else None."""
         answer = self._known_answer(table_id, kind, write_ids, at_once=True)
-        if answer is None or len(answer if names is None else names) > work.SMALL:
+        if answer is None or len(answer if names is None else names) > work.AT_ONCE:
             return None
         self._hits += 1
         return _picked(answer, names)
@@ -315,7 +317,7 @@ class CachedStore(ObjectStore):
         merged: dict[str, Row] = {}
         for replica in replicas:
             merged |= replica.visible(kind, reader)
-        return {name: merged[name] for name in work.in_order(merged)}
+        return dict(sorted(merged.items()))
 
     def _load(self, table_id: int, zone: ZoneAssignment) -> bool:
         """Read a table from the store into memory; False if that is not possible now."""
@@ -326,7 +328,10 @@ class CachedStore(ObjectStore):
             return False
         replicas = None
         try:
-            contents = self._store.contents(table_id, max_bytes=self._replicas.memory_bytes)
+            with work.budget(None):  # it is bounded, and serves others too
+                contents = self._store.contents(
+                    table_id, max_bytes=self._replicas.memory_bytes, max_rows=MAX_ROWS
+                )
             if contents is not None:
                 replicas = [
                     Replica.of(contents, table_id=table_id, zone_partition=partition)

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from strandline.errors import Stopping, StrandlineError, Unavailable
-from strandline.metastore.cache.replica_set import Change, ReplicaSet
+from strandline.metastore.cache.replica_set import MAX_ROWS, Change, ReplicaSet
 from strandline.metastore.cache.replicas import Replica
 from strandline.metastore.store.notifications import (
     ABORT,
@@ -143,6 +143,9 @@ class LogApplier:
         if table_id is None or write_id is None or not self._replicas.follows(table_id):
             return []
         stagings = [(event.event_id, event.write()) for event in run]
+        if sum(body.rows + len(body.removed) for _, body in stagings) > MAX_ROWS:
+            self._replicas.outgrow(table_id)
+            return []
         added = [
             row
             for part in _joined(body for _, body in stagings)

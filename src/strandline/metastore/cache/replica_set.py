@@ -24,6 +24,8 @@ from strandline.metastore.cache.replicas import Replica
 logger = logging.getLogger(__name__)
 
 MAX_CHANGES_WHILE_LOADING = 10_000
+MAX_ROWS = 10_000
+"""Rows of a table that is held: what a thread of the node may load, and go over at a change."""
 MAX_OVERSIZED = 1_000
 
 Key = tuple[int, int]
@@ -148,8 +150,15 @@ class ReplicaSet:
                     self._note_poison(table_id, event_id)
             for key, replica in nexts.items():
                 self._put(key, replica)
+                if replica.rows > MAX_ROWS:
+                    self._outgrow(key[1])
             self._applied = event_id
             self._make_room()
+
+    def outgrow(self, table_id: int) -> None:
+        """Forget a table that is now too large to be held; it is not loaded again."""
+        with self._lock:
+            self._outgrow(table_id)
 
     def skip(self, event_id: int, *, poisoned: Collection[int] | None) -> None:
         """Pass over an event that cannot be read, forgetting its tables; None: all tables."""
@@ -224,6 +233,10 @@ class ReplicaSet:
         load = self._loading.get(table_id)
         if load is not None:
             load.spoiled = True
+
+    def _outgrow(self, table_id: int) -> None:
+        self._evict(table_id)
+        self._note_oversized(table_id)
 
     def _note_poison(self, table_id: int, event_id: int) -> None:
         logger.exception("event %d cannot be applied to table %d", event_id, table_id)

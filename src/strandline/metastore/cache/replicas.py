@@ -179,8 +179,7 @@ class Replica:
         least, key = _answer_key(kind, write_ids)
         answer = self.answers.get(key)
         if answer is None:
-            with work.lane(self.rows):
-                answer = self._show(kind, least)
+            answer = self._show(kind, least)
             self.answers.put(key, answer)
         return answer
 
@@ -188,7 +187,7 @@ class Replica:
         """`visible`, if it is remembered or the replica is small; else None."""
         least, key = _answer_key(kind, write_ids)
         answer = self.answers.get(key)
-        if answer is None and self.rows <= work.SMALL:
+        if answer is None and self.rows <= work.AT_ONCE:
             return self.visible(kind, least)
         return answer
 
@@ -201,7 +200,7 @@ class Replica:
                 removed.update(write.removed)
         shown.sort(key=_by_id)
         by_name = {row.name: row for row in shown if row.row_id not in removed}
-        return {name: by_name[name] for name in work.in_order(by_name)}
+        return dict(sorted(by_name.items()))
 
 
 def _answer_key(kind: RowKind, write_ids: ValidWriteIdList) -> tuple[ValidWriteIdList, AnswerKey]:

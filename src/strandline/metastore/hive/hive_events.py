@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import Any, TypeVar
 
-from strandline import work
 from strandline.catalog import Catalog
 from strandline.clock import milliseconds
 from strandline.errors import NotFound
@@ -126,13 +125,11 @@ class HiveEvents:
         structs: list[Struct] = []
         for first in range(0, len(events), PAGE):
             page = events[first : first + PAGE]
-            with work.lane(len(events)):
-                bodies = [_body(event) for event in page]
+            bodies = [_body(event) for event in page]
             store = self._metastore.store
             self._rows = store.rows_by_id(_row_ids(bodies))
             self._places = store.locations_by_id(_table_ids(page, bodies))
-            with work.lane(len(events)):
-                structs += map(self._render, page, bodies)
+            structs += map(self._render, page, bodies)
         self._rows, self._places = {}, {}
         return structs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from strandline import work
 from strandline.metastore.hive.hive_events import HiveEvents
 from strandline.metastore.hive.registry import Call, reads
 from strandline.metastore.hive.storage import Struct
@@ -25,8 +26,8 @@ def get_next_notification(call: Call) -> Struct:
     request = call.struct("rqst")
     limit = request.get("maxEvents") or 0
     limit = min(limit, MAX_EVENTS) if limit > 0 else MAX_EVENTS
-    events = HiveEvents(call.metastore).render(
-        call.notifications.read(request["lastEvent"], limit=limit)
-    )
+    last = request["lastEvent"]
+    work.spend(min(limit, max(0, call.notifications.head() - last)))
+    events = HiveEvents(call.metastore).render(call.notifications.read(last, limit=limit))
     skipped = set(request.get("eventTypeSkipList") or ())
     return {"events": [event for event in events if event["eventType"] not in skipped]}

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from strandline import work
 from strandline.clock import system_wall_clock
 from strandline.errors import (
     AlreadyExists,
@@ -316,9 +315,7 @@ def _alter(
     call: Call, of: Partitioned, partitions: Sequence[Struct], context: Struct | None
 ) -> None:
     # Read and written before and behind the block: while it runs, all other writers wait.
-    new_partitions = [
-        (*of.read(partition, now=_now()), partition) for partition in work.paced(partitions)
-    ]
+    new_partitions = [(*of.read(partition, now=_now()), partition) for partition in partitions]
     quick = QuickStatistics(call.folders, context)
     new_partitions = [
         (name, replace(row, parameters=quick.of_altered(row.parameters, of.place(row))), partition)

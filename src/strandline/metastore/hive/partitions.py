@@ -67,10 +67,10 @@ class _Asked:
         if of is None or self._table is None:
             return []
         struct = self._show(of, self._table, past=self._scope.moment is not None and bool(rows))
-        if len(rows) <= work.SMALL:
+        if len(rows) <= work.AT_ONCE:
             return [struct(row) for row in rows]
         # Encoded one by one: the structs of all would take many times the memory of the answer.
-        return [HIVE_CODEC.encode_struct("Partition", struct(row)) for row in work.paced(rows)]
+        return [HIVE_CODEC.encode_struct("Partition", struct(row)) for row in work.spending(rows)]
 
     def _show(
         self, of: Partitioned, table: TableDescriptor, *, past: bool

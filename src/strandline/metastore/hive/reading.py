@@ -52,7 +52,7 @@ _VIEW_NAMESPACE = "view.catalogAndNamespace.part.1"
 """Where Spark looks for the tables that a view's text names without a schema."""
 
 
-MAX_THINGS = work.SMALL
+MAX_THINGS = work.AT_ONCE
 """Names or partitions that an answer on the event loop may go over, in well under a millisecond."""
 
 

@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline import work
+from strandline.errors import StrandlineError, error_of
 from strandline.metastore.hive import (  # noqa: F401 - each registers its methods
     column_statistics,
     columns,
@@ -51,11 +52,22 @@ from strandline.metastore.hive.registry import METHODS, Call, Kind, Method
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.thrift.codec import HIVE_CODEC
-from strandline.metastore.thrift.dispatch import ConnectionInfo, Dispatcher, Encoded
+from strandline.metastore.thrift.dispatch import (
+    Answer,
+    ConnectionInfo,
+    Dispatcher,
+    Encoded,
+    answer_error,
+    answer_value,
+    refusal,
+)
 from strandline.metastore.thrift.messages import ApplicationException
 from strandline.metastore.workers import CallKind, Workers
+from strandline.work.helpers import Fields, HelperPool
 
 DEFAULT_KEPT_BYTES = 64 << 20
+SERVICE = "hive"
+"""What tasks of this service are called in a helper process."""
 ANONYMOUS = "anonymous"
 """The author of what a client does that never said who it is."""
 
@@ -83,11 +95,15 @@ def _listed(connection: ConnectionInfo, name: str, args: dict[str, Any]) -> str 
 
 @dataclass(frozen=True, slots=True)
 class HiveServiceStatistics:
-    """``at_once`` requests were answered on the event loop, ``waited`` in a worker thread."""
+    """``at_once`` requests were answered on the event loop, ``waited`` in a worker thread.
+
+    ``helped`` were answered by a helper process.
+    """
 
     at_once: int
     waited: int
     changes: int
+    helped: int
     kept: KeptAnswersStatistics
 
 
@@ -104,6 +120,7 @@ class HiveMetastoreService:
         *,
         notifications: NotificationLog,
         workers: Workers | None = None,
+        helpers: HelperPool | None = None,
         kept_bytes: int = DEFAULT_KEPT_BYTES,
         identities: bool = True,
     ) -> None:
@@ -111,12 +128,14 @@ class HiveMetastoreService:
         self._notifications = notifications
         self._folders = metastore.folders
         self._workers = workers or Workers()
+        self._helpers = helpers
         self._identities = identities
         self._address: str | None = None
         self._kept = KeptAnswers(max_bytes=kept_bytes)
         self._keeps = metastore.catalogs.delay == 0
-        self._at_once = self._waited = self._changes = 0
-        self.dispatcher = Dispatcher(self.handle, self.look_up)
+        self._at_once = self._waited = self._changes = self._helped = 0
+        delegate = None if helpers is None else self.delegate
+        self.dispatcher = Dispatcher(self.handle, self.look_up, delegate)
 
     def announce(self, address: str) -> None:
         """Say under which URI (``thrift://host:port``) clients reach this service."""
@@ -172,22 +191,79 @@ class HiveMetastoreService:
         call: Call,
         request: bytes,
         kind: CallKind,
-    ) -> Coroutine[Any, Any, Encoded]:
+    ) -> Coroutine[Any, Any, Encoded | Answer]:
         def read() -> tuple[int, bytes, bool]:
             mark = self._notifications.mark()
-            answer = method.handler(call)
-            with work.lane(_things(answer)):
+            with work.budget(None if self._helpers is None else work.IN_THREAD):
+                answer = method.handler(call)
+                work.spend(_things(answer))
                 encoded = HIVE_CODEC.encode_result(method.name, answer)
             return mark, encoded, call.reading.for_all
 
         result = self._in_thread(connection, read, kind)
 
-        async def answer() -> Encoded:
+        async def answer() -> Encoded | Answer:
             self._waited += 1
-            mark, encoded, for_all = await result
+            try:
+                mark, encoded, for_all = await result
+            except work.TooLong:
+                args = await asyncio.to_thread(HIVE_CODEC.encode_args, method.name, call.args)
+                return await self._delegated(connection, method, args)
             return self._keep(request, mark, encoded, for_all=for_all)
 
         return answer()
+
+    # -- in a helper process
+
+    async def delegate(self, connection: ConnectionInfo, name: str, args: memoryview) -> Answer:
+        """Have a helper process answer a request, by its undecoded arguments."""
+        method = METHODS.get(name)
+        if method is None:
+            raise ApplicationException.unknown_method(name)
+        connection.attributes.pop(_LISTING, None)
+        return await self._delegated(connection, method, args)
+
+    async def _delegated(
+        self, connection: ConnectionInfo, method: Method, args: bytes | memoryview
+    ) -> Answer:
+        assert self._helpers is not None  # the callers know
+        self._helped += 1
+        user = connection.user or ANONYMOUS
+        fields = {"service": SERVICE, "user": user, "address": self._address}
+        only_reads = method.kind in (Kind.READS, Kind.ANSWERS)
+        asking = asyncio.ensure_future(
+            self._helpers.run(method.name, fields, args, only_reads=only_reads)
+        )
+        if only_reads:
+            connection.on_leave = asking.cancel
+        reply = await asking
+        refused = reply.fields["refused"]
+        return Answer(
+            reply.fields["kind"],
+            reply.content,
+            failed=reply.fields["failed"],
+            refused=None if refused is None else error_of(*refused),
+        )
+
+    def answer_task(self, fields: Fields, args: bytes) -> tuple[Fields, bytes]:
+        """In a helper process: answer what `delegate` was asked."""
+        name = fields["name"]
+        method = METHODS[name]
+        self._address = fields["address"]
+        refused: StrandlineError | None = None
+        try:
+            call = self._call(HIVE_CODEC.decode_args(name, args), fields["user"], at_once=False)
+            answer = answer_value(HIVE_CODEC, name, method.handler(call))
+        except Exception as error:
+            answer = answer_error(HIVE_CODEC, name, error)
+            told = refusal(error)
+            refused = told if isinstance(told, StrandlineError) else None
+        assert isinstance(answer.body, bytes)  # made just now
+        return {
+            "kind": answer.kind,
+            "failed": answer.failed,
+            "refused": None if refused is None else [refused.code, refused.message[:1_000]],
+        }, answer.body
 
     def _keep(self, request: bytes, mark: int, answer: bytes, *, for_all: bool) -> Encoded:
         # With a delay, the present moves on by time alone and a mark proves nothing.
@@ -208,7 +284,7 @@ class HiveMetastoreService:
     def statistics(self) -> HiveServiceStatistics:
         """How requests were answered; those that a kept answer served are in ``kept``."""
         return HiveServiceStatistics(
-            self._at_once, self._waited, self._changes, self._kept.statistics()
+            self._at_once, self._waited, self._changes, self._helped, self._kept.statistics()
         )
 
 

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from strandline import work
 from strandline.metastore.interface import Session, TableFiles
 from strandline.metastore.session import file_lists
 from strandline.metastore.session.json_forms import Form, arguments_form, result_hint
-from strandline.metastore.session.wire_json import read_json, write_json
+from strandline.metastore.session.wire_json import read_form, read_json, write_json
 from strandline.metastore.workers import CallKind
 
 PREFIX = "/v1"
@@ -23,6 +24,10 @@ ANONYMOUS = "anonymous"
 JSON_TYPE = "application/json"
 LARGE_BODY_BYTES = 64 * 1024
 """A call with a longer body is a large one."""
+_READS = frozenset(
+    {"differences", "files", "history", "snapshot", "table", "tables", "transaction"}
+)
+"""Methods that change nothing: they may be given up on the way, and asked again."""
 _DDL = frozenset({"compact", "execute", "undo", "undrop", "undrop_partitions"})
 """Methods that wait for other DDL."""
 _LOCAL = frozenset({"close"})
@@ -43,6 +48,22 @@ class Call:
     def path(self) -> str:
         """Where it is called."""
         return f"{PREFIX}/{self.name}"
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether the call changes nothing."""
+        return self.name in _READS
+
+    def answer(self, session: Session, body: bytes, *, still_wanted: Callable[[], object]) -> bytes:
+        """Carry the call out: from the body of the request to that of its answer.
+
+        ``still_wanted`` is called before anything is done, and may raise.
+        """
+        arguments = read_form(body, self.arguments)
+        still_wanted()
+        result = getattr(session, self.name)(**arguments)
+        work.spend(len(result) if isinstance(result, list | tuple) else 0)
+        return self.write_result(result)
 
     def kind(self, body_bytes: int) -> CallKind:
         """What the call may hold up."""

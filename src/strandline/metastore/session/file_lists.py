@@ -57,11 +57,11 @@ DELETE_FILES = _columns(
 
 def write_files(files: TableFiles) -> bytes:
     """The body for ``files``."""
+    work.spend(len(files.data_files) + len(files.delete_files))
     sink = pa.BufferOutputStream()
-    with work.lane(len(files.data_files) + len(files.delete_files)):
-        _write(sink, DATA_FILES, map(_data_files, work.slices(files.data_files)))
-        _write(sink, DELETE_FILES, map(_delete_files, work.slices(files.delete_files)))
-        return bytes(sink.getvalue())
+    _write(sink, DATA_FILES, _data_files(files.data_files))
+    _write(sink, DELETE_FILES, _delete_files(files.delete_files))
+    return bytes(sink.getvalue())
 
 
 def _data_files(files: Sequence[DataFile]) -> list[pa.Array]:
@@ -166,10 +166,9 @@ def read_files(body: bytes) -> TableFiles:
     return TableFiles(data_files, delete_files)
 
 
-def _write(sink: Any, schema: pa.Schema, batches: Iterable[list[pa.Array]]) -> None:
+def _write(sink: Any, schema: pa.Schema, columns: list[pa.Array]) -> None:
     with pa.ipc.new_stream(sink, schema) as writer:
-        for columns in batches:
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
 def _read(source: Any, schema: pa.Schema) -> Iterable[tuple[Any, ...]]:

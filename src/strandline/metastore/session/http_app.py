@@ -5,9 +5,10 @@
 An error of any kind is ``{"error": {"code", "message"}}`` with the status of its surface.
 
 What must stay true: the event loop only moves bytes. Reading JSON, calling the store and writing
-the answer happen in threads of the node's `Workers`; a call that they refuse is answered at once,
-with ``Retry-After``. No body is kept beyond the limit, and all bodies together take a bounded
-memory until they are answered. A body that does not come in time is given up.
+the answer happen in threads of the node's `Workers`, or in a helper process where they are long; a
+call that either refuses is answered at once, with ``Retry-After``. No body is kept beyond the
+limit; all bodies together take a bounded memory until they are answered, and all answers until they
+are sent. A body that does not come in time is given up.
 
 A request has to say that it is JSON. Browsers send such a request to a foreign address only after
 asking it, which is not answered here, so no web page can reach a node on its reader's loopback. A
@@ -19,8 +20,9 @@ given something to prove a secret with, the name is an assertion and believed, a
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import monotonic
@@ -33,8 +35,9 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from strandline import __version__
+from strandline import __version__, work
 from strandline.errors import (
     DeadlineExceeded,
     InvalidInput,
@@ -46,14 +49,21 @@ from strandline.errors import (
 from strandline.logs import CLIENT
 from strandline.metastore.call_log import DEFAULT_SLOW_MS, log_call
 from strandline.metastore.metastore import Metastore
-from strandline.metastore.request_memory import RequestMemory
+from strandline.metastore.request_memory import ANSWER_BYTES, RequestMemory
 from strandline.metastore.session.calls import CALLS, JSON_TYPE, PREFIX, Call
-from strandline.metastore.session.credentials import Authenticate, Unproved, caller_of, prove
+from strandline.metastore.session.credentials import (
+    Authenticate,
+    Caller,
+    Unproved,
+    caller_of,
+    prove,
+)
 from strandline.metastore.session.local_session import LocalSession
 from strandline.metastore.session.origins import OriginGuard
-from strandline.metastore.session.wire_json import read_form, write_error, write_json
-from strandline.metastore.workers import CallKind, ClientLeft, Workers
-from strandline.work import lane
+from strandline.metastore.session.wire_json import write_error, write_json
+from strandline.metastore.workers import ClientLeft, Workers
+from strandline.work.contents import PIECE, Content
+from strandline.work.helpers import Fields, HelperPool
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +82,8 @@ HEALTH_SECONDS = 2.0
 _DRAINED = 4
 """A body of up to this many times the limit is read and dropped, so that its sender gets to read
 the answer; the connection of a larger one is simply closed."""
-_BYTES_OF_A_THING = 200
-"""A body costs as many things as it has of these bytes; see `strandline.work`."""
+SERVICE = "http"
+"""What tasks of this application are called in a helper process."""
 
 
 def application(
@@ -81,6 +91,7 @@ def application(
     *,
     max_body_bytes: int = MAX_BODY_BYTES,
     workers: Workers | None = None,
+    helpers: HelperPool | None = None,
     authenticate: Authenticate | None = None,
     check_health: Callable[[], Sequence[Problem]] = tuple,
     slow_call_ms: int = DEFAULT_SLOW_MS,
@@ -101,6 +112,7 @@ def application(
         body_seconds=body_seconds,
         memory=RequestMemory(body_memory_bytes),
         workers=workers or Workers(),
+        helpers=helpers,
         authenticate=authenticate,
         check_health=check_health,
         slow_call_ms=slow_call_ms,
@@ -176,6 +188,74 @@ class _Asked:
         )
 
 
+class _Body:
+    """A body as it comes; one that is too long for this process is kept outside of it."""
+
+    def __init__(self, *, helped: bool) -> None:
+        self._helped = helped
+        self._size = 0
+        self._chunks: list[bytes] = []
+        self._content: Content | None = None
+
+    def add(self, chunk: bytes) -> None:
+        self._size += len(chunk)
+        if self._content is not None:
+            self._content.write(chunk)
+            return
+        self._chunks.append(chunk)
+        if self._helped and work.things_of_bytes(self._size) > work.IN_THREAD:
+            self._content = Content.of(b"".join(self._chunks))
+            self._chunks.clear()
+
+    def drop(self) -> None:
+        self._chunks.clear()
+        if self._content is not None:
+            self._content.close()
+            self._content = None
+
+    def whole(self) -> bytes | Content:
+        return b"".join(self._chunks) if self._content is None else self._content
+
+
+class _LongAnswer(Response):
+    """An answer that is sent in pieces, as the client reads them."""
+
+    def __init__(
+        self, body: bytes | Content, content_type: str, *, on_sent: Callable[[object], None]
+    ) -> None:
+        self._content = body
+        self._on_sent = on_sent
+        self.size = body.size if isinstance(body, Content) else len(body)
+        super().__init__(media_type=content_type, headers={"Content-Length": str(self.size)})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            for piece in self._pieces():
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._on_sent(self)
+            self.close()
+
+    def _pieces(self) -> Iterator[bytes]:
+        body = self._content
+        if isinstance(body, Content):
+            return body.pieces()
+        return (body[at : at + PIECE] for at in range(0, len(body), PIECE))
+
+    def close(self) -> None:
+        if isinstance(self._content, Content):
+            self._content.close()
+
+
+def answer_task(metastore: Metastore, fields: Fields, body: bytes) -> tuple[Fields, bytes]:
+    """In a helper process: carry out a call that is too long for the process of the node."""
+    session = LocalSession(metastore, user=fields["user"], host=fields["host"])
+    return {}, CALLS[fields["name"]].answer(session, body, still_wanted=bool)
+
+
 class _BodyTooLate(DeadlineExceeded):
     """Nothing more is read from the connection."""
 
@@ -194,6 +274,7 @@ class _Application:
         body_seconds: float,
         memory: RequestMemory,
         workers: Workers,
+        helpers: HelperPool | None,
         authenticate: Authenticate | None,
         check_health: Callable[[], Sequence[Problem]],
         slow_call_ms: int,
@@ -204,6 +285,8 @@ class _Application:
         self._body_seconds = body_seconds
         self._memory = memory
         self._workers = workers
+        self._helpers = helpers
+        self._answers = RequestMemory(ANSWER_BYTES, admits_single=True)
         self._check_health = check_health
         self._slow_call_ms = slow_call_ms
         self._counts = HttpStatistics()  # touched on the loop only
@@ -265,42 +348,44 @@ class _Application:
             )
             CLIENT.set(asked.client)
             owner = object()  # of the memory that the request takes
+            body: bytes | Content = b""
             try:
                 asking = caller_of(request.headers)
                 asked.user = asking.user
                 self._workers.require_place()
                 body = await self._body(request, owner)
                 asked.began = monotonic()  # how long its client takes is not our slowness
-                session = LocalSession(self._metastore, user=asking.user, host=host)
-
-                def work(still_wanted: Callable[[], None]) -> bytes:
-                    prove(asking, self._authenticate)
-                    with lane(len(body) // _BYTES_OF_A_THING):
-                        arguments = read_form(body, call.arguments)
-                    still_wanted()
-                    result = getattr(session, call.name)(**arguments)
-                    with lane(len(result) if isinstance(result, list | tuple) else 0):
-                        return call.write_result(result)
-
-                return await self._answer(
-                    work,
-                    request,
-                    asked,
-                    kind=call.kind(len(body)),
-                    content_type=call.content_type,
-                )
-            except StrandlineError as error:
-                return self._refused(error, asked)
-            except ClientDisconnect:
+                self._counts = replace(self._counts, requests=self._counts.requests + 1)
+                answer = await self._answered(call, asking, body, request, host)
+                response = self._response(answer, call.content_type)
+            except (ClientDisconnect, ClientLeft):
                 return Response(status_code=400)  # nobody hears it
+            except Exception as error:
+                return self._refused(error, asked)
             finally:
                 self._memory.release(owner)
+                if isinstance(body, Content):
+                    body.close()
+            asked.ended(self._slow_call_ms)
+            return response
 
         return serve
 
+    def _response(self, body: bytes | Content, content_type: str) -> Response:
+        """The answer with that body. Raises `Overloaded` where too much waits to be sent."""
+        if isinstance(body, bytes) and len(body) <= PIECE:
+            return Response(body, media_type=content_type)
+        response = _LongAnswer(body, content_type, on_sent=self._answers.release)
+        try:
+            self._answers.hold(response, response.size)
+        except Overloaded:
+            response.close()
+            raise
+        return response
+
     # -- one request ---------------------------------------------------------------------------
 
-    async def _body(self, request: Request, owner: object) -> bytes:
+    async def _body(self, request: Request, owner: object) -> bytes | Content:
         try:
             with fail_after(self._body_seconds):
                 return await self._read_body(request, owner)
@@ -310,58 +395,85 @@ class _Application:
                 "done, send it again"
             ) from None
 
-    async def _read_body(self, request: Request, owner: object) -> bytes:
+    async def _read_body(self, request: Request, owner: object) -> bytes | Content:
         content_type = request.headers.get("content-type", "")
         if content_type.partition(";")[0].strip().lower() != JSON_TYPE:
             raise InvalidInput(f"the body is sent as {content_type[:80]!r}; send it as {JSON_TYPE}")
         announced = request.headers.get("content-length", "")
         size = int(announced) if announced.isdecimal() else 0
-        chunks: list[bytes] = []
-        if size <= self._max_body_bytes * _DRAINED:
-            size = 0
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size > self._max_body_bytes * _DRAINED:
-                    break
-                if size > self._max_body_bytes:
-                    chunks.clear()
-                    self._memory.release(owner)
-                    continue
-                self._memory.hold(owner, _BYTES_OF_A_BODY * size)
-                chunks.append(chunk)
-        if size > self._max_body_bytes:
-            raise InvalidInput(
-                f"the body has {size} bytes or more; at most {self._max_body_bytes} are read: send "
-                "it in several calls"
-            )
-        return b"".join(chunks)
+        body = _Body(helped=self._helpers is not None)
+        try:
+            if size <= self._max_body_bytes * _DRAINED:
+                size = 0
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size > self._max_body_bytes * _DRAINED:
+                        break
+                    if size > self._max_body_bytes:
+                        body.drop()
+                        self._memory.release(owner)
+                        continue
+                    self._memory.hold(owner, _BYTES_OF_A_BODY * size)
+                    body.add(chunk)
+            if size > self._max_body_bytes:
+                raise InvalidInput(
+                    f"the body has {size} bytes or more; at most {self._max_body_bytes} are read: "
+                    "send it in several calls"
+                )
+        except BaseException:
+            body.drop()
+            raise
+        return body.whole()
 
-    async def _answer(
-        self,
-        work: Callable[[Callable[[], None]], bytes],
-        request: Request,
-        asked: _Asked,
-        *,
-        kind: CallKind,
-        content_type: str,
-    ) -> Response:
-        """What ``work``, run in a thread, gives; or its error."""
+    async def _answered(
+        self, call: Call, asking: Caller, body: bytes | Content, request: Request, host: str
+    ) -> bytes | Content:
+        """The body of the answer, made where the rule of `strandline.work` says."""
 
         async def until_left() -> None:
             while (await request.receive())["type"] != "http.disconnect":
                 pass
 
-        try:
-            self._counts = replace(self._counts, requests=self._counts.requests + 1)
-            answer = await self._workers.run(
-                work, user=asked.user, kind=kind, until_left=until_left
+        helpers = self._helpers
+        kind = call.kind(len(body) if isinstance(body, bytes) else body.size)
+        if isinstance(body, bytes):
+            session = LocalSession(self._metastore, user=asking.user, host=host)
+            is_bounded = helpers is not None and call.only_reads
+
+            def answer(still_wanted: Callable[[], None]) -> bytes:
+                prove(asking, self._authenticate)
+                with work.budget(work.IN_THREAD if is_bounded else None):
+                    return call.answer(session, body, still_wanted=still_wanted)
+
+            try:
+                return await self._workers.run(
+                    answer, user=asking.user, kind=kind, until_left=until_left
+                )
+            except work.TooLong:
+                pass
+        else:
+            await self._workers.run(
+                lambda still_wanted: prove(asking, self._authenticate),
+                user=asking.user,
+                kind=kind,
+                until_left=until_left,
             )
-        except ClientLeft:
-            return Response(status_code=400)  # nobody hears it
-        except Exception as error:
-            return self._refused(error, asked)
-        asked.ended(self._slow_call_ms)
-        return Response(answer, media_type=content_type)
+        assert helpers is not None  # else nothing is too long
+        fields = {"service": SERVICE, "user": asking.user, "host": host}
+        asked = asyncio.ensure_future(
+            helpers.run(call.name, fields, body, only_reads=call.only_reads)
+        )
+        leaving = asyncio.ensure_future(until_left())
+        try:
+            await asyncio.wait({asked, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done() and not call.only_reads:
+                await asyncio.wait({asked})
+            if not asked.done():
+                raise ClientLeft
+            return asked.result().content
+        finally:
+            leaving.cancel()
+            asked.cancel()
 
     def _counted(self) -> HttpStatistics:
         return replace(
@@ -392,6 +504,7 @@ class _Application:
             "projection": self._metastore.projector,
             "store": self._metastore.store,
             "workers": self._workers,
+            "helpers": self._helpers,
         }
         counted = {
             name: part.statistics() for name, part in parts.items() if isinstance(part, _Counts)

@@ -158,11 +158,12 @@ class LocalSession(Session):
         deletes = store.rows(table_id, RowKind.DELETE_FILE, write_ids=write_ids)
         return TableFiles(
             tuple(
-                DataFile(row.row_id, row.write_id, row.as_(DataFileRow)) for row in work.paced(data)
+                DataFile(row.row_id, row.write_id, row.as_(DataFileRow))
+                for row in work.spending(data)
             ),
             tuple(
                 DeleteFile(row.row_id, row.write_id, row.as_(DeleteFileRow))
-                for row in work.paced(deletes)
+                for row in work.spending(deletes)
             ),
         )
 

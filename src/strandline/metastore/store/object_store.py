@@ -232,14 +232,15 @@ class SqlObjectStore(ObjectStore):
         with self._database.read() as connection:
             return queries.rows_of_write(connection, table_id, write_id, ids=ids)
 
-    def contents(self, table_id: int, *, max_bytes: int) -> TableContents | None:
-        """Everything of a table for a cache, at one point; None if it exceeds ``max_bytes``."""
+    def contents(self, table_id: int, *, max_bytes: int, max_rows: int) -> TableContents | None:
+        """Everything of a table for a cache, at one point; None if it exceeds the limits."""
         with self._database.read() as connection:
             return queries.table_contents(
                 connection,
                 table_id,
                 event_id=self._notifications.head_on(connection),
                 max_bytes=max_bytes,
+                max_rows=max_rows,
             )
 
     # -- writing

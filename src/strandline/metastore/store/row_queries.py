@@ -77,7 +77,7 @@ def visible_rows(
     found: dict[int, Row] = {}
     removed: set[int] = set()
     for statement in _narrowed(base, names):
-        for columns in work.paced(connection.execute(statement)):
+        for columns in work.spending(connection.execute(statement)):
             row, remover = _row(columns[:-1]), columns[-1]
             if not write_ids.valid(row.write_id):
                 continue
@@ -86,7 +86,7 @@ def visible_rows(
             found[row.row_id] = row
     newest_last = sorted(row_id for row_id in found if row_id not in removed)
     by_name = {found[row_id].name: found[row_id] for row_id in newest_last}
-    return {name: by_name[name] for name in work.in_order(by_name)}
+    return dict(sorted(by_name.items()))
 
 
 def _narrowed(base: Statement, names: Collection[str] | None) -> Iterator[Statement]:
@@ -241,16 +241,18 @@ def name_change(connection: Connection, table_id: int, row_id: int, write_id: in
 
 
 def table_contents(
-    connection: Connection, table_id: int, *, event_id: int, max_bytes: int
+    connection: Connection, table_id: int, *, event_id: int, max_bytes: int, max_rows: int
 ) -> TableContents | None:
-    """Everything of a table that a cache needs; None if its records exceed ``max_bytes``."""
+    """Everything of a table that a cache needs; None if that exceeds the limits."""
     of_table = _ROW.table_id == table_id
-    total = select(func.sum(func.length(_ROW.body) + func.length(_ROW.name))).where(of_table)
-    if (connection.execute(total).scalar_one() or 0) > max_bytes:
+    weight = func.sum(func.length(_ROW.body) + func.length(_ROW.name))
+    rows_and_weight = select(func.count(), weight).where(of_table)
+    count, size = connection.execute(rows_and_weight).one()
+    if count > max_rows or (size or 0) > max_bytes:
         return None
     committed = write_ids_at(connection, table_id, at=None)
     aborted = _aborted_write_ids(connection, table_id)
-    rows = map(_row, work.paced(connection.execute(select(*_COLUMNS).where(of_table))))
+    rows = map(_row, work.spending(connection.execute(select(*_COLUMNS).where(of_table))))
     statement = select(_REMOVAL.row_id, _REMOVAL.write_id).where(_REMOVAL.table_id == table_id)
     removals = [Removal(r, table_id, w) for r, w in connection.execute(statement)]
     return TableContents(

@@ -15,11 +15,12 @@ What must stay true:
   request had a name, the client is told (``TApplicationException`` 7); then the connection closes.
 * Arguments that do not decode inside a message whose end is known fail that request alone.
 * A request that has begun runs to its end, also when its client has gone. One that is still being
-  read or decoded, or that waits for a thread, is given up.
-* Walking and decoding take little of one turn of the loop. What is longer is done in slices, and
-  counts as a request in work.
-* What has come and is not answered is held in the server's memory of requests; where that is full,
-  the client is told at once.
+  read or decoded, that waits for a thread, or that only reads in a helper process, is given up.
+* Where a request is decoded and answered, the rule of `strandline.work` says. To find where a long
+  one ends is done on the loop, in slices, and counts as a request in work.
+* What has come and is not answered is held in the server's memory of requests, and what is answered
+  and not sent in that of answers; where one is full, the client is told at once.
+* A long answer is written in pieces, as the client reads them.
 * The request's type byte is not looked at: whether a method is oneway, the field table says.
 """
 
@@ -28,16 +29,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, cast
 
 from strandline.errors import (
-    InvalidInput,
-    ObjectNotFound,
+    Overloaded,
     ProtocolError,
     Unavailable,
-    UnsupportedOperation,
 )
 from strandline.logs import CLIENT
 from strandline.metastore.call_log import log_call
@@ -49,13 +48,13 @@ from strandline.metastore.thrift.dispatch import (
     answer_error,
     answer_value,
     awaits,
+    refusal,
 )
 from strandline.metastore.thrift.foreign_protocols import TELLING_BYTES, foreign_protocol
 from strandline.metastore.thrift.messages import (
     EXCEPTION,
     REPLY,
     ApplicationException,
-    ThriftException,
     decode_head,
     encode_head,
     request_key,
@@ -63,13 +62,15 @@ from strandline.metastore.thrift.messages import (
 from strandline.metastore.thrift.scanner import Scanner
 from strandline.metastore.thrift.serving import Serving
 from strandline.metastore.thrift.slices import Sliced, Slicing
+from strandline.work import IN_THREAD, things_of_bytes, things_of_values
+from strandline.work.contents import PIECE, Content
 
 _log = logging.getLogger(__name__)
 
 # A turn of the event loop serves at most this many requests of one connection.
 _REQUESTS_A_TURN = 32
 
-# So many values are walked or decoded at once; what is longer is done in slices.
+# So many values are walked in one turn, and decoded on the event loop.
 _VALUES_AT_ONCE = 1_000
 
 # What a value of a message takes in memory once it is decoded, beside its bytes.
@@ -80,7 +81,7 @@ _MAX_KEPT_REQUEST = 64 * 1024
 
 # How many seconds a client that was refused may go on sending, so that it gets to read why.
 _DRAIN_SECONDS = 2.0
-_COPIED_BYTES = 64 * 1024
+_WHOLE_BYTES = 64 * 1024
 """Answers up to this size are put together with their head, and written at once."""
 
 
@@ -102,9 +103,13 @@ class Connection(asyncio.Protocol):
         self._draining = False
         self._running: asyncio.Task[Any] | None = None
         self._slicing: Slicing[Any] | None = None
+        self._decoding: asyncio.Future[dict[str, Any]] | None = None
         self._held = 0
         self._holding = False
         self._unsent = 0
+        self._sending: Iterator[bytes | memoryview] | None = None
+        self._sent: Content | None = None
+        self._piece_due = False
         self._began = self._coming_since = self.last_activity = server.loop.time()
 
     # Called by the event loop -------------------------------------------------------------------
@@ -127,6 +132,7 @@ class Connection(asyncio.Protocol):
             self._slicing = None
         self._scanner = Scanner()
         self.info.on_leave()
+        self._end_sending()
         if self._running is None:  # else its arguments are still there
             self._server.memory.release(self)
         self._server.forget(self)
@@ -157,13 +163,17 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable = True
         self.last_activity = self._server.loop.time()
-        self._pump()
+        if self._sending is not None:
+            self._send_soon()
+        else:
+            self._pump()
 
     # Called by the server -----------------------------------------------------------------------
 
     @property
     def in_work(self) -> bool:
-        return self._running is not None or self._slicing is not None
+        working = (self._running, self._slicing, self._decoding, self._sending)
+        return any(work is not None for work in working)
 
     @property
     def is_idle(self) -> bool:
@@ -327,17 +337,27 @@ class Connection(asyncio.Protocol):
             return None
 
     def _call(self, message: bytes) -> None:
-        """Decodes a request and lets its handler answer it."""
+        """Decodes a request and lets its handler answer it, where the rule of `work` says."""
         server = self._server
         head = decode_head(message)
         sequence = message[head.body - 4 : head.body]
         values = self._scanner.message_values
+        if self._holding:
+            self._held = 2 * len(message) + _BYTES_OF_A_VALUE * values
+        things = max(things_of_values(values), things_of_bytes(len(message)))
+        delegate = server.dispatcher.delegate
         try:
-            if self._holding:
-                self._held = 2 * len(message) + _BYTES_OF_A_VALUE * values
+            if things > IN_THREAD and delegate is not None and not server.base.answers(head.name):
+                server.codec.method(head.name)
+                self._log_from_here()
+                self._await(
+                    head.name,
+                    sequence,
+                    delegate(self.info, head.name, memoryview(message)[head.body :]),
+                )
+                return
             if values > _VALUES_AT_ONCE:
-                work = server.codec.decode_args_in_slices(head.name, message, at=head.body)
-                self._begin(work, partial(self._decoded, head.name, sequence, b""))
+                self._decode_in_thread(head.name, sequence, message, head.body)
                 return
             args = server.codec.decode_args(head.name, message, at=head.body)
         except (ApplicationException, ProtocolError) as error:
@@ -345,6 +365,32 @@ class Connection(asyncio.Protocol):
             return
         kept = message if len(message) <= _MAX_KEPT_REQUEST else b""
         self._decoded(head.name, sequence, kept, args, None)
+
+    def _decode_in_thread(self, method: str, sequence: bytes, message: bytes, at: int) -> None:
+        server = self._server
+        decoding = server.loop.run_in_executor(
+            None, partial(server.codec.decode_args, method, message, at=at)
+        )
+
+        def done(_: object) -> None:
+            self._decoding = None
+            if self._closed or decoding.cancelled():
+                return
+            error = decoding.exception()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            args = None if error is not None else decoding.result()
+            self._decoded(method, sequence, b"", args, error)
+            if not self._closed:
+                self._pump()
+
+        self._decoding = decoding
+        decoding.add_done_callback(done)
+
+    def _log_from_here(self) -> None:
+        """What is called from here on, and how long it takes, belongs to this request."""
+        CLIENT.set(self.info.peer)
+        self._began = self._server.loop.time()
 
     def _decoded(
         self,
@@ -368,8 +414,7 @@ class Connection(asyncio.Protocol):
             return
         assert args is not None  # one of the two is there
         self.info.begin(message, is_large=not message)
-        CLIENT.set(self.info.peer)
-        self._began = server.loop.time()
+        self._log_from_here()
         try:
             if server.base.answers(method):
                 value = server.base.answer(self.info, method, args)
@@ -408,11 +453,11 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         error = task.exception()
-        self._log(method, error)
         if error is not None:
             answer = answer_error(codec, method, error)
         else:
             answer = answer_value(codec, method, task.result())
+        self._log(method, error or answer.refused)
         if not codec.method(method).oneway:
             self._answer(method, sequence, answer)
         if not self._closed:
@@ -420,34 +465,80 @@ class Connection(asyncio.Protocol):
 
     def _log(self, method: str, error: BaseException | None = None) -> None:
         """Log the call that ends now, where it was refused or slow."""
-        if isinstance(error, ThriftException):  # an error in the protocol's own words
-            unknown = error.name.startswith(("Unknown", "NoSuch"))
-            kind = ObjectNotFound if unknown else InvalidInput
-            error = kind(str(error.value.get("message", error)))
-        elif isinstance(error, ApplicationException):
-            error = UnsupportedOperation(str(error))
         log_call(
             method,
             client=self.info.peer,
             user=self.info.user,
             seconds=self._server.loop.time() - self._began,
             slow_ms=self._server.settings.slow_call_ms,
-            error=error,
+            error=None if error is None else refusal(error),
         )
 
     def _answer(self, method: str, sequence: bytes, answer: Answer) -> None:
         counters = self._server.counters
         counters.exceptions += answer.kind == EXCEPTION
         counters.failures += answer.failed
+        if not self._keeps_unsent(answer.body):
+            body, answer = answer.body, answer_error(self._server.codec, method, _too_much_unsent())
+            if isinstance(body, Content):
+                body.close()
         head = self._server.reply_heads.get(method.encode()) if answer.kind == REPLY else None
         if head is None:
             head = encode_head(answer.kind, method)
-        if len(answer.body) <= _COPIED_BYTES:
-            self._write(b"".join((head, sequence, answer.body)))
+        self._send(head + sequence, answer.body)
+
+    def _keeps_unsent(self, body: bytes | Content) -> bool:
+        """Take the memory for a long answer until it is sent; False where there is none."""
+        size = len(body) if isinstance(body, bytes) else body.size
+        if size <= _WHOLE_BYTES or self._closed:
+            return True
+        try:
+            self._server.answers.hold(self, size)
+        except Overloaded:
+            return False
+        return True
+
+    def _send(self, head: bytes, body: bytes | Content) -> None:
+        """Write an answer: a long one in pieces, as the client reads them."""
+        if isinstance(body, bytes) and len(body) <= _WHOLE_BYTES:
+            self._write(head + body)
             return
-        # A copy of a large answer takes longer than others may wait; a view of it none.
-        self._write(head + sequence)
-        self._write(memoryview(answer.body))
+        if isinstance(body, Content):
+            self._sent = body
+            self._sending = body.pieces()
+        else:
+            view = memoryview(body)
+            self._sending = (view[at : at + PIECE] for at in range(0, len(view), PIECE))
+        if self._closed:
+            self._end_sending()
+            return
+        self._write(head)
+        self._send_soon()
+
+    def _send_soon(self) -> None:
+        if not self._piece_due and self._writable:
+            self._piece_due = True
+            self._server.loop.call_soon(self._send_piece)
+
+    def _send_piece(self) -> None:
+        """Write the next piece of an answer, if the client has read the ones before."""
+        self._piece_due = False
+        if self._sending is None or not self._writable or self._closed:
+            return
+        piece = next(self._sending, None)
+        if piece is None:
+            self._end_sending()
+            self._pump()
+            return
+        self._write(piece)
+        self._send_soon()
+
+    def _end_sending(self) -> None:
+        self._sending = None
+        if self._sent is not None:
+            self._sent.close()
+            self._sent = None
+        self._server.answers.release(self)
 
     def _write(self, data: bytes | memoryview) -> None:
         if not self._closed:
@@ -471,6 +562,9 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, error: Unavailable) -> None:
         """Tells the client that there is no memory for what it sends."""
+        if self._sending is not None:  # nothing can be told in the middle of an answer
+            self.abort()
+            return
         known = self._scanner.broken()
         self._scanner, self._draining = Scanner(), True
         self._server.memory.release(self)
@@ -496,6 +590,12 @@ class Connection(asyncio.Protocol):
         """Closes once all that was written has gone out."""
         self._closed = True
         self._transport.close()
+
+
+def _too_much_unsent() -> Overloaded:
+    return Overloaded(
+        "this node is full: its clients have not read the answers that it holds for them; try again"
+    )
 
 
 def _protocol_failure(error: ProtocolError) -> Answer:

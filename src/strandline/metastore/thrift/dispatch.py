@@ -7,7 +7,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from strandline.errors import InvalidInput, StrandlineError, surface_of
+from strandline.errors import (
+    InvalidInput,
+    ObjectNotFound,
+    StrandlineError,
+    UnsupportedOperation,
+    surface_of,
+)
 from strandline.metastore.thrift.codec import Codec
 from strandline.metastore.thrift.messages import (
     EXCEPTION,
@@ -16,6 +22,7 @@ from strandline.metastore.thrift.messages import (
     ThriftException,
     request_key,
 )
+from strandline.work.contents import Content
 
 _log = logging.getLogger(__name__)
 
@@ -66,10 +73,25 @@ class ConnectionInfo:
         self.is_large = is_large
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes back for one request: a kind of message and its struct.
+
+    ``failed`` says that no one meant this to happen, ``refused`` why a helper refused the request.
+    A `Content` belongs to whoever sends the answer.
+    """
+
+    kind: int
+    body: bytes | Content
+    failed: bool = False
+    refused: StrandlineError | None = None
+
+
 # A handler gets decoded arguments and gives what the method returns (None for a void method), or
 # an `Encoded`, or an awaitable of either. Both are of as many types as the protocol: hence Any.
 Handler = Callable[[ConnectionInfo, str, dict[str, Any]], Any]
 Lookup = Callable[[bytes], bytes | None]
+Delegate = Callable[[ConnectionInfo, str, memoryview], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,26 +106,20 @@ class Dispatcher:
     ``lookup(request)`` is asked first, with a request as it came but without its sequence id
     (`request_key`). It gives the encoded result struct, or None to have the handler called. It
     must not block: nothing is decoded on this way.
+
+    ``delegate(connection, method, args)`` answers a request that is too long for this process, by
+    its undecoded arguments.
     """
 
     handler: Handler
     lookup: Lookup | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What goes back for one request: a kind of message and its struct.
-
-    ``failed`` says that no one meant this to happen.
-    """
-
-    kind: int
-    body: bytes
-    failed: bool = False
+    delegate: Delegate | None = None
 
 
 def answer_value(codec: Codec, method: str, value: Any) -> Answer:
     """The answer in which ``method`` returns what its handler gave."""
+    if isinstance(value, Answer):
+        return value
     if isinstance(value, Encoded):
         return Answer(REPLY, value.result)
     try:
@@ -141,6 +157,17 @@ def answer_error(codec: Codec, method: str, error: BaseException) -> Answer:
     return Answer(
         EXCEPTION, ApplicationException(ApplicationException.INTERNAL_ERROR, text).encode()
     )
+
+
+def refusal(error: BaseException) -> BaseException:
+    """``error`` as the log tells of it: those in the protocol's words as ours."""
+    if isinstance(error, ThriftException):
+        unknown = error.name.startswith(("Unknown", "NoSuch"))
+        kind = ObjectNotFound if unknown else InvalidInput
+        return kind(str(error.value.get("message", error)))
+    if isinstance(error, ApplicationException):
+        return UnsupportedOperation(str(error))
+    return error
 
 
 def _internal_error(method: str, error: BaseException) -> Answer:

@@ -35,7 +35,8 @@ class ServerStatistics:
 
     ``displaced`` are idle connections that made room for new ones, ``late_closed`` those whose
     client took too long to send a message or to read its answers; ``request_memory`` is what large
-    requests hold now, and ``full`` how often one was refused for it.
+    requests hold now, ``answer_memory`` what long answers hold that are not sent yet, and ``full``
+    how often one was refused for either.
     ``exceptions`` are answers of the type exception (unknown methods, bad arguments, internal
     errors), ``failures`` those that no one meant to happen; ``foreign`` counts the connections
     closed because they spoke another protocol, by its name.
@@ -48,6 +49,7 @@ class ServerStatistics:
     displaced: int
     late_closed: int
     request_memory: int
+    answer_memory: int
     full: int
     requests: int
     running: int
@@ -88,6 +90,7 @@ class ThriftServer:
         # A task of a handler is kept here until it ends: its connection may end before it.
         self.running: set[asyncio.Task[Any]] = set()
         self.memory = RequestMemory(self.settings.request_memory_bytes)
+        self.answers = RequestMemory(self.settings.answer_memory_bytes, admits_single=True)
         self._host, self._port = host, port
         self._connections: set[Connection] = set()
         self._empty = asyncio.Event()
@@ -147,7 +150,8 @@ class ThriftServer:
             connections=len(self._connections),
             running=len(self.running),
             request_memory=self.memory.taken,
-            full=self.memory.refused,
+            answer_memory=self.answers.taken,
+            full=self.memory.refused + self.answers.refused,
             foreign=MappingProxyType(dict(self.counters.foreign)),
             **counted,
         )

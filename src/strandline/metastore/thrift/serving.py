@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from strandline.metastore.call_log import DEFAULT_SLOW_MS
-from strandline.metastore.request_memory import RequestMemory
+from strandline.metastore.request_memory import ANSWER_BYTES, RequestMemory
 from strandline.metastore.thrift.base_service import BaseService
 from strandline.metastore.thrift.codec import Codec
 from strandline.metastore.thrift.dispatch import Dispatcher
@@ -24,8 +24,9 @@ class ServerSettings:
     after it stopped reading; 0 for ever. Where ``max_connections`` are open, a new one takes the
     place of the longest idle one that has been so for ``displace_after`` seconds.
     ``max_pipelined_bytes`` bounds the requests of one connection that wait behind one in work,
-    ``request_memory_bytes`` what large requests of all connections take, whole or not. A call that
-    takes longer than ``slow_call_ms`` is logged.
+    ``request_memory_bytes`` what large requests of all connections take, whole or not, and
+    ``answer_memory_bytes`` what is answered to all of them and not yet sent; a single answer may be
+    larger than that. A call that takes longer than ``slow_call_ms`` is logged.
     """
 
     max_connections: int = 1000
@@ -36,6 +37,7 @@ class ServerSettings:
     message_timeout: float = 120.0
     displace_after: float = 1.0
     request_memory_bytes: int = 512 * 1024 * 1024
+    answer_memory_bytes: int = ANSWER_BYTES
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ class Serving(Protocol):
     running: set[asyncio.Task[Any]]
     slices: Slices
     memory: RequestMemory
+    answers: RequestMemory
 
     @property
     def reply_heads(self) -> Mapping[bytes, bytes]: ...

@@ -1,0 +1,39 @@
+"""What a helper process of a served node does: the same calls, on the same store.
+
+A helper opens the store as a node does, without what a node does in the background. It remembers no
+rows: it has few calls, each about many of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from strandline.config import Settings
+from strandline.metastore.hive import HiveMetastoreService
+from strandline.metastore.hive.service import SERVICE as HIVE
+from strandline.metastore.session.http_app import SERVICE as HTTP
+from strandline.metastore.session.http_app import answer_task
+from strandline.node.node import Node
+from strandline.work.helpers import Fields, Serve
+
+
+@contextmanager
+def open_helper(folder: str | Path, settings: Settings) -> Iterator[Serve]:
+    """Open the store in ``folder`` to answer tasks. Raises what `Node.open` raises."""
+    own_settings = replace(settings, cache_bytes=0)
+    with Node.open(folder, settings=own_settings, background=False) as node:
+        hive = HiveMetastoreService(node.metastore, notifications=node.notifications)
+
+        def serve(fields: Fields, data: bytes) -> tuple[Fields, bytes]:
+            match fields["service"]:
+                case str(service) if service == HIVE:
+                    return hive.answer_task(fields, data)
+                case str(service) if service == HTTP:
+                    return answer_task(node.metastore, fields, data)
+                case unknown:
+                    raise ValueError(f"a helper has no service {unknown!r}")
+
+        yield serve

@@ -1,0 +1,145 @@
+"""Long calls to a served node: a helper process answers as the node itself does."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTable, TableDefinition
+from strandline.cli.demo.node_process import NodeProcess
+from strandline.errors import AlreadyExists
+from strandline.metastore.session import HttpSession
+from strandline.metastore.store.rows import DataFileRow
+from strandline.metastore.thrift import ThriftClient, ThriftException
+from strandline.model.types import BIGINT
+from strandline.work import IN_THREAD
+
+MANY = IN_THREAD + 500
+COLUMNS = [{"name": f"c{number}", "type": "string"} for number in range(4)]
+SD: dict[str, Any] = {"cols": COLUMNS, "serdeInfo": {"parameters": {}}, "parameters": {}}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    process = NodeProcess(tmp_path_factory.mktemp("helped") / "store")
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def session(node: NodeProcess) -> Iterator[HttpSession]:
+    with HttpSession(node.http_uri, user="ann") as session:
+        yield session
+
+
+@pytest.fixture
+def client(node: NodeProcess) -> Iterator[ThriftClient]:
+    port = int(node.thrift_uri.rpartition(":")[2])
+    with ThriftClient("127.0.0.1", port, timeout=60) as client:
+        client.call("set_ugi", user_name="ann", group_names=[])
+        yield client
+
+
+def tasks(node: NodeProcess) -> int:
+    """How many tasks helpers were given."""
+    with urllib.request.urlopen(f"{node.http_uri}/v1/statistics") as answer:
+        counted: int = json.load(answer)["helpers"]["tasks"]
+        return counted
+
+
+def partition(number: int, table: str = "parts", **parameters: str) -> dict[str, Any]:
+    place = f"s3a://elsewhere/p={number:05d}"
+    return {
+        "values": [f"{number:05d}"],
+        "dbName": "shop",
+        "tableName": table,
+        "sd": {**SD, "location": place},
+        "parameters": {"written": "1", **parameters},
+    }
+
+
+@pytest.fixture(scope="module")
+def parts(node: NodeProcess) -> list[dict[str, Any]]:
+    """The partitions that the table ``shop.parts`` is filled with, in one long call."""
+    partitions = [partition(number) for number in range(MANY)]
+    with HttpSession(node.http_uri, user="ann") as session:
+        session.execute(CreateSchema(name="shop"))
+    port = int(node.thrift_uri.rpartition(":")[2])
+    with ThriftClient("127.0.0.1", port, timeout=60) as client:
+        keys = [{"name": "p", "type": "string"}]
+        table = {"tableName": "parts", "dbName": "shop", "sd": SD, "partitionKeys": keys}
+        client.call("create_table", tbl=table)
+        before = tasks(node)
+        assert client.call("add_partitions", new_parts=partitions) == MANY
+        assert tasks(node) == before + 1
+    return partitions
+
+
+def test_a_long_answer_has_what_short_ones_have(
+    node: NodeProcess, client: ThriftClient, parts: list[dict[str, Any]]
+) -> None:
+    before = tasks(node)
+    named = {"db_name": "shop", "tbl_name": "parts", "max_parts": -1}
+    listed = client.call("get_partitions", **named)
+    names = client.call("get_partition_names", **named)
+    assert tasks(node) == before + 2
+    assert [one["values"] for one in listed] == [one["values"] for one in parts]
+    assert names == [f"p={one['values'][0]}" for one in parts]
+    some = client.call("get_partitions_by_names", db_name="shop", tbl_name="parts", names=names[:9])
+    assert some == listed[:9]
+    assert tasks(node) == before + 2
+
+
+def test_a_long_change_is_seen_by_the_next_short_read(
+    node: NodeProcess, client: ThriftClient, parts: list[dict[str, Any]]
+) -> None:
+    short = {"db_name": "shop", "tbl_name": "parts", "part_vals": ["00007"]}
+    assert client.call("get_partition", **short)["parameters"]["written"] == "1"
+    before = tasks(node)
+    changed = [partition(number, written="2") for number in range(MANY)]
+    client.call("alter_partitions", db_name="shop", tbl_name="parts", new_parts=changed)
+    assert tasks(node) == before + 1
+    assert client.call("get_partition", **short)["parameters"]["written"] == "2"
+
+
+def test_a_refused_long_call_raises_what_a_short_one_raises(
+    node: NodeProcess, client: ThriftClient, session: HttpSession
+) -> None:
+    refusals = []
+    for count in (1, MANY):
+        changed = [partition(number, "none") for number in range(count)]
+        with pytest.raises(ThriftException) as refusal:
+            client.call("alter_partitions", db_name="shop", tbl_name="none", new_parts=changed)
+        refusals.append(str(refusal.value))
+    assert refusals[0] == refusals[1]
+    for count in (1, MANY):
+        names = [f"{'n' * 200}{number}" for number in range(count - 1)]
+        with pytest.raises(AlreadyExists, match="already exists"):
+            session.execute([CreateSchema(name=name) for name in [*names, "shop"]])
+    assert session.tables("shop") == ["parts"]
+
+
+def test_long_calls_over_http(node: NodeProcess, session: HttpSession) -> None:
+    before = tasks(node)
+    session.execute(CreateSchema(name="lake"))
+    columns = (ColumnDefinition("a", BIGINT),)
+    definition = TableDefinition(name="t", columns=columns, transactional=True)
+    session.execute(CreateTable(schema="lake", definition=definition))
+    table_id = session.table("lake.t").descriptor.id
+    files = [
+        DataFileRow(file_id=number + 1, path=f"data/{number:05d}" + "-" * 200, rows=1, bytes=1)
+        for number in range(MANY)
+    ]
+    transaction = session.begin()
+    session.stage(transaction.txn_id, table_id, add=files)
+    session.commit(transaction.txn_id)
+    assert tasks(node) == before + 1
+    write_ids = session.snapshot([table_id]).write_ids[table_id]
+    listed = session.files(table_id, write_ids)
+    assert [one.file for one in listed.data_files] == files
+    assert tasks(node) == before + 2

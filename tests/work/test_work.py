@@ -1,0 +1,61 @@
+"""What a request may cost where it is computed: budgets of things."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from strandline.work import TooLong, budget, spend, spending
+
+
+def test_without_a_budget_anything_goes() -> None:
+    spend(1_000_000)
+    assert len(list(spending(range(10_000)))) == 10_000
+
+
+def test_what_costs_more_than_the_budget_is_too_long() -> None:
+    with budget(100):
+        spend(100)
+        with pytest.raises(TooLong):
+            spend(1)
+
+
+def test_a_budget_is_for_all_that_its_block_goes_over() -> None:
+    with budget(100):
+        spend(60)
+        with pytest.raises(TooLong):
+            spend(60)
+
+
+@pytest.mark.parametrize("count", [0, 1, 49, 50, 99, 100])
+def test_items_within_the_budget_come_as_they_are(count: int) -> None:
+    with budget(100):
+        assert list(spending(range(count))) == list(range(count))
+
+
+@pytest.mark.parametrize("count", [101, 150, 100_000])
+def test_items_beyond_the_budget_are_not_gone_over(count: int) -> None:
+    taken = []
+
+    def items() -> Iterator[int]:
+        for number in range(count):
+            taken.append(number)
+            yield number
+
+    with budget(100), pytest.raises(TooLong):
+        list(spending(items()))
+    assert len(taken) <= 150
+
+
+def test_a_budget_ends_with_its_block_and_belongs_to_its_thread() -> None:
+    async def main() -> None:
+        with budget(1):
+            with pytest.raises(TooLong):
+                await asyncio.to_thread(spend, 2)
+            with budget(None):
+                spend(2)
+        spend(2)
+
+    asyncio.run(main())
