@@ -1,9 +1,8 @@
 """A node of a catalog in a process of its own, as far as the catalog is concerned.
 
-Run as a script it opens (or creates) the catalog at an address, follows it, and answers requests: a
-JSON text in a line on standard input, each handled in a thread of its own, the answers on standard
-output. Beside that, any process may ask it to read, by a datagram to its socket: so a reader can be
-asked by another node directly, within microseconds of that node's DDL.
+`serve` opens (or creates) the catalog at an address, follows it, and answers requests, each in a
+thread of its own. Beside that, any process may ask it to read, by a datagram to its socket: so a
+reader can be asked by another node directly, within microseconds of that node's DDL.
 
 To prove what finds mistakes, it can be started with one of those in `tests.catalog.node_faults`.
 """
@@ -12,12 +11,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -31,8 +29,8 @@ from strandline.durable import DurableCatalogState, MetastorageLog, durable_stat
 from strandline.errors import Conflict, Fenced, NotFound, StrandlineError
 from strandline.metastorage import Metastorage, open_metastorage
 from strandline.model.types import INT
+from tests.sql.processes import Process
 
-ROOT = Path(__file__).resolve().parents[2]
 READERS = 4
 ANSWER_SECONDS = 60.0
 UNTYPED = "untyped"
@@ -174,26 +172,19 @@ class Service:
         return answers
 
 
-def serve(
-    *,
-    address: str,
-    folder: str,
-    number: int,
-    delay_ms: int,
-    skew_ms: int,
-    patience: float,
-    behind_ms: int,
-    fault: str | None,
-) -> None:
-    """Answer requests until standard input ends."""
-    if fault is not None:
+def serve(say: Callable[[object], None], hear: Callable[[], Any], options: dict[str, Any]) -> None:
+    """Answer requests until the test lets go; ``options`` are those of `CatalogProcess`."""
+    if options["fault"] is not None:
         from tests.catalog import node_faults
 
-        node_faults.plant(fault)
+        node_faults.plant(options["fault"])
     sys.setswitchinterval(0.0005)  # a reader should not wait for those who execute
-    clock = HybridClock(lambda: system_wall_clock() - behind_ms)
-    store = open_metastorage(address, clock, patience=patience)
-    state = open_state(store, f"node-{number}", delay_ms=delay_ms, skew_ms=skew_ms)
+    folder, number = options["folder"], options["number"]
+    clock = HybridClock(lambda: system_wall_clock() - options["behind_ms"])
+    store = open_metastorage(options["address"], clock, patience=options["patience"])
+    state = open_state(
+        store, f"node-{number}", delay_ms=options["delay_ms"], skew_ms=options["skew_ms"]
+    )
     manager = CatalogManager(state, clock)
     manager.start()
     service = Service(manager, folder, number)
@@ -206,11 +197,11 @@ def serve(
         except Exception as error:
             said = refusal(error)
         with writing:
-            print(json.dumps(said | {"id": request["id"]}), flush=True)
+            say(said | {"id": request["id"]})
 
-    print(json.dumps({"id": 0, "value": "ready"}), flush=True)
-    for line in sys.stdin:
-        threading.Thread(target=answer, args=[json.loads(line)], daemon=True).start()
+    say({"id": 0, "value": "ready"})
+    while (request := hear()) is not None:
+        threading.Thread(target=answer, args=[request], daemon=True).start()
     manager.stop()
     store.close()
 
@@ -238,9 +229,8 @@ class CatalogProcess:
         behind_ms: int = 0,
         fault: str | None = None,
     ) -> None:
-        path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
         self._faulty = fault is not None
-        arguments = {
+        options = {
             "address": address,
             "folder": str(folder),
             "number": number,
@@ -250,13 +240,7 @@ class CatalogProcess:
             "behind_ms": behind_ms,
             "fault": fault,
         }
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, json.dumps(arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-            text=True,
-        )
+        self._process = Process("tests.catalog.catalog_process:serve", options)
         self.reader = str(folder / f"read-{number}")
         self.behind_ms = behind_ms
         self._pending: dict[int, Future[Any]] = {0: Future()}
@@ -270,16 +254,11 @@ class CatalogProcess:
         with self._lock:
             number = len(self._pending)
             future = self._pending[number] = Future()
-            assert self._process.stdin is not None
-            request = {"id": number, "ask": what, "with": arguments}
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
+            self._process.say({"id": number, "ask": what, "with": arguments})
         return future
 
     def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            said = json.loads(line)
+        for said in self._process.everything():
             future = self._pending[said["id"]]
             if "error" in said:
                 future.set_exception(RefusedError(said["error"], said["message"]))
@@ -291,11 +270,11 @@ class CatalogProcess:
 
     def pause(self) -> None:
         """Stop every thread of it where it stands."""
-        self._process.send_signal(signal.SIGSTOP)
+        self._process.stop()
 
     def resume(self) -> None:
         """Let it go on."""
-        self._process.send_signal(signal.SIGCONT)
+        self._process.go_on()
 
     def __enter__(self) -> Self:
         return self
@@ -309,13 +288,8 @@ class CatalogProcess:
         self.resume()
         if self._faulty or kind is not None:
             self._process.kill()
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(60)
+        else:
+            self._process.say(None)
+            self._process.finish()
         self._listener.join()
-        self._process.stdout.close()
-
-
-if __name__ == "__main__":
-    serve(**json.loads(sys.argv[1]))
+        self._process.close()

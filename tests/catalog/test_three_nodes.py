@@ -311,9 +311,9 @@ def a_store_that_was_away_leaves_no_trace(
 
 
 def test_a_store_that_was_away_leaves_no_trace(kind: StoreKind, tmp_path: Path) -> None:
-    with breakable(kind, tmp_path, patience=0.3) as (nodes, absence):
+    with breakable(kind, tmp_path, patience=2.0) as (nodes, absence):
         a_store_that_was_away_leaves_no_trace(
-            nodes, absence, away=1.5, short=0.3, late=30.0, long=60.0
+            nodes, absence, away=2.5, short=0.5, late=30.0, long=60.0
         )
 
 

@@ -1,4 +1,7 @@
-"""What every metastorage has to prove: one order and time over threads, nodes and processes."""
+"""What every metastorage has to prove: one order and time over threads, nodes and processes.
+
+``times`` is how many times the short form of a test each does; the long form is for `make soak`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from contextlib import ExitStack
 from itertools import pairwise
 
 import pytest
+from hypothesis import settings
 
 from strandline.clock import MAX_AHEAD_MS, timestamp
 from strandline.errors import WrongClock
@@ -20,10 +24,25 @@ from strandline.metastorage import (
     Put,
 )
 from tests.metastorage.conftest import Place, Wall, put
-from tests.metastorage.model import compare_with_a_dictionary
+from tests.metastorage.model import AS_USUAL, compare_with_a_dictionary
 from tests.metastorage.stores import StoreKind
 from tests.metastorage.work import increment
 from tests.sql.processes import Process
+
+SHORT, LONG = 1, 5
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test with ``times`` has both forms."""
+    if "times" in metafunc.fixturenames:
+        forms = [SHORT, pytest.param(LONG, marks=pytest.mark.soak)]
+        metafunc.parametrize("times", forms, ids=["short", "long"])
+
+
+@pytest.fixture
+def times() -> int:
+    """The short form, for who calls a test as a check."""
+    return SHORT
 
 
 def test_time_grows_with_revision_whatever_the_wall_clocks_do(place: Place) -> None:
@@ -73,7 +92,7 @@ def test_nobody_writes_at_a_time_that_is_more_than_a_day_ahead_of_its_clock(plac
     assert put(node, "a").time > written.time
 
 
-def test_checks_and_writes_of_many_threads_form_one_order(place: Place) -> None:
+def test_checks_and_writes_of_many_threads_form_one_order(place: Place, times: int) -> None:
     """No write that a check did not see may have a time that the check promised to be past."""
     walls = [Wall(1_000), Wall(5_000), Wall(100)]
     nodes = [place.node(wall) for wall in walls]
@@ -82,7 +101,7 @@ def test_checks_and_writes_of_many_threads_form_one_order(place: Place) -> None:
 
     def work(number: int) -> None:
         dice = random.Random(number)
-        for _ in range(40):
+        for _ in range(10 * times):
             walls[number % 3].now = dice.randrange(1, 10_000)
             if dice.random() < 0.5:
                 heads.append(nodes[number % 3].check())
@@ -97,7 +116,7 @@ def test_checks_and_writes_of_many_threads_form_one_order(place: Place) -> None:
             assert (outcome.revision > head.revision) == (outcome.time > head.time)
 
 
-def test_the_revision_is_never_older_than_a_write_that_returned(place: Place) -> None:
+def test_the_revision_is_never_older_than_a_write_that_returned(place: Place, times: int) -> None:
     nodes = [place.node(), place.node()]
     written = 0
     lock = threading.Lock()
@@ -105,7 +124,7 @@ def test_the_revision_is_never_older_than_a_write_that_returned(place: Place) ->
 
     def write(number: int) -> None:
         nonlocal written
-        for _ in range(60):
+        for _ in range(15 * times):
             revision = put(nodes[number % 2], f"k{number}").revision
             with lock:
                 written = max(written, revision)
@@ -125,54 +144,56 @@ def test_the_revision_is_never_older_than_a_write_that_returned(place: Place) ->
         finally:
             done.set()
         assert all(reader.result() > 0 for reader in readers)
-    assert [node.revision() for node in nodes] == [240, 240]
+    assert [node.revision() for node in nodes] == [60 * times] * 2
 
 
-def test_increments_of_many_threads_lose_nothing(place: Place) -> None:
+def test_increments_of_many_threads_lose_nothing(place: Place, times: int) -> None:
     nodes = [place.node(), place.node()]
 
     def increments(number: int) -> None:
-        for _ in range(20):
+        for _ in range(5 * times):
             increment(nodes[number % 2], "number")
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(increments, range(8)))
     found = nodes[0].get("number")
     assert found is not None
-    assert (found.value, found.revision) == (b"160", 160)
+    assert (int(found.value), found.revision) == (40 * times, 40 * times)
 
 
 # Random calls
 
 
-def test_random_calls_on_two_nodes_give_what_a_dictionary_gives(kind: StoreKind) -> None:
-    compare_with_a_dictionary(kind)
+def test_random_calls_on_two_nodes_give_what_a_dictionary_gives(
+    kind: StoreKind, times: int
+) -> None:
+    compare_with_a_dictionary(kind, settings(AS_USUAL, max_examples=8 * times))
 
 
 # Several processes
 
 
-def test_increments_of_many_processes_lose_nothing(place: Place) -> None:
+def test_increments_of_many_processes_lose_nothing(place: Place, times: int) -> None:
     store = place.node()
     with ExitStack() as stack:
         others = [
             stack.enter_context(
-                Process("tests.metastorage.work:increments", place.kind, place.address, 50)
+                Process("tests.metastorage.work:increments", place.kind, place.address, 15 * times)
             )
-            for _ in range(3)
+            for _ in range(2)
         ]
         for other in others:
             assert other.hear() == "ready"
         for other in others:
             other.say("go")
-        for _ in range(50):
+        for _ in range(15 * times):
             increment(store, "number")
         for other in others:
             assert other.hear() == "done"
             assert other.finish() == 0
     found = store.get("number")
     assert found is not None
-    assert (found.value, found.revision, store.revision()) == (b"200", 200, 200)
+    assert (int(found.value), found.revision, store.revision()) == (45 * times,) * 3
 
 
 def test_a_waiter_in_another_process_is_told_of_puts_and_deletes(place: Place) -> None:
@@ -196,11 +217,11 @@ def test_a_waiter_in_another_process_is_told_of_puts_and_deletes(place: Place) -
         assert other.finish() == 0
 
 
-def test_the_revision_in_another_process_is_never_old(place: Place) -> None:
+def test_the_revision_in_another_process_is_never_old(place: Place, times: int) -> None:
     store = place.node()
     with Process("tests.metastorage.work:answer_revisions", place.kind, place.address) as other:
         assert other.hear() == "ready"
-        for _ in range(200):
+        for _ in range(40 * times):
             mine = put(store, "mine").revision
             other.say("look")
             seen, theirs = other.hear()
@@ -222,8 +243,7 @@ def test_a_process_killed_while_it_writes_loses_nothing_acknowledged_and_tears_n
             for _ in range(rounds):
                 number = other.hear()
             other.kill()
-            assert other.popen.stdout is not None
-            acknowledged = [number, *map(int, other.popen.stdout.read().split())]
+            acknowledged = [number, *other.everything()]
         left, right = store.get("left"), store.get("right")
         assert left is not None
         assert right is not None

@@ -2,54 +2,38 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("member_process.py")
+from tests.sql.processes import Process
 
 
 class MemberProcess:
     """A second process on the store; see `member_process`."""
 
     def __init__(self, folder: Path, *, stale: bool = False) -> None:
-        command = [sys.executable, str(SCRIPT), str(folder)] + (["stale"] if stale else [])
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self._process = Process("tests.node.member_process:serve", str(folder), stale)
         assert self.answer() == "ready"
 
     def say(self, *words: object) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(words) + "\n")
-        self.process.stdin.flush()
+        self._process.say(words)
 
     def answer(self) -> Any:  # Any: what the word gives
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
+        return self._process.hear()
 
     def ask(self, *words: object) -> Any:  # Any: what the word gives
         self.say(*words)
         return self.answer()
 
     def send(self, number: signal.Signals) -> None:
-        os.kill(self.process.pid, number)
+        self._process.signal(number)
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.send(signal.SIGCONT)
-            self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
+        self._process.close()
 
 
 @pytest.fixture

@@ -1,12 +1,7 @@
-"""A second process on a store, told line by line what to do; run as a script by the tests.
-
-Each line of input is a JSON list: a word and its arguments. Each answer is one JSON line.
-"""
+"""A second process on a store, which does what the test says: lists of a word and its arguments."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +10,8 @@ from strandline.errors import StrandlineError
 from strandline.node import Node
 
 
-def main(folder: str, stale: str = "") -> None:
+def serve(say: Callable[[object], None], hear: Callable[[], Any], folder: str, stale: bool) -> None:
+    """Answer each list until the test lets go."""
     with Node.open(folder) as node:
         session = node.session(user="other")
         if stale:
@@ -30,15 +26,14 @@ def main(folder: str, stale: str = "") -> None:
             "create": lambda name: session.execute(CreateSchema(name=name)).version,
             "version": lambda: node.catalogs.present().version,
         }
-        print(json.dumps("ready"), flush=True)
-        for line in sys.stdin:
-            word, *arguments = json.loads(line)
+        say("ready")
+        while True:
+            try:
+                word, *arguments = hear()
+            except EOFError:
+                return
             try:
                 answer = words[word](*arguments)
             except StrandlineError as error:
                 answer = {"error": error.code, "message": error.message}
-            print(json.dumps(answer), flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+            say(answer)

@@ -1,80 +1,145 @@
-"""Other Python processes for tests, that run a function and speak in lines of JSON."""
+"""Other Python processes for tests, that run a function and exchange JSON values with the test.
+
+Each is forked from a server of multiprocessing that has the package and the tests' modules
+imported, since importing them takes a process a hundred times longer than the fork.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import subprocess
-import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
 _ROOT = Path(__file__).resolve().parents[2]
-_MAIN = """
-import importlib, json, sys
-module, _, name = sys.argv[1].partition(":")
-function = getattr(importlib.import_module(module), name)
-def say(value):
-    print(json.dumps(value), flush=True)
-def hear():
-    return json.loads(sys.stdin.readline())
-function(say, hear, *json.loads(sys.argv[2]))
-"""
+_SECONDS = 60.0
+_fork_server = get_context("forkserver")
+_fork_server.set_forkserver_preload(
+    [
+        "sqlalchemy.dialects.postgresql.psycopg",
+        "sqlalchemy.dialects.sqlite",
+        "strandline.metastorage.etcd.store",
+        "strandline.metastorage.postgresql",
+        "strandline.node",
+        "tests.catalog.catalog_process",
+        "tests.metastorage.work",
+    ]
+)
+
+
+def _run(connection: Connection, target: str, arguments: Sequence[Any], environment: Any) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    warnings.simplefilter("error")
+    module, _, name = target.partition(":")
+    function = getattr(import_module(module), name)
+
+    def say(value: object) -> None:
+        connection.send_bytes(json.dumps(value).encode())
+
+    def hear() -> Any:
+        return json.loads(connection.recv_bytes())
+
+    function(say, hear, *arguments)
 
 
 class Process:
-    """``target`` is ``module:function``; it is called as ``function(say, hear, *arguments)``."""
+    """``target`` is ``module:function``; it is called as ``function(say, hear, *arguments)``.
+
+    ``hear`` raises `EOFError` in the process when the test has let it go.
+    """
 
     def __init__(self, target: str, *arguments: object) -> None:
-        environment = os.environ | {"PYTHONPATH": f"{_ROOT / 'src'}{os.pathsep}{_ROOT}"}
-        self.popen = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", _MAIN, target, json.dumps(arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            cwd=_ROOT,
-            text=True,
+        self._connection, theirs = _fork_server.Pipe()
+        self._process = _fork_server.Process(
+            target=_run, args=(theirs, target, arguments, dict(os.environ))
         )
+        path = os.environ.get("PYTHONPATH")
+        # The server is started with the first process, and finds its modules by this.
+        os.environ["PYTHONPATH"] = f"{_ROOT / 'src'}{os.pathsep}{_ROOT}"
+        try:
+            self._process.start()
+        finally:
+            theirs.close()
+            os.environ.pop("PYTHONPATH")
+            if path is not None:
+                os.environ["PYTHONPATH"] = path
+
+    @property
+    def pid(self) -> int:
+        pid = self._process.pid
+        assert pid is not None
+        return pid
 
     def hear(self) -> Any:
         """The next value that the process says; fails when it ended instead."""
-        assert self.popen.stdout is not None
-        line = self.popen.stdout.readline()
-        assert line, f"the process ended with status {self.popen.wait(10)}"
-        return json.loads(line)
+        try:
+            return json.loads(self._connection.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            raise AssertionError(f"the process ended with status {self.finish()}") from None
+
+    def everything(self) -> Iterator[Any]:
+        """What the process says until it ends."""
+        with suppress(EOFError, ConnectionResetError):
+            while True:
+                yield json.loads(self._connection.recv_bytes())
 
     def say(self, value: object) -> None:
         """Send a value."""
-        assert self.popen.stdin is not None
-        self.popen.stdin.write(json.dumps(value) + "\n")
-        self.popen.stdin.flush()
+        self._connection.send_bytes(json.dumps(value).encode())
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        os.kill(self.pid, number)
 
     def stop(self) -> None:
         """SIGSTOP, and return when it has stopped."""
-        self.popen.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.popen.pid, os.WSTOPPED | os.WNOWAIT)
+        self.signal(signal.SIGSTOP)
+        end = time.monotonic() + _SECONDS
+        # Only a parent can wait for a stop, and the parent is the server.
+        while any(
+            file.read_text().rpartition(")")[2].split()[0] != "T"
+            for file in Path(f"/proc/{self.pid}/task").glob("*/stat")
+        ):
+            assert time.monotonic() < end
+            time.sleep(0.001)
 
     def go_on(self) -> None:
         """SIGCONT."""
-        self.popen.send_signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL, and return when it is gone."""
-        self.popen.kill()
-        self.popen.wait(10)
+        self._process.kill()
+        self._process.join(_SECONDS)
 
-    def finish(self) -> int:
-        """Wait for the end; the exit status."""
-        return self.popen.wait(60)
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.is_alive()
+
+    def finish(self) -> int | None:
+        """Wait for the end; the exit status, that of a signal negative, None where it goes on."""
+        self._process.join(_SECONDS)
+        return self._process.exitcode
+
+    def close(self) -> None:
+        """Kill it where it still runs."""
+        if self.running():
+            self.go_on()
+            self.kill()
+        self._connection.close()
+        self._process.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.popen.poll() is None:
-            self.go_on()
-            self.kill()
-        for pipe in (self.popen.stdin, self.popen.stdout):
-            if pipe is not None:
-                pipe.close()
+        self.close()
