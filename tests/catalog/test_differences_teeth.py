@@ -16,6 +16,7 @@ from strandline.durable.contents import Contents
 from strandline.model.identifiers import normalize
 from strandline.wire.stored import AnyStored
 from tests.catalog import test_differences as tests
+from tests.catalog.planted import plant
 from tests.catalog.taking_back import BOOKS
 from tests.catalog.test_differences import prepared
 
@@ -184,22 +185,24 @@ def everything_is_decoded(patch: Patch) -> None:
 
     def differing(self: Contents, newer: Contents) -> Iterator[Any]:
         for kind in COLLECTIONS:
-            theirs = newer._of(kind)
-            for key, one in self._of(kind).items():
-                if key not in theirs or theirs[key].value != one.value:
-                    yield kind, key, one, theirs.get(key)
+            for one in self.objects(kind):
+                key = COLLECTIONS[kind].key(one)
+                theirs = newer.get(kind, key)
+                if theirs is None or theirs.value != one.value:
+                    yield kind, key, one, theirs
 
     patch.setattr(Contents, "differing", differing)
 
 
 def books_are_told(patch: Patch) -> None:
     """What the program keeps for itself is among the differences."""
-    patch.setattr(f"{MODULE}.BOOKKEEPING", frozenset())
+    for kind in BOOKS:
+        plant(patch, kind, is_book=lambda name: False)
 
 
 def default_zone_is_a_book(patch: Patch) -> None:
     """The default zone is taken for what the program keeps for itself."""
-    patch.setattr(f"{MODULE}.is_bookkeeping", lambda kind, name: kind in BOOKS)
+    plant(patch, "config", is_book=lambda name: True)
 
 
 Fault = Callable[[Patch], None]
@@ -269,6 +272,6 @@ LEFT_OUT = {
 def test_a_kind_that_is_left_out_is_found(
     kind: str, new_manager: NewManager, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(f"{MODULE}.BOOKKEEPING", BOOKS | {kind})
+    plant(monkeypatch, kind, is_book=lambda name: True)
     with pytest.raises(AssertionError, match=f"'{kind}'"):
         by_scenario(LEFT_OUT[kind])(new_manager, monkeypatch)

@@ -41,16 +41,17 @@ from strandline.catalog.commands import (
     SetTableProperties,
     StartBuildingIndex,
 )
+from strandline.catalog.kinds import all_kinds
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.access import Access
-from strandline.catalog.privileges.judgement import RULES, permit
+from strandline.catalog.privileges.judgement import permit
 from strandline.catalog.undo.reading import read_undo, read_undrop
-from strandline.durable.collections import COLLECTIONS
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import PermissionDenied
 from strandline.model.bookkeeping import Setting
 from strandline.model.indexes import IndexStatus
 from strandline.model.privileges import ObjectKind, Privilege
+from tests.catalog.planted import plant
 from tests.catalog.scenario import create_table, create_view
 
 
@@ -473,7 +474,7 @@ def test_who_says_that_he_is_the_program_is_judged(enforced: CatalogManager) -> 
 
 
 def test_a_kind_without_a_rule_is_for_superusers(enforced: CatalogManager) -> None:
-    without = set(COLLECTIONS) - set(RULES)
+    without = {kind.name for kind in all_kinds() if kind.rule is None}
     assert without == {"fence", "setting", "timestamp", "system_view", "system_object_fingerprint"}
     base = enforced.latest_catalog()
     transaction = CatalogTransaction(base.version, base.contents)
@@ -569,7 +570,7 @@ def test_the_rows_hold_without_a_fault(enforced: CatalogManager) -> None:
 def test_a_rule_that_asks_for_nothing_is_found(
     enforced: CatalogManager, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(RULES, kind, lenient)
+    plant(monkeypatch, kind, rule=lenient)
     assert find_faults(enforced.latest_catalog()) != []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.catalog.privileges.ownership import OWNED_KINDS, owned_by, owner_of
+from strandline.catalog.privileges.access import owned_by, owned_kinds, owner_of
 from strandline.durable.collections import COLLECTIONS
 from strandline.durable.contents import EMPTY
 from strandline.durable.transaction import CatalogTransaction
@@ -45,13 +45,13 @@ OWNED = [
 
 def test_every_kind_that_has_an_owner_is_looked_through() -> None:
     with_owner = {one.kind for one in COLLECTIONS.values() if hasattr(one.of, "owner")}
-    assert {one.kind for one in OWNED_KINDS} == with_owner
-    assert {one.of for one in OWNED_KINDS} == {type(one) for one in OWNED}
+    assert {kind.name for kind in owned_kinds()} == with_owner
+    assert {kind.collection.of for kind in owned_kinds()} == {type(one) for one in OWNED}
 
 
 @pytest.mark.parametrize("value", OWNED, ids=lambda value: type(value).__name__)
 def test_the_owner_is_read_out_of_the_record(value: object) -> None:
-    kind = next(one for one in OWNED_KINDS if one.of is type(value))
+    kind = next(k.collection for k in owned_kinds() if k.collection.of is type(value))
     assert owner_of(kind, kind.stored_value(value)) == OWNER
 
 

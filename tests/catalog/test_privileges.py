@@ -240,7 +240,7 @@ def test_who_calls_himself_like_the_program_or_everybody_is_nobody_in_particular
     world: World, name: str
 ) -> None:
     world.run(CreateSchema(name="x", owner=name))
-    assert not Access(world.catalog, name).owns(world.catalog.schema("x"))  # type: ignore[arg-type]  # it was made
+    assert not Access(world.catalog, name).owns(world.catalog.schema("x"))
     assert "lacks USAGE" in refusal(world, name)
 
 

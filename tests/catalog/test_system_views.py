@@ -26,8 +26,8 @@ from strandline.catalog.commands import (
 )
 from strandline.catalog.planning import Planning
 from strandline.catalog.system_views import (
-    SYSTEM_VIEWS,
     SystemView,
+    declared_views,
     fingerprint,
     synchronize_system_views,
 )
@@ -39,6 +39,8 @@ from tests.catalog.scenario import SCHEMA, create_table, create_view, index_id
 from tests.catalog.scenarios.system_views import TableInSystem
 
 PYTHON = {BIGINT: int, INT: int, BOOLEAN: bool, StringType(): str}
+
+SYSTEM_VIEWS = declared_views()
 
 
 def rows(catalog: Catalog, view: str) -> list[dict[str, object]]:

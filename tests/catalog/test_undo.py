@@ -446,7 +446,7 @@ def test_undrop_knows_a_schema_by_the_name_that_it_had_and_that_it_has(
 def test_undrop_refuses_what_was_never_dropped(manager: CatalogManager) -> None:
     with pytest.raises(ObjectNotFound, match="no version from 1 on dropped a table of that name"):
         undrop(manager, "s.nothing")
-    with pytest.raises(InvalidInput, match="table, view, function, schema can"):
+    with pytest.raises(InvalidInput, match="schema, table, view, function can"):
         read_undrop(manager, "zone", "s.t")
 
 
@@ -529,7 +529,7 @@ def test_a_schema_comes_back_without_what_another_had_dropped_before(
     run(manager, DropSchema(name="s"))
     undrop(manager, "s", kind="schema")
     assert manager.present().relation_names("s") == ["u"]
-    with pytest.raises(AlreadyExists, match="there is a schema of that name"):
+    with pytest.raises(AlreadyExists, match="that name is taken by schema s"):
         undrop(manager, "s", kind="schema")
     with pytest.raises(ObjectNotFound, match="no version from 1 on dropped a schema"):
         undrop(manager, "never", kind="schema")

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from strandline.catalog import CatalogFollower, CatalogManager
-from strandline.catalog.differences import is_bookkeeping
 from strandline.catalog.planning import Planning
 from strandline.catalog.undo import net, reading, rules
 from strandline.catalog.undo.command import Undo, _Step
@@ -22,6 +21,7 @@ from tests.catalog import test_differences_teeth as differences_teeth
 from tests.catalog import test_undo as tests
 from tests.catalog import test_undo_any as any_tests
 from tests.catalog import test_undo_net as net_tests
+from tests.catalog.planted import plant, plant_undo
 
 Patch = pytest.MonkeyPatch
 NewManager = Callable[[], CatalogManager]
@@ -96,30 +96,33 @@ def a_fresh_id(patch: Patch) -> None:
 
 def column_ids_go_back(patch: Patch) -> None:
     """The next column takes the id of one that was undone."""
-    real = rules._table
 
     def table(then: Any, *arguments: Any) -> Any:
-        return replace(real(then, *arguments), next_column_id=then.next_column_id)
+        back = rules.table_comes_back(then, *arguments)
+        return replace(back, next_column_id=then.next_column_id)
 
-    patch.setattr(f"{RULES}._table", table)
+    plant_undo(patch, "table", comes_back=table)
 
 
 def columns_come_back_not_null(patch: Patch) -> None:
     """A column that was away demands values that rows written meanwhile do not have."""
-    real = rules._table
-    patch.setattr(f"{RULES}._table", lambda then, now, left: real(then, now, None))
+
+    def table(then: Any, now: Any, of: net.Net, whole: Any) -> Any:
+        return rules.table_comes_back(then, now, replace(of, new=None), whole)
+
+    plant_undo(patch, "table", comes_back=table)
 
 
 def undrop_forgets_the_indexes(patch: Patch) -> None:
     """A table is restored without what was dropped with it."""
-    real = reading._only
+    real = reading._with_its_parts
 
-    def only(*arguments: Any) -> Undo:
+    def alone(*arguments: Any) -> Undo:
         undo = real(*arguments)
         tables = frozenset(target for target in undo.only or () if target.kind == "table")
         return Undo(update=undo.update, later=undo.later, restored=undo.restored, only=tables)
 
-    patch.setattr(f"{READING}._only", only)
+    patch.setattr(f"{READING}._with_its_parts", alone)
 
 
 def undrop_takes_the_oldest(patch: Patch) -> None:
@@ -197,12 +200,18 @@ def references_dangle(patch: Patch) -> None:
 
 def parts_stay_behind(patch: Patch) -> None:
     """An index stays in the schema that its table left."""
-    patch.setattr(f"{UNDO}.following", lambda *_: ())
+    plant_undo(patch, "table", following=lambda *_: ())
 
 
 def called_after_what_stays(patch: Patch) -> None:
     """A table is said to be renamed where only its index is, and its folder waits for ever."""
-    patch.setattr(f"{UNDO}.COLLECTIONS", {})
+    real = _Step._named
+
+    def named(self: _Step, back: list[Any]) -> tuple[str, dict[str, Any]]:
+        verb, arguments = real(self, back)
+        return (self.entry.verb if self.entry.verb == "rename_table" else verb), arguments
+
+    patch.setattr(_Step, "_named", named)
 
 
 def half_a_batch(patch: Patch) -> None:
@@ -228,7 +237,7 @@ def drop_without_the_rules(patch: Patch) -> None:
         with planning.entry("drop_zone", zone=now.name) as transaction:
             transaction.delete("zone", now.id)
 
-    patch.setitem(rules.BY_COMMAND, "zone", rules.ByCommand(delete))
+    plant_undo(patch, "zone", command=delete)
 
 
 def parameters_go_back_over_what_they_were(patch: Patch) -> None:
@@ -239,7 +248,7 @@ def parameters_go_back_over_what_they_were(patch: Patch) -> None:
         for change in self.entry.changes:
             if change.kind == "system_configuration" and change.old is not None:
                 then = net.value_of(change.kind, change.old)
-                rules.BY_COMMAND[change.kind].run(self.planning, None, then)
+                rules.set_parameter_back(self.planning, None, then)
         real(self)
 
     patch.setattr(_Step, "take", take)
@@ -373,9 +382,6 @@ LEFT_OUT = {
 def test_a_kind_that_is_left_out_is_found(
     kind: str, new_manager: NewManager, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(
-        "strandline.catalog.undo.net.is_bookkeeping",
-        lambda of, name: of == kind or is_bookkeeping(of, name),
-    )
+    plant(monkeypatch, kind, is_book=lambda name: True)
     with pytest.raises(AssertionError, match=rf"\('{kind}', b|assert \d+ == \(\d+ \+ 1\)"):
         by_scenario(LEFT_OUT[kind])(new_manager)

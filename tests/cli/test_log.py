@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from strandline import __version__
-from strandline.catalog.action_words import describe
 from strandline.catalog.commands import (
     AddColumns,
     ColumnDefinition,
@@ -19,6 +18,7 @@ from strandline.catalog.commands import (
     CreateTable,
     TableDefinition,
 )
+from strandline.catalog.verbs import describe
 from strandline.cli import main
 from strandline.model.privileges import ObjectKind
 from strandline.model.types import INT

@@ -17,35 +17,29 @@ where history was trimmed, and a table altered back and forth would differ from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG, Catalog
-from strandline.catalog.commands.schemas import DEFAULT_SCHEMA
-from strandline.catalog.object_names import MENTIONS, REFERENCES, name_of, object_name
-from strandline.durable.collections import collection
-from strandline.model.bookkeeping import ConfigEntry
-from strandline.model.descriptors import ColumnDescriptor, SchemaVersion
-from strandline.model.privileges import (
-    PUBLIC_NAME,
-    SYSTEM_NAME,
-    Grant,
-    Privilege,
-    privilege_names,
+from strandline.catalog.catalog import Catalog
+from strandline.catalog.kinds import (
+    KindOf,
+    all_kinds,
+    kind_named,
+    kind_of,
+    name_of,
+    object_name,
+    referred_kind,
 )
+from strandline.model.descriptors import ColumnDescriptor, SchemaVersion
+from strandline.model.privileges import Grant, Privilege, privilege_names
 from strandline.model.type_text import simple_string
 from strandline.model.types import DataType
 from strandline.wire.stored import AnyStored
 
 Shown = str | int | float | bool | None
 """A value as people and JSON read it; None where there is none."""
-
-BOOKKEEPING = frozenset(
-    {"id_allocator", "fence", "config", "setting", "timestamp", "system_object_fingerprint"}
-)
-"""Kinds that the program keeps for itself. Nobody does anything to them on purpose."""
 
 
 class DifferenceKind(Enum):
@@ -81,23 +75,6 @@ class Difference:
     fields: tuple[FieldDifference, ...] = ()
 
 
-def is_bookkeeping(kind: str, name: str) -> bool:
-    """Whether an object is none that people made: of a `BOOKKEEPING` kind, the default zone aside.
-
-    ``name`` tells them apart in kinds that are keyed by it.
-    """
-    return kind in BOOKKEEPING and not (kind == "config" and name == DEFAULT_ZONE_CONFIG)
-
-
-def _is_built_in(catalog: Catalog, kind: str, value: Any) -> bool:  # Any: a descriptor of any kind
-    """Whether an object comes with each catalog and still is what it was then."""
-    if kind == "config":  # the default zone: the others are bookkeeping
-        value = catalog.default_zone()
-    if kind == "schema" and value.name == DEFAULT_SCHEMA:
-        return bool(value.owner == PUBLIC_NAME)
-    return bool(getattr(value, "owner", None) == SYSTEM_NAME)
-
-
 def differences(old: Catalog, new: Catalog, *, bookkeeping: bool = False) -> tuple[Difference, ...]:
     """What is not the same in ``old`` and ``new``, by kind and name.
 
@@ -105,16 +82,16 @@ def differences(old: Catalog, new: Catalog, *, bookkeeping: bool = False) -> tup
     anything: compared with it, what comes with each catalog is left out.
     """
     found = []
-    for kind, _, before, after in old.contents.differing(new.contents):
-        one = after or before
-        if one is None or (not bookkeeping and is_bookkeeping(kind, one.name)):
+    for kind_name, _, before, after in old.contents.differing(new.contents):
+        stored, kind = after or before, kind_named(kind_name)
+        if stored is None or (not bookkeeping and kind.is_book(stored.name)):
             continue
-        if old.version == 0 and not bookkeeping and _is_built_in(new, kind, one.value):
+        if old.version == 0 and not bookkeeping and kind.built_in(new, stored.value):
             continue
-        difference = _difference(kind, old, before, new, after)
+        difference = _difference(kind_name, old, before, new, after)
         if difference is not None:
             found.append(difference)
-    order = {kind: place for place, kind in enumerate(dict.fromkeys(one.kind for one in found))}
+    order = {kind.name: place for place, kind in enumerate(all_kinds())}
     return tuple(sorted(found, key=lambda one: (order[one.kind], one.name, one.id)))
 
 
@@ -134,14 +111,15 @@ def _difference(
         object_name(new, after.value),
         DifferenceKind.RENAMED if moved else DifferenceKind.ALTERED,
         object_name(old, before.value) if moved else None,
-        tuple(_fields(_Names(old, new), before.value, after.value)),
+        tuple(_fields(_Names(old, new), before.value, after.value, refers=_referring(after.value))),
     )
 
 
-def _whole(kind: str, catalog: Catalog, one: AnyStored, change: DifferenceKind) -> Difference:
-    has_id = collection(kind).has_id
-    return Difference(kind, one.id if has_id else 0, object_name(catalog, one.value), change)
+def _whole(kind: str, catalog: Catalog, stored: AnyStored, change: DifferenceKind) -> Difference:
+    return Difference(kind, stored.id, object_name(catalog, stored.value), change)
 
+
+_NO_FIELDS: Mapping[str, KindOf] = {}
 
 # -- fields ----------------------------------------------------------------------------------------
 
@@ -158,22 +136,29 @@ class _Names:
         return name if name != "?" else name_of(self.old, "role", role_id)
 
 
+def _referring(value: Any) -> Mapping[str, KindOf]:  # Any: a descriptor of any kind
+    """The fields that hold the id of another object."""
+    kind = kind_of(value)
+    return {**kind.references, **kind.mentions}
+
+
 # Any: values of fields, of any type
-def _fields(names: _Names, old: Any, new: Any, path: str = "") -> Iterator[FieldDifference]:
-    """The fields that differ in two values of one dataclass."""
+def _fields(
+    names: _Names, old: Any, new: Any, path: str = "", *, refers: Mapping[str, KindOf] = _NO_FIELDS
+) -> Iterator[FieldDifference]:
+    """The fields that differ in two values of one dataclass; ``refers`` are those with ids."""
     for field in fields(old):
         before, after = getattr(old, field.name), getattr(new, field.name)
         if before == after:
             continue
         inner = f"{path}.{field.name}".lstrip(".")
-        kind = REFERENCES.get(field.name) or MENTIONS.get(field.name)
-        if isinstance(old, ConfigEntry) and old.name == DEFAULT_ZONE_CONFIG:
-            kind, before, after = "zone", int(before), int(after)
-        if kind is not None and isinstance(before, int) and isinstance(after, int):
+        of = refers.get(field.name)
+        kind = None if of is None else referred_kind(of, new)
+        if kind is not None:
             yield FieldDifference(
                 inner.removesuffix("_id"),
-                _referred(names.old, kind, before),
-                _referred(names.new, kind, after),
+                _referred(names.old, kind, int(before)),
+                _referred(names.new, kind, int(after)),
             )
         else:
             yield from _compared(names, inner, before, after)

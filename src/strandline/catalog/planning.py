@@ -15,20 +15,16 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
-from strandline.catalog.catalog import Catalog, Occupant, Relation
+from strandline.catalog.catalog import Catalog, Relation
+from strandline.catalog.kinds import kind_of
 from strandline.catalog.privileges.defaults import with_default_privileges
+from strandline.catalog.verbs import Action, declared_verb
 from strandline.clock import Timestamp, milliseconds
 from strandline.durable.transaction import OBJECT_IDS, CatalogTransaction
 from strandline.durable.update import Argument
 from strandline.errors import AlreadyExists, ObjectNotFound, UnsupportedOperation
-from strandline.model.descriptors import (
-    SchemaDescriptor,
-    SystemViewDescriptor,
-    TableDescriptor,
-    ViewDescriptor,
-)
+from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, ViewDescriptor
 from strandline.model.identifiers import normalize
-from strandline.model.indexes import IndexDescriptor
 from strandline.model.privileges import SYSTEM_NAME
 
 
@@ -62,12 +58,13 @@ class Planning:
     def entry(self, verb: str, /, **arguments: Argument) -> Iterator[CatalogTransaction]:
         """The transaction, for the changes of one entry; arguments that are None are left out.
 
-        What an entry with a verb ``create_…`` makes gets the default privileges of its kind.
+        What an entry makes whose verb creates begins with the default privileges of its kind.
+        Raises `LookupError` for a verb that is not declared.
         """
         named = {name: value for name, value in arguments.items() if value is not None}
         transaction = self.transaction
         with transaction.entry(verb, named):
-            if verb.startswith("create_"):
+            if declared_verb(verb).action is Action.CREATE:
                 transaction.on_insert = partial(with_default_privileges, self.catalog)
             try:
                 yield transaction
@@ -124,20 +121,14 @@ class Planning:
         """
         found = self.catalog.occupant(schema.id, name)
         if found is not None:
-            raise AlreadyExists(f"{_WHAT[type(found)]} {schema.name}.{found.name} already exists")
+            raise AlreadyExists(
+                f"{kind_of(found).spoken} {schema.name}.{found.name} already exists"
+            )
         if normalize(name) in map(normalize, pending):
             raise AlreadyExists(
                 f"{schema.name}.{name} would be the name of two objects that this command makes; "
                 "give one of them another name"
             )
-
-
-_WHAT: dict[type[Occupant], str] = {
-    TableDescriptor: "table",
-    ViewDescriptor: "view",
-    SystemViewDescriptor: "system view",
-    IndexDescriptor: "index",
-}
 
 
 class Command(Protocol):

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strandline.catalog.differences import Difference, Shown, differences
-from strandline.catalog.object_names import spoken
+from strandline.catalog.kinds import spoken
 from strandline.cli.console import new_console
 from strandline.cli.options import FOLDER, OUTPUT
 from strandline.cli.stores import catalog_named, catalogs_of_folder

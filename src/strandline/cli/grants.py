@@ -7,19 +7,20 @@ from pathlib import Path
 import click
 
 from strandline.catalog.commands import GrantPrivileges, RevokePrivileges
+from strandline.catalog.commands.grants import grantable
 from strandline.cli.options import FOLDER, OUTPUT, USER
 from strandline.cli.stores import joining
 from strandline.cli.undo import report
 from strandline.errors import InvalidInput
-from strandline.model.privileges import APPLICABLE, ObjectKind, Privilege, privilege_names
+from strandline.model.privileges import ObjectKind, Privilege, privilege_names
 
-KINDS = {kind.name.lower().replace("_", "-"): kind for kind in APPLICABLE}
+KINDS = {kind.name.lower().replace("_", "-"): kind for kind in grantable()}
 ALL = "all"
 
 
 def privileges_of(text: str, kind: ObjectKind) -> Privilege:
     """The privileges that a list such as ``select,insert`` names, or ``all``. `InvalidInput`."""
-    applicable = APPLICABLE[kind]
+    applicable = grantable()[kind]
     if text.strip().lower() == ALL:
         return applicable
     named = Privilege(0)

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from strandline.catalog import Catalog, VersionInfo
-from strandline.catalog.action_words import describe
 from strandline.catalog.history import History
+from strandline.catalog.verbs import describe
 from strandline.cli.console import new_console
 from strandline.cli.options import FOLDER, OUTPUT
 from strandline.cli.stores import data_of_folder, history_of_folder, moment_named

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from strandline.catalog.action_words import describe
+from strandline.catalog.verbs import describe
 from strandline.cli.log import as_json
 from strandline.cli.options import FOLDER, OUTPUT, USER
 from strandline.cli.stores import joining

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from strandline.catalog.undo.reading import RESTORABLE
+from strandline.catalog.undo.reading import restorable
 from strandline.cli.options import FOLDER, OUTPUT, USER
 from strandline.cli.stores import joining
 from strandline.cli.undo import report
 from strandline.errors import InvalidInput
 
 PARTITIONS = "partitions"
-_KINDS = (*RESTORABLE, PARTITIONS)
+_KINDS = (*restorable(), PARTITIONS)
 
 
 def _refuse_old_form(_: click.Context, argument: click.Parameter, value: str | None) -> None:

@@ -1,10 +1,14 @@
-"""The one registry of the kinds of objects that the catalog is made of.
+"""The registry of the kinds of objects that a log holds.
 
-A collection is declared once, here; the state, the transaction, snapshots and dumps are driven by
-these declarations. ``scope`` names the namespace in which the name of an object is unique below its
-parent (tables, views, system views and indexes share one). ``migratable`` is False where the shape
-can never change, because every release must be able to read it before it knows anything else.
-Append-only kinds have no key and no memory: they are written with an update and scanned by version.
+A kind is registered once (`register_collection`); the state, the transaction, snapshots and dumps
+are driven by what it says. The kinds that keep the log's own books are registered here. All others
+are the catalog's, and are declared there with everything else that is known of them
+(`strandline.catalog.kinds`): importing `strandline.catalog` registers them.
+
+``scope`` names the namespace in which the name of an object is unique below its parent (tables,
+views, system views and indexes share one). ``migratable`` is False where the shape can never
+change, because every release must be able to read it before it knows anything else. Append-only
+kinds have no key and no memory: they are written with an update and scanned by version.
 """
 
 from __future__ import annotations
@@ -16,28 +20,13 @@ from typing import Any
 from strandline.durable.update import AuditEvent
 from strandline.errors import CorruptData
 from strandline.model.bookkeeping import (
-    Comment,
     ConfigEntry,
     FenceEntry,
     IdAllocator,
     Setting,
     StorageUsageEvent,
-    SystemConfiguration,
-    SystemObjectFingerprint,
     TimestampEntry,
 )
-from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
-from strandline.model.descriptors import (
-    DatabaseDescriptor,
-    FunctionDescriptor,
-    SchemaDescriptor,
-    SystemViewDescriptor,
-    TableDescriptor,
-    ViewDescriptor,
-    ZoneDescriptor,
-)
-from strandline.model.indexes import IndexDescriptor
-from strandline.model.privileges import DefaultPrivilege, RoleDescriptor, SystemPrivilege
 from strandline.wire.stored import AnyStored, Stored
 
 KEY_BYTES = 8
@@ -111,52 +100,23 @@ def id_key(object_id: int) -> bytes:
     return object_id.to_bytes(KEY_BYTES, "big")
 
 
-COLLECTIONS: dict[str, Collection] = {
-    one.kind: one
-    for one in (
-        Collection("database", DatabaseDescriptor, scope="database"),
-        Collection("schema", SchemaDescriptor, scope="schema"),
-        Collection("table", TableDescriptor, scope="relation"),
-        Collection("view", ViewDescriptor, scope="relation"),
-        Collection("system_view", SystemViewDescriptor, scope="relation"),
-        Collection(
-            "index",
-            IndexDescriptor,
-            scope="relation",
-            group="table_id",
-            named=lambda stored: stored.value.alive,
-        ),
-        Collection("function", FunctionDescriptor, scope="function"),
-        Collection("zone", ZoneDescriptor, scope="zone"),
-        Collection("role", RoleDescriptor, scope="role"),
-        Collection("cluster", ClusterDescriptor, scope="cluster"),
-        Collection("cluster_replica", ClusterReplica, scope="cluster_replica"),
-        Collection("introspection_index", IntrospectionIndex, scope="introspection_index"),
-        Collection("default_privilege", DefaultPrivilege, has_id=False),
-        Collection("system_privilege", SystemPrivilege, has_id=False),
-        Collection("comment", Comment, has_id=False),
-        Collection("system_configuration", SystemConfiguration, has_id=False),
-        Collection("timestamp", TimestampEntry, has_id=False, grows="time"),
-        Collection("system_object_fingerprint", SystemObjectFingerprint, has_id=False),
-        Collection("id_allocator", IdAllocator, has_id=False, grows="next_id"),
-        Collection("setting", Setting, has_id=False, migratable=False),
-        Collection("config", ConfigEntry, has_id=False, migratable=False),
-        Collection("fence", FenceEntry, has_id=False, migratable=False),
-    )
-}
+COLLECTIONS: dict[str, Collection] = {}
+"""Every registered kind, by its name."""
 
-AUDIT_EVENT = "audit_event"
-STORAGE_USAGE_EVENT = "storage_usage_event"
+_BY_CLASS: dict[type[Any], Collection] = {}
 
-APPEND_ONLY: dict[str, AppendOnly] = {
-    one.kind: one
-    for one in (
-        AppendOnly(AUDIT_EVENT, AuditEvent, migratable=False),
-        AppendOnly(STORAGE_USAGE_EVENT, StorageUsageEvent),
-    )
-}
 
-_BY_CLASS = {one.of: one for one in COLLECTIONS.values()}
+def register_collection(added: Collection) -> Collection:
+    """Register a kind. `ValueError` where its name, or its class, belongs to another."""
+    if COLLECTIONS.get(added.kind, added) != added or _BY_CLASS.get(added.of, added) != added:
+        raise ValueError(f"the kind {added.kind} or its class {added.of.__name__} is registered")
+    COLLECTIONS[added.kind] = _BY_CLASS[added.of] = added
+    return added
+
+
+def forget_collection(removed: Collection) -> None:
+    """Take back `register_collection`, as a test does behind it."""
+    del COLLECTIONS[removed.kind], _BY_CLASS[removed.of]
 
 
 def collection(kind: str) -> Collection:
@@ -171,3 +131,23 @@ def collection(kind: str) -> Collection:
 def collection_of(value: object) -> Collection:
     """The collection that a descriptor belongs to."""
     return _BY_CLASS[type(value)]
+
+
+ID_ALLOCATOR = register_collection(
+    Collection("id_allocator", IdAllocator, has_id=False, grows="next_id")
+)
+TIMESTAMP = register_collection(Collection("timestamp", TimestampEntry, has_id=False, grows="time"))
+SETTING = register_collection(Collection("setting", Setting, has_id=False, migratable=False))
+CONFIG = register_collection(Collection("config", ConfigEntry, has_id=False, migratable=False))
+FENCE = register_collection(Collection("fence", FenceEntry, has_id=False, migratable=False))
+
+AUDIT_EVENT = "audit_event"
+STORAGE_USAGE_EVENT = "storage_usage_event"
+
+APPEND_ONLY: dict[str, AppendOnly] = {
+    declared.kind: declared
+    for declared in (
+        AppendOnly(AUDIT_EVENT, AuditEvent, migratable=False),
+        AppendOnly(STORAGE_USAGE_EVENT, StorageUsageEvent),
+    )
+}

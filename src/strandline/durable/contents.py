@@ -54,58 +54,49 @@ class Group(NamedTuple):
 
 
 Objects = Map[bytes, AnyStored]
-Shelves = tuple[tuple[Objects, ...], ...]
+Kinds = Map[str, Objects]
 Names = Map[str, Reference]
 Keys = tuple[bytes, ...]
 
 _NO_OBJECTS: Objects = Map()
 _NO_NAMES: Names = Map()
-_SHELF = 5
-_PLACE = {kind: divmod(number, _SHELF) for number, kind in enumerate(COLLECTIONS)}
-"""Where the objects of a kind stand: the shelf, and the place on it.
-
-A version in which one kind changed copies the row of shelves and one shelf of it, so what it costs
-hardly grows with the number of kinds.
-"""
-_NONE_OF_ANY: Shelves = ((_NO_OBJECTS,) * _SHELF,) * -(-len(_PLACE) // _SHELF)
 
 
-def _place(kind: str) -> tuple[int, int]:
-    """The `_PLACE` of ``kind``; `CorruptData` for no kind."""
-    found = _PLACE.get(kind)
-    return _PLACE[collection(kind).kind] if found is None else found
+def _of_kind(kinds: Kinds, kind: str) -> Objects:
+    """The objects of ``kind``; `CorruptData` where it is no kind."""
+    objects = kinds.get(kind)
+    if objects is None:
+        collection(kind)
+        return _NO_OBJECTS
+    return objects
 
 
 class Contents:
     """All objects at one version. Never changed; `apply` gives the next."""
 
-    __slots__ = ("_groups", "_names", "_objects")
+    __slots__ = ("_groups", "_kinds", "_names")
 
     def __init__(
         self,
-        objects: Shelves,
+        kinds: Kinds,
         names: Map[Namespace, Names],
         groups: Map[Group, Keys],
     ) -> None:
-        self._objects = objects
+        self._kinds = kinds
         self._names = names
         self._groups = groups
 
-    def _of(self, kind: str) -> Objects:
-        shelf, place = _place(kind)
-        return self._objects[shelf][place]
-
     def get(self, kind: str, key: bytes) -> AnyStored | None:
         """The object of ``kind`` at ``key``."""
-        return self._of(kind).get(key)
+        return _of_kind(self._kinds, kind).get(key)
 
     def objects(self, kind: str) -> Iterator[AnyStored]:
         """Every object of ``kind``, in no order."""
-        return iter(self._of(kind).values())
+        return iter(_of_kind(self._kinds, kind).values())
 
     def count(self, kind: str) -> int:
         """How many objects of ``kind`` there are."""
-        return len(self._of(kind))
+        return len(_of_kind(self._kinds, kind))
 
     def find(self, namespace: Namespace, name: str) -> Reference | None:
         """What ``name`` stands for in ``namespace``, without regard to case."""
@@ -124,7 +115,7 @@ class Contents:
 
         Raises `CorruptData` where a change does not fit what is here.
         """
-        draft = _Draft(self._objects, self._names, self._groups)
+        draft = _Draft(self._kinds, self._names, self._groups)
         for change in changes:
             old = draft.objects(change.kind).get(change.key)
             if (old.data if old else None) != change.old:
@@ -147,7 +138,7 @@ class Contents:
         self, kind: Collection, key: bytes, old: AnyStored | None, new: AnyStored | None
     ) -> Contents:
         """These contents with ``new`` in the place of ``old``, which is what stands at ``key``."""
-        draft = _Draft(self._objects, self._names, self._groups)
+        draft = _Draft(self._kinds, self._names, self._groups)
         draft.put(kind, key, old, new)
         return draft.finish()
 
@@ -163,7 +154,7 @@ class Contents:
                 continue
             objects = of_kind.get(change.kind)
             if objects is None:
-                objects = of_kind[change.kind] = self._of(change.kind)
+                objects = of_kind[change.kind] = _of_kind(self._kinds, change.kind)
             stored = objects.get(change.key)
             if stored is not None:
                 stored.updated = at
@@ -175,8 +166,8 @@ class Contents:
 
         Kinds that both share cost nothing, other objects a comparison; nothing is decoded.
         """
-        for kind in _PLACE:
-            old, new = self._of(kind), newer._of(kind)
+        for kind in COLLECTIONS:
+            old, new = _of_kind(self._kinds, kind), _of_kind(newer._kinds, kind)
             if old is new:
                 continue
             kept = 0
@@ -197,8 +188,8 @@ class Contents:
         return tuple(tuple(one.updated for one in found) for _, found in self._in_order())
 
     def _in_order(self) -> Iterator[tuple[str, list[AnyStored]]]:
-        for kind in sorted(_PLACE):
-            objects = self._of(kind)
+        for kind in sorted(self._kinds):
+            objects = self._kinds[kind]
             if objects:
                 yield kind, [objects[key] for key in sorted(objects)]
 
@@ -215,12 +206,12 @@ class Contents:
 class _Draft:
     """Contents on their way to the next: maps that are copied where they are first touched."""
 
-    __slots__ = ("_groups", "_names", "_new_groups", "_new_names", "_new_objects", "_objects")
+    __slots__ = ("_groups", "_kinds", "_names", "_new_groups", "_new_names", "_new_objects")
 
     def __init__(
-        self, objects: Shelves, names: Map[Namespace, Names], groups: Map[Group, Keys]
+        self, kinds: Kinds, names: Map[Namespace, Names], groups: Map[Group, Keys]
     ) -> None:
-        self._objects, self._names, self._groups = objects, names, groups
+        self._kinds, self._names, self._groups = kinds, names, groups
         self._new_objects: dict[str, MapMutation[bytes, AnyStored]] = {}
         self._new_names: dict[Namespace, MapMutation[str, Reference]] = {}
         self._new_groups: dict[Group, list[bytes]] = {}
@@ -228,9 +219,7 @@ class _Draft:
     def objects(self, kind: str) -> MapMutation[bytes, AnyStored]:
         found = self._new_objects.get(kind)
         if found is None:
-            shelf, place = _place(kind)
-            found = self._objects[shelf][place].mutate()
-            self._new_objects[kind] = found
+            found = self._new_objects[kind] = _of_kind(self._kinds, kind).mutate()
         return found
 
     def names_in(self, namespace: Namespace) -> MapMutation[str, Reference]:
@@ -289,14 +278,9 @@ class _Draft:
             there[after[1]] = Reference(kind.kind, key)
 
     def finish(self) -> Contents:
-        objects, names, groups = self._objects, self._names, self._groups
-        if self._new_objects:
-            shelves = list(objects)
-            for kind, of_kind in self._new_objects.items():
-                shelf, place = _PLACE[kind]
-                before = shelves[shelf]
-                shelves[shelf] = (*before[:place], of_kind.finish(), *before[place + 1 :])
-            objects = tuple(shelves)
+        kinds, names, groups = self._kinds, self._names, self._groups
+        for kind, of_kind in self._new_objects.items():
+            kinds = kinds.set(kind, of_kind.finish())
         for namespace, mutated in self._new_names.items():
             held = mutated.finish()
             if held:
@@ -308,7 +292,7 @@ class _Draft:
                 groups = groups.set(group, tuple(keys))
             elif group in groups:
                 groups = groups.delete(group)
-        return Contents(objects, names, groups)
+        return Contents(kinds, names, groups)
 
 
 def share_parts(old: AnyStored, new: AnyStored) -> None:
@@ -318,7 +302,7 @@ def share_parts(old: AnyStored, new: AnyStored) -> None:
         new.name = old.name
 
 
-EMPTY = Contents(_NONE_OF_ANY, Map(), Map())
+EMPTY = Contents(Map(), Map(), Map())
 """The contents of version 0."""
 
 
@@ -332,7 +316,7 @@ def restore(
 
     Where there are no ``times`` every object was last changed ``at``.
     """
-    draft = _Draft(_NONE_OF_ANY, Map(), Map())
+    draft = _Draft(Map(), Map(), Map())
     of_kinds = list(times)
     for number, (name, records) in enumerate(kinds):
         when = of_kinds[number] if of_kinds else repeat(at, len(records))

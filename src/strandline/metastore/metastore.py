@@ -25,7 +25,6 @@ from itertools import chain, count
 from urllib.parse import quote
 
 from strandline.catalog import DEFAULT_DATABASE, Applied, Catalog, CatalogManager, Command
-from strandline.catalog.action_words import describe_all
 from strandline.catalog.commands import (
     DEFAULT_SCHEMA,
     AlterTable,
@@ -36,7 +35,8 @@ from strandline.catalog.commands import (
 from strandline.catalog.differences import Difference, differences
 from strandline.catalog.privileges.access import Access
 from strandline.catalog.undo.command import HistoryMoved, Undo
-from strandline.catalog.undo.sight import visible_undo, visible_undrop
+from strandline.catalog.undo.reading import visible_undo, visible_undrop
+from strandline.catalog.verbs import describe_all
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import (
     InvalidInput,

@@ -65,23 +65,6 @@ SYSTEM_NAME = "system"
 RESERVED_NAMES = frozenset({PUBLIC_NAME, SYSTEM_NAME})
 """No role is called so, and who calls himself so is nobody in particular."""
 
-APPLICABLE: dict[ObjectKind, Privilege] = {
-    ObjectKind.SYSTEM: Privilege.CREATE_ROLE
-    | Privilege.CREATE_DATABASE
-    | Privilege.CREATE_ZONE
-    | Privilege.CREATE_CLUSTER
-    | Privilege.CONFIGURE,
-    ObjectKind.DATABASE: Privilege.USAGE | Privilege.CREATE,
-    ObjectKind.SCHEMA: Privilege.USAGE | Privilege.CREATE,
-    ObjectKind.TABLE: Privilege.SELECT | Privilege.INSERT | Privilege.UPDATE | Privilege.DELETE,
-    ObjectKind.VIEW: Privilege.SELECT,
-    ObjectKind.FUNCTION: Privilege.EXECUTE,
-    ObjectKind.SYSTEM_VIEW: Privilege.SELECT,
-    ObjectKind.ZONE: Privilege.USAGE,
-    ObjectKind.CLUSTER: Privilege.USAGE | Privilege.CREATE,
-}
-"""Which privileges can be granted on which kind of object; a kind that is missing has none."""
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Grant:

@@ -12,9 +12,6 @@ from strandline.catalog.commands.columns import (
     DropColumns,
     RenameColumn,
 )
-from strandline.catalog.commands.comments import (
-    CommentOn,
-)
 from strandline.catalog.commands.configuration import (
     SetConfiguration,
 )
@@ -47,7 +44,8 @@ from strandline.catalog.commands.indexes import (
     RenameIndex,
     StartBuildingIndex,
 )
-from strandline.catalog.commands.owners import (
+from strandline.catalog.commands.objects import (
+    CommentOn,
     SetOwner,
 )
 from strandline.catalog.commands.replicas import (

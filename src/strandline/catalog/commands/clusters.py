@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from strandline.catalog.commands.comments import drop_comment
 from strandline.catalog.commands.replicas import (
     check_address,
     drop_replica,
@@ -20,11 +19,12 @@ from strandline.catalog.commands.replicas import (
     put_replica,
     size_of,
 )
+from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.planning import Planning
+from strandline.catalog.verbs import Action
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
 from strandline.model.clusters import ClusterDescriptor, ClusterReplica
 from strandline.model.identifiers import check_name
-from strandline.model.privileges import ObjectKind
 
 MAX_REPLICATION_FACTOR = 64
 
@@ -156,8 +156,7 @@ class DropCluster:
         for replica in planning.catalog.replicas(cluster.id):
             drop_replica(planning, cluster, replica)
         with planning.entry("drop_cluster", cluster=cluster.name) as transaction:
-            transaction.delete("cluster", cluster.id)
-            drop_comment(transaction, ObjectKind.CLUSTER, cluster.id)
+            delete_with_comment(transaction, "cluster", cluster.id)
 
 
 def find_cluster(
@@ -196,7 +195,7 @@ def keep_replicas(planning: Planning, cluster: ClusterDescriptor, *, address: st
             planning,
             cluster,
             replace(replica, owner=cluster.owner, size=size, address=place),
-            verb="alter",
+            action=Action.ALTER,
         )
     place = address or local
     if address is None and kept:
@@ -206,7 +205,7 @@ def keep_replicas(planning: Planning, cluster: ClusterDescriptor, *, address: st
             planning,
             cluster,
             ClusterReplica(0, cluster.id, f"r{number}", cluster.owner, size, place),
-            verb="create",
+            action=Action.CREATE,
         )
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from strandline.catalog.catalog import DEFAULT_DATABASE
-from strandline.catalog.commands.comments import drop_comment
+from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.defaults import drop_default_privileges
 from strandline.errors import AlreadyExists, IllegalChange, ObjectNotFound
 from strandline.model.descriptors import DatabaseDescriptor
 from strandline.model.identifiers import check_name, normalize
-from strandline.model.privileges import ObjectKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +100,8 @@ class DropDatabase:
                 "schemas first"
             )
         with planning.entry("drop_database", database=found.name) as transaction:
-            transaction.delete("database", found.id)
+            delete_with_comment(transaction, "database", found.id)
             drop_default_privileges(transaction, database=found.id)
-            drop_comment(transaction, ObjectKind.DATABASE, found.id)
 
 
 def _find(planning: Planning, name: str, *, if_exists: bool) -> DatabaseDescriptor | None:

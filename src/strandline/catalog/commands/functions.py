@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from strandline.catalog.commands.comments import drop_comment
+from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.planning import Planning
 from strandline.catalog.reserved_schemas import refuse_reserved
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
 from strandline.model.descriptors import FunctionDescriptor, PrincipalType
 from strandline.model.identifiers import check_name
-from strandline.model.privileges import ObjectKind
 
 RESOURCE_TYPES = ("JAR", "FILE", "ARCHIVE")
 MAX_RESOURCES = 1000
@@ -154,8 +153,7 @@ class DropFunction:
 def drop_function(planning: Planning, function: FunctionDescriptor, *, schema: str) -> None:
     """Remove a function and the comment on it, in an entry of its own."""
     with planning.entry("drop_function", function=f"{schema}.{function.name}") as transaction:
-        transaction.delete("function", function.id)
-        drop_comment(transaction, ObjectKind.FUNCTION, function.id)
+        delete_with_comment(transaction, "function", function.id)
 
 
 def _find(

@@ -7,18 +7,17 @@ somebody has as an owner, or through a role, stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.commands.roles import grantee_id, grantor_id, role_named
+from strandline.catalog.kinds import all_kinds, find, kind_of_object, spoken
 from strandline.catalog.planning import Planning
 from strandline.durable.update import Argument
 from strandline.errors import InvalidInput, ObjectNotFound
-from strandline.model.identifiers import QualifiedName
 from strandline.model.privileges import (
-    APPLICABLE,
     PUBLIC,
     DefaultPrivilege,
     Grant,
@@ -34,56 +33,54 @@ from strandline.model.privileges import (
 
 _NONE = Privilege(0)
 
-_IN_SCHEMA: dict[ObjectKind, Callable[[Catalog, str, str], Any]] = {
-    ObjectKind.TABLE: Catalog.table,
-    ObjectKind.VIEW: Catalog.view,
-    ObjectKind.FUNCTION: Catalog.function,
-    ObjectKind.SYSTEM_VIEW: Catalog.system_view,
-}
-_TOP_LEVEL: dict[ObjectKind, Callable[[Catalog, str], Any]] = {
-    ObjectKind.DATABASE: Catalog.database,
-    ObjectKind.SCHEMA: Catalog.schema,
-    ObjectKind.ZONE: Catalog.zone_named,
-    ObjectKind.CLUSTER: Catalog.cluster,
-}
+SYSTEM_PRIVILEGES = (
+    Privilege.CREATE_ROLE
+    | Privilege.CREATE_DATABASE
+    | Privilege.CREATE_ZONE
+    | Privilege.CREATE_CLUSTER
+    | Privilege.CONFIGURE
+)
+"""What can be granted on the whole system."""
+
+
+def grantable() -> dict[ObjectKind, Privilege]:
+    """Which privileges can be granted on which kind of object; a kind that is missing has none."""
+    kinds = {ObjectKind.SYSTEM: SYSTEM_PRIVILEGES}
+    for kind in all_kinds():
+        if kind.object_kind is not None and kind.grantable:
+            kinds[kind.object_kind] = kind.grantable
+    return kinds
 
 
 def find_object(catalog: Catalog, kind: ObjectKind, name: str) -> Any:  # Any: a descriptor
     """The object of that kind and name (``schema.name`` in a schema). `ObjectNotFound`."""
-    if kind in _IN_SCHEMA:
-        qualified = QualifiedName.parse(name)
-        found = _IN_SCHEMA[kind](catalog, qualified.schema, qualified.name)
-    else:
-        found = _TOP_LEVEL[kind](catalog, name)
-    if found is None:
-        raise ObjectNotFound(f"{_text(kind)} {name!r} does not exist")
-    return found
-
-
-def _text(kind: ObjectKind) -> str:
-    return kind.name.lower().replace("_", " ")
+    declared = kind_of_object(kind)
+    present = None if declared is None else find(catalog, declared, name)
+    if present is None:
+        raise ObjectNotFound(f"{spoken(kind.name)} {name!r} does not exist")
+    return present
 
 
 def _check_applicable(kind: ObjectKind, privileges: Privilege) -> None:
-    require_kind(kind)
+    what = spoken(require_kind(kind).name)
     if not isinstance(privileges, Privilege):
         raise InvalidInput(
             f"privileges are {privileges!r}; give them like Privilege.SELECT | Privilege.INSERT, "
             "from strandline.model.privileges"
         )
-    applicable = APPLICABLE.get(kind, _NONE)
+    applicable = grantable().get(kind, _NONE)
     if not applicable:
-        known = ", ".join(sorted(_text(one) for one in APPLICABLE))
-        raise InvalidInput(f"nothing can be granted on a {_text(kind)}; it can on: {known}")
+        known = ", ".join(sorted(spoken(one.name) for one in grantable()))
+        raise InvalidInput(f"nothing can be granted on a {what}; it can on: {known}")
     if not privileges:
         raise InvalidInput(
-            f"no privilege was named; on a {_text(kind)} there are: "
+            f"no privilege was named; on a {what} there are: "
             f"{', '.join(privilege_names(applicable))}"
         )
     wrong = privileges & ~applicable
     if wrong:
         raise InvalidInput(
-            f"{', '.join(privilege_names(wrong))} cannot be granted on a {_text(kind)}; there are: "
+            f"{', '.join(privilege_names(wrong))} cannot be granted on a {what}; there are: "
             f"{', '.join(privilege_names(applicable))}"
         )
 
@@ -143,7 +140,7 @@ class RevokePrivileges:
 def _said(
     command: GrantPrivileges | RevokePrivileges, privileges: Privilege, direction: str
 ) -> dict[str, Argument]:
-    on = f"{_text(command.kind)} {command.name}".strip()
+    on = f"{spoken(command.kind.name)} {command.name}".strip()
     return {"privileges": privilege_names(privileges), "on": on, direction: command.grantee}
 
 
@@ -232,15 +229,17 @@ class AlterDefaultPrivileges:
         _check_applicable(self.kind, self.privileges)
         if self.schema is not None and self.database is not None:
             raise InvalidInput("name a schema or a database, not both: a schema is in one database")
-        if self.schema is not None and self.kind not in _IN_SCHEMA:
-            raise InvalidInput(f"a {_text(self.kind)} stands in no schema; name none")
-        if self.database is not None and self.kind not in (*_IN_SCHEMA, ObjectKind.SCHEMA):
-            raise InvalidInput(f"a {_text(self.kind)} stands in no database; name none")
+        kind = kind_of_object(self.kind)
+        in_schema = kind is not None and kind.in_schema
+        if self.schema is not None and not in_schema:
+            raise InvalidInput(f"a {spoken(self.kind.name)} stands in no schema; name none")
+        if self.database is not None and not (in_schema or self.kind is ObjectKind.SCHEMA):
+            raise InvalidInput(f"a {spoken(self.kind.name)} stands in no database; name none")
 
     def _said(self) -> dict[str, Argument]:
         return {
             "privileges": privilege_names(self.privileges),
-            "on": _text(self.kind),
+            "on": spoken(self.kind.name),
             "from" if self.revoke else "to": self.grantee,
             "by": self.role,
             "schema": self.schema,

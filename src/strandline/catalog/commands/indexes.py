@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from strandline.catalog.commands.comments import drop_comment
 from strandline.catalog.commands.definition import check_distinct, check_keyable
+from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.planning import Planning
 from strandline.catalog.reserved_schemas import refuse_reserved
 from strandline.errors import IllegalChange, IndexStatusConflict, InvalidInput, ObjectNotFound
@@ -27,7 +27,6 @@ from strandline.model.indexes import (
     IndexKind,
     IndexStatus,
 )
-from strandline.model.privileges import ObjectKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,8 +244,7 @@ def _move(planning: Planning, index: IndexDescriptor, status: IndexStatus, *, ve
 def _remove(planning: Planning, index: IndexDescriptor) -> None:
     arguments = _arguments(planning, index)
     with planning.entry("index_removed", **arguments, status=index.status.name) as transaction:
-        transaction.delete("index", index.id)
-        drop_comment(transaction, ObjectKind.INDEX, index.id)
+        delete_with_comment(transaction, "index", index.id)
 
 
 def _arguments(planning: Planning, index: IndexDescriptor) -> dict[str, str | int]:

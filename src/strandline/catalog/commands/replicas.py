@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.commands.comments import drop_comment
 from strandline.catalog.configuration import CLUSTER_SIZES, ClusterSize
+from strandline.catalog.kinds import delete_with_comment, kind_named
 from strandline.catalog.planning import Planning
+from strandline.catalog.verbs import Action
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
 from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
 from strandline.model.identifiers import check_name, normalize
-from strandline.model.privileges import ObjectKind
 
 SPARK_UI = "spark_ui"
 EVENT_LOG = "event_log"
@@ -91,7 +91,7 @@ class CreateClusterReplica:
             ClusterReplica(
                 0, cluster.id, self.name, self.owner or planning.author, self.size, self.address
             ),
-            verb="create",
+            action=Action.CREATE,
             introspection={SPARK_UI: self.spark_ui, EVENT_LOG: self.event_log},
         )
 
@@ -134,7 +134,7 @@ class AlterClusterReplica:
             planning,
             cluster,
             new,
-            verb="alter",
+            action=Action.ALTER,
             introspection={SPARK_UI: self.spark_ui, EVENT_LOG: self.event_log},
         )
 
@@ -189,7 +189,7 @@ def put_replica(
     cluster: ClusterDescriptor,
     replica: ClusterReplica,
     *,
-    verb: str,
+    action: Action,
     introspection: Mapping[str, str | None] = _UNCHANGED,
 ) -> None:
     """Create or alter a replica, with its introspection addresses, in an entry of its own.
@@ -199,9 +199,8 @@ def put_replica(
     for name, address in introspection.items():
         if address and not _PLACE.fullmatch(address):
             raise InvalidInput(f"the {name} of a replica cannot be {address[:200]!r}: it is no URI")
-    with planning.entry(
-        f"{verb}_cluster_replica", replica=f"{cluster.name}.{replica.name}"
-    ) as transaction:
+    verb = kind_named("cluster_replica").verb(action)
+    with planning.entry(verb, replica=f"{cluster.name}.{replica.name}") as transaction:
         if not replica.id:
             replica = replace(replica, id=planning.new_id())
         transaction.put(replica)
@@ -226,8 +225,7 @@ def drop_replica(planning: Planning, cluster: ClusterDescriptor, replica: Cluste
     ) as transaction:
         for index in planning.catalog.introspection_indexes(replica.id):
             transaction.delete("introspection_index", index.id)
-        transaction.delete("cluster_replica", replica.id)
-        drop_comment(transaction, ObjectKind.CLUSTER_REPLICA, replica.id)
+        delete_with_comment(transaction, "cluster_replica", replica.id)
 
 
 def _cluster(planning: Planning, name: str) -> ClusterDescriptor:

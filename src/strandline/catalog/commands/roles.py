@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.commands.comments import drop_comment
+from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.planning import Planning
-from strandline.catalog.privileges.access import roles_above
+from strandline.catalog.privileges.access import owned_by, roles_above
 from strandline.catalog.privileges.defaults import drop_default_privileges
-from strandline.catalog.privileges.ownership import owned_by
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
 from strandline.model.descriptors import PrincipalType
@@ -27,7 +26,6 @@ from strandline.model.privileges import (
     PUBLIC,
     PUBLIC_NAME,
     RESERVED_NAMES,
-    ObjectKind,
     RoleDescriptor,
     SystemPrivilege,
 )
@@ -167,8 +165,7 @@ class DropRole:
                 if other.id != role.id:
                     _without_membership(transaction, other.id, role.id)
             _drop_privileges(catalog, transaction, role.id)
-            drop_comment(transaction, ObjectKind.ROLE, role.id)
-            transaction.delete("role", role.id)
+            delete_with_comment(transaction, "role", role.id)
 
 
 def _refuse_owner(catalog: Catalog, role: RoleDescriptor) -> None:

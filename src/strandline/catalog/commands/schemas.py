@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from strandline.catalog.catalog import DEFAULT_DATABASE
-from strandline.catalog.commands.comments import drop_comment
 from strandline.catalog.commands.functions import drop_function
+from strandline.catalog.kinds import delete_with_comment, kind_of
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.defaults import drop_default_privileges
 from strandline.catalog.reserved_schemas import is_reserved, refuse_reserved
+from strandline.catalog.verbs import Action
 from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
 from strandline.model.descriptors import (
     DatabaseDescriptor,
@@ -25,7 +26,6 @@ from strandline.model.descriptors import (
     TableDescriptor,
 )
 from strandline.model.identifiers import check_name, normalize
-from strandline.model.privileges import ObjectKind
 
 DEFAULT_SCHEMA = "default"
 """The schema that every catalog has, and that cannot be dropped."""
@@ -216,9 +216,11 @@ def drop_relation(
     Each index of a table goes first, whatever its status, in an entry of its own too.
     """
     relation = planning.relation(schema, name)
-    kind = "table" if isinstance(relation, TableDescriptor) else "view"
+    kind = kind_of(relation)
     qualified = planning.catalog.qualified_name(relation)
-    for index in planning.catalog.indexes(relation.id) if kind == "table" else ():
+    for index in (
+        planning.catalog.indexes(relation.id) if isinstance(relation, TableDescriptor) else ()
+    ):
         with planning.entry(
             "index_removed",
             index=planning.catalog.qualified_name(index),
@@ -226,10 +228,9 @@ def drop_relation(
             table=qualified,
             status=index.status.name,
         ) as transaction:
-            transaction.delete("index", index.id)
-            drop_comment(transaction, ObjectKind.INDEX, index.id)
-    arguments: dict[str, str | int] = {kind: qualified, "id": relation.id}
+            delete_with_comment(transaction, "index", index.id)
+    arguments: dict[str, str | int] = {kind.name: qualified, "id": relation.id}
     if keep_data or purge:
         arguments["data"] = "keep" if keep_data else "purge"
-    with planning.entry(f"drop_{kind}", **arguments) as transaction:
-        transaction.delete(kind, relation.id)
+    with planning.entry(kind.verb(Action.DROP), **arguments) as transaction:
+        transaction.delete(kind.name, relation.id)

@@ -23,8 +23,10 @@ from strandline.catalog.commands.definition import (
 )
 from strandline.catalog.commands.schemas import drop_relation
 from strandline.catalog.configuration import MAX_TABLES
+from strandline.catalog.kinds import kind_of
 from strandline.catalog.planning import Planning
 from strandline.catalog.reserved_schemas import refuse_reserved
+from strandline.catalog.verbs import Action
 from strandline.durable.update import Argument
 from strandline.errors import IllegalChange, InvalidInput, LimitExceeded, ObjectNotFound
 from strandline.model.descriptors import (
@@ -200,12 +202,12 @@ class RenameTable:
         if holder is not None and holder.id != relation.id:
             planning.ensure_free(target, self.new_name)
         old, new = planning.catalog.qualified_name(relation), f"{target.name}.{self.new_name}"
-        kind = "table" if isinstance(relation, TableDescriptor) else "view"
+        kind = kind_of(relation)
         renamed = replace(relation, name=self.new_name, schema_id=target.id)
-        moved = _moved_indexes(planning, relation, renamed, target) if kind == "table" else []
-        arguments: dict[str, Argument] = {kind: old, "to": new, "id": relation.id}
+        moved = _moved_indexes(planning, relation, renamed, target)
+        arguments: dict[str, Argument] = {kind.name: old, "to": new, "id": relation.id}
         arguments["location"] = self.new_location
-        with planning.entry(f"rename_{kind}", **arguments) as transaction:
+        with planning.entry(kind.verb(Action.RENAME), **arguments) as transaction:
             transaction.put(renamed)
             for before, after in moved:
                 if before.name == after.name:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG
-from strandline.catalog.commands.comments import drop_comment
+from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.node_filter import compile_node_filter
 from strandline.catalog.planning import Planning
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
@@ -30,7 +30,6 @@ from strandline.model.descriptors import (
     default_quorum,
 )
 from strandline.model.identifiers import check_name
-from strandline.model.privileges import ObjectKind
 from strandline.wire.codecs import write_uint
 
 MAX_PARTITIONS = 65_000
@@ -223,8 +222,7 @@ class DropZone:
                 f"{planning.catalog.qualified_name(user)} is in it"
             )
         with planning.entry("drop_zone", zone=zone.name) as transaction:
-            transaction.delete("zone", zone.id)
-            drop_comment(transaction, ObjectKind.ZONE, zone.id)
+            delete_with_comment(transaction, "zone", zone.id)
 
 
 def quorum_range(replicas: int | None) -> tuple[int, int]:

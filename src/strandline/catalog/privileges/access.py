@@ -30,61 +30,34 @@ adding them up touches a handful of values); groups as clients claim them (nobod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.configuration import ENFORCE_PRIVILEGES
+from strandline.catalog.kinds import Kind, all_kinds, kind_of
+from strandline.durable.collections import Collection
+from strandline.durable.contents import Contents
 from strandline.errors import PermissionDenied
-from strandline.model.clusters import ClusterDescriptor, ClusterReplica
-from strandline.model.descriptors import (
-    DatabaseDescriptor,
-    FunctionDescriptor,
-    SchemaDescriptor,
-    SystemViewDescriptor,
-    TableDescriptor,
-    ViewDescriptor,
-    ZoneDescriptor,
-)
+from strandline.model.descriptors import SchemaDescriptor
 from strandline.model.identifiers import normalize
 from strandline.model.privileges import (
-    APPLICABLE,
     PUBLIC,
     PUBLIC_NAME,
     RESERVED_NAMES,
     SYSTEM_NAME,
-    ObjectKind,
     Privilege,
     RoleDescriptor,
     SystemPrivilege,
     privilege_names,
 )
+from strandline.wire.codecs import TEXT
+from strandline.wire.registry import open_record
+from strandline.wire.stored import AnyStored
 
-InSchema = TableDescriptor | ViewDescriptor | FunctionDescriptor | SystemViewDescriptor
-Subject = (
-    DatabaseDescriptor
-    | SchemaDescriptor
-    | InSchema
-    | ZoneDescriptor
-    | ClusterDescriptor
-    | ClusterReplica
-    | RoleDescriptor
-)
-"""What somebody may own."""
-
-KINDS: dict[type, ObjectKind] = {
-    DatabaseDescriptor: ObjectKind.DATABASE,
-    SchemaDescriptor: ObjectKind.SCHEMA,
-    TableDescriptor: ObjectKind.TABLE,
-    ViewDescriptor: ObjectKind.VIEW,
-    FunctionDescriptor: ObjectKind.FUNCTION,
-    SystemViewDescriptor: ObjectKind.SYSTEM_VIEW,
-    ZoneDescriptor: ObjectKind.ZONE,
-    ClusterDescriptor: ObjectKind.CLUSTER,
-    ClusterReplica: ObjectKind.CLUSTER_REPLICA,
-    RoleDescriptor: ObjectKind.ROLE,
-}
+Subject = Any
+"""A descriptor of a kind that somebody may own."""
 
 _NONE = Privilege(0)
 _ALL = ~_NONE
@@ -190,7 +163,7 @@ class Access:
         owner = normalize(present.owner)
         if owner in self.names:
             return _ALL
-        allowed = _STANDING.get(owner, _NONE) & APPLICABLE.get(KINDS[type(present)], _NONE)
+        allowed = _STANDING.get(owner, _NONE) & kind_of(present).grantable
         for grant in getattr(present, "privileges", ()):
             if grant.grantee in self.roles:
                 allowed |= grant.privileges
@@ -235,7 +208,7 @@ class Access:
         """
         if self.free:
             return
-        privileges &= APPLICABLE.get(KINDS[type(subject)], _NONE)
+        privileges &= kind_of(subject).grantable
         if not privileges:
             self.require_ownership(subject)
             return
@@ -272,7 +245,7 @@ class Access:
     # -- within --------------------------------------------------------------------------------
 
     def _present(self, subject: Subject) -> Any:  # Any: of the same class as the subject
-        kind = KINDS[type(subject)].name.lower()
+        kind = kind_of(subject).name
         return self.catalog.get(kind, subject.id) or self._last(kind, subject)
 
     def _last(self, kind: str, subject: Subject) -> Any:  # Any: of the same class as the subject
@@ -286,7 +259,7 @@ class Access:
             self._dropped[key] = next((one for one in found if one is not None), subject)
         return self._dropped[key]
 
-    def schema_of(self, subject: InSchema) -> SchemaDescriptor | None:
+    def schema_of(self, subject: Subject) -> SchemaDescriptor | None:
         """The schema in which the thing stands."""
         schema_id = self._present(subject).schema_id
         found = self.catalog.schema_by_id(schema_id)
@@ -295,7 +268,7 @@ class Access:
         return found
 
     def _require_reach(self, subject: Subject | None) -> None:
-        if not isinstance(subject, InSchema):
+        if subject is None or not kind_of(subject).in_schema:
             return
         schema = self.schema_of(subject)
         if schema is None:
@@ -307,11 +280,11 @@ class Access:
         """``table sales.orders``, as messages name it."""
         if subject is None:
             return "the system"
-        kind = KINDS[type(subject)].name.lower().replace("_", " ")
-        if isinstance(subject, InSchema):
+        kind = kind_of(subject)
+        if kind.in_schema:
             schema = self.schema_of(subject)
-            return f"{kind} {schema.name if schema else '?'}.{subject.name}"
-        return f"{kind} {subject.name}"
+            return f"{kind.spoken} {schema.name if schema else '?'}.{subject.name}"
+        return f"{kind.spoken} {subject.name}"
 
     def _keeper(self, subject: Subject | None) -> str:
         """Who can help, as the subject of a sentence."""
@@ -327,3 +300,38 @@ class Access:
             f"user {self.user} lacks {privileges} on {self.describe(subject)}{purpose}; "
             f"{self._keeper(subject)} can grant it"
         )
+
+
+# -- what somebody owns ----------------------------------------------------------------------------
+
+
+def owned_kinds() -> Iterator[Kind]:
+    """The kinds of objects that have an owner."""
+    for kind in all_kinds():
+        if "owner" in kind.collection.of.__dataclass_fields__ and kind.collection.has_id:
+            yield kind
+
+
+def owned_by(contents: Contents, name: str) -> Iterator[tuple[str, Any]]:  # Any: descriptors
+    """The kind and the descriptor of everything that the user or role ``name`` owns.
+
+    Owners stand in objects as names, so that a user needs no role to own what he made. Nothing is
+    kept sorted by owner: only dropping or renaming a role asks, which is rare. Each object is asked
+    then, without decoding it: its owner stands in its record right behind what finds it.
+    """
+    wanted = normalize(name)
+    for kind in owned_kinds():
+        for stored in contents.objects(kind.name):
+            if normalize(owner_of(kind.collection, stored)) == wanted:
+                yield kind.name, stored.value
+
+
+def owner_of(kind: Collection, stored: AnyStored) -> str:
+    """The owner in the record of an object."""
+    _, reader = open_record(stored.data)
+    reader.uint()
+    reader.uint()
+    TEXT.read(reader)
+    if kind.group is not None:
+        reader.uint()
+    return TEXT.read(reader)

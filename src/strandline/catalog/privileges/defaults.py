@@ -12,15 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.privileges.access import KINDS
+from strandline.catalog.kinds import kind_of
 from strandline.durable.transaction import CatalogTransaction
 from strandline.model.privileges import DefaultPrivilege, Grant, grants
 
 
 def with_default_privileges(catalog: Catalog, value: Any) -> Any:  # Any: a descriptor of some kind
     """``value``, about to be made in ``catalog``, with the grants that apply to it."""
-    kind = KINDS.get(type(value))
-    if kind is None or not hasattr(value, "privileges"):
+    kind = kind_of(value)
+    if not kind.grantable:
         return value
     schema_id, database_id = _place(catalog, value)
     owner = catalog.role(value.owner) if value.owner else None
@@ -29,7 +29,7 @@ def with_default_privileges(catalog: Catalog, value: Any) -> Any:  # Any: a desc
     for stored in catalog.contents.objects("default_privilege"):
         one: DefaultPrivilege = stored.value
         if (
-            one.object_kind is kind
+            one.object_kind is kind.object_kind
             and one.role in (0, grantor)
             and one.schema in (0, schema_id)
             and one.database in (0, database_id)

@@ -44,9 +44,8 @@ from typing import Any
 
 from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG, Catalog
 from strandline.catalog.configuration import ENFORCE_PRIVILEGES
-from strandline.catalog.privileges.access import Access, enforced
-from strandline.catalog.privileges.ownership import owned_by
-from strandline.durable.collections import collection
+from strandline.catalog.kinds import kind_named, spoken
+from strandline.catalog.privileges.access import Access, enforced, owned_by
 from strandline.durable.contents import Contents
 from strandline.durable.transaction import OBJECT_IDS
 from strandline.durable.update import Entry
@@ -63,7 +62,7 @@ WRITING = Privilege.INSERT | Privilege.UPDATE | Privilege.DELETE
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class Case:
     """One object before and after an entry, and the catalogs that it stood in; None: not there."""
 
     access: Access
@@ -94,11 +93,11 @@ def permit(base: Catalog, entries: Sequence[Entry], after: Contents, *, user: st
         for kind, key in dict.fromkeys((one.kind, one.key) for one in entry.changes):
             found = (state.contents.get(kind, key) for state in (before, following))
             old, new = (None if stored is None else stored.value for stored in found)
-            rule = RULES.get(kind)
-            if rule is None:
-                access.require_superuser(f"change a {kind.replace('_', ' ')}")
+            declared = kind_named(kind)
+            if declared.rule is None:
+                access.require_superuser(f"change a {declared.spoken}")
             else:
-                rule(_Case(access, before, following, old, new))
+                declared.rule(Case(access, before, following, old, new))
         before = following
 
 
@@ -123,10 +122,10 @@ def _keep_a_superuser(base: Catalog, entries: Sequence[Entry], after: Contents) 
 
 # -- rules -----------------------------------------------------------------------------------------
 
-Rule = Callable[[_Case], None]
+Rule = Callable[[Case], None]
 
 
-def _owned(case: _Case, *, within: Any = None) -> None:
+def _owned(case: Case, *, within: Any = None) -> None:
     """What an existing object needs: ownership; to be dropped, also that of ``within``."""
     access, old, new = case.access, case.old, case.new
     if new is None and within is not None and access.owns(within):
@@ -136,14 +135,14 @@ def _owned(case: _Case, *, within: Any = None) -> None:
         access.require_owner(new.owner, access.describe(old))
 
 
-def _made(case: _Case, privilege: Privilege, place: Any) -> None:
+def _made(case: Case, privilege: Privilege, place: Any) -> None:
     """What a new object needs: ``privilege`` on its ``place``, and an owner that may be named."""
     case.access.require(privilege, place)
     case.access.require_owner(case.new.owner, case.access.describe(case.new))
 
 
-def _top_level(privilege: Privilege) -> Rule:
-    def rule(case: _Case) -> None:
+def top_level(privilege: Privilege) -> Rule:
+    def rule(case: Case) -> None:
         if case.old is None:
             _made(case, privilege, None)
         else:
@@ -152,14 +151,14 @@ def _top_level(privilege: Privilege) -> Rule:
     return rule
 
 
-def _schema(case: _Case) -> None:
+def in_database(case: Case) -> None:
     if case.old is None:
         _made(case, Privilege.CREATE, case.find("database", case.new.database_id))
     else:
         _owned(case)
 
 
-def _in_schema(case: _Case) -> None:
+def in_schema(case: Case) -> None:
     """Tables, views, functions."""
     old, new = case.old, case.new
     if old is None:
@@ -193,7 +192,7 @@ _DEFINITION = tuple(
 )
 
 
-def _index(case: _Case) -> None:
+def of_its_table(case: Case) -> None:
     index = case.old or case.new
     table = case.before.table_by_id(index.table_id)
     if table is None:
@@ -205,7 +204,7 @@ def _index(case: _Case) -> None:
         case.access.require_owner(case.new.owner, f"index {index.name}")
 
 
-def _role(case: _Case) -> None:
+def role(case: Case) -> None:
     access, old, new = case.access, case.old, case.new
     changed = old is None or new is None or _own_facts(old) != _own_facts(new)
     if changed and any(role is not None and role.superuser for role in (old, new)):
@@ -227,7 +226,7 @@ def _role(case: _Case) -> None:
             access.require_ownership(joined)
 
 
-def _take_no_name(case: _Case) -> None:
+def _take_no_name(case: Case) -> None:
     """Refuse to get what others own, or were granted, by making a role that stands for it."""
     access, old, new = case.access, case.old, case.new
     if new is None or access.free:
@@ -258,14 +257,14 @@ def _membership(role: RoleDescriptor, group: int) -> list[tuple[int, int]]:
     return [one for one in role.member_of if one[0] == group]
 
 
-def _gone(case: _Case, *named: tuple[str, int]) -> bool:
+def _gone(case: Case, *named: tuple[str, int]) -> bool:
     """Whether an object with one of these ids went in the same entry, and what names it with it."""
     return case.new is None and any(
         case.before.get(kind, one) and not case.after.get(kind, one) for kind, one in named
     )
 
 
-def _default_privilege(case: _Case) -> None:
+def default_privilege(case: Case) -> None:
     one = case.old or case.new
     named = ("role", one.role), ("role", one.grantee)
     if _gone(case, *named, ("schema", one.schema), ("database", one.database)):
@@ -274,12 +273,12 @@ def _default_privilege(case: _Case) -> None:
         case.access.require_superuser("set default privileges for other roles than his own")
 
 
-def _system_privilege(case: _Case) -> None:
+def system_privilege(case: Case) -> None:
     if not _gone(case, ("role", (case.old or case.new).grantee)):
         case.access.require_superuser("grant or revoke privileges on the system")
 
 
-def _cluster_replica(case: _Case) -> None:
+def in_cluster(case: Case) -> None:
     cluster = case.find("cluster", (case.old or case.new).cluster_id)
     if case.old is None:
         _made(case, Privilege.CREATE, cluster)
@@ -287,14 +286,14 @@ def _cluster_replica(case: _Case) -> None:
         _owned(case, within=cluster)
 
 
-def _introspection_index(case: _Case) -> None:
+def of_its_replica(case: Case) -> None:
     replica = case.find("cluster_replica", (case.old or case.new).replica_id)
     cluster = case.find("cluster", replica.cluster_id)
     if not case.access.owns(cluster):
         case.access.require_ownership(replica)
 
 
-def _comment(case: _Case) -> None:
+def comment(case: Case) -> None:
     one = case.old or case.new
     kind = one.object_kind.name.lower()
     subject = case.before.get(kind, one.object_id)
@@ -305,19 +304,19 @@ def _comment(case: _Case) -> None:
     if one.object_kind is ObjectKind.INDEX and subject is not None:
         subject = case.before.table_by_id(subject.table_id)
     if subject is None:
-        case.access.require_superuser(f"comment on the {kind.replace('_', ' ')}")
+        case.access.require_superuser(f"comment on the {spoken(kind)}")
     else:
         case.access.require_ownership(subject)
 
 
-def _configuration(case: _Case) -> None:
+def configuration(case: Case) -> None:
     if (case.old or case.new).name == ENFORCE_PRIVILEGES.name:
         case.access.require_superuser(f"set {ENFORCE_PRIVILEGES.name}")
     else:
         case.access.require(Privilege.CONFIGURE, None)
 
 
-def _config_entry(case: _Case) -> None:
+def config_entry(case: Case) -> None:
     name = (case.old or case.new).name
     if name == DEFAULT_ZONE_CONFIG:
         case.access.require(Privilege.CONFIGURE, None)
@@ -325,29 +324,5 @@ def _config_entry(case: _Case) -> None:
         case.access.require_superuser(f"change the catalog's own {name}")
 
 
-def _with_the_object(case: _Case) -> None:
+def with_the_object(case: Case) -> None:
     """Ids are given to what is made, which is judged itself."""
-
-
-RULES: dict[str, Rule] = {
-    "database": _top_level(Privilege.CREATE_DATABASE),
-    "zone": _top_level(Privilege.CREATE_ZONE),
-    "cluster": _top_level(Privilege.CREATE_CLUSTER),
-    "schema": _schema,
-    "table": _in_schema,
-    "view": _in_schema,
-    "function": _in_schema,
-    "index": _index,
-    "role": _role,
-    "default_privilege": _default_privilege,
-    "system_privilege": _system_privilege,
-    "cluster_replica": _cluster_replica,
-    "introspection_index": _introspection_index,
-    "comment": _comment,
-    "system_configuration": _configuration,
-    "config": _config_entry,
-    "id_allocator": _with_the_object,
-}
-"""What a change of an object of each kind needs; every other kind is for superusers."""
-
-assert all(collection(kind) for kind in RULES)

@@ -1,16 +1,71 @@
-"""System views on databases, schemas and all that lies in them, on zones, and on these views."""
+"""The system views: each a function from a catalog to rows, with the columns of these.
+
+`system_view` makes a `SystemView` of a function; the kind of object whose view it is names it in
+its declaration (`strandline.catalog.declarations`). Rows are values of Python (text, whole number,
+truth, None) in the order of the columns. They come in no promised order, and one at a time: a view
+over every column of every table must not be held whole.
+
+A row never fails for what a catalog can hold: a column that a stopping index still names and the
+table has dropped is NULL.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.system_views.registry import Row, system_view
-from strandline.model.descriptors import TableDescriptor
+from strandline.catalog.configuration import PARAMETERS
+from strandline.catalog.kinds import all_kinds
+from strandline.model.descriptors import SystemViewKind, TableDescriptor
 from strandline.model.indexes import IndexColumn, IndexDescriptor
+from strandline.model.privileges import PUBLIC, PUBLIC_NAME, privilege_names
 from strandline.model.type_text import simple_string
-from strandline.model.types import CharType, DataType, DecimalType, TimeType, VarcharType
+from strandline.model.types import (
+    BIGINT,
+    BOOLEAN,
+    INT,
+    CharType,
+    DataType,
+    DecimalType,
+    StringType,
+    TimeType,
+    VarcharType,
+)
+
+Row = tuple[str | int | bool | None, ...]
+Rows = Callable[[Catalog], Iterator[Row]]
+
+_TYPES: dict[str, DataType] = {
+    "text": StringType(),
+    "id": BIGINT,
+    "number": INT,
+    "truth": BOOLEAN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SystemView:
+    """A view that the program provides. ``doc`` is a sentence for people, no part of it."""
+
+    name: str
+    columns: tuple[tuple[str, DataType], ...]
+    rows: Rows = field(compare=False)
+    doc: str = field(compare=False)
+    kind: SystemViewKind = SystemViewKind.CLUSTER
+
+
+def system_view(columns: str, *, doc: str) -> Callable[[Rows], SystemView]:
+    """Make a function the rows of the view of its name.
+
+    ``columns`` are ``name kind`` pairs, kinds being those of `_TYPES`; all may be NULL.
+    """
+    pairs = (column.split() for column in columns.split(","))
+    typed = tuple((name, _TYPES[kind]) for name, kind in pairs)
+    return lambda rows: SystemView(rows.__name__, typed, rows, doc)
+
 
 # -- databases, schemas, tables --------------------------------------------------------------------
 
@@ -239,6 +294,134 @@ def system_view_columns(catalog: Catalog) -> Iterator[Row]:
                 column.nullable,
                 *_parameters(column.type),
             )
+
+
+# -- roles and privileges --------------------------------------------------------------------------
+
+
+@system_view(
+    "role_id id, role_name text, owner text, is_superuser truth, inherits truth",
+    doc="The roles.",
+)
+def roles(catalog: Catalog) -> Iterator[Row]:
+    for one in catalog.roles():
+        yield one.id, one.name, one.owner, one.superuser, one.inherit
+
+
+@system_view(
+    "role_id id, role_name text, member_of_id id, member_of_name text, grantor_id id",
+    doc="Which role is a member of which.",
+)
+def role_members(catalog: Catalog) -> Iterator[Row]:
+    for one in catalog.roles():
+        for role_id, grantor in one.member_of:
+            yield one.id, one.name, role_id, _role_name(catalog, role_id), grantor
+
+
+@system_view(
+    "object_kind text, object_id id, object_name text, grantee_id id, grantee_name text, "
+    "grantor_id id, grantor_name text, privileges text",
+    doc="What is granted to whom, on objects and on the whole system.",
+)
+def privileges(catalog: Catalog) -> Iterator[Row]:
+    for kind in all_kinds():
+        for stored in catalog.contents.objects(kind.name) if kind.grantable else ():
+            for grant in stored.value.privileges:
+                yield kind.name, stored.id, stored.name, *_granted(catalog, grant)
+    for stored in catalog.contents.objects("system_privilege"):
+        yield "system", None, None, *_granted(catalog, stored.value)
+
+
+def _granted(catalog: Catalog, grant: Any) -> Row:  # Any: a grant, or a system privilege
+    return (
+        grant.grantee,
+        _role_name(catalog, grant.grantee),
+        grant.grantor or None,
+        _role_name(catalog, grant.grantor) if grant.grantor else None,
+        ", ".join(privilege_names(grant.privileges)),
+    )
+
+
+@system_view(
+    "object_kind text, role_id id, database_id id, schema_id id, grantee_id id, privileges text",
+    doc="The privileges that objects begin with; NULL is any.",
+)
+def default_privileges(catalog: Catalog) -> Iterator[Row]:
+    for stored in catalog.contents.objects("default_privilege"):
+        one = stored.value
+        yield (
+            one.object_kind.name.lower(),
+            one.role or None,
+            one.database or None,
+            one.schema or None,
+            one.grantee,
+            ", ".join(privilege_names(one.privileges)),
+        )
+
+
+# -- clusters --------------------------------------------------------------------------------------
+
+
+@system_view(
+    "cluster_id id, cluster_name text, owner text, is_managed truth, size text, "
+    "replication_factor number",
+    doc="The clusters. Size and replication factor are those of managed ones.",
+)
+def clusters(catalog: Catalog) -> Iterator[Row]:
+    for one in catalog.clusters():
+        managed = one.size is not None
+        factor = one.replication_factor if managed else None
+        yield one.id, one.name, one.owner, managed, one.size, factor
+
+
+@system_view(
+    "cluster_id id, cluster_name text, replica_id id, replica_name text, owner text, size text, "
+    "address text",
+    doc="The replicas of clusters.",
+)
+def cluster_replicas(catalog: Catalog) -> Iterator[Row]:
+    for cluster in catalog.clusters():
+        for one in catalog.replicas(cluster.id):
+            yield cluster.id, cluster.name, one.id, one.name, one.owner, one.size, one.address
+
+
+@system_view(
+    "index_id id, replica_id id, name text, address text",
+    doc="Where one can look into a replica.",
+)
+def introspection_indexes(catalog: Catalog) -> Iterator[Row]:
+    for stored in catalog.contents.objects("introspection_index"):
+        yield stored.value.id, stored.value.replica_id, stored.value.name, stored.value.address
+
+
+# -- the rest --------------------------------------------------------------------------------------
+
+
+@system_view(
+    "object_kind text, object_id id, comment text",
+    doc="The comments on objects that do not carry theirs themselves.",
+)
+def comments(catalog: Catalog) -> Iterator[Row]:
+    for stored in catalog.contents.objects("comment"):
+        yield stored.value.object_kind.name.lower(), stored.value.object_id, stored.value.text
+
+
+@system_view(
+    "name text, value text, default_value text, is_default truth, type text",
+    doc="The configuration parameters. Without a value and a default, each node's own setting "
+    "holds.",
+)
+def configuration(catalog: Catalog) -> Iterator[Row]:
+    for one in PARAMETERS.values():
+        text = catalog.configuration(one.name)
+        yield one.name, one.default if text is None else text, one.default, text is None, one.type
+
+
+def _role_name(catalog: Catalog, role_id: int) -> str | None:
+    if role_id == PUBLIC:
+        return PUBLIC_NAME
+    role = catalog.role_by_id(role_id)
+    return role.name if role else None
 
 
 def _schema_name(catalog: Catalog, schema_id: int) -> str | None:

@@ -1,6 +1,6 @@
 """How a catalog gets the system views of its program.
 
-The views are the program's: each release brings its own (`SYSTEM_VIEWS`), and a catalog that an
+The views are the program's: each release brings its own (`declared_views`), and a catalog that an
 older release wrote must show the newer ones. They are objects of the catalog all the same, with
 ids, columns and grants, in the schema ``system``, so that a name can be found and a privilege
 granted as for any other.
@@ -29,10 +29,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
-from strandline.catalog.commands.comments import drop_comment
+from strandline.catalog.kinds import all_kinds, delete_with_comment
 from strandline.catalog.planning import Command, Planning
 from strandline.catalog.reserved_schemas import SYSTEM_SCHEMA
-from strandline.catalog.system_views.registry import SYSTEM_VIEWS, SystemView
+from strandline.catalog.system_views.rows import SystemView
 from strandline.durable.contents import Namespace
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
@@ -84,8 +84,7 @@ class CreateSystemView:
                 transaction.put(_schema(schema_id, database.id))
             new = _descriptor(view, planning.new_id(), schema_id)
             if old is not None:
-                transaction.delete("system_view", old.id)
-                drop_comment(transaction, ObjectKind.SYSTEM_VIEW, old.id)
+                delete_with_comment(transaction, "system_view", old.id)
                 new = replace(new, privileges=old.privileges)
             transaction.put(new)
             transaction.put(_fingerprinted(view, new.id))
@@ -107,9 +106,8 @@ class _Synchronize:
             if old.name not in self.views:
                 qualified = planning.catalog.qualified_name(old)
                 with planning.entry("drop_system_view", system_view=qualified) as transaction:
-                    transaction.delete("system_view", old.id)
+                    delete_with_comment(transaction, "system_view", old.id)
                     transaction.delete(FINGERPRINT_KIND, _fingerprint_name(old.name))
-                    drop_comment(transaction, ObjectKind.SYSTEM_VIEW, old.id)
 
 
 class Executor(Protocol):
@@ -122,16 +120,22 @@ class Executor(Protocol):
         """Carry out a command as one version."""
 
 
+def declared_views() -> dict[str, SystemView]:
+    """Every system view of this program, by its name."""
+    return {view.name: view for kind in all_kinds() for view in kind.views}
+
+
 def synchronize_system_views(
-    manager: Executor, *, views: Mapping[str, SystemView] = SYSTEM_VIEWS
+    manager: Executor, *, views: Mapping[str, SystemView] | None = None
 ) -> bool:
     """Give the catalog the views of this program, in at most one version; whether it was needed.
 
     For who may write; see the module. Raises what `CatalogManager.execute` raises.
     """
-    if not _differ(manager.present(), views):
+    wanted = declared_views() if views is None else views
+    if not _differ(manager.present(), wanted):
         return False
-    manager.execute(_Synchronize(views), author=SYSTEM_NAME)
+    manager.execute(_Synchronize(wanted), author=SYSTEM_NAME)
     return True
 
 
@@ -139,7 +143,7 @@ def initialize_system_views(
     transaction: CatalogTransaction, *, database_id: int, views: Iterable[SystemView] | None = None
 ) -> None:
     """Put the views into a new catalog, inside the entry that fills it."""
-    known = tuple(SYSTEM_VIEWS.values() if views is None else views)
+    known = tuple(declared_views().values() if views is None else views)
     schema_id, *view_ids = transaction.allocate_id(amount=1 + len(known))
     transaction.put(_schema(schema_id, database_id))
     for view, view_id in zip(known, view_ids, strict=True):

@@ -43,36 +43,36 @@ from functools import cached_property
 from typing import Any
 
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.object_names import described, object_name, references, spoken
+from strandline.catalog.kinds import (
+    described,
+    kind_named,
+    kind_of,
+    object_name,
+    references,
+    spoken,
+)
 from strandline.catalog.planning import Planning
 from strandline.catalog.undo.net import (
     Net,
     Target,
     called_as,
     exchanged,
+    listed,
+    named_then,
     net_effect,
     renames,
     target_of,
     value_of,
 )
-from strandline.catalog.undo.rules import (
-    BY_COMMAND,
-    GO_FIRST,
-    PARTS_OF,
-    as_it_comes_back,
-    check_agreement,
-    check_undoable,
-    following,
-    same_content,
-)
-from strandline.catalog.undo.words import NOT_KEPT, inverse, listed, named_then
-from strandline.durable.collections import COLLECTIONS, collection, collection_of, id_key
+from strandline.catalog.verbs import Action, verb_named
+from strandline.durable.collections import collection, collection_of, id_key
 from strandline.durable.contents import Namespace
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Argument, Change, Entry, Update
 from strandline.errors import (
     AlreadyExists,
     Conflict,
+    IllegalChange,
     ObjectNotFound,
     StrandlineError,
 )
@@ -80,6 +80,9 @@ from strandline.model.descriptors import SchemaDescriptor, TableDescriptor
 
 RESTORED_TABLES = "restored_table"
 """The allocator that counts how often a table came back."""
+
+_NOT_KEPT = frozenset({"location", "location_given", "instead_of", "data", "undoes"})
+"""Arguments of an entry that do not hold for the step that takes it back."""
 
 
 class HistoryMoved(Conflict):
@@ -171,7 +174,7 @@ class Undo:
         there = {
             target: net
             for target, net in self.net.items()
-            if net.old is not None or target.kind not in GO_FIRST
+            if net.old is not None or not kind_named(target.kind).undo.goes_first
         }
         return exchanged(self.update.changes(), there)
 
@@ -212,7 +215,7 @@ class Undo:
         since = self._since(target)
         if left is None and now is None and not since:
             return
-        if left is not None and now is not None and same_content(left, now):
+        if left is not None and now is not None and kind_named(target.kind).undo.same(left, now):
             return
         named = named_then(catalog, now or left or net.was, (self.update, *self.later))
         if not since:
@@ -244,7 +247,8 @@ class Undo:
                 if planning.catalog.get(kind, object_id) is None:
                     raise self._gone(planning.catalog, stored.value, kind, object_id)
             was = before.contents.get(*target)
-            check_agreement(planning, None if was is None else was.value, stored.value)
+            check = kind_named(target.kind).undo.check
+            check(planning, None if was is None else was.value, stored.value)
 
     def _gone(
         self, catalog: Catalog, value: Any, kind: str, object_id: int
@@ -256,7 +260,7 @@ class Undo:
                     gone = named_then(catalog, value_of(kind, change.old), self.later)
                     when = listed([update], Target(kind, key))
                     return ObjectNotFound(
-                        f"{gone}, which {spoken(collection_of(value).kind)} {value.name} belongs "
+                        f"{gone}, which {kind_of(value).spoken} {value.name} belongs "
                         f"to, was dropped in {when}; undo that first"
                     )
         return ObjectNotFound(
@@ -279,22 +283,23 @@ class _Step:
     def let_go(self) -> None:
         """Drop what the entry made, of the kinds that nothing which is put back can need."""
         for change in reversed(self.entry.changes):
-            if change.kind in GO_FIRST and self._made(change):
-                BY_COMMAND[change.kind].run(self.planning, self._now(change), None)
+            undo = kind_named(change.kind).undo
+            if undo.goes_first and undo.command is not None and self._made(change):
+                undo.command(self.planning, self._now(change), None)
 
     def take(self) -> None:
         """Take the entry back."""
         rest: list[Change] = []
         for change in reversed(self.entry.changes):
-            net, by_command = self.undo.net.get(target_of(change)), BY_COMMAND.get(change.kind)
+            net, undo = self.undo.net.get(target_of(change)), kind_named(change.kind).undo
             if net is None or (net.old is None and self._goes_anyway(change)):
                 continue
-            if by_command is None or (change.old is not None and not by_command.restores):
+            if undo.command is None or (change.old is not None and not undo.restores):
                 rest.append(change)
             elif change.old == net.old:
                 self._write(rest)
                 rest = []
-                by_command.run(self.planning, self._now(change), net.was)
+                undo.command(self.planning, self._now(change), net.was)
         self._write(rest)
 
     def _now(self, change: Change) -> Any:  # Any: a descriptor of the change's kind
@@ -311,7 +316,7 @@ class _Step:
 
     def _goes_anyway(self, change: Change) -> bool:
         """Whether what the version made needs no step here: it is gone, or goes in another."""
-        if change.kind in GO_FIRST or self._now(change) is None:
+        if kind_named(change.kind).undo.goes_first or self._now(change) is None:
             return True
         if change.old is None:
             return not self._made(change)
@@ -319,10 +324,8 @@ class _Step:
 
     def _whole(self, kind: str, value: Any) -> Net | None:  # Any: a descriptor of that kind
         """What the update did to what ``value`` is part of."""
-        part_of = PARTS_OF.get(kind)
-        if part_of is None:
-            return None
-        return self.undo.net.get(Target(part_of[0], id_key(getattr(value, part_of[1]))))
+        whole = kind_named(kind).whole_of(value)
+        return None if whole is None else self.undo.net.get(Target(whole[0], id_key(whole[1])))
 
     def _write(self, changes: list[Change]) -> None:
         """Put back what the changes replaced, in one entry; none where it is so already."""
@@ -345,8 +348,7 @@ class _Step:
         target, now = target_of(change), self._now(change)
         net, then = self.undo.net[target], value_of(change.kind, change.old)
         whole = self._whole(change.kind, then)
-        together = whole is not None and whole.new is None
-        value = as_it_comes_back(then, now, net, together=together)
+        value = kind_named(change.kind).undo.comes_back(then, now, net, whole)
         if target in self.undo.exchanged or not collection(change.kind).has_id:
             return value
         goes = net.old is None or (now is not None and not renames(change))
@@ -357,7 +359,7 @@ class _Step:
         if new and isinstance(value, TableDescriptor):
             transaction.allocate_id(RESTORED_TABLES)
         transaction.put(value)
-        for part in following(self.planning.catalog, value):
+        for part in kind_of(value).undo.following(self.planning.catalog, value):
             net = self.undo.net.get(Target(collection_of(part).kind, id_key(part.id)))
             if net is None or net.old is None:
                 self._check_name(part, taken="{} goes with its table, and its name is held by {}")
@@ -381,28 +383,42 @@ class _Step:
     def _named(self, back: list[tuple[Change, Any]]) -> tuple[str, dict[str, Argument]]:
         """The verb of the step, and what it says of the object that the entry is about."""
         entry, catalog = self.entry, self.planning.catalog
-        verb, noun = inverse(entry.verb), entry.verb.partition("_")[2]
-        about, value = next((one for one in back if one[0].kind == noun), back[-1])
-        now = self._now(about)
-        subject = next((k for k in (about.kind, "replica") if k in entry.arguments), about.kind)
-        kept = {k: v for k, v in entry.arguments.items() if k not in NOT_KEPT}
-        if about.kind != noun and noun in COLLECTIONS:  # what it was about is as before already
+        done = verb_named(entry.verb)
+        about, value = next((pair for pair in back if pair[0].kind == done.kind), back[-1])
+        now, verb = self._now(about), verb_named(done.inverse)
+        kind = kind_named(about.kind)
+        own = kind.subject or kind.name
+        subject = done.subject if done.kind == kind.name else None if done.subject else own
+        kept = {k: v for k, v in entry.arguments.items() if k not in _NOT_KEPT}
+        if done.kind not in (None, about.kind):  # what it was about is as before already
+            subject = own
             renamed = now is not None and value is not None and renames(about)
-            verb = f"rename_{about.kind}" if renamed else f"undo_{entry.verb}"
-        if not verb.startswith(("restore_", "rename_")):
-            if subject in kept:
+            verb = verb_named(kind.verb(Action.RENAME) if renamed else done.undone)
+        if verb.action not in (Action.RESTORE, Action.RENAME):
+            if subject is not None and subject in kept:
                 kept[subject] = object_name(catalog, now or value)
-            return verb, kept
-        named: dict[str, Argument] = {subject: object_name(catalog, value)}
-        if verb.startswith("rename_") and now is not None:
-            named = {subject: object_name(catalog, now), "to": named[subject]}
+            return verb.name, kept
+        named: dict[str, Argument] = {own: object_name(catalog, value)}
+        if verb.action is Action.RENAME and now is not None:
+            named = {own: object_name(catalog, now), "to": named[own]}
         if "id" in entry.arguments or about.kind == "table":
             named["id"] = int.from_bytes(about.key, "big")
         location = self.undo.places.get(self.number)
         if isinstance(value, SchemaDescriptor) and now is None:
             location = value.location
         named["location"] = location
-        return verb, named
+        return verb.name, named
+
+
+def check_undoable(update: Update) -> None:
+    """Refuse a version in which nobody did anything that could be taken back."""
+    if update.silent:
+        raise IllegalChange("it only kept the catalog's own books, nobody did anything in it")
+    reasons = [verb_named(entry.verb).why_kept for entry in update.entries]
+    reasons += [kind_named(change.kind).undo.why_kept for change in update.changes()]
+    why_kept = next(filter(None, reasons), None)
+    if why_kept is not None:
+        raise IllegalChange(why_kept)
 
 
 def _key_of(change: Change) -> int | str:

@@ -21,8 +21,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from strandline.catalog.differences import is_bookkeeping
-from strandline.durable.collections import collection
+from strandline.catalog.catalog import Catalog
+from strandline.catalog.kinds import described, kind_named, kind_of
+from strandline.catalog.verbs import verb_named
+from strandline.durable.collections import collection, id_key
 from strandline.durable.update import Change, Update
 from strandline.model.identifiers import normalize
 from strandline.wire.registry import decode
@@ -82,7 +84,8 @@ def net_effect(changes: Iterable[Change], only: frozenset[Target] | None) -> dic
     for change in changes:
         target = target_of(change)
         name = "" if collection(change.kind).has_id else change.key.decode()
-        if is_bookkeeping(change.kind, name) or (only is not None and target not in only):
+        is_book = kind_named(change.kind).is_book(name)
+        if is_book or (only is not None and target not in only):
             continue
         old = found[target].old if target in found else change.old
         found[target] = Net(change.kind, old, change.new)
@@ -90,9 +93,6 @@ def net_effect(changes: Iterable[Change], only: frozenset[Target] | None) -> dic
 
 
 # -- names -----------------------------------------------------------------------------------------
-
-_CALLED_BY = ("name", "schema_id", "database_id")
-"""The fields that tell an object's name, and where it is unique."""
 
 
 def renames(change: Change) -> bool:
@@ -105,8 +105,9 @@ def renames(change: Change) -> bool:
 
 def called_as(value: Any, other: Any) -> Any:  # Any: descriptors of one kind
     """``value`` under the name of ``other``, and in the same place."""
-    told = {field: getattr(other, field) for field in _CALLED_BY if hasattr(value, field)}
-    return replace(value, **told)
+    parent = kind_of(value).parent
+    place = {} if parent is None else {parent: getattr(other, parent)}
+    return replace(value, name=other.name, **place)
 
 
 def exchanged(changes: Iterable[Change], net: Mapping[Target, Net]) -> frozenset[Target]:
@@ -131,3 +132,34 @@ def _name(kind: str, record: bytes | None) -> object:
 
 def _stored(kind: str, record: bytes | None) -> AnyStored | None:
     return None if record is None else collection(kind).stored(record)
+
+
+# -- what a refusal says ---------------------------------------------------------------------------
+
+_SHOWN = 3
+
+
+def named_then(catalog: Catalog, value: Any, updates: Iterable[Update]) -> str:
+    """``table shop.orders``; by the name that its schema had where one of ``updates`` dropped that.
+
+    ``value`` is a descriptor of any kind.
+    """
+    schema_id = value.schema_id if kind_of(value).in_schema else None
+    if schema_id is not None and catalog.schema_by_id(schema_id) is None:
+        schema = Target("schema", id_key(schema_id))
+        for change in (change for update in updates for change in update.changes()):
+            if target_of(change) == schema and change.old is not None:
+                name = value_of(change.kind, change.old).name
+                return f"{kind_of(value).spoken} {name}.{value.name}"
+    return described(catalog, value)
+
+
+def listed(updates: Sequence[Update], target: Target) -> str:
+    """``version 19 by bob (add columns) and version 17 by ann (…)``, the newest first."""
+    said = []
+    for update in updates[: -_SHOWN - 1 : -1]:
+        entries = (entry for entry in update.entries if target in map(target_of, entry.changes))
+        verbs = dict.fromkeys(verb_named(entry.verb).spoken for entry in entries)
+        said.append(f"version {update.version} by {update.author} ({', '.join(verbs)})")
+    more = len(updates) - len(said)
+    return " and ".join(said) + (f" and {more} before" if more else "")

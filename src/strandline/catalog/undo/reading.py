@@ -3,32 +3,49 @@
 Only versions above the earliest one that can be read have their updates; at the earliest stands a
 snapshot, which says what there was and not what was done. Reading costs the length of the history
 since the version that is undone; so it is done by who asks, and not where commands are judged.
+
+A refusal of `undo` or `undrop` names objects, people and versions. So before anything of it is
+said, everything that would be taken back must be in a schema that the user reaches, by the
+privileges of the present (`visible_undo`, `visible_undrop`). A version of which that does not hold
+is answered like one that does not exist.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
-from strandline.catalog.catalog import Catalog
+from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
 from strandline.catalog.follower import CatalogFollower
-from strandline.catalog.object_names import described, references
+from strandline.catalog.kinds import (
+    Kind,
+    all_kinds,
+    described,
+    find,
+    kind_named,
+    kind_of,
+    references,
+)
+from strandline.catalog.privileges.access import Access
 from strandline.catalog.undo.command import RESTORED_TABLES, Undo
 from strandline.catalog.undo.net import Target, as_one, target_of
+from strandline.catalog.verbs import Action, verb_named
 from strandline.durable.collections import collection, id_key
+from strandline.durable.contents import Namespace
 from strandline.durable.update import Change, Update
 from strandline.errors import AlreadyExists, InvalidInput, NotFound, ObjectNotFound, VersionNotFound
+from strandline.model.descriptors import SchemaDescriptor
 from strandline.model.identifiers import QualifiedName, normalize
-from strandline.wire.registry import decode
 from strandline.wire.stored import AnyStored
 
 BATCH = 500
 """Versions that are read at once."""
 
-RESTORABLE = ("table", "view", "function", "schema")
-"""What `read_undrop` finds: a schema, and what lies in one and is dropped by its name."""
-_IN_SCHEMA = frozenset(RESTORABLE) - {"schema"}
+
+def restorable() -> tuple[str, ...]:
+    """The kinds of which `read_undrop` finds what was dropped by its name."""
+    return tuple(kind.name for kind in all_kinds() if kind.undo.by_name)
 
 
 def read_undo(catalogs: CatalogFollower, version: int, *, through: int | None = None) -> Undo:
@@ -52,63 +69,83 @@ def read_undo(catalogs: CatalogFollower, version: int, *, through: int | None = 
 def read_undrop(catalogs: CatalogFollower, kind: str, name: str) -> Undo:
     """What brings the ``kind`` of that name back, as it was before the version that dropped it.
 
-    ``name`` is ``schema.name``, by the schema's name of then or of now: the name of before that
-    version, or where it had another one within it, that. What was restored already is passed over,
-    and what was made and dropped in one version. Raises `AlreadyExists` where there is one of that
-    name, `ObjectNotFound`, `InvalidInput`.
+    ``name`` is as people write it, ``schema.name`` for what stands in a schema, by the schema's
+    name of then or of now: the name of before that version, or where it had another one within it,
+    that. What was restored already is passed over, and what was made and dropped in one version.
+    What went with it comes back too. Raises `AlreadyExists` where there is one of that name,
+    `ObjectNotFound`, `InvalidInput`.
     """
-    if kind not in RESTORABLE:
-        raise InvalidInput(f"{kind[:80]!r} cannot be restored by name: {', '.join(RESTORABLE)} can")
-    latest = _latest(catalogs)
-    if kind == "schema":
-        return _read_undrop_schema(catalogs, name, latest)
-    qualified = QualifiedName.parse(name)
-    present = latest.schema(qualified.schema)
-    schema_id = 0 if present is None else present.id
-    there = latest.function if kind == "function" else latest.relation
-    holder = there(qualified.schema, qualified.name)
-    if holder is not None:
-        raise AlreadyExists(
-            f"{kind} {name} cannot be restored: that name is taken by {described(latest, holder)}; "
-            "rename that first"
-        )
-    for update in _backwards(catalogs, catalogs.earliest_catalog().version + 1, latest.version):
-        for target, stored in _dropped(update, kind, qualified.name):
+    if kind not in restorable():
+        known = ", ".join(restorable())
+        raise InvalidInput(f"{kind[:80]!r} cannot be restored by name: {known} can")
+    latest, wanted = _latest(catalogs), _Wanted.named(kind_named(kind), name)
+    _refuse_taken(latest, wanted)
+    updates = _backwards(catalogs, catalogs.earliest_catalog().version + 1, latest.version)
+    for update in updates:
+        for target, stored in _dropped(update, kind, wanted.name):
             again = latest.contents.get(*target) is not None
-            if not again and (
-                stored.parent == schema_id
-                or _schema_was_named(catalogs, update, stored.parent, qualified.schema)
-            ):
-                return _only(catalogs, update, target, latest)
-    raise _never_dropped(catalogs, kind, name, normalize(f"{qualified.schema}.{qualified.name}"))
+            if not again and _stood_in(catalogs, update, wanted, stored.parent, latest):
+                if kind == "schema":
+                    before = _emptying(updates, update, stored.id)
+                    update = as_one([*before, update])
+                return _with_its_parts(catalogs, update, target, latest)
+    raise _never_dropped(catalogs, wanted)
 
 
-def _read_undrop_schema(catalogs: CatalogFollower, name: str, latest: Catalog) -> Undo:
-    """What brings a schema back with what was dropped with it.
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is looked for: its kind, its name, and the name of what it stands in."""
 
-    That is what went in the same version, and what the same client dropped from it in the versions
-    right before: Spark's DROP SCHEMA CASCADE drops one table after the other, then the schema.
-    """
-    holder = latest.schema(name)
-    if holder is not None:
+    kind: Kind
+    text: str
+    parent: str
+    name: str
+
+    @classmethod
+    def named(cls, kind: Kind, text: str) -> _Wanted:
+        if not kind.is_qualified:
+            return cls(kind, text, DEFAULT_DATABASE, text)
+        qualified = QualifiedName.parse(text)
+        return cls(kind, text, qualified.schema, qualified.name)
+
+    def parent_id(self, catalog: Catalog) -> int:
+        """The id of what it stands in; 0 where that is nothing, or is not there."""
+        if self.kind.parent_kind is None:
+            return 0
+        parent = find(catalog, kind_named(self.kind.parent_kind), self.parent)
+        return 0 if parent is None else int(parent.id)
+
+
+def _refuse_taken(latest: Catalog, wanted: _Wanted) -> None:
+    namespace = Namespace(wanted.kind.collection.scope or "", wanted.parent_id(latest))
+    holder = latest.contents.find(namespace, wanted.name)
+    stored = None if holder is None else latest.contents.get(*holder)
+    if stored is not None:
         raise AlreadyExists(
-            f"schema {name} cannot be restored: there is a schema of that name; rename that first"
+            f"{wanted.kind.spoken} {wanted.text} cannot be restored: that name is taken by "
+            f"{described(latest, stored.value)}; rename that first"
         )
-    earliest = catalogs.earliest_catalog().version
-    backwards = _backwards(catalogs, earliest + 1, latest.version)
-    for update in backwards:
-        for target, _ in _dropped(update, "schema", name):
-            if latest.contents.get(*target) is None:
-                before = _emptying(backwards, update, int.from_bytes(target.key, "big"))
-                return _with_its_parts(catalogs, as_one([*before, update]), target, latest)
-    raise _never_dropped(catalogs, "schema", name, normalize(name))
+
+
+def _stood_in(
+    catalogs: CatalogFollower, update: Update, wanted: _Wanted, parent_id: int, latest: Catalog
+) -> bool:
+    """Whether that was the place that is wanted, by its name of now or of before ``update``."""
+    if parent_id == wanted.parent_id(latest):
+        return True
+    before = catalogs.catalog(update.version - 1)
+    parent = before.get(wanted.kind.parent_kind or "", parent_id) if parent_id else None
+    return parent is not None and normalize(parent.name) == normalize(wanted.parent)
 
 
 def _emptying(older: Iterator[Update], update: Update, schema_id: int) -> list[Update]:
-    """The versions right before ``update`` in which its author only dropped from the schema."""
+    """The versions right before ``update`` in which its author only dropped from the schema.
+
+    Spark's DROP SCHEMA CASCADE drops one table after the other, then the schema.
+    """
     emptying: list[Update] = []
     for earlier in older:
-        dropped = [change for change in earlier.changes() if change.kind in _IN_SCHEMA]
+        dropped = [change for change in earlier.changes() if _is_dropped_by_name(change)]
         if (earlier.author, earlier.member) != (update.author, update.member) or not dropped:
             break
         if any(change.new is not None for change in earlier.changes()):
@@ -119,31 +156,25 @@ def _emptying(older: Iterator[Update], update: Update, schema_id: int) -> list[U
     return emptying
 
 
+def _is_dropped_by_name(change: Change) -> bool:
+    kind = kind_named(change.kind)
+    return kind.in_schema and kind.undo.by_name
+
+
 def _with_its_parts(
-    catalogs: CatalogFollower, update: Update, schema: Target, latest: Catalog
+    catalogs: CatalogFollower, update: Update, target: Target, latest: Catalog
 ) -> Undo:
-    """What undoes the drop of a schema, and of what was dropped from it."""
-    schema_id = int.from_bytes(schema.key, "big")
-    gone = {target: one for target, one in Undo(update=update).net.items() if one.new is None}
-    restored = {schema}
-    for target, one in gone.items():
-        in_it = target.kind in _IN_SCHEMA and one.was.schema_id == schema_id
-        about_it = target.kind == "default_privilege" and one.was.schema == schema_id
-        if in_it or about_it:
-            restored.add(target)
-    tables = {int.from_bytes(one.key, "big") for one in restored if one.kind == "table"}
-    indexes = (target for target in gone if target.kind == "index")
-    restored |= {target for target in indexes if gone[target].was.table_id in tables}
-    restored |= _comments_on(update, restored)
-    undo = Undo(update=update, only=frozenset(restored))
-    return _with_what_came_after(catalogs, undo, latest)
-
-
-def _comments_on(update: Update, objects: Iterable[Target]) -> set[Target]:
-    """The comments that went with these objects."""
-    named = {f"{one.kind}/{int.from_bytes(one.key, 'big')}".encode() for one in objects}
-    dropped = (one for one in update.changes() if one.new is None and one.old is not None)
-    return {target_of(one) for one in dropped if one.kind == "comment" and one.key in named}
+    """What undoes the drop of one object, and of all that could not be without it."""
+    gone = {one: net for one, net in Undo(update=update).net.items() if net.new is None}
+    needs = {
+        one: {Target(kind, id_key(object_id)) for kind, object_id in references(net.was)}
+        for one, net in gone.items()
+    }
+    restored, found = {target}, {target}
+    while found:
+        found = {one for one, needed in needs.items() if needed & found} - restored
+        restored |= found
+    return _with_what_came_after(catalogs, Undo(update=update, only=frozenset(restored)), latest)
 
 
 def _latest(catalogs: CatalogFollower) -> Catalog:
@@ -173,24 +204,6 @@ def _stored(change: Change) -> AnyStored:
     return collection(change.kind).stored(change.old or b"")
 
 
-def _schema_was_named(catalogs: CatalogFollower, update: Update, schema_id: int, name: str) -> bool:
-    before = catalogs.catalog(update.version - 1).schema_by_id(schema_id)
-    return before is not None and normalize(before.name) == normalize(name)
-
-
-def _only(catalogs: CatalogFollower, update: Update, target: Target, latest: Catalog) -> Undo:
-    """What undoes the drop of one object, with the indexes and the comments that went with it."""
-    dropped = [one for one in update.changes() if one.new is None and one.old is not None]
-    object_id = int.from_bytes(target.key, "big")
-    found = {target}
-    for change in dropped if target.kind == "table" else ():
-        if change.kind == "index" and _stored(change).group == object_id:
-            found.add(Target(change.kind, change.key))
-    found |= _comments_on(update, found)
-    undo = Undo(update=update, only=frozenset(found))
-    return _with_what_came_after(catalogs, undo, latest)
-
-
 def _check_kept(catalogs: CatalogFollower, version: int, latest: Catalog) -> None:
     earliest = catalogs.earliest_catalog().version
     if version > latest.version or version < 1:
@@ -209,16 +222,20 @@ def _check_kept(catalogs: CatalogFollower, version: int, latest: Catalog) -> Non
         )
 
 
-def _never_dropped(catalogs: CatalogFollower, kind: str, name: str, plain: str) -> NotFound:
+def _never_dropped(catalogs: CatalogFollower, wanted: _Wanted) -> NotFound:
+    kind, name = wanted.kind, wanted.text
+    plain = f"{wanted.parent}.{wanted.name}" if kind.is_qualified else name
     earliest = catalogs.earliest_catalog().version
     for info in reversed(catalogs.history(1, earliest + 1)):
-        for verb, arguments in info.actions:
-            if verb == f"drop_{kind}" and normalize(str(arguments.get(kind))) == plain:
+        for verb_name, arguments in info.actions:
+            verb = verb_named(verb_name)
+            is_drop = verb.action is Action.DROP and verb.kind == kind.name
+            if is_drop and normalize(str(arguments.get(verb.subject or ""))) == normalize(plain):
                 return VersionNotFound(
-                    f"{kind} {name} cannot be restored: version {info.version}, in which "
+                    f"{kind.spoken} {name} cannot be restored: version {info.version}, in which "
                     f"{info.author} dropped it, was trimmed; the earliest version is {earliest}"
                 )
-    return never_dropped(catalogs, kind, name)
+    return never_dropped(catalogs, kind.name, name)
 
 
 def never_dropped(catalogs: CatalogFollower, kind: str, name: str) -> ObjectNotFound:
@@ -233,10 +250,9 @@ def never_dropped(catalogs: CatalogFollower, kind: str, name: str) -> ObjectNotF
 def _with_what_came_after(catalogs: CatalogFollower, undo: Undo, latest: Catalog) -> Undo:
     watched: set[Target] = set(undo.net)
     needed: set[Target] = set()
-    for target, net in undo.net.items():
+    for net in undo.net.values():
         if net.old is not None:
-            value = decode(net.old, collection(target.kind).of)
-            needed |= {Target(kind, id_key(one)) for kind, one in references(value)}
+            needed |= {Target(kind, id_key(one)) for kind, one in references(net.was)}
     later = []
     for update in _forwards(catalogs, undo.update.version + 1, latest.version):
         touched = {Target(one.kind, one.key) for one in update.changes()}
@@ -255,3 +271,82 @@ def _forwards(catalogs: CatalogFollower, first: int, last: int) -> Iterator[Upda
 def _backwards(catalogs: CatalogFollower, first: int, last: int) -> Iterator[Update]:
     for end in range(last, first - 1, -BATCH):
         yield from reversed(catalogs.updates(max(first, end - BATCH + 1), end + 1))
+
+
+# -- what a user may know of it --------------------------------------------------------------------
+
+
+def visible_undo(
+    catalogs: CatalogFollower, version: int, *, through: int | None, identity: str | None
+) -> Undo:
+    """`read_undo` for ``identity``; `VersionNotFound` also for what that user may not see."""
+    access = _access(catalogs, identity)
+    if access.free:
+        return read_undo(catalogs, version, through=through)
+    unseen = VersionNotFound(
+        f"version {version} cannot be undone: there is no such version that user {identity} may see"
+        if through is None
+        else f"versions {version} to {through} cannot be undone: user {identity} may not see all of"
+        " them, or they do not exist"
+    )
+    try:
+        undo = read_undo(catalogs, version, through=through)
+    except VersionNotFound:
+        raise unseen from None
+    if not _sees(access, catalogs, undo):
+        raise unseen
+    return undo
+
+
+def visible_undrop(
+    catalogs: CatalogFollower, kind: str, name: str, *, identity: str | None
+) -> Undo:
+    """`read_undrop` for ``identity``; `ObjectNotFound` also for what that user may not see."""
+    access = _access(catalogs, identity)
+    if access.free or kind not in restorable():
+        return read_undrop(catalogs, kind, name)
+    try:
+        undo = read_undrop(catalogs, kind, name)
+    except (AlreadyExists, NotFound):
+        if not _reaches_place(access, _Wanted.named(kind_named(kind), name)):
+            raise never_dropped(catalogs, kind, name) from None
+        raise
+    if not _sees(access, catalogs, undo):
+        raise never_dropped(catalogs, kind, name)
+    return undo
+
+
+def _access(catalogs: CatalogFollower, identity: str | None) -> Access:
+    return Access(catalogs.present(), identity, history=catalogs.catalog)
+
+
+def _reaches_place(access: Access, wanted: _Wanted) -> bool:
+    """Whether the user may know what there is under the name that is wanted."""
+    if wanted.kind.name != "schema" and not wanted.kind.in_schema:
+        return True
+    schema = access.catalog.schema(wanted.parent if wanted.kind.in_schema else wanted.name)
+    return schema is not None and access.reaches(schema)
+
+
+def _sees(access: Access, catalogs: CatalogFollower, undo: Undo) -> bool:
+    """Whether everything that is taken back lies in schemas that the user reaches."""
+    last = undo.update.version
+    states = (access.catalog, catalogs.catalog(last), catalogs.catalog(last - 1))
+    for net in undo.net.values():
+        value = net.was or net.left
+        if isinstance(value, SchemaDescriptor):
+            schema: SchemaDescriptor | None = value
+        elif kind_of(value).in_schema:
+            schema = _schema(states, undo, value.schema_id)
+        else:
+            continue  # its name is no secret, and the privileges on it are judged
+        if schema is None or not access.at(states[-1]).reaches(schema):
+            return False
+    return True
+
+
+def _schema(states: tuple[Catalog, ...], undo: Undo, schema_id: int) -> SchemaDescriptor | None:
+    schemas = (state.schema_by_id(schema_id) for state in states)
+    return next(
+        (schema for schema in schemas if schema is not None), undo.schema(states[0], schema_id)
+    )

@@ -1,35 +1,30 @@
-"""What undoing means for the kinds of objects that more is to be thought of than their bytes.
+"""How objects of some kinds are undone, where that is more than to put their old bytes back.
 
-A kind that is not named here comes back as it was, and goes by being deleted.
+The declarations of the kinds name these functions (`strandline.catalog.kinds.Undoing`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.commands.clusters import DropCluster
 from strandline.catalog.commands.columns import check_column_change
 from strandline.catalog.commands.configuration import SetConfiguration
-from strandline.catalog.commands.databases import DropDatabase
 from strandline.catalog.commands.defaults import JUDGED_BY_SPARK
 from strandline.catalog.commands.definition import refuse_indexed_column
 from strandline.catalog.commands.functions import DropFunction
 from strandline.catalog.commands.indexes import DropIndex, RemoveIndex
 from strandline.catalog.commands.replicas import drop_replica, size_of
-from strandline.catalog.commands.roles import DropRole
 from strandline.catalog.commands.schemas import DropSchema, drop_relation
-from strandline.catalog.commands.zones import DropZone
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.access import roles_above
 from strandline.catalog.undo.net import Net
-from strandline.durable.update import Update
 from strandline.errors import IllegalChange, ObjectNotFound
 from strandline.model.bookkeeping import ConfigEntry, SystemConfiguration
-from strandline.model.clusters import ClusterDescriptor, ClusterReplica
+from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
 from strandline.model.descriptors import (
     ColumnDescriptor,
     SchemaVersion,
@@ -39,42 +34,7 @@ from strandline.model.descriptors import (
 from strandline.model.indexes import IndexDescriptor, IndexStatus
 from strandline.model.privileges import RoleDescriptor
 
-PARTS_OF = {
-    "index": ("table", "table_id"),
-    "cluster_replica": ("cluster", "cluster_id"),
-    "introspection_index": ("cluster_replica", "replica_id"),
-}
-"""Kinds whose objects go with another: its kind, and the field that holds its id."""
-
-
-INITIALIZE = "initialize"
-"""The verb of the version that filled the catalog."""
-
-
-def check_undoable(update: Update) -> None:
-    """Refuse a version in which nobody did anything that could be taken back."""
-    if update.silent:
-        raise IllegalChange("it only kept the catalog's own books, nobody did anything in it")
-    if any(entry.verb == INITIALIZE for entry in update.entries):
-        raise IllegalChange("it is the one that made the catalog")
-    if any(change.kind == "system_view" for change in update.changes()):
-        raise IllegalChange("it gave the catalog its own views, which the program keeps")
-
-
 # -- what is undone by an ordinary command ---------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ByCommand:
-    """``run(planning, now, then)`` takes away what is there ``now``.
-
-    With ``restores`` it also sets what was there ``then``. What goes ``first`` is needed by nothing
-    that is put back, and might stand in its way.
-    """
-
-    run: Callable[[Planning, Any, Any], None]  # Any: descriptors of the kind
-    restores: bool = False
-    first: bool = False
 
 
 def _schema(planning: Planning, schema_id: int) -> str:
@@ -82,15 +42,15 @@ def _schema(planning: Planning, schema_id: int) -> str:
     return found.name if found else ""
 
 
-def _drop_relation(planning: Planning, now: Any, _: Any) -> None:
+def take_relation_away(planning: Planning, now: Any, _: Any) -> None:
     drop_relation(planning, _schema(planning, now.schema_id), now.name)
 
 
-def _drop_function(planning: Planning, now: Any, _: Any) -> None:
+def take_function_away(planning: Planning, now: Any, _: Any) -> None:
     DropFunction(schema=_schema(planning, now.schema_id), function=now.name).plan(planning)
 
 
-def _drop_index(planning: Planning, now: IndexDescriptor, _: Any) -> None:
+def take_index_away(planning: Planning, now: IndexDescriptor, _: Any) -> None:
     """One that stops already was made and dropped in one version: nobody began with it."""
     if now.alive:
         DropIndex(schema=_schema(planning, now.schema_id), index=now.name).plan(planning)
@@ -98,80 +58,47 @@ def _drop_index(planning: Planning, now: IndexDescriptor, _: Any) -> None:
         RemoveIndex(index_id=now.id).plan(planning)
 
 
-def _drop_schema(planning: Planning, now: Any, _: Any) -> None:
+def take_schema_away(planning: Planning, now: Any, _: Any) -> None:
     database = planning.catalog.get("database", now.database_id)
     DropSchema(name=now.name, database=database.name).plan(planning)
 
 
-def _drop_replica(planning: Planning, now: Any, _: Any) -> None:
+def take_replica_away(planning: Planning, now: Any, _: Any) -> None:
     drop_replica(planning, planning.catalog.get("cluster", now.cluster_id), now)
 
 
-def _set_configuration(planning: Planning, now: Any, then: SystemConfiguration | None) -> None:
+def set_parameter_back(planning: Planning, now: Any, then: SystemConfiguration | None) -> None:
     name = then.name if then is not None else now.name
     SetConfiguration(name=name, value=None if then is None else then.value).plan(planning)
-
-
-BY_COMMAND: dict[str, ByCommand] = {
-    "table": ByCommand(_drop_relation, first=True),
-    "view": ByCommand(_drop_relation, first=True),
-    "function": ByCommand(_drop_function, first=True),
-    "index": ByCommand(_drop_index, first=True),
-    "schema": ByCommand(_drop_schema),
-    "database": ByCommand(lambda planning, now, _: DropDatabase(name=now.name).plan(planning)),
-    "zone": ByCommand(lambda planning, now, _: DropZone(name=now.name).plan(planning)),
-    "role": ByCommand(lambda planning, now, _: DropRole(name=now.name).plan(planning)),
-    "cluster": ByCommand(
-        lambda planning, now, _: DropCluster(name=now.name).plan(planning), first=True
-    ),
-    "cluster_replica": ByCommand(_drop_replica, first=True),
-    "system_configuration": ByCommand(_set_configuration, restores=True),
-}
-"""Kinds whose objects have rules of their own for when they may go, or be set."""
-
-GO_FIRST = frozenset(kind for kind, one in BY_COMMAND.items() if one.first)
-"""Kinds of which what a version made is dropped before anything that it did is put back."""
 
 
 # -- what is the same, and what comes back ---------------------------------------------------------
 
 
-def same_content(one: Any, other: Any) -> bool:  # Any: descriptors of one kind
-    """Whether two values of an object say the same to people."""
-    if isinstance(one, TableDescriptor) and isinstance(other, TableDescriptor):
-        return _uncounted(one) == _uncounted(other)
-    return bool(one == other)
+def same_table(left: TableDescriptor, now: TableDescriptor) -> bool:
+    """Whether two values of a table say the same to people, however often they were altered."""
+    return _uncounted(left) == _uncounted(now)
 
 
 def _uncounted(table: TableDescriptor) -> TableDescriptor:
     return replace(table, schema_versions=(SchemaVersion(0, table.columns),), next_column_id=0)
 
 
-def as_it_comes_back(then: Any, now: Any, net: Net, *, together: bool) -> Any:  # Any: descriptors
-    """What to put in the place of ``now`` (None: nothing) so that it is as ``then``.
-
-    ``net`` is what the version did to it, ``then`` how it was before the version or within it.
-    ``together``: what it is part of comes back in the same version.
-    """
-    if isinstance(then, TableDescriptor) and isinstance(now, TableDescriptor):
-        return _table(then, now, net.left)
-    if isinstance(then, IndexDescriptor):
-        return _index(then, net.was, net.left, together=together)
-    return then
-
-
-def _table(
-    then: TableDescriptor, now: TableDescriptor, left: TableDescriptor | None
+def table_comes_back(
+    then: TableDescriptor, now: TableDescriptor | None, net: Net, _: Net | None
 ) -> TableDescriptor:
     """``then``, one schema version further than ``now``. A column that was away is nullable.
 
     Rows that were written while it was away have no value for it, unless Spark completes them.
     While the whole table was away, none were written.
     """
-    held = {column.id for column in (left or then).columns}
+    if now is None:
+        return then
+    left: TableDescriptor = net.left or then
+    kept = {column.id for column in left.columns}
     columns = tuple(
         column
-        if column.id in held or _completed_by_spark(column)
+        if column.id in kept or _completed_by_spark(column)
         else replace(column, nullable=True)
         for column in then.columns
     )
@@ -186,11 +113,12 @@ def _completed_by_spark(column: ColumnDescriptor) -> bool:
     return bool(column.metadata) and JUDGED_BY_SPARK in json.loads(column.metadata)
 
 
-def _index(
-    then: IndexDescriptor, was: IndexDescriptor, left: IndexDescriptor | None, *, together: bool
+def index_comes_back(
+    then: IndexDescriptor, _: IndexDescriptor | None, net: Net, of_table: Net | None
 ) -> IndexDescriptor:
     """``then``, in the status that it comes back in. One that stops meanwhile has no name yet."""
-    status = _status(was, left, together=together)
+    together = of_table is not None and of_table.new is None
+    status = _status(net.was, net.left, together=together)
     return replace(then, status=status) if then.alive else then
 
 
@@ -215,32 +143,26 @@ def _status(was: IndexDescriptor, left: IndexDescriptor | None, *, together: boo
 # -- what goes with what is put back ---------------------------------------------------------------
 
 
-def following(catalog: Catalog, value: Any) -> Iterator[Any]:  # Any: descriptors
-    """The parts of ``value`` that must be where it is, or whose it is, and are not: as they are."""
-    if isinstance(value, TableDescriptor):
-        for index in catalog.indexes(value.id):
-            if index.schema_id != value.schema_id:
-                yield replace(index, schema_id=value.schema_id)
-    if isinstance(value, ClusterReplica):
-        for one in catalog.introspection_indexes(value.id):
-            if one.owner != value.owner:
-                yield replace(one, owner=value.owner)
+def indexes_follow(catalog: Catalog, table: TableDescriptor) -> Iterator[IndexDescriptor]:
+    """The indexes of a table that are in another schema, in that of the table."""
+    for index in catalog.indexes(table.id):
+        if index.schema_id != table.schema_id:
+            yield replace(index, schema_id=table.schema_id)
+
+
+def introspection_follows(
+    catalog: Catalog, replica: ClusterReplica
+) -> Iterator[IntrospectionIndex]:
+    """The introspection indexes of a replica that have another owner, with that of the replica."""
+    for index in catalog.introspection_indexes(replica.id):
+        if index.owner != replica.owner:
+            yield replace(index, owner=replica.owner)
 
 
 # -- what must agree with the rest of the catalog --------------------------------------------------
 
 
-def check_agreement(planning: Planning, before: Any, after: Any) -> None:  # Any: descriptors
-    """Refuse what came back, or was put back, and does not fit what is there.
-
-    ``before`` is None where the object was not there.
-    """
-    check = _CHECKS.get(type(after))
-    if check is not None:
-        check(planning, before, after)
-
-
-def _check_table(planning: Planning, before: TableDescriptor | None, after: Any) -> None:
+def check_table(planning: Planning, before: TableDescriptor | None, after: Any) -> None:
     catalog = planning.catalog
     zone = catalog.zone(after.zone_id)
     if zone and after.storage_profile and after.storage_profile not in zone.storage_profiles:
@@ -267,7 +189,7 @@ def _check_column(table: TableDescriptor, now: ColumnDescriptor, then: ColumnDes
         ) from error
 
 
-def _check_index(planning: Planning, _: Any, after: IndexDescriptor) -> None:
+def check_index(planning: Planning, _: Any, after: IndexDescriptor) -> None:
     table = planning.catalog.table_by_id(after.table_id)
     held = {column.id for column in table.columns} if table else set()
     if table and not held.issuperset(part.column_id for part in after.columns):
@@ -277,7 +199,7 @@ def _check_index(planning: Planning, _: Any, after: IndexDescriptor) -> None:
         )
 
 
-def _check_zone(planning: Planning, before: ZoneDescriptor | None, after: ZoneDescriptor) -> None:
+def check_zone(planning: Planning, before: ZoneDescriptor | None, after: ZoneDescriptor) -> None:
     lost = set(before.storage_profiles if before else ()) - set(after.storage_profiles)
     for table in planning.catalog.tables() if lost else ():
         if table.zone_id == after.id and table.storage_profile in lost:
@@ -287,12 +209,12 @@ def _check_zone(planning: Planning, before: ZoneDescriptor | None, after: ZoneDe
             )
 
 
-def _check_size(planning: Planning, _: Any, after: ClusterDescriptor | ClusterReplica) -> None:
+def check_size(planning: Planning, _: Any, after: ClusterDescriptor | ClusterReplica) -> None:
     if after.size is not None:
         size_of(planning, after.size)
 
 
-def _check_role(planning: Planning, _: Any, after: RoleDescriptor) -> None:
+def check_role(planning: Planning, _: Any, after: RoleDescriptor) -> None:
     """A membership that comes back must find its role, and must not close a circle."""
     catalog = planning.catalog
     for group, _granted_by in after.member_of:
@@ -307,19 +229,8 @@ def _check_role(planning: Planning, _: Any, after: RoleDescriptor) -> None:
         )
 
 
-def _check_default_zone(planning: Planning, _: Any, after: ConfigEntry) -> None:
+def check_default_zone(planning: Planning, _: Any, after: ConfigEntry) -> None:
     if planning.catalog.default_zone() is None:
         raise ObjectNotFound(
             f"the zone that was the default one (id {after.value}) is gone; undo its drop first"
         )
-
-
-_CHECKS: dict[type, Callable[[Planning, Any, Any], None]] = {
-    TableDescriptor: _check_table,
-    IndexDescriptor: _check_index,
-    ZoneDescriptor: _check_zone,
-    ClusterDescriptor: _check_size,
-    ClusterReplica: _check_size,
-    RoleDescriptor: _check_role,
-    ConfigEntry: _check_default_zone,
-}

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from strandline.catalog.verbs import verb_named
 from strandline.errors import Stopping, StrandlineError, Unavailable
 from strandline.metastore.cache.replica_set import MAX_ROWS, Change, ReplicaSet
 from strandline.metastore.cache.replicas import Replica
@@ -38,10 +39,6 @@ BATCH = 256
 ROUND_SECONDS = 0.25
 SHORTEST_PATIENCE = 0.05
 """Seconds that a reader of the present waits for another one's look at the head, at least."""
-
-_MOVING_VERBS = frozenset(
-    {"create_table", "rename_table", "drop_table", "restore_table", SET_LOCATION}
-)
 
 
 class _Level(NamedTuple):
@@ -113,7 +110,8 @@ class LogApplier:
             self._apply_event(event)
 
     def _apply_event(self, event: Notification) -> None:
-        if event.verb in _MOVING_VERBS:
+        folders = verb_named(event.verb).folders
+        if event.verb == SET_LOCATION or (folders is not None and folders.is_of_table):
             self._on_move(event.table_id)
         try:
             changes = self._changes(event)

@@ -44,6 +44,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
+from strandline.catalog.verbs import FolderEffect, verb_named
 from strandline.durable.update import Entry
 from strandline.errors import StrandlineError
 from strandline.metastore.store import row_queries as queries
@@ -246,7 +247,8 @@ class FolderEffects:
         """
         if turn.full:
             return False
-        work = _PLANS[entry.verb](self, _Task(turn, entry, version))
+        effect = verb_named(entry.verb).folders
+        work = None if effect is None else _PLANS[effect](self, _Task(turn, entry, version))
         if work is None:
             return True
         if not turn.take(makes=self._paths(work.makes), moves=self._paths(work.moves)):
@@ -422,17 +424,13 @@ class FolderEffects:
             )
 
 
-_PLANS: dict[str, Callable[[FolderEffects, _Task], _Work | None]] = {
-    "create_schema": FolderEffects._schema_made,
-    "drop_schema": FolderEffects._schema_dropped,
-    "create_table": FolderEffects._table_made,
-    "rename_table": FolderEffects._table_placed,
-    "drop_table": FolderEffects._table_dropped,
-    "restore_schema": FolderEffects._schema_made,
-    "restore_table": FolderEffects._table_placed,
+_PLANS: dict[FolderEffect, Callable[[FolderEffects, _Task], _Work | None]] = {
+    FolderEffect.MAKE_SCHEMA: FolderEffects._schema_made,
+    FolderEffect.REMOVE_SCHEMA: FolderEffects._schema_dropped,
+    FolderEffect.MAKE_TABLE: FolderEffects._table_made,
+    FolderEffect.MOVE_TABLE: FolderEffects._table_placed,
+    FolderEffect.REMOVE_TABLE: FolderEffects._table_dropped,
 }
-"""The verbs that change folders, each with what it asks for."""
-VERBS = frozenset(_PLANS)
 
 
 def _above(names: Iterable[str]) -> set[str]:

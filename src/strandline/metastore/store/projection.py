@@ -40,6 +40,8 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection
 
 from strandline.catalog import Behind, Catalog, CatalogManager
+from strandline.catalog.kinds import kind_named
+from strandline.catalog.verbs import verb_named
 from strandline.clock import Timestamp
 from strandline.durable.update import Change, Entry, Update
 from strandline.errors import (
@@ -49,7 +51,7 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
 )
-from strandline.metastore.store.folder_effects import VERBS, FolderEffects, Turn
+from strandline.metastore.store.folder_effects import FolderEffects, Turn
 from strandline.metastore.store.notifications import (
     DdlEvent,
     LogPosition,
@@ -71,7 +73,6 @@ GRACE_SECONDS = 1.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 MOST_REMEMBERED = 1024
 """Versions that were applied here, and are not read from the log again."""
-_KINDS_IN_EVENTS = frozenset({"database", "schema", "table", "view", "function"})
 
 ReadUpdates = Callable[[int, int], Sequence[Update]]
 """The updates of versions from the first number to the second − 1, all of them or the first few."""
@@ -291,7 +292,7 @@ class Projector:
         events: list[NewEvent] = []
         for update in self._updates(last + 1, min(version, last + BATCH) + 1):
             for entry in islice(update.entries, done, None):
-                if entry.verb in VERBS:
+                if verb_named(entry.verb).folders is not None:
                     first = turn.untouched
                     try:
                         if not self._folders.carry_out(turn, entry, version=update.version):
@@ -411,7 +412,7 @@ class ProjectedCatalogs:
 
 
 def _event(update: Update, entry: Entry) -> NewEvent:
-    shown = tuple(change for change in entry.changes if change.kind in _KINDS_IN_EVENTS)
+    shown = tuple(change for change in entry.changes if kind_named(change.kind).in_events)
     body = DdlEvent(author=update.author, arguments=entry.arguments, changes=shown)
     return NewEvent(
         verb=entry.verb,

@@ -1,0 +1,150 @@
+"""Commands on objects of any kind: COMMENT ON, and ALTER … OWNER TO.
+
+Schemas, tables, views and the columns of the latter carry their comments in their own record,
+where Hive's and Spark's own statements put them too: one truth. All other kinds have none of their
+own, so a comment on one of these is an object beside it, and goes with it
+(`strandline.catalog.kinds.delete_with_comment`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from strandline.catalog.catalog import Catalog
+from strandline.catalog.commands.definition import with_columns
+from strandline.catalog.kinds import all_kinds, find, find_in, kind_of_object
+from strandline.catalog.planning import Planning
+from strandline.catalog.reserved_schemas import refuse_reserved
+from strandline.catalog.verbs import Action
+from strandline.errors import InvalidInput, ObjectNotFound, UnsupportedOperation
+from strandline.model.bookkeeping import Comment, comment_name
+from strandline.model.descriptors import (
+    ColumnDescriptor,
+    PrincipalType,
+    TableDescriptor,
+    ViewDescriptor,
+)
+from strandline.model.identifiers import check_name, normalize
+from strandline.model.privileges import ObjectKind, require_kind
+
+MAX_COMMENT_LENGTH = 65_536
+"""Characters."""
+
+_WITH_COLUMNS = frozenset({ObjectKind.TABLE, ObjectKind.VIEW})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommentOn:
+    """COMMENT ON kind name IS text, or on a column of a table or view; None takes it away.
+
+    ``name`` is as SQL writes it: ``schema.name`` for what stands in a schema, ``cluster.replica``
+    for a replica, one name for all else.
+    """
+
+    kind: ObjectKind
+    name: str
+    text: str | None
+    column: str | None = None
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `InvalidInput`, `InvalidName`."""
+        kind = kind_of_object(require_kind(self.kind))
+        if kind is None:
+            raise InvalidInput("there can be no comment on the whole system; name an object")
+        if self.column is not None and self.kind not in _WITH_COLUMNS:
+            raise InvalidInput(
+                f"a comment on column {self.column!r} is for a table or view, found "
+                f"{kind.spoken} {self.name}"
+            )
+        if self.text is not None and len(self.text) > MAX_COMMENT_LENGTH:
+            raise InvalidInput(
+                f"a comment may have {MAX_COMMENT_LENGTH} characters, found {len(self.text)}"
+            )
+        described = find(planning.catalog, kind, self.name)
+        if described is None:
+            raise ObjectNotFound(f"{kind.spoken} {self.name!r} does not exist")
+        arguments = {
+            kind.name: _name(planning.catalog, described, self.name),
+            "column": self.column,
+            "text": self.text,
+        }
+        with planning.entry("comment_on", **arguments) as transaction:
+            name = comment_name(self.kind, described.id)
+            if self.column is not None:
+                transaction.put(_with_column_comment(described, self.column, self.text))
+            elif kind.carries_comment:
+                transaction.put(replace(described, comment=self.text))
+            elif self.text is not None:
+                transaction.put(Comment(name, self.kind, described.id, self.text))
+            elif transaction.get_named("comment", name) is not None:
+                transaction.delete("comment", name)
+
+
+def _name(catalog: Catalog, described: Any, given: str) -> str:  # Any: a descriptor of any kind
+    if isinstance(described, TableDescriptor | ViewDescriptor):
+        return catalog.qualified_name(described)
+    return given
+
+
+def _with_column_comment(
+    relation: TableDescriptor | ViewDescriptor, name: str, text: str | None
+) -> TableDescriptor | ViewDescriptor:
+    if normalize(name) not in {normalize(column.name) for column in relation.columns}:
+        names = ", ".join(column.name for column in relation.columns)
+        raise ObjectNotFound(f"column {name!r} does not exist in {relation.name}; it has {names}")
+
+    columns: tuple[ColumnDescriptor, ...] = tuple(
+        replace(column, comment=text) if normalize(column.name) == normalize(name) else column
+        for column in relation.columns
+    )
+    if isinstance(relation, TableDescriptor):
+        return with_columns(relation, columns, relation.next_column_id)
+    return replace(relation, columns=columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetOwner:
+    """ALTER … OWNER TO. ``schema`` is for kinds that lie in one; an ``owner_type``, for schemas."""
+
+    kind: ObjectKind
+    name: str
+    owner: str
+    schema: str | None = None
+    owner_type: PrincipalType | None = None
+    if_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `InvalidInput`, `UnsupportedOperation`."""
+        kind = kind_of_object(require_kind(self.kind))
+        if kind is None or kind.after_owner is None:
+            owned = sorted(one.name for one in all_kinds() if one.after_owner is not None)
+            raise UnsupportedOperation(
+                f"an owner cannot be set for the kind {self.kind.name.lower()}; it can for "
+                f"{', '.join(owned)}"
+            )
+        if kind.in_schema != (self.schema is not None):
+            lies = "lies in a schema, name it" if kind.in_schema else "lies in no schema"
+            raise InvalidInput(
+                f"a {kind.spoken} {lies}: {self.name!r} was asked for in {self.schema!r}"
+            )
+        if self.owner_type is not None and self.kind is not ObjectKind.SCHEMA:
+            raise InvalidInput(f"the owner of a {kind.spoken} has no type")
+        check_name(self.owner, "owner")
+        qualified = self.name if self.schema is None else f"{self.schema}.{self.name}"
+        if self.schema is None:
+            old = find(planning.catalog, kind, self.name)
+        else:
+            old = find_in(planning.catalog, kind, self.schema, self.name)
+        if old is None:
+            if self.if_exists:
+                return
+            raise ObjectNotFound(f"{kind.spoken} {qualified} does not exist")
+        refuse_reserved(old.name if self.kind is ObjectKind.SCHEMA else "", "altered")
+        new = replace(old, owner=self.owner)
+        if self.owner_type is not None:
+            new = replace(new, owner_type=self.owner_type)
+        arguments: dict[str, str | list[str]] = {kind.name: qualified, "changed": ["owner"]}
+        with planning.entry(kind.verb(Action.ALTER), **arguments) as transaction:
+            transaction.put(new)
+        kind.after_owner(planning, new)

@@ -1,0 +1,354 @@
+"""The declarations of all kinds of objects, in the order in which people are shown them.
+
+See `strandline.catalog.kinds` for what each column means.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG, Catalog
+from strandline.catalog.commands.clusters import DropCluster, keep_replicas
+from strandline.catalog.commands.databases import DropDatabase
+from strandline.catalog.commands.roles import DropRole
+from strandline.catalog.commands.schemas import DEFAULT_SCHEMA
+from strandline.catalog.commands.zones import DropZone
+from strandline.catalog.kinds import Kind, Undoing, declare, name_of, spoken
+from strandline.catalog.planning import Planning
+from strandline.catalog.privileges import judgement as rules
+from strandline.catalog.system_views import rows
+from strandline.catalog.undo import rules as undo
+from strandline.catalog.verbs import Action, FolderEffect, Verb, declare_verb
+from strandline.durable.collections import (
+    CONFIG,
+    FENCE,
+    ID_ALLOCATOR,
+    SETTING,
+    TIMESTAMP,
+    Collection,
+)
+from strandline.model.bookkeeping import (
+    Comment,
+    ConfigEntry,
+    SystemConfiguration,
+    SystemObjectFingerprint,
+)
+from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
+from strandline.model.descriptors import (
+    DatabaseDescriptor,
+    FunctionDescriptor,
+    SchemaDescriptor,
+    SystemViewDescriptor,
+    TableDescriptor,
+    ViewDescriptor,
+    ZoneDescriptor,
+)
+from strandline.model.indexes import IndexDescriptor
+from strandline.model.privileges import (
+    PUBLIC_NAME,
+    SYSTEM_NAME,
+    DefaultPrivilege,
+    ObjectKind,
+    Privilege,
+    RoleDescriptor,
+    SystemPrivilege,
+)
+
+
+def _nothing_follows(planning: Planning, value: Any) -> None:
+    """An owner is set, and that is all."""
+
+
+def _schema_is_built_in(_: Catalog, schema: SchemaDescriptor) -> bool:
+    return schema.owner == (PUBLIC_NAME if schema.name == DEFAULT_SCHEMA else SYSTEM_NAME)
+
+
+def _default_zone_is_built_in(catalog: Catalog, _: ConfigEntry) -> bool:
+    zone = catalog.default_zone()
+    return zone is not None and zone.owner == SYSTEM_NAME
+
+
+def _kind_commented_on(comment: Comment) -> str:
+    return comment.object_kind.name.lower()
+
+
+def _comment_called(catalog: Catalog, comment: Comment) -> str:
+    kind = _kind_commented_on(comment)
+    return f"{spoken(kind)} {name_of(catalog, kind, comment.object_id)}"
+
+
+def _system_privilege_called(catalog: Catalog, value: SystemPrivilege) -> str:
+    by = f" by {name_of(catalog, 'role', value.grantor)}" if value.grantor else ""
+    return f"of {name_of(catalog, 'role', value.grantee)}{by}"
+
+
+def _default_privilege_called(catalog: Catalog, value: DefaultPrivilege) -> str:
+    """``of analysts on tables in schema shop made by etl``."""
+    called = f"of {name_of(catalog, 'role', value.grantee)} on {spoken(value.object_kind.name)}s"
+    for kind, object_id in (("database", value.database), ("schema", value.schema)):
+        called += f" in {kind} {name_of(catalog, kind, object_id)}" if object_id else ""
+    return called + (f" made by {name_of(catalog, 'role', value.role)}" if value.role else "")
+
+
+def _is_always_book(_: str) -> bool:
+    return True
+
+
+_IN_SCHEMA = {"schema_id": "schema"}
+
+declare(
+    Kind(
+        collection=Collection("database", DatabaseDescriptor, scope="database"),
+        object_kind=ObjectKind.DATABASE,
+        grantable=Privilege.USAGE | Privilege.CREATE,
+        after_owner=_nothing_follows,
+        rule=rules.top_level(Privilege.CREATE_DATABASE),
+        undo=Undoing(
+            command=lambda planning, now, _: DropDatabase(name=now.name).plan(planning),
+        ),
+        in_events=True,
+        views=(rows.databases,),
+    ),
+    Kind(
+        collection=Collection("schema", SchemaDescriptor, scope="schema"),
+        parent="database_id",
+        references={"database_id": "database"},
+        object_kind=ObjectKind.SCHEMA,
+        grantable=Privilege.USAGE | Privilege.CREATE,
+        carries_comment=True,
+        after_owner=_nothing_follows,
+        rule=rules.in_database,
+        undo=Undoing(command=undo.take_schema_away, by_name=True),
+        built_in=_schema_is_built_in,
+        in_events=True,
+        folders={
+            Action.CREATE: FolderEffect.MAKE_SCHEMA,
+            Action.DROP: FolderEffect.REMOVE_SCHEMA,
+            Action.RESTORE: FolderEffect.MAKE_SCHEMA,
+        },
+        views=(rows.schemas,),
+    ),
+    Kind(
+        collection=Collection("table", TableDescriptor, scope="relation"),
+        parent="schema_id",
+        references={**_IN_SCHEMA, "zone_id": "zone"},
+        mentions={"primary_key_index": "index"},
+        object_kind=ObjectKind.TABLE,
+        grantable=Privilege.SELECT | Privilege.INSERT | Privilege.UPDATE | Privilege.DELETE,
+        carries_comment=True,
+        after_owner=_nothing_follows,
+        rule=rules.in_schema,
+        undo=Undoing(
+            command=undo.take_relation_away,
+            goes_first=True,
+            same=undo.same_table,
+            comes_back=undo.table_comes_back,
+            following=undo.indexes_follow,
+            check=undo.check_table,
+            by_name=True,
+        ),
+        in_events=True,
+        verbs=(
+            *(
+                Verb(name=name, kind="table", subject="table")
+                for name in ("add_columns", "alter_column", "rename_column", "set_table_properties")
+            ),
+            Verb(name="drop_columns", kind="table", subject="table", inverse="restore_columns"),
+            Verb(name="restore_columns", kind="table", subject="table", action=Action.RESTORE),
+        ),
+        folders={
+            Action.CREATE: FolderEffect.MAKE_TABLE,
+            Action.RENAME: FolderEffect.MOVE_TABLE,
+            Action.DROP: FolderEffect.REMOVE_TABLE,
+            Action.RESTORE: FolderEffect.MOVE_TABLE,
+        },
+        views=(rows.tables, rows.table_columns),
+    ),
+    Kind(
+        collection=Collection("view", ViewDescriptor, scope="relation"),
+        parent="schema_id",
+        references=_IN_SCHEMA,
+        object_kind=ObjectKind.VIEW,
+        grantable=Privilege.SELECT,
+        carries_comment=True,
+        after_owner=_nothing_follows,
+        rule=rules.in_schema,
+        undo=Undoing(command=undo.take_relation_away, goes_first=True, by_name=True),
+        in_events=True,
+        views=(rows.views,),
+    ),
+    Kind(
+        collection=Collection("system_view", SystemViewDescriptor, scope="relation"),
+        parent="schema_id",
+        references=_IN_SCHEMA,
+        object_kind=ObjectKind.SYSTEM_VIEW,
+        grantable=Privilege.SELECT,
+        undo=Undoing(why_kept="it gave the catalog its own views, which the program keeps"),
+        verbs=(Verb(name="replace_system_view", kind="system_view", subject="system_view"),),
+        views=(rows.system_views, rows.system_view_columns),
+    ),
+    Kind(
+        collection=Collection(
+            "index",
+            IndexDescriptor,
+            scope="relation",
+            group="table_id",
+            named=lambda stored: stored.value.alive,
+        ),
+        parent="schema_id",
+        references={**_IN_SCHEMA, "table_id": "table"},
+        object_kind=ObjectKind.INDEX,
+        rule=rules.of_its_table,
+        undo=Undoing(
+            command=undo.take_index_away,
+            goes_first=True,
+            part_of="table_id",
+            comes_back=undo.index_comes_back,
+            check=undo.check_index,
+        ),
+        verbs=(
+            *(
+                Verb(name=name, kind="index", subject="index")
+                for name in ("index_building", "index_available", "index_stopping")
+            ),
+            Verb(name="index_removed", kind="index", subject="index", inverse="restore_index"),
+        ),
+        views=(rows.indexes, rows.index_columns),
+    ),
+    Kind(
+        collection=Collection("function", FunctionDescriptor, scope="function"),
+        parent="schema_id",
+        references=_IN_SCHEMA,
+        object_kind=ObjectKind.FUNCTION,
+        grantable=Privilege.EXECUTE,
+        after_owner=_nothing_follows,
+        rule=rules.in_schema,
+        undo=Undoing(command=undo.take_function_away, goes_first=True, by_name=True),
+        in_events=True,
+        views=(rows.functions,),
+    ),
+    Kind(
+        collection=Collection("zone", ZoneDescriptor, scope="zone"),
+        object_kind=ObjectKind.ZONE,
+        grantable=Privilege.USAGE,
+        after_owner=_nothing_follows,
+        rule=rules.top_level(Privilege.CREATE_ZONE),
+        undo=Undoing(
+            command=lambda planning, now, _: DropZone(name=now.name).plan(planning),
+            check=undo.check_zone,
+        ),
+        views=(rows.zones, rows.zone_storage_profiles),
+    ),
+    Kind(
+        collection=Collection("role", RoleDescriptor, scope="role"),
+        object_kind=ObjectKind.ROLE,
+        rule=rules.role,
+        undo=Undoing(
+            command=lambda planning, now, _: DropRole(name=now.name).plan(planning),
+            check=undo.check_role,
+        ),
+        # The role that they change is the member, and they are said to be about the group.
+        verbs=(Verb(name="grant_role", subject="role"), Verb(name="revoke_role", subject="role")),
+        views=(rows.roles, rows.role_members),
+    ),
+    Kind(
+        collection=Collection("cluster", ClusterDescriptor, scope="cluster"),
+        object_kind=ObjectKind.CLUSTER,
+        grantable=Privilege.USAGE | Privilege.CREATE,
+        after_owner=lambda planning, cluster: keep_replicas(planning, cluster, address=None),
+        rule=rules.top_level(Privilege.CREATE_CLUSTER),
+        undo=Undoing(
+            command=lambda planning, now, _: DropCluster(name=now.name).plan(planning),
+            goes_first=True,
+            check=undo.check_size,
+        ),
+        views=(rows.clusters,),
+    ),
+    Kind(
+        collection=Collection("cluster_replica", ClusterReplica, scope="cluster_replica"),
+        parent="cluster_id",
+        references={"cluster_id": "cluster"},
+        object_kind=ObjectKind.CLUSTER_REPLICA,
+        rule=rules.in_cluster,
+        undo=Undoing(
+            command=undo.take_replica_away,
+            goes_first=True,
+            part_of="cluster_id",
+            following=undo.introspection_follows,
+            check=undo.check_size,
+        ),
+        subject="replica",
+        views=(rows.cluster_replicas,),
+    ),
+    Kind(
+        collection=Collection(
+            "introspection_index", IntrospectionIndex, scope="introspection_index"
+        ),
+        parent="replica_id",
+        references={"replica_id": "cluster_replica"},
+        rule=rules.of_its_replica,
+        undo=Undoing(part_of="replica_id"),
+        views=(rows.introspection_indexes,),
+    ),
+    Kind(
+        collection=Collection("default_privilege", DefaultPrivilege, has_id=False),
+        references={
+            "role": "role",
+            "database": "database",
+            "schema": "schema",
+            "grantee": "role",
+        },
+        called=_default_privilege_called,
+        rule=rules.default_privilege,
+        verbs=(Verb(name="alter_default_privileges"),),
+        views=(rows.default_privileges,),
+    ),
+    Kind(
+        collection=Collection("system_privilege", SystemPrivilege, has_id=False),
+        references={"grantee": "role"},
+        mentions={"grantor": "role"},
+        called=_system_privilege_called,
+        rule=rules.system_privilege,
+        views=(rows.privileges,),
+    ),
+    Kind(
+        collection=Collection("comment", Comment, has_id=False),
+        references={"object_id": _kind_commented_on},
+        called=_comment_called,
+        rule=rules.comment,
+        verbs=(Verb(name="comment_on"),),
+        views=(rows.comments,),
+    ),
+    Kind(
+        collection=Collection("system_configuration", SystemConfiguration, has_id=False),
+        rule=rules.configuration,
+        undo=Undoing(command=undo.set_parameter_back, restores=True),
+        verbs=(Verb(name="set_configuration", kind="system_configuration", subject="name"),),
+        views=(rows.configuration,),
+    ),
+    # -- the program's own books -------------------------------------------------------------------
+    Kind(collection=TIMESTAMP, is_book=_is_always_book),
+    Kind(
+        collection=Collection("system_object_fingerprint", SystemObjectFingerprint, has_id=False),
+        is_book=_is_always_book,
+    ),
+    Kind(collection=ID_ALLOCATOR, is_book=_is_always_book, rule=rules.with_the_object),
+    Kind(collection=SETTING, is_book=_is_always_book),
+    Kind(
+        collection=CONFIG,
+        mentions={"value": lambda entry: "zone" if entry.name == DEFAULT_ZONE_CONFIG else None},
+        rule=rules.config_entry,
+        undo=Undoing(check=undo.check_default_zone),
+        is_book=lambda name: name != DEFAULT_ZONE_CONFIG,
+        built_in=_default_zone_is_built_in,
+        verbs=(Verb(name="set_default_zone", subject="zone"),),
+    ),
+    Kind(collection=FENCE, is_book=_is_always_book),
+)
+
+for _verb in (
+    Verb(name="initialize", subject="database", why_kept="it is the one that made the catalog"),
+    Verb(name="grant"),
+    Verb(name="revoke"),
+):
+    declare_verb(_verb)

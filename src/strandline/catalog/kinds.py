@@ -1,0 +1,332 @@
+"""The kinds of objects: each declared once, with all that the catalog does with it.
+
+A `Kind` says how objects of it are stored and found (`Collection`), what they stand in and refer
+to, who may change them, how they are undone, what they are called, and in which system views they
+are listed. Names, differences, undo, privileges, comments, grants, owners, events and the system
+views ask these declarations, and know no kind by its name. So a kind is added at one place: its
+declaration. Those of the catalog are in `strandline.catalog.declarations`.
+
+Beside its declaration a kind has what nothing could derive: the class of its objects, the format of
+their records (`strandline.wire`), and its commands.
+
+Rejected: a registry for each of these aspects (eleven places for one kind, and a forgotten one is
+found by a user), and a base class of all descriptors (they are values, and their formats are frozen
+without the rest).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
+from strandline.catalog.verbs import Action, FolderEffect, Verb, declare_verb, withdraw_verb
+from strandline.durable.collections import (
+    Collection,
+    collection_of,
+    forget_collection,
+    register_collection,
+)
+from strandline.durable.contents import Namespace, Reference
+from strandline.durable.transaction import CatalogTransaction
+from strandline.errors import CorruptData
+from strandline.model.bookkeeping import comment_name
+from strandline.model.identifiers import QualifiedName
+from strandline.model.privileges import PUBLIC, PUBLIC_NAME, SYSTEM_NAME, ObjectKind, Privilege
+
+if TYPE_CHECKING:  # these modules ask the declarations
+    from strandline.catalog.planning import Planning
+    from strandline.catalog.privileges.judgement import Case
+    from strandline.catalog.system_views import SystemView
+    from strandline.catalog.undo.net import Net
+
+# Below, Any stands for a descriptor of the kind.
+KindOf = str | Callable[[Any], str | None]
+"""The kind that a field refers to; where it depends on the object, how that is told."""
+
+
+def _unchanged(then: Any, now: Any, net: Net, whole: Net | None) -> Any:
+    return then
+
+
+def _nothing_follows(catalog: Catalog, value: Any) -> Iterator[Any]:
+    return iter(())
+
+
+def _always_agrees(planning: Planning, before: Any, after: Any) -> None:
+    """There is nothing that it must agree with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undoing:
+    """How a change of an object is taken back. By default its old bytes are put back.
+
+    ``command(planning, now, then)`` takes away what is there ``now``, by the rules of its drop;
+    where it ``restores``, it also sets what was there ``then``. What ``goes_first`` is needed by
+    nothing that is put back and might stand in its way. ``part_of`` is the field that holds the id
+    of the object with which it comes and goes. ``same(left, now)`` is whether two values say the
+    same to people. ``comes_back(then, now, net, whole)`` is what to put in the place of ``now`` so
+    that it is as ``then``: ``net`` is what the version did to it, and ``whole`` what it did to the
+    object that it is part of. ``following`` gives the parts that must be where the object is, as
+    they should be. ``check(planning, before, after)`` refuses what does not fit the rest of the
+    catalog. ``by_name`` is whether `undrop` finds it. ``why_kept`` is the reason why a version that
+    changed one cannot be undone.
+    """
+
+    command: Callable[[Planning, Any, Any], None] | None = None
+    restores: bool = False
+    goes_first: bool = False
+    part_of: str | None = None
+    same: Callable[[Any, Any], bool] = operator.eq
+    comes_back: Callable[[Any, Any, Net, Net | None], Any] = _unchanged
+    following: Callable[[Catalog, Any], Iterator[Any]] = _nothing_follows
+    check: Callable[[Planning, Any, Any], None] = _always_agrees
+    by_name: bool = False
+    why_kept: str | None = None
+
+
+def _built_in(catalog: Catalog, value: Any) -> bool:
+    return bool(getattr(value, "owner", None) == SYSTEM_NAME)
+
+
+_NOTHING = Privilege(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of object.
+
+    ``parent`` is the field with the id of what an object stands in; people write its name before
+    that of the object. ``references`` are the fields with the id of another object without which
+    this one cannot be, and its kind; ``mentions`` those whose object may be gone, or comes with
+    this one. ``object_kind`` is its number where it can have grants, comments or an owner that is
+    set, and ``grantable`` what can be granted on one. ``carries_comment`` is whether the comment on
+    one stands in its own record. ``after_owner(planning, value)`` does what follows where an owner
+    is set; None where none can be. ``called`` gives the name of an object whose name is not its
+    own.
+
+    ``rule`` refuses a change that a user may not make; without one, only superusers may.
+    ``is_book(name)`` is whether the program keeps that object for itself, so that nobody is shown a
+    change of it; ``built_in`` whether it came with the catalog and is as it was.
+
+    ``subject`` is the argument of entries that names an object, the kind's name by default.
+    ``in_events`` is whether DDL events carry the change of one. ``verbs`` are those beside the five
+    that every kind with ids has, and ``folders`` what these five do to folders.
+    """
+
+    collection: Collection
+    parent: str | None = None
+    references: Mapping[str, KindOf] = field(default_factory=dict)
+    mentions: Mapping[str, KindOf] = field(default_factory=dict)
+    object_kind: ObjectKind | None = None
+    grantable: Privilege = _NOTHING
+    carries_comment: bool = False
+    after_owner: Callable[[Planning, Any], None] | None = None
+    called: Callable[[Catalog, Any], str] | None = None
+    rule: Callable[[Case], None] | None = None
+    undo: Undoing = Undoing()
+    is_book: Callable[[str], bool] = lambda name: False
+    built_in: Callable[[Catalog, Any], bool] = _built_in
+    subject: str = ""
+    in_events: bool = False
+    verbs: tuple[Verb, ...] = ()
+    folders: Mapping[Action, FolderEffect] = field(default_factory=dict)
+    views: tuple[SystemView, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """``cluster_replica``."""
+        return self.collection.kind
+
+    @property
+    def spoken(self) -> str:
+        """``cluster replica``."""
+        return spoken(self.name)
+
+    @property
+    def parent_kind(self) -> str | None:
+        """The kind of what an object stands in."""
+        if self.parent is None:
+            return None
+        kind = self.references[self.parent]
+        return kind if isinstance(kind, str) else None
+
+    @property
+    def in_schema(self) -> bool:
+        """Whether objects stand in a schema, under ``schema.name``."""
+        return self.parent_kind == "schema"
+
+    @property
+    def is_qualified(self) -> bool:
+        """Whether people write two names, that of what an object stands in before its own."""
+        return self.parent_kind not in (None, "database")
+
+    def whole_of(self, value: Any) -> tuple[str, int] | None:
+        """The kind and id of the object with which ``value`` comes and goes."""
+        part_of = self.undo.part_of
+        if part_of is None:
+            return None
+        kind = referred_kind(self.references[part_of], value)
+        return None if kind is None else (kind, getattr(value, part_of))
+
+    def verb(self, action: Action) -> str:
+        """The verb that does this to an object of the kind."""
+        return f"{action.value}_{self.name}"
+
+    def all_verbs(self) -> Iterator[Verb]:
+        """The verbs that come with the kind."""
+        yield from self.verbs
+        for action in Action if self.collection.has_id else ():
+            yield Verb(
+                name=self.verb(action),
+                kind=self.name,
+                subject=self.subject or self.name,
+                action=action,
+                folders=self.folders.get(action),
+                inverse=self.verb(_INVERSE[action]) if action in _INVERSE else "",
+            )
+
+
+_INVERSE = {Action.DROP: Action.RESTORE, Action.RENAME: Action.RENAME}
+"""A create is taken back by the drop command, so an entry of it needs no verb of its own."""
+
+_KINDS: dict[str, Kind] = {}
+
+
+def declare(*kinds: Kind) -> None:
+    """Add kinds to the catalog, once in a process. `ValueError` where one is there already."""
+    for kind in kinds:
+        if kind.name in _KINDS:
+            raise ValueError(f"the kind {kind.name} is declared twice")
+        if kind.parent is not None and kind.parent not in kind.references:
+            raise ValueError(f"the kind {kind.name} stands in nothing that it refers to")
+        register_collection(kind.collection)
+        _KINDS[kind.name] = kind
+        for verb in kind.all_verbs():
+            declare_verb(verb)
+
+
+def withdraw(kind: Kind) -> None:
+    """Take back `declare`, as a test does behind it."""
+    forget_collection(kind.collection)
+    del _KINDS[kind.name]
+    for verb in kind.all_verbs():
+        withdraw_verb(verb)
+
+
+def all_kinds() -> tuple[Kind, ...]:
+    """Every kind, in the order of their declarations."""
+    return tuple(_KINDS.values())
+
+
+def kind_named(name: str) -> Kind:
+    """The kind of that name. `CorruptData` if there is none, as where a log names it."""
+    try:
+        return _KINDS[name]
+    except KeyError:
+        known = ", ".join(sorted(_KINDS))
+        raise CorruptData(f"object kind {name!r} is unknown; known are {known}") from None
+
+
+def kind_of(value: object) -> Kind:
+    """The kind of a descriptor."""
+    return _KINDS[collection_of(value).kind]
+
+
+def kind_of_object(object_kind: ObjectKind) -> Kind | None:
+    """The kind with that number; None for the system, which is no object."""
+    found = (kind for kind in _KINDS.values() if kind.object_kind is object_kind)
+    return next(found, None)
+
+
+# -- finding objects -------------------------------------------------------------------------------
+
+
+def find(catalog: Catalog, kind: Kind, name: str) -> Any:
+    """The object that people call so, or None: ``schema.name``, ``cluster.replica``, ``zone``.
+
+    Schemas are those of the default database. Raises `InvalidName` for a text that is no name.
+    """
+    if not kind.is_qualified:
+        return find_in(catalog, kind, DEFAULT_DATABASE, name)
+    qualified = QualifiedName.parse(name)
+    return find_in(catalog, kind, qualified.schema, qualified.name)
+
+
+def find_in(catalog: Catalog, kind: Kind, parent: str, name: str) -> Any:
+    """The object of that name in the ``parent`` of that name, or None.
+
+    Where objects of the kind stand in nothing, ``parent`` is not looked at.
+    """
+    scope, parent_id = kind.collection.scope, 0
+    if kind.parent_kind is not None:
+        above = find(catalog, kind_named(kind.parent_kind), parent)
+        if above is None:
+            return None
+        parent_id = above.id
+    holder = catalog.contents.find(Namespace(scope or "", parent_id), name)
+    return None if holder is None or holder.kind != kind.name else _at(catalog, holder)
+
+
+def _at(catalog: Catalog, reference: Reference) -> Any:
+    stored = catalog.contents.get(*reference)
+    return None if stored is None else stored.value
+
+
+def delete_with_comment(transaction: CatalogTransaction, kind: str, object_id: int) -> None:
+    """Remove an object and the comment on it, inside an entry. `ObjectNotFound`."""
+    transaction.delete(kind, object_id)
+    object_kind = _KINDS[kind].object_kind
+    if object_kind is not None:
+        name = comment_name(object_kind, object_id)
+        if transaction.get_named("comment", name) is not None:
+            transaction.delete("comment", name)
+
+
+# -- what they refer to, and are called ------------------------------------------------------------
+
+
+def referred_kind(of: KindOf, value: Any) -> str | None:
+    """The kind that a field of ``value`` refers to."""
+    return of if isinstance(of, str) else of(value)
+
+
+def references(value: Any) -> Iterator[tuple[str, int]]:
+    """The kind and id of every object that a descriptor cannot be without."""
+    for name, of in kind_of(value).references.items():
+        kind, object_id = referred_kind(of, value), int(getattr(value, name))
+        if kind is not None and object_id:
+            yield kind, object_id
+
+
+def object_name(catalog: Catalog, value: Any) -> str:
+    """What people call an object of ``catalog``: ``shop.orders``, ``etl.r1``, ``analysts``."""
+    kind = kind_of(value)
+    if kind.called is not None:
+        return kind.called(catalog, value)
+    name = str(value.name)
+    if kind.parent is None or kind.parent_kind is None:
+        return name
+    parent = name_of(catalog, kind.parent_kind, getattr(value, kind.parent))
+    in_default = kind.parent_kind == "database" and parent == DEFAULT_DATABASE
+    return name if in_default else f"{parent}.{name}"
+
+
+def name_of(catalog: Catalog, kind: str, object_id: int) -> str:
+    """The name of the object with that id; ``?`` where it is not in ``catalog``."""
+    if kind == "role" and object_id == PUBLIC:
+        return PUBLIC_NAME
+    found = catalog.get(kind, object_id)
+    return "?" if found is None else object_name(catalog, found)
+
+
+def described(catalog: Catalog, value: Any) -> str:
+    """``table shop.orders``, as messages name it."""
+    return f"{kind_of(value).spoken} {object_name(catalog, value)}"
+
+
+def spoken(kind: str) -> str:
+    """A kind as words: ``cluster_replica`` → ``cluster replica``."""
+    return kind.replace("_", " ").lower()

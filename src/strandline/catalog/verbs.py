@@ -1,0 +1,167 @@
+"""The verbs: what can be done to the catalog, each declared once with all its effects.
+
+An entry of the update log says by a verb what was done. A verb is a text, ``rename_table``, and
+what follows from it stands in its declaration (`Verb`), never in its letters: which kind of object
+it is about, what it does to folders, whether what it makes begins with default privileges, and
+which verb takes it back. The five verbs of a kind (create, alter, rename, drop, restore) come with
+the declaration of the kind (`strandline.catalog.kinds`), all others are declared in
+`strandline.catalog.declarations`.
+
+Each declared verb has two more, for entries that take it back and do it again: ``undo_…`` and
+``redo_…``, each the inverse of the other.
+
+A log may hold verbs of a newer release. Such a verb has no effects here (`verb_named`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from strandline.durable.update import Arguments
+from strandline.logs import in_one_line
+
+
+class Action(Enum):
+    """What a verb does to the object that it is about."""
+
+    CREATE = "create"
+    """What it makes begins with the default privileges of its kind."""
+    ALTER = "alter"
+    """Any change that is none of the others."""
+    RENAME = "rename"
+    DROP = "drop"
+    RESTORE = "restore"
+
+
+class FolderEffect(Enum):
+    """What a verb does to the folder of the schema or managed table that it is about."""
+
+    MAKE_SCHEMA = auto()
+    REMOVE_SCHEMA = auto()
+    MAKE_TABLE = auto()
+    MOVE_TABLE = auto()
+    """To where the entry says, if it says anything."""
+    REMOVE_TABLE = auto()
+
+    @property
+    def is_of_table(self) -> bool:
+        """Whether the place of a table may change."""
+        return self in _OF_TABLES
+
+
+_OF_TABLES = frozenset(
+    {FolderEffect.MAKE_TABLE, FolderEffect.MOVE_TABLE, FolderEffect.REMOVE_TABLE}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """One verb. ``kind`` is the kind of the object that it is about, None where that differs.
+
+    ``subject`` is the argument of an entry that names the object. ``inverse`` is the verb of an
+    entry that takes one of this verb back, and ``undone`` that of one that takes back the rest of
+    it, where the object itself is as before already. ``why_kept`` is the reason why a version with
+    this verb cannot be undone.
+    """
+
+    name: str
+    kind: str | None = None
+    subject: str | None = None
+    action: Action = Action.ALTER
+    folders: FolderEffect | None = None
+    inverse: str = ""
+    undone: str = ""
+    why_kept: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "undone", self.undone or f"undo_{self.name}")
+        object.__setattr__(self, "inverse", self.inverse or self.undone)
+
+    @property
+    def spoken(self) -> str:
+        """``rename table``."""
+        return self.name.replace("_", " ")
+
+
+_VERBS: dict[str, Verb] = {}
+
+
+def declare_verb(verb: Verb) -> None:
+    """Declare a verb, and with it those that take it back and do it again.
+
+    Raises `ValueError` if there is one of that name.
+    """
+    for added in _with_those_that_undo(verb):
+        if added.name in _VERBS:
+            raise ValueError(f"the verb {added.name} is declared twice")
+        _VERBS[added.name] = added
+
+
+def withdraw_verb(verb: Verb) -> None:
+    """Take back `declare_verb`, as a test does behind it."""
+    for added in _with_those_that_undo(verb):
+        del _VERBS[added.name]
+
+
+def _with_those_that_undo(verb: Verb) -> tuple[Verb, Verb, Verb]:
+    again, back = f"redo_{verb.name}", f"undo_{verb.name}"
+    plain = replace(verb, action=Action.ALTER, folders=None, why_kept=None)
+    return (
+        verb,
+        replace(plain, name=back, inverse=again, undone=again),
+        replace(plain, name=again, inverse=back, undone=back),
+    )
+
+
+def verb_named(name: str) -> Verb:
+    """The verb of that name. One that is not declared has no effects."""
+    return _VERBS.get(name) or Verb(name=name)
+
+
+def declared_verb(name: str) -> Verb:
+    """The verb of that name. `LookupError` if it is not declared."""
+    return _VERBS[name]
+
+
+# -- in words --------------------------------------------------------------------------------------
+
+_NOT_SHOWN = ("id", "location", "location_given", "instead_of")
+_MOST_ACTIONS = 20
+_MOST_CHARACTERS = 300
+
+
+def describe(verb_name: str, arguments: Arguments) -> str:
+    """One action in words: the verb, what it was done to, and the rest of its arguments."""
+    verb = verb_named(verb_name)
+    subject = verb.subject
+    if subject not in arguments:
+        named = (known.subject for known in _VERBS.values())
+        subject = next((name for name in named if name in arguments), None)
+    rest = {
+        name: value
+        for name, value in arguments.items()
+        if name not in (subject, *_NOT_SHOWN) and value not in ([], None)
+    }
+    shown = ", ".join(
+        f"{name.replace('_', ' ')}: {', '.join(value) if isinstance(value, list) else value}"
+        for name, value in sorted(rest.items())
+    )
+    said = f"{verb.spoken} {'' if subject is None else arguments[subject]}".strip()
+    return in_one_line(f"{said} ({shown})" if shown else said)
+
+
+def describe_all(actions: Sequence[tuple[str, Arguments]]) -> str:
+    """All actions of a version, in a text whose length is bounded."""
+    words = []
+    for verb, arguments in actions[:_MOST_ACTIONS]:
+        description = describe(verb, arguments)
+        words.append(
+            description
+            if len(description) <= _MOST_CHARACTERS
+            else f"{description[:_MOST_CHARACTERS]}…"
+        )
+    if len(actions) > _MOST_ACTIONS:
+        words.append(f"and {len(actions) - _MOST_ACTIONS} actions more")
+    return "; ".join(words)

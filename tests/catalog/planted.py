@@ -1,0 +1,20 @@
+"""Faults that a test plants in the declaration of a kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from strandline.catalog import kinds
+
+
+def plant(patch: pytest.MonkeyPatch, kind: str, **columns: Any) -> None:  # Any: a column's value
+    """Give the declaration of ``kind`` other columns, for the length of the test."""
+    patch.setitem(kinds._KINDS, kind, replace(kinds.kind_named(kind), **columns))
+
+
+def plant_undo(patch: pytest.MonkeyPatch, kind: str, **columns: Any) -> None:  # Any: see above
+    """The same for the columns that say how an object is undone."""
+    plant(patch, kind, undo=replace(kinds.kind_named(kind).undo, **columns))
