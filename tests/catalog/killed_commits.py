@@ -136,7 +136,7 @@ def half_of_a_version_first(patch: pytest.MonkeyPatch) -> None:
     ) -> tuple[Update, ...]:
         halves = [replace(update, entries=update.entries[:1]) for update in updates]
         real(self, upper, token, halves, **named)
-        again = [timed_put(update_key(one.version), encode(one)) for one in updates]
+        again = [timed_put(update_key(one.version), encode(one), None) for one in updates]
         time = self._store.invoke([], again).time
         return tuple(one.at(time) for one in updates)
 
@@ -177,9 +177,10 @@ def redo_without_a_look(patch: pytest.MonkeyPatch) -> None:
         noted = state.log._store.get(note)
         if noted is not None:
             update = decode(noted.value, Update)
-            again = replace(update, version=state.version + 1, id=secrets.token_bytes(16))
-            state.append([again])
-            state.catch_up()
+            version = state.recovered[-1].version + 1
+            again = replace(update, version=version, id=secrets.token_bytes(16))
+            state.log.append(version, state.token, [again])
+            return join(self, member=member)
         return state
 
     patch.setattr(MetastorageLog, "append", append)

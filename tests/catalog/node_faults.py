@@ -9,17 +9,17 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from strandline.catalog import Catalog, CatalogManager
-from strandline.catalog.follower import ROUND_SECONDS, CatalogFollower
+from strandline.catalog.applier import ROUND_SECONDS
+from strandline.catalog.follower import CatalogFollower
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.requests import Request, Round, Stage
 from strandline.clock import add_milliseconds
-from strandline.durable import DurableCatalogState, Update
+from strandline.durable import CatalogTransaction, Update
 from strandline.errors import Unavailable
 from strandline.sql import postgres_connection
 from strandline.sql.postgres_database import PostgresDatabase
@@ -60,7 +60,7 @@ def acknowledge_a_lost_append(patch: Patch) -> None:
 
     def rebase(self: GroupCommit, judged: Round) -> Round | None:
         real(self, judged)
-        self._tell(judged, [self._follower.latest_catalog() for _ in judged.writers()])
+        self._tell(judged, [self._follower.latest_catalog() for _ in judged.requests()])
         return None
 
     patch.setattr(GroupCommit, "_rebase", rebase)
@@ -78,12 +78,13 @@ def one_version_for_a_group(patch: Patch) -> None:
 
 def new_ids_for_each_try(patch: Patch) -> None:
     """An append without an answer is sent again under another id."""
-    real = DurableCatalogState.append
+    real = CatalogTransaction.update
 
-    def append(self: DurableCatalogState, updates: Sequence[Update]) -> tuple[Update, ...]:
-        return real(self, [replace(one, id=secrets.token_bytes(16)) for one in updates])
+    def update(self: CatalogTransaction, *, member: str) -> Update:
+        self._id = secrets.token_bytes(16)
+        return real(self, member=member)
 
-    patch.setattr(DurableCatalogState, "append", append)
+    patch.setattr(CatalogTransaction, "update", update)
 
 
 def carry_out_who_has_left(patch: Patch) -> None:
@@ -199,7 +200,7 @@ def follow_until_the_first_failure(patch: Patch) -> None:
 
     def follow(self: CatalogFollower) -> None:
         while not self._stop.is_set():
-            if self._state.log.wait(self._seen, timeout=ROUND_SECONDS):
+            if self._state.log.listen(self._seen, timeout=ROUND_SECONDS):
                 self.sync()
 
     patch.setattr(CatalogFollower, "_follow", follow)

@@ -27,12 +27,12 @@ from strandline.catalog.commands import (
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.access import Access
 from strandline.clock import MIN_TIMESTAMP
-from strandline.durable.contents import EMPTY
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import StrandlineError
 from strandline.model.bookkeeping import SystemConfiguration
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.type_parser import parse_type
+from tests.positions import NOTHING, At
 
 ROLES = ("ann", "bob", "group", "all")
 USERS = (*ROLES, "stranger")
@@ -163,7 +163,7 @@ class World:
     """The real thing, in memory, with privileges enforced."""
 
     def __init__(self) -> None:
-        transaction = CatalogTransaction(0, EMPTY)
+        transaction = CatalogTransaction(NOTHING, author="ann")
         initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/w")(transaction)
         with transaction.entry("set_configuration", {}):
             transaction.put(SystemConfiguration("enforce_privileges", "true"))
@@ -175,7 +175,7 @@ class World:
 
     def run(self, command: Command, *, author: str = "system") -> CatalogTransaction:
         """Carry the command out; raises what it raises, and then nothing was done."""
-        transaction = CatalogTransaction(1, self.contents)
+        transaction = CatalogTransaction(At(1, self.contents), author="ann")
         command.plan(Planning(self.catalog, transaction, MIN_TIMESTAMP, author=author))
         self.contents = transaction.contents
         return transaction

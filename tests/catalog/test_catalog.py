@@ -23,6 +23,7 @@ from strandline.model.descriptors import (
 )
 from strandline.model.indexes import IndexColumn, IndexDescriptor, IndexKind, IndexStatus
 from strandline.model.privileges import ObjectKind, RoleDescriptor
+from tests.positions import NOTHING, At
 
 BEFORE, AT = Timestamp(1 << 20), Timestamp(2 << 20)
 
@@ -51,14 +52,14 @@ REPLICAS = [ClusterReplica(1013, 1011, "r1", "ann", "small", "local"),
 
 @pytest.fixture(scope="module")
 def catalog() -> Catalog:
-    transaction = CatalogTransaction(0, EMPTY)
+    transaction = CatalogTransaction(NOTHING, author="ann")
     initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/w")(transaction)
     contents = EMPTY
     for entry in transaction.entries:
         contents = contents.apply(entry.changes, at=BEFORE)
     database = Catalog(1, BEFORE, contents).database()
     assert database is not None
-    transaction = CatalogTransaction(1, contents)
+    transaction = CatalogTransaction(At(1, contents), author="ann")
     with transaction.entry("all", {}):
         transaction.put(SchemaDescriptor(1000, database.id, "Sales", "ann"))
         for one in (TABLE, VIEW, SYSTEM_VIEW, ALIVE, STOPPING, FUNCTION, ROLE, CLUSTER):
@@ -125,7 +126,7 @@ def test_the_default_zone_is_the_configured_one_or_the_one_of_that_name(catalog:
         return None if found is None else found.name
 
     assert default_of(catalog.contents) == "default"
-    transaction = CatalogTransaction(2, catalog.contents)
+    transaction = CatalogTransaction(At(2, catalog.contents), author="ann")
     with transaction.entry("set_default_zone", {}):
         transaction.put(ConfigEntry("default_zone", "1009"))
     assert default_of(transaction.contents) == "z2"

@@ -62,6 +62,7 @@ from strandline.wire.registry import encode
 from strandline.wire.stored import Stored
 from tests.catalog.scenario import SCHEMA, column, create_table
 from tests.catalog.taking_back import MADE, before_and_after, objects
+from tests.positions import NOTHING, At
 
 
 def prepared(manager: CatalogManager) -> CatalogManager:
@@ -307,7 +308,7 @@ def called(value: Any) -> list[object]:  # Any: a descriptor of any kind
 
 
 def catalog_of(values: list[object], version: int = 1) -> Catalog:
-    transaction = CatalogTransaction(0, EMPTY)
+    transaction = CatalogTransaction(NOTHING, author="ann")
     with transaction.entry("x", {}):
         for value in values:
             transaction.put(value)
@@ -417,7 +418,7 @@ def test_equal_tables_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
         for n in range(1, many + 1)
     ]
     one, other = EMPTY.apply(changes), EMPTY.apply(changes)  # equal bytes, no object shared
-    transaction = CatalogTransaction(1, other)
+    transaction = CatalogTransaction(At(1, other), author="ann")
     with transaction.entry("x", {}):
         transaction.put(table(7, columns, comment="other"))
         transaction.put(IdAllocator("object", 5))

@@ -369,7 +369,7 @@ CHANGES = [
 
 def judge(base: Catalog, wanted: Command | Sequence[Command], *, user: str | None) -> None:
     """Plan and judge, as the manager does, and change nothing."""
-    transaction = CatalogTransaction(base.version, base.contents)
+    transaction = CatalogTransaction(base, author="ann")
     planning = Planning(base, transaction, base.time, author=user or "system")
     for command in wanted if isinstance(wanted, Sequence) else [wanted]:
         command.plan(planning)
@@ -477,7 +477,7 @@ def test_a_kind_without_a_rule_is_for_superusers(enforced: CatalogManager) -> No
     without = {kind.name for kind in all_kinds() if kind.rule is None}
     assert without == {"fence", "setting", "timestamp", "system_view", "system_object_fingerprint"}
     base = enforced.latest_catalog()
-    transaction = CatalogTransaction(base.version, base.contents)
+    transaction = CatalogTransaction(base, author="ann")
     with transaction.entry("set", {}):
         transaction.put(Setting("a", "b"))
     with pytest.raises(PermissionDenied, match="only superusers may change a setting"):

@@ -42,7 +42,7 @@ def test_ten_thousand_commands_are_one_version_or_none(manager: CatalogManager) 
 def test_a_command_costs_the_same_however_many_were_before_it(manager: CatalogManager) -> None:
     manager.execute(CreateSchema(name="s"), author="ann")
     base = manager.present()
-    planning = Planning(base, CatalogTransaction(base.version, base.contents), base.time)
+    planning = Planning(base, CatalogTransaction(base, author="ann"), base.time)
     spans = []
     for start in range(0, 4_000, 500):
         began = time.process_time()

@@ -469,16 +469,16 @@ def test_the_applier_survives_what_nobody_thought_of(
 ) -> None:
     follower, writer = new_manager(), new_manager()
     log = follower._state.log
-    wait = log.wait
+    listen = log.listen
     broken = threading.Event()
 
     def break_once(*arguments: Any, **named: Any) -> bool:  # Any: passed on as it came
         if not broken.is_set():
             broken.set()
             raise RuntimeError("nobody thought of this")
-        return wait(*arguments, **named)
+        return listen(*arguments, **named)
 
-    monkeypatch.setattr(log, "wait", break_once)
+    monkeypatch.setattr(log, "listen", break_once)
     follower.start()
     assert broken.wait(10)
     version = writer.execute(create("a"), author="ann").version

@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ from strandline.catalog.events import Listeners
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.planning import Planning
 from strandline.catalog.requests import Request, Round, Stage, judge
-from strandline.durable import DurableCatalogState
+from strandline.durable import AppliedUpdate, CatalogTransaction, DurableCatalogState
 from strandline.durable.update import Entry, Update
 from strandline.errors import (
     AlreadyExists,
@@ -427,10 +427,10 @@ def test_an_append_lost_to_silent_versions_alone_is_not_judged_again(
 
 def keep_books(manager: CatalogManager, number: int, verb: str) -> None:
     manager.sync()
-    transaction = manager._state.transaction()
+    transaction = manager._state.transaction(manager.latest_catalog(), author="system")
     with transaction.entry(verb, {}):
         transaction.put(Setting(f"note {number}", "x"))
-    manager._state.commit_transaction(transaction, author="system")
+    manager._state.commit_transaction(transaction)
 
 
 def test_an_append_lost_to_silent_versions_that_moved_the_same_object_is_judged_again(
@@ -445,10 +445,10 @@ def test_an_append_lost_to_silent_versions_that_moved_the_same_object_is_judged_
         if first:
             first.clear()
             other.sync()
-            transaction = other._state.transaction()
+            transaction = other._state.transaction(other.latest_catalog(), author="system")
             with transaction.entry("allocate", {}):
                 transaction.allocate_id(amount=7)
-            other._state.commit_transaction(transaction, author="system")
+            other._state.commit_transaction(transaction)
         return real(*arguments, **named)
 
     gate.real = lose
@@ -658,7 +658,7 @@ def tell_before_the_append(patch: pytest.MonkeyPatch) -> None:
     real = GroupCommit._append
 
     def append(self: GroupCommit, judged: Round) -> None:
-        self._tell(judged, [one.catalog for one in judged.writers()])
+        self._tell(judged, [one.catalog for one in judged.judged if one.transaction is not None])
         with self._lock:
             for one in judged.judged:
                 one.request.stage = Stage.WAITING
@@ -680,19 +680,21 @@ def carry_out_who_has_left(patch: pytest.MonkeyPatch) -> None:
 
 def new_ids_for_each_try(patch: pytest.MonkeyPatch) -> None:
     """An append without an answer is sent again under another id."""
-    real = DurableCatalogState.append
+    real = CatalogTransaction.update
 
-    def append(self: DurableCatalogState, updates: Sequence[Update]) -> tuple[Update, ...]:
-        return real(self, [replace(one, id=secrets.token_bytes(16)) for one in updates])
+    def update(self: CatalogTransaction, *, member: str) -> Update:
+        self._id = secrets.token_bytes(16)
+        return real(self, member=member)
 
-    patch.setattr(DurableCatalogState, "append", append)
+    patch.setattr(CatalogTransaction, "update", update)
 
 
 def all_on_one_base(patch: pytest.MonkeyPatch) -> None:
     """Every caller of a round is judged by the catalog that the round began with."""
 
     def judge_all(self: GroupCommit, base: Catalog, group: Sequence[Request]) -> Round:
-        return Round(base, [judge(base, one, self._follower.now()) for one in group])
+        begin, now = self._follower.state.transaction, self._follower.now()
+        return Round(base, [judge(base, begin(base, author=one.author), one, now) for one in group])
 
     patch.setattr(GroupCommit, "_judge", judge_all)
 
@@ -718,18 +720,17 @@ def forget_the_failed(patch: pytest.MonkeyPatch) -> None:
 
 def exchange_the_authors(patch: pytest.MonkeyPatch) -> None:
     """The versions of one append are written down under each other's authors."""
-    real = DurableCatalogState.prepare
+    real = DurableCatalogState.commit_transactions
 
-    def prepare(
-        self: DurableCatalogState,
-        groups: Sequence[Sequence[Entry]],
-        *,
-        base: int,
-        authors: Sequence[str],
-    ) -> tuple[Update, ...]:
-        return real(self, groups, base=base, authors=authors[::-1])
+    def commit(
+        self: DurableCatalogState, transactions: Sequence[CatalogTransaction]
+    ) -> list[AppliedUpdate]:
+        authors = [transaction.author for transaction in transactions]
+        for transaction, author in zip(transactions, authors[::-1], strict=True):
+            transaction.author = author
+        return real(self, transactions)
 
-    patch.setattr(DurableCatalogState, "prepare", prepare)
+    patch.setattr(DurableCatalogState, "commit_transactions", commit)
 
 
 def tell_the_refused_at_once(patch: pytest.MonkeyPatch) -> None:

@@ -150,34 +150,34 @@ def a_wall_clock_that_is_set_back_does_not_keep_an_old_catalog_alive(new_node: N
 
 def a_version_that_is_appended_while_a_node_looks_is_not_missed(new_node: Nodes) -> None:
     writer, reader = new_node(), new_node()
-    state = reader.manager._state
-    real = state.check
+    log = reader.manager._state.log
+    real = log.check
     for n in range(5):
 
         def check(n: int = n) -> object:
             carried_out(writer, f"s{n}", reader)
             return real()
 
-        state.check = check  # type: ignore[method-assign,assignment]  # what this test is for
+        log.check = check  # type: ignore[method-assign,assignment]  # what this test is for
         reader.passes(3 * DELAY)
         try:
             present = reader.manager.present()
         finally:
-            state.check = real  # type: ignore[method-assign]  # put back
+            log.check = real  # type: ignore[method-assign]  # put back
         assert present.schema(f"s{n}") is not None, "the look missed a version before it"
 
 
 def what_was_learned_lasts_from_before_the_look(new_node: Nodes) -> None:
     writer, reader = new_node(), new_node()
-    state = reader.manager._state
-    real = state.check
+    log = reader.manager._state.log
+    real = log.check
 
     def slow_check() -> object:
         checked = real()
         reader.elapsed.now += DELAY  # the answer is on its way, or this process is stopped
         return checked
 
-    state.check = slow_check  # type: ignore[method-assign,assignment]  # what this test is for
+    log.check = slow_check  # type: ignore[method-assign,assignment]  # what this test is for
     reader.manager.present()
     carried_out(writer, "late")
     assert reader.manager.known_present() is None, "memory lasts from after the look"

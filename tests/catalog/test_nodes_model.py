@@ -43,15 +43,14 @@ from strandline.catalog.undo.reading import read_undo
 from strandline.clock import HybridClock, Timestamp
 from strandline.durable import (
     CatalogTransaction,
-    Contents,
-    DurableCatalogState,
     MetastorageLog,
     ReadOnlyState,
     Update,
     durable_state,
 )
 from strandline.durable.contents import EMPTY
-from strandline.durable.state import TrimmedAway, snapshot_of
+from strandline.durable.log import snapshot_of
+from strandline.durable.state import TrimmedAway
 from strandline.durable.update import Snapshot
 from strandline.errors import (
     LimitExceeded,
@@ -417,10 +416,11 @@ class Nodes(RuleBasedStateMachine):
             replayed = replayed.apply(update.changes(), at=update.time)
         self.nodes[0].manager.compact(self.head)
         recovered = ReadOnlyState(self.nodes[1].log)
-        assert recovered.version == self.head
+        (latest,) = recovered.recovered
+        assert latest.version == self.head
         assert replayed == self.catalogs[-1].contents, "a replay gives another catalog"
-        assert recovered.contents == replayed, "a recovery differs from a replay"
-        assert recovered.base.update.time == self.catalogs[-1].time, "a snapshot has another time"
+        assert latest.contents == replayed, "a recovery differs from a replay"
+        assert latest.time == self.catalogs[-1].time, "a snapshot has another time"
 
 
 def ids(catalog: Catalog) -> set[int]:
@@ -474,12 +474,12 @@ def retry_without_judging(patch: pytest.MonkeyPatch) -> None:
 
     def rebase(self: GroupCommit, judged: Round) -> Round:
         self._follower.sync()
-        newer = view = self._follower.latest_catalog()
-        again = Round(newer)
-        for one in judged.writers():
-            changes = (change for entry in one.entries for change in entry.changes)
-            view = Catalog(view.version + 1, view.time, view.contents.apply(changes))
-            again.judged.append(replace(one, catalog=view))
+        again = Round(self._follower.latest_catalog())
+        for one in judged.judged:
+            if one.transaction is not None:
+                moved, view = one.transaction.rebased(again.view), again.view
+                catalog = Catalog(moved.version, view.time, moved.contents)
+                again.add(replace(one, catalog=catalog, transaction=moved))
         return again
 
     patch.setattr(GroupCommit, "_rebase", rebase)
@@ -519,23 +519,17 @@ def trimming_loses_a_row(patch: pytest.MonkeyPatch) -> None:
         kinds = tuple((k, rows[:-1] if k == "table" else rows) for k, rows in whole.kinds)
         return Snapshot(whole.version, whole.time, kinds)
 
-    def compact_at(self: DurableCatalogState, version: int, time: Any, contents: Contents) -> bool:
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr("strandline.durable.state.snapshot_of", lossy)
-            return real_compact(self, version, time, contents)
-
-    real_compact = DurableCatalogState.compact_at
-    patch.setattr(DurableCatalogState, "compact_at", compact_at)
+    patch.setattr("strandline.durable.log.snapshot_of", lossy)
 
 
 def trimming_takes_the_time_of_today(patch: pytest.MonkeyPatch) -> None:
     """A snapshot carries the time of the trimming, and not that of its version."""
-    real = DurableCatalogState.compact_at
+    real = MetastorageLog.snapshot
 
-    def compact_at(self: DurableCatalogState, version: int, time: Any, contents: Contents) -> bool:
-        return real(self, version, self.check().time, contents)
+    def snapshot(self: MetastorageLog, as_of: int | None = None) -> Snapshot:
+        return replace(real(self, as_of), time=self.check().time)
 
-    patch.setattr(DurableCatalogState, "compact_at", compact_at)
+    patch.setattr(MetastorageLog, "snapshot", snapshot)
 
 
 def time_taken_too_early(patch: pytest.MonkeyPatch) -> None:
@@ -555,8 +549,10 @@ def lost_answer_taken_for_a_loss(patch: pytest.MonkeyPatch) -> None:
     """An append without an answer counts as lost to another, though it is in the log."""
     real = MetastorageLog._settle
 
-    def settle(self: MetastorageLog, updates: Sequence[Update], error: Exception) -> None:
-        real(self, updates, error)
+    def settle(
+        self: MetastorageLog, updates: Sequence[Update], times: Any, error: Exception
+    ) -> None:
+        real(self, updates, times, error)
         raise OutOfSync("somebody else was first, surely") from error
 
     patch.setattr(MetastorageLog, "_settle", settle)
@@ -567,15 +563,17 @@ def state_ahead_of_the_history(patch: pytest.MonkeyPatch) -> None:
     real = CatalogManager._apply_some
 
     def apply_some(self: CatalogManager) -> None:
-        latest = self.latest_catalog()
-        if self._state.version < latest.version:  # behind it is where its own appends leave it
-            self._state.return_to(latest.version, latest.time, latest.contents)
+        position: Any = self.latest_catalog()
+        read_up_to = getattr(self, "read_up_to", position)
+        if read_up_to.version > position.version:
+            position = read_up_to
         try:
-            updates = self._state.sync()
+            updates = self._state.updates_after(position)
         except TrimmedAway:
             real(self)
             return
         assert updates, "the node waits for versions that it has applied already"
+        self.read_up_to = updates[-1]  # type: ignore[attr-defined]  # a second position
         for applied in updates:
             self._apply(applied)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from strandline import faults, work
-from strandline.catalog import CatalogManager, follower
+from strandline.catalog import CatalogManager, applier
 from strandline.catalog.commands import CreateSchema
 from strandline.durable.contents import Contents
 
@@ -83,6 +83,6 @@ def test_a_small_update_is_read_from_the_log_at_once(
 def test_a_reader_does_not_wait_for_ever(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower, "OWN_SECONDS", 0.0)
+    monkeypatch.setattr(applier, "OWN_SECONDS", 0.0)
     reader = Reader(manager, monkeypatch, until_read=True)
     assert create(manager, LARGE) == reader.version

@@ -6,7 +6,6 @@ import pytest
 
 from strandline.catalog.privileges.access import owned_by, owned_kinds, owner_of
 from strandline.durable.collections import COLLECTIONS
-from strandline.durable.contents import EMPTY
 from strandline.durable.transaction import CatalogTransaction
 from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
 from strandline.model.descriptors import (
@@ -23,6 +22,7 @@ from strandline.model.descriptors import (
 )
 from strandline.model.indexes import IndexDescriptor, IndexKind, IndexStatus
 from strandline.model.privileges import RoleDescriptor
+from tests.positions import NOTHING
 
 OWNER = "Änne"
 OWNED = [
@@ -56,7 +56,7 @@ def test_the_owner_is_read_out_of_the_record(value: object) -> None:
 
 
 def test_owners_are_found_without_regard_to_case() -> None:
-    transaction = CatalogTransaction(0, EMPTY)
+    transaction = CatalogTransaction(NOTHING, author="ann")
     with transaction.entry("create", {}):
         for value in OWNED:
             transaction.put(value)

@@ -11,7 +11,7 @@ from strandline.catalog.commands import CreateSchema
 from strandline.clock import Timestamp, add_milliseconds
 from strandline.durable.collections import COLLECTIONS
 from strandline.durable.contents import EMPTY, Contents, restore
-from strandline.durable.state import snapshot_of
+from strandline.durable.log import snapshot_of
 from strandline.durable.update import Change, Snapshot
 from strandline.errors import UnknownOutcome
 from strandline.wire.registry import decode, encode
@@ -106,7 +106,10 @@ def test_a_snapshot_keeps_the_logs_time_and_not_the_activation(
 def test_a_snapshot_that_keeps_the_activation_is_found(
     new_manager: Managers, wall: ManualWall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CatalogManager, "_given", lambda self, catalog: catalog.time)
+    def late(version: int, time: Timestamp, contents: Contents) -> Snapshot:
+        return snapshot_of(version, add_milliseconds(time, DELAY_MS), contents)
+
+    monkeypatch.setattr("strandline.durable.log.snapshot_of", late)
     snapshot, of_schema, restarted = times_after_a_trim(new_manager, wall)
     assert snapshot == restarted == add_milliseconds(Timestamp(0), DELAY_MS)
     assert of_schema == 0

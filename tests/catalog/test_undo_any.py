@@ -182,9 +182,7 @@ def do_what_fits(manager: CatalogManager, wanted: list[Command]) -> Applied | No
 
 
 def judged(catalog: Catalog, batch: list[Command]) -> None:
-    planning = Planning(
-        catalog, CatalogTransaction(catalog.version, catalog.contents), catalog.time
-    )
+    planning = Planning(catalog, CatalogTransaction(catalog, author="ann"), catalog.time)
     for command in batch:
         command.plan(planning)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from strandline.catalog import Command
 from strandline.clock import LOGICAL_BITS, Timestamp, timestamp
-from strandline.durable.state import new_update
+from strandline.durable.transaction import new_update
 from strandline.durable.update import Change, Entry
 from strandline.model.bookkeeping import Setting
 from strandline.wire.registry import encode
@@ -191,4 +191,4 @@ def append(version: int, *, epoch: int = 1) -> Ask:
 
 def read_only(node: Node) -> int:
     """The version that a reader of the log alone comes to."""
-    return node.openable().open_read_only().version
+    return node.openable().open_read_only().recovered[-1].version

@@ -16,8 +16,7 @@ from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.history import History
 from strandline.catalog.requests import Judged, Request, Round, judge
 from strandline.clock import Timestamp
-from strandline.durable import DurableCatalogState, MetastorageLog
-from strandline.durable.contents import Contents
+from strandline.durable import CatalogTransaction, MetastorageLog, Snapshot
 from strandline.durable.update import Update
 from strandline.errors import OutOfSync
 from strandline.fencing import FenceToken
@@ -91,8 +90,10 @@ def a_broken_listener_breaks_the_call(patch: pytest.MonkeyPatch) -> None:
 def every_command_counts_as_applied(patch: pytest.MonkeyPatch) -> None:
     """A batch that changed something says so of each of its commands."""
 
-    def all_applied(view: Catalog, request: Request, now: Timestamp) -> Judged:
-        judged = judge(view, request, now)
+    def all_applied(
+        view: Catalog, transaction: CatalogTransaction, request: Request, now: Timestamp
+    ) -> Judged:
+        judged = judge(view, transaction, request, now)
         judged.applied = tuple([any(judged.applied)] * len(judged.applied))
         return judged
 
@@ -147,12 +148,12 @@ def any_token_appends(patch: pytest.MonkeyPatch) -> None:
 
 def a_snapshot_has_the_time_of_today(patch: pytest.MonkeyPatch) -> None:
     """A snapshot carries the time of the trimming, and not that of its version."""
-    real = DurableCatalogState.compact_at
+    real = MetastorageLog.snapshot
 
-    def compact_at(self: DurableCatalogState, version: int, _time: Any, contents: Contents) -> bool:
-        return real(self, version, self.check().time, contents)
+    def snapshot(self: MetastorageLog, as_of: int | None = None) -> Snapshot:
+        return replace(real(self, as_of), time=self.check().time)
 
-    patch.setattr(DurableCatalogState, "compact_at", compact_at)
+    patch.setattr(MetastorageLog, "snapshot", snapshot)
 
 
 def one_version_too_many_is_trimmed(patch: pytest.MonkeyPatch) -> None:

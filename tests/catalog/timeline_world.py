@@ -106,7 +106,8 @@ class Node:
             if hold
             else self.openable().join(member=f"joined {id(self)}")
         )
-        self.replayed = (state.base.update.version, [one.update.version for one in state.backlog])
+        start, *replayed = state.recovered
+        self.replayed = (start.version, [applied.version for applied in replayed])
         self._manager = CatalogManager(state, self.clock, elapsed=self.world.wall)
 
     def close(self) -> None:

@@ -9,20 +9,48 @@ from pathlib import Path
 import pytest
 
 from strandline.clock import HybridClock
-from strandline.durable import MetastorageLog
+from strandline.durable import MetastorageLog, UpdateLog
 from strandline.metastorage import Metastorage
 from tests.metastorage.stores import STORES
 
+CHUNKED = 100
+"""Snapshots above so many bytes are cut, as large ones are."""
+
 NewStore = Callable[[], Metastorage]
+NewLog = Callable[[], UpdateLog]
 
 
 @pytest.fixture(params=STORES)
-def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewStore]:
-    """Opens one store, of each kind that there is, as one more node."""
+def new_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], NewStore]]:
+    """Makes stores of each kind; each is opened as often as is wanted, as one more node."""
     kind = STORES[request.param]
-    address = kind.create(tmp_path)
     with ExitStack() as opened:
-        yield lambda: opened.enter_context(kind.open(address, HybridClock()))
+
+        def make() -> NewStore:
+            folder = tmp_path / f"store {len(list(tmp_path.iterdir()))}"
+            folder.mkdir()
+            address = kind.create(folder)
+            return lambda: opened.enter_context(kind.open(address, HybridClock()))
+
+        yield make
+
+
+@pytest.fixture
+def new_store(new_stores: Callable[[], NewStore]) -> NewStore:
+    return new_stores()
+
+
+@pytest.fixture
+def new_log(new_store: NewStore) -> NewLog:
+    """Opens one log as one more node."""
+    return lambda: MetastorageLog(new_store(), chunk_bytes=CHUNKED)
+
+
+@pytest.fixture
+def new_store_elsewhere(new_stores: Callable[[], NewStore]) -> NewLog:
+    """Opens another log of the same kind."""
+    store = new_stores()
+    return lambda: MetastorageLog(store(), chunk_bytes=CHUNKED)
 
 
 @pytest.fixture
@@ -32,5 +60,5 @@ def store(new_store: NewStore) -> Metastorage:
 
 @pytest.fixture
 def any_log(store: Metastorage) -> MetastorageLog:
-    """A log on the store, empty; its snapshots are cut at 100 bytes."""
-    return MetastorageLog(store, chunk_bytes=100)
+    """A log on the store, empty."""
+    return MetastorageLog(store, chunk_bytes=CHUNKED)

@@ -17,6 +17,7 @@ from strandline.model.bookkeeping import IdAllocator, SystemConfiguration, Times
 from strandline.model.descriptors import SchemaDescriptor, ZoneDescriptor
 from strandline.model.indexes import IndexColumn, IndexDescriptor, IndexKind, IndexStatus
 from strandline.wire.stored import AnyStored
+from tests.positions import At
 
 FIRST, SECOND, THIRD = (Timestamp(n << 20) for n in (1, 2, 3))
 
@@ -28,7 +29,7 @@ def index(number: int, name: str, table: int, status: IndexStatus) -> IndexDescr
 
 def after(contents: Contents, at: Timestamp, *values: object) -> Contents:
     """The contents when ``values`` were put at that time, by way of the log."""
-    transaction = CatalogTransaction(0, contents)
+    transaction = CatalogTransaction(At(0, contents), author="ann")
     with transaction.entry("put", {}):
         for value in values:
             transaction.put(value)
@@ -122,7 +123,7 @@ def test_a_change_that_does_not_fit_is_an_error(old: bytes | None) -> None:
 def test_what_is_put_as_it_is_writes_nothing_and_keeps_its_bytes() -> None:
     zone = ZoneDescriptor(1, "z", "ann")
     contents = after(EMPTY, FIRST, zone)
-    transaction = CatalogTransaction(1, contents)
+    transaction = CatalogTransaction(At(1, contents), author="ann")
     with transaction.entry("alter_zone", {}):
         transaction.put(replace(zone, partitions=1))
     assert transaction.entries == []
@@ -169,7 +170,7 @@ def test_a_batch_costs_its_changes_and_not_the_size_of_the_catalog() -> None:
 def test_what_only_grows_never_goes_back_nor_away(there: object, back: object) -> None:
     """Else ids would be given twice, whether a program asks for that or a log says so."""
     contents = after(EMPTY, FIRST, there)
-    transaction = CatalogTransaction(0, contents)
+    transaction = CatalogTransaction(At(0, contents), author="ann")
     with pytest.raises(InvalidInput, match="only ever grows"):
         transaction.put(back)
     kind = collection_of(there)

@@ -1,46 +1,61 @@
-"""The update log on a metastorage."""
+"""The layout of the update log on a metastorage: its keys, its chunks, damage, lost answers.
+
+What every log promises is in ``test_log_contract.py``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from strandline.durable.metastorage_log import MetastorageLog, append_key, update_key
-from strandline.durable.state import new_update
-from strandline.durable.update import Change, Entry, Snapshot, Update
-from strandline.errors import CorruptData, Fenced, OutOfSync, Unavailable, VersionNotFound
-from strandline.fencing import FenceToken
-from strandline.metastorage import Outcome
-from strandline.wire.registry import encode
-from tests.conftest import Member
-
-TOKEN = FenceToken(0, 1)
-
-
-def update(version: int, verb: str = "create_zone") -> Update:
-    entry = Entry(verb, {}, (Change("config", b"k", None, b"v"),))
-    return new_update(version, [entry], author="ann", member="m")
-
-
-@pytest.fixture
-def log(member: Member) -> MetastorageLog:
-    member.log.append(1, None, [update(1, "fence")], new_token=TOKEN)
-    return member.log
+from strandline.clock import add_milliseconds
+from strandline.durable import MetastorageLog, Snapshot
+from strandline.durable.chunks import CHUNK
+from strandline.durable.collections import AUDIT_EVENT
+from strandline.durable.metastorage_log import (
+    FENCE,
+    SNAPSHOT_VERSION,
+    UPDATE,
+    VERSION,
+    append_key,
+    update_key,
+)
+from strandline.durable.update import AuditEvent, Update
+from strandline.errors import CorruptData, OutOfSync, Unavailable
+from strandline.metastorage import Delete, Metastorage, Put, PutTimed, prefix_end
+from strandline.wire import registry
+from strandline.wire.registry import decode, encode
+from tests.durable.conftest import CHUNKED, NewStore
+from tests.durable.updates import TOKEN, CutStore, RacedStore, begin, update
 
 
-def test_an_empty_log_has_version_0_only(member: Member) -> None:
-    frontier = member.log.frontier()
-    assert (frontier.since, frontier.upper) == (0, 1)
-    assert member.log.snapshot() == Snapshot(0, member.log.snapshot().time, ())
-    assert member.log.token() is None
+def timed(key: str, value: Update) -> PutTimed:
+    """The put of an update, as an append makes it."""
+    split = registry.timed_head(encode(value))
+    assert split is not None
+    return PutTimed(key, *split)
 
 
-def test_updates_come_back_as_they_were_with_the_time_of_the_store(log: MetastorageLog) -> None:
-    appended = log.append(2, TOKEN, [update(2), update(3)])
-    assert log.updates(2, 4) == appended
-    assert appended[0].time > log.updates(1, 2)[0].time
+def chunks(store: Metastorage) -> list[str]:
+    return [kv.key for kv in store.range(CHUNK, prefix_end(CHUNK))]
+
+
+def names(keys: list[str]) -> set[str]:
+    """The random names of the snapshots that chunks belong to."""
+    return {key.split(".")[2] for key in keys}
+
+
+def cut(store: Metastorage, *, happens: bool) -> MetastorageLog:
+    return MetastorageLog(CutStore(store, happens=happens))  # type: ignore[arg-type]  # a wrapper
+
+
+def raced(store: Metastorage, meddle: Any, **when: Any) -> MetastorageLog:
+    wrapped: Any = RacedStore(store, meddle, **when)
+    return MetastorageLog(wrapped, chunk_bytes=CHUNKED)
+
+
+# -- keys ------------------------------------------------------------------------------------------
 
 
 def test_keys_of_versions_are_in_the_order_of_versions() -> None:
@@ -49,185 +64,288 @@ def test_keys_of_versions_are_in_the_order_of_versions() -> None:
     assert update_key(7) == "catalog.update.00000000000000000007"
 
 
-@pytest.mark.parametrize("upper", [1, 3, 100])
-def test_an_append_that_does_not_meet_the_upper_is_out_of_sync(
-    log: MetastorageLog, upper: int
+def test_append_only_objects_have_keys_of_their_own(
+    any_log: MetastorageLog, store: Metastorage
 ) -> None:
-    with pytest.raises(OutOfSync, match="the next version is 2"):
-        log.append(upper, TOKEN, [update(upper)])
-    assert log.frontier().upper == 2
+    begin(any_log, 2)
+    assert store.get(append_key("audit_event", 2)) is not None
+    assert b"audit" not in encode(any_log.updates(2, 3)[0])
 
 
-@pytest.mark.parametrize("token", [None, FenceToken(0, 2), FenceToken(1, 1)])
-def test_an_append_under_another_token_is_fenced(
-    log: MetastorageLog, token: FenceToken | None
+@pytest.mark.parametrize("chunk_bytes", [CHUNKED, 1 << 20])
+def test_a_snapshot_takes_the_place_of_the_updates_that_it_covers(
+    new_store: NewStore, chunk_bytes: int
 ) -> None:
-    with pytest.raises(Fenced, match=r"catalog.s is generation 0, epoch 1"):
-        log.append(2, token, [update(2)])
-    assert log.frontier().upper == 2
+    store = new_store()
+    log = MetastorageLog(store, chunk_bytes=chunk_bytes)
+    begin(log, 4, objects=4)
+    assert log.compact(3, TOKEN)
+    assert bool(chunks(store)) == (chunk_bytes == CHUNKED)
+    kept = store.range(UPDATE, prefix_end(UPDATE))
+    assert [kv.key for kv in kept] == [update_key(3), update_key(4)]
 
 
-def test_audit_events_are_scanned_by_version_and_survive_compaction(log: MetastorageLog) -> None:
-    log.append(2, TOKEN, [update(2)])
-    log.append(3, TOKEN, [update(3, "fence")])
-    log.append(4, TOKEN, [update(4)])
-    before = list(log.scan("audit_event", 1, 5))
-    assert [found.version for found in before] == [2, 4]
-    assert log.compact(Snapshot(4, log.updates(4, 5)[0].time, ()), TOKEN)
-    assert list(log.scan("audit_event", 1, 5)) == before
+# -- times -----------------------------------------------------------------------------------------
 
 
-def test_compaction_puts_the_snapshot_in_the_place_of_the_updates(
-    log: MetastorageLog, member: Member
+def test_the_time_of_an_update_stands_in_its_record_and_in_its_audit_event(
+    any_log: MetastorageLog, store: Metastorage
 ) -> None:
-    log.append(2, TOKEN, [update(2), update(3), update(4)])
-    snapshot = Snapshot(3, log.updates(3, 4)[0].time, (("config", (b"x",)),))
-    assert log.compact(snapshot, TOKEN)
-    assert (log.frontier().since, log.frontier().upper) == (3, 5)
-    assert log.snapshot() == snapshot
-    assert [u.version for u in log.updates(4, 5)] == [4]
-    kept = [kv.key for kv in member.store.range("catalog.update.", "catalog.update/")]
-    assert kept == [update_key(3), update_key(4)]
-    with pytest.raises(VersionNotFound, match="earliest in the log is 3"):
-        log.updates(2, 5)
+    begin(any_log, 3)
+    (appended,) = any_log.append(4, TOKEN, [update(4)])
+    found, event = store.get(update_key(4)), store.get(append_key(AUDIT_EVENT, 4))
+    assert found is not None
+    assert event is not None
+    assert decode(found.value, Update).time == found.time == appended.time
+    assert decode(event.value, AuditEvent).time == event.time == appended.time
+    assert any_log.updates(4, 5)[0].time == appended.time
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_compacting_again_or_lower_changes_nothing(log: MetastorageLog, version: int) -> None:
-    log.append(2, TOKEN, [update(2), update(3)])
-    times = {u.version: u.time for u in log.updates(1, 4)}
-    assert log.compact(Snapshot(3, times[3], ()), TOKEN)
-    assert not log.compact(Snapshot(version, times[version], ()), TOKEN)
-    assert log.frontier().since == 3
-
-
-def test_a_fenced_holder_cannot_compact(log: MetastorageLog) -> None:
-    with pytest.raises(Fenced):
-        log.compact(Snapshot(1, log.updates(1, 2)[0].time, ()), FenceToken(0, 9))
-    assert log.frontier().since == 0
-
-
-def test_a_hole_in_the_log_is_an_error_that_names_the_version(
-    log: MetastorageLog, member: Member
+def test_an_update_whose_time_lies_behind_its_append_is_an_error(
+    any_log: MetastorageLog, store: Metastorage
 ) -> None:
-    from strandline.metastorage import Delete
+    begin(any_log, 3)
+    future = add_milliseconds(any_log.check().time, 3_600_000)
+    store.invoke([], [timed(update_key(3), update(3)).at(future)])
+    with pytest.raises(CorruptData, match=r"time .* in its record and .* beside it"):
+        any_log.updates(1, 4)
 
-    log.append(2, TOKEN, [update(2), update(3)])
-    member.store.invoke([], [Delete(update_key(2))])
-    with pytest.raises(CorruptData, match="version 2 is missing"):
-        log.updates(1, 4)
 
-
-def test_waiting_ends_with_an_append_of_another_process(
-    log: MetastorageLog, new_member: Callable[[], Member]
+def test_what_an_older_release_wrote_has_the_time_of_its_key(
+    any_log: MetastorageLog, store: Metastorage
 ) -> None:
-    other = new_member().log
-    seen = log.frontier()
-    assert not log.wait(seen, timeout=0)
-    other.append(2, TOKEN, [update(2)])
-    assert log.wait(seen, timeout=10)
-    assert log.frontier().upper == 3
+    begin(any_log, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "PROTOCOL", 1)
+        patch.setitem(registry._by_type, Update, registry._by_type[Update][:1])
+        store.invoke([], [Put(update_key(2), encode(update(2)))])
+    found = store.get(update_key(2))
+    assert found is not None
+    assert any_log.updates(1, 3)[1].time == found.time
 
 
-class CutStore:
-    """A store whose answers are lost: the invoke happens, or not, and the caller gets an error."""
-
-    def __init__(self, member: Member, *, happens: bool) -> None:
-        self._store = member.store
-        self._happens = happens
-
-    def invoke(self, *arguments: Sequence[object]) -> Outcome:
-        if self._happens:
-            self._store.invoke(*arguments)  # type: ignore[arg-type]  # passed on as it came
-        raise Unavailable("the connection was cut")
-
-    def __getattr__(self, name: str) -> Any:  # Any: whatever the store has
-        return getattr(self._store, name)
-
-
-def test_an_append_whose_answer_was_lost_is_settled_by_its_id(
-    log: MetastorageLog, member: Member
+def test_a_fence_that_an_older_release_wrote_is_the_same_token(
+    any_log: MetastorageLog, store: Metastorage
 ) -> None:
-    cut = MetastorageLog(CutStore(member, happens=True))  # type: ignore[arg-type]  # a wrapper
-    mine = update(2)
-    assert cut.append(2, TOKEN, [mine])[0].id == mine.id
-    assert log.updates(2, 3)[0].id == mine.id
+    begin(any_log, 2)
+    old = b"\x01\x00" + encode(TOKEN)[6:]
+    store.invoke([], [Put(FENCE, old)])
+    again = MetastorageLog(store)
+    again.append(3, TOKEN, [update(3)])
+    assert again.compact(3, TOKEN)
 
 
-def test_an_append_that_was_lost_before_it_happened_is_reported(
-    log: MetastorageLog, member: Member
+# -- chunks ----------------------------------------------------------------------------------------
+
+
+def test_snapshots_that_follow_each_other_leave_no_chunk_behind(new_store: NewStore) -> None:
+    store = new_store()
+    log = MetastorageLog(store, chunk_bytes=CHUNKED)
+    begin(log, 4)
+    store.invoke([], [Put(f"{CHUNK}ffff.00000007", b"left by a crash")])
+    assert log.compact(2, TOKEN)
+    first = chunks(store)
+    assert len(names(first)) == 1
+    assert log.compact(4, TOKEN)
+    assert not set(first) & set(chunks(store))
+    assert len(names(chunks(store))) == 1
+    small = MetastorageLog(store)
+    small.append(5, TOKEN, [update(5)])
+    assert small.compact(5, TOKEN)
+    assert chunks(store) == []
+
+
+@pytest.mark.parametrize("up_to", [1, 2, 3])
+def test_a_trimming_that_changes_nothing_writes_no_chunk(
+    any_log: MetastorageLog, store: Metastorage, up_to: int
 ) -> None:
-    cut = MetastorageLog(CutStore(member, happens=False))  # type: ignore[arg-type]  # a wrapper
-    with pytest.raises(Unavailable, match="cut"):
-        cut.append(2, TOKEN, [update(2)])
-    assert log.frontier().upper == 2
+    begin(any_log, 3)
+    assert any_log.compact(3, TOKEN)
+    before = chunks(store)
+    assert not any_log.compact(up_to, TOKEN)
+    assert chunks(store) == before
 
 
-def test_an_append_that_was_lost_to_another_is_out_of_sync(
-    log: MetastorageLog, member: Member
+@pytest.mark.parametrize("call", [2, 3, 5, 7])
+def test_a_compaction_whose_chunks_another_one_removed_writes_them_again(
+    new_store: NewStore, call: int
 ) -> None:
-    log.append(2, TOKEN, [update(2)])
-    cut = MetastorageLog(CutStore(member, happens=True))  # type: ignore[arg-type]  # a wrapper
-    with pytest.raises(OutOfSync):
-        cut.append(2, TOKEN, [update(2)])
+    other = MetastorageLog(new_store(), chunk_bytes=CHUNKED)
+    begin(other, 5)
+    expected = other.snapshot(5)
+    late = raced(new_store(), lambda: other.compact(3, TOKEN), call=call)
+    assert late.compact(5, TOKEN)
+    assert other.snapshot() == expected
+    assert len(names(chunks(new_store()))) == 1
 
 
-def test_append_only_objects_have_keys_of_their_own(log: MetastorageLog, member: Member) -> None:
-    log.append(2, TOKEN, [update(2)])
-    assert member.store.get(append_key("audit_event", 2)) is not None
-    assert b"audit" not in encode(log.updates(2, 3)[0])
+@pytest.mark.parametrize("call", [2, 3, 5])
+def test_a_reader_that_loses_to_a_newer_snapshot_begins_again(
+    new_store: NewStore, call: int
+) -> None:
+    other = MetastorageLog(new_store(), chunk_bytes=CHUNKED)
+    begin(other, 5, objects=4)
+    assert other.compact(3, TOKEN)
+    expected = other.snapshot(5)
+    store = new_store()
+    reader = MetastorageLog(store)
+    reader.frontier()
+    late = raced(store, lambda: other.compact(5, TOKEN), method="get", call=call)
+    late._seen = reader._seen  # it looked before the newer one came
+    assert late.snapshot() == expected
 
 
-class RacedStore:
-    """A store on which something else happens just before the first invoke."""
-
-    def __init__(self, member: Member, before: Callable[[], object], *, cut: bool = False) -> None:
-        self._store = member.store
-        self._before: Callable[[], object] | None = before
-        self._cut = cut
-
-    def invoke(self, *arguments: Sequence[object]) -> Outcome:
-        before, self._before = self._before, None
-        if before is not None and not self._cut:
-            before()
-        outcome = self._store.invoke(*arguments)  # type: ignore[arg-type]  # passed on as it came
-        if before is not None and self._cut:
-            before()
-            raise Unavailable("the connection was cut")
-        return outcome
-
-    def __getattr__(self, name: str) -> Any:  # Any: whatever the store has
-        return getattr(self._store, name)
+# -- what comes between ----------------------------------------------------------------------------
 
 
 def test_a_trimming_that_another_one_overtook_is_done_all_the_same(
-    log: MetastorageLog, member: Member
+    any_log: MetastorageLog, store: Metastorage
 ) -> None:
-    log.append(2, TOKEN, [update(2), update(3), update(4)])
-    time = log.updates(4, 5)[0].time
-    lower = Snapshot(2, log.updates(2, 3)[0].time, ())
-    raced = MetastorageLog(
-        RacedStore(member, lambda: log.compact(lower, TOKEN))  # type: ignore[arg-type]  # a wrapper
-    )
-    assert raced.compact(Snapshot(4, time, ()), TOKEN)
-    assert log.frontier().since == 4
+    begin(any_log, 4)
+    assert raced(store, lambda: any_log.compact(2, TOKEN)).compact(4, TOKEN)
+    assert any_log.frontier().since == 4
 
 
-def test_trimming_to_a_version_that_is_not_there_is_refused(log: MetastorageLog) -> None:
-    with pytest.raises(VersionNotFound, match="from version 0 to 1"):
-        log.compact(Snapshot(2, log.updates(1, 2)[0].time, ()), TOKEN)
-    assert log.frontier().since == 0
+@pytest.mark.parametrize(("others", "done"), [(3, False), (4, False), (2, True)])
+def test_a_trimming_that_is_overtaken_while_it_reads_the_log_finds_that_out(
+    any_log: MetastorageLog, store: Metastorage, others: int, done: bool
+) -> None:
+    begin(any_log, 4)
+    late = raced(store, lambda: any_log.compact(others, TOKEN), method="range")
+    assert late.compact(3, TOKEN) is done
+    assert any_log.frontier().since == max(others, 3)
+
+
+def test_an_append_whose_answer_was_lost_is_settled_by_its_id(
+    any_log: MetastorageLog, store: Metastorage
+) -> None:
+    begin(any_log, 1)
+    mine = update(2)
+    assert cut(store, happens=True).append(2, TOKEN, [mine])[0].id == mine.id
+    assert any_log.updates(2, 3)[0].id == mine.id
+
+
+def test_an_append_whose_answer_was_lost_keeps_the_times_that_it_was_given(
+    any_log: MetastorageLog, store: Metastorage
+) -> None:
+    begin(any_log, 1)
+    time = any_log.updates(1, 2)[0].time
+    (appended,) = cut(store, happens=True).append(2, TOKEN, [update(2)], times=[time])
+    assert appended.time == any_log.updates(2, 3)[0].time == time
+
+
+def test_an_append_that_was_lost_before_it_happened_is_reported(
+    any_log: MetastorageLog, store: Metastorage
+) -> None:
+    begin(any_log, 1)
+    with pytest.raises(Unavailable, match="cut"):
+        cut(store, happens=False).append(2, TOKEN, [update(2)])
+    assert any_log.frontier().upper == 2
+
+
+def test_an_append_that_was_lost_to_another_is_out_of_sync(
+    any_log: MetastorageLog, store: Metastorage
+) -> None:
+    begin(any_log, 2)
+    with pytest.raises(OutOfSync):
+        cut(store, happens=True).append(2, TOKEN, [update(2)])
 
 
 @pytest.mark.parametrize("trimmed_to", [2, 3])
 def test_an_append_without_an_answer_is_settled_though_it_was_trimmed_since(
-    log: MetastorageLog, member: Member, trimmed_to: int
+    any_log: MetastorageLog, store: Metastorage, trimmed_to: int
 ) -> None:
+    begin(any_log, 1)
     mine = update(2)
 
     def go_on() -> None:
-        log.append(3, TOKEN, [update(3)])
-        assert log.compact(Snapshot(trimmed_to, log.updates(3, 4)[0].time, ()), TOKEN)
+        any_log.append(3, TOKEN, [update(3)])
+        assert any_log.compact(trimmed_to, TOKEN)
 
-    cut = MetastorageLog(RacedStore(member, go_on, cut=True))  # type: ignore[arg-type]  # a wrapper
-    assert [u.id for u in cut.append(2, TOKEN, [mine])] == [mine.id]
+    late = raced(store, go_on, cut=True)
+    assert [one.id for one in late.append(2, TOKEN, [mine])] == [mine.id]
+
+
+# -- damage ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3, 4])
+def test_a_hole_anywhere_is_an_error_and_never_a_shorter_history(
+    any_log: MetastorageLog, store: Metastorage, missing: int
+) -> None:
+    begin(any_log, 4)
+    store.invoke([], [Delete(update_key(missing))])
+    with pytest.raises(CorruptData, match=f"version {missing} is missing"):
+        any_log.updates(1, any_log.frontier().upper)
+
+
+def test_a_log_that_was_cut_short_behind_its_version_is_an_error(
+    any_log: MetastorageLog, store: Metastorage
+) -> None:
+    begin(any_log, 3)
+    store.invoke([], [Put(VERSION, b"%020d" % 9)])
+    with pytest.raises(CorruptData, match="version 4 is missing"):
+        any_log.updates(1, any_log.frontier().upper)
+
+
+@pytest.mark.parametrize("key", [VERSION, SNAPSHOT_VERSION])
+@pytest.mark.parametrize("spoiled", [b"", b"%019d\x80" % 0, b"%019d" % 3, b"+%019d" % 3, b"3"])
+def test_what_is_no_version_where_the_log_keeps_one_is_an_error(
+    any_log: MetastorageLog, store: Metastorage, key: str, spoiled: bytes
+) -> None:
+    begin(any_log, 3)
+    store.invoke([], [Put(key, spoiled)])
+    with pytest.raises(CorruptData, match=f"{key} of the log is .* restore the store"):
+        any_log.frontier()
+
+
+def test_an_update_at_another_version_is_an_error(
+    any_log: MetastorageLog, store: Metastorage
+) -> None:
+    begin(any_log, 3)
+    store.invoke([], [timed(update_key(3), update(2))])
+    with pytest.raises(CorruptData, match="update 2 at version 3"):
+        any_log.updates(1, 4)
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_a_hole_below_the_version_to_be_trimmed_to_is_an_error(
+    any_log: MetastorageLog, store: Metastorage, missing: int
+) -> None:
+    begin(any_log, 4)
+    store.invoke([], [Delete(update_key(missing))])
+    with pytest.raises(CorruptData, match=f"version {missing} is missing"):
+        any_log.compact(3, TOKEN)
+    assert any_log.frontier().since == 0
+
+
+@pytest.mark.parametrize("damage", ["gone", "short"])
+def test_a_snapshot_that_lost_a_part_is_an_error(
+    any_log: MetastorageLog, store: Metastorage, damage: str
+) -> None:
+    begin(any_log, 3)
+    assert any_log.compact(3, TOKEN)
+    last = chunks(store)[-1]
+    store.invoke([], [Delete(last) if damage == "gone" else Put(last, b"")])
+    with pytest.raises(CorruptData, match="restore the store from a backup"):
+        any_log.snapshot()
+
+
+def test_a_snapshot_at_another_version_is_an_error(
+    any_log: MetastorageLog, store: Metastorage
+) -> None:
+    begin(any_log, 3)
+    assert any_log.compact(2, TOKEN)
+    store.invoke([], [Put(update_key(2), encode(Snapshot(1, any_log.check().time, ())))])
+    with pytest.raises(CorruptData, match="snapshot of version 1 stands at version 2"):
+        any_log.snapshot()
+
+
+def test_audit_events_are_read_in_pages(
+    any_log: MetastorageLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.durable.metastorage_log.SCANNED_AT_ONCE", 2)
+    begin(any_log, 8)
+    for end in (2, 3, 4, 5, 9):
+        found = [one.version for one in any_log.scan("audit_event", 1, end)]
+        assert found == list(range(2, end))

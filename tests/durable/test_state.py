@@ -7,14 +7,17 @@ from collections.abc import Callable
 import pytest
 
 from strandline.durable import (
+    AppliedUpdate,
     CatalogTransaction,
     DurableCatalogState,
     MetastorageLog,
+    Position,
     ReadOnlyState,
     durable_state,
 )
 from strandline.durable.metastorage_log import FENCE, VERSION, update_key
-from strandline.durable.state import TrimmedAway, new_update
+from strandline.durable.state import TrimmedAway
+from strandline.durable.transaction import new_update
 from strandline.durable.update import Change, Entry, Update
 from strandline.errors import CorruptData, Fenced, InvalidInput, NotFound, OutOfSync
 from strandline.metastorage import Delete, Put
@@ -23,19 +26,27 @@ from strandline.model.descriptors import SchemaDescriptor, ZoneDescriptor
 from tests.conftest import Member
 
 
-def commit(state: DurableCatalogState, name: str) -> None:
-    while state.sync():
-        pass
-    transaction = state.transaction()
+def latest(state: ReadOnlyState, after: Position | None = None) -> Position:
+    """The latest version in the log of ``state``."""
+    position = after or state.recovered[-1]
+    while applied := state.updates_after(position):
+        position = applied[-1]
+    return position
+
+
+def begin(state: DurableCatalogState) -> CatalogTransaction:
+    return state.transaction(latest(state), author="ann")
+
+
+def commit(state: DurableCatalogState, name: str) -> AppliedUpdate:
+    transaction = begin(state)
     with transaction.entry("create_zone", {"zone": name}):
         transaction.put(ZoneDescriptor(transaction.allocate_id()[0], name, "ann"))
-    state.commit_transaction(transaction, author="ann")
+    return state.commit_transaction(transaction)
 
 
-def zones(state: DurableCatalogState) -> set[str]:
-    while state.sync():
-        pass
-    return {stored.name for stored in state.contents.objects("zone")}
+def zones(state: ReadOnlyState) -> set[str]:
+    return {stored.name for stored in latest(state).contents.objects("zone")}
 
 
 def test_looking_at_a_store_changes_nothing(member: Member) -> None:
@@ -56,9 +67,9 @@ def test_what_is_not_there_cannot_be_joined_or_read(member: Member, how: str) ->
 
 def test_a_new_catalog_has_a_fence_then_its_contents(member: Member) -> None:
     state = member.open()
-    assert (state.epoch, state.version) == (1, 2)
+    assert (state.token.epoch, state.recovered[-1].version) == (1, 2)
     assert [u.entries[0].verb for u in state.log.updates(1, 3)] == ["fence", "initialize"]
-    assert state.environment() is not None
+    assert state.environment is not None
     assert member.fences == [state.token]
 
 
@@ -68,12 +79,16 @@ def test_each_open_takes_the_next_epoch_and_fences_the_one_before(
     first = new_member().open()
     second_member = new_member()
     second = second_member.open()
-    assert (first.epoch, second.epoch) == (1, 2)
+    assert (first.token.epoch, second.token.epoch) == (1, 2)
     assert second_member.fences == [second.token]
     with pytest.raises(Fenced):
         first.confirm_leadership()
     second.confirm_leadership()
-    for attempt in (lambda: first.sync(), lambda: first.transaction(), lambda: zones(first)):
+    for attempt in (
+        lambda: begin(first),
+        lambda: first.transaction(first.recovered[-1], author="ann"),
+        lambda: zones(first),
+    ):
         with pytest.raises(Fenced):
             attempt()
 
@@ -84,22 +99,20 @@ def test_a_holder_that_only_reads_learns_by_its_next_sync_that_it_is_fenced(
     first = new_member().open()
     second = new_member().open()
     commit(second, "z")
-    before = first.version, first.contents
     with pytest.raises(Fenced, match="epoch"):
-        first.sync()
-    assert (first.version, first.contents) == before
+        first.updates_after(first.recovered[-1])
 
 
 def test_nothing_that_a_fenced_holder_tries_becomes_durable(
     new_member: Callable[[], Member],
 ) -> None:
     first = new_member().open()
-    transaction = first.transaction()
+    transaction = begin(first)
     with transaction.entry("create_zone", {}):
         transaction.put(ZoneDescriptor(transaction.allocate_id()[0], "late", "ann"))
     second = new_member().open()
     with pytest.raises((Fenced, OutOfSync)):
-        first.commit_transaction(transaction, author="ann")
+        first.commit_transaction(transaction)
     assert "late" not in zones(second)
 
 
@@ -127,12 +140,12 @@ def test_members_of_one_deployment_share_the_token_and_commit_in_turn(
 
 def test_of_two_transactions_on_one_base_one_commits(new_member: Callable[[], Member]) -> None:
     one, two = new_member().open(), new_member().join()
-    late = two.transaction()
+    late = begin(two)
     with late.entry("create_zone", {}):
         late.put(ZoneDescriptor(late.allocate_id()[0], "late", "ann"))
     commit(one, "early")
     with pytest.raises(OutOfSync):
-        two.commit_transaction(late, author="ann")
+        two.commit_transaction(late)
     assert zones(two) == {"default", "early"}
 
 
@@ -142,9 +155,7 @@ def test_a_read_only_state_follows_and_has_no_means_to_write(
     writer = new_member().open()
     reader = new_member().openable().open_read_only()
     commit(writer, "z")
-    while reader.sync():
-        pass
-    assert reader.contents == writer.contents or zones(writer)
+    assert zones(reader) == zones(writer) == {"default", "z"}
     assert not hasattr(reader, "transaction")
     assert not hasattr(reader, "commit_transaction")
 
@@ -155,31 +166,89 @@ def test_a_state_that_starts_from_a_snapshot_equals_one_that_replayed(
     writer = new_member().open()
     for n in range(10):
         commit(writer, f"z{n}")
-    while writer.sync():
-        pass
     replayed = new_member().join()
-    update = writer.log.updates(9, 10)[0]
-    at_9 = next(a.contents for a in replayed.backlog if a.update.version == 9)
-    assert writer.compact_at(9, update.time, at_9)
+    assert replayed.recovered[0].version == 0
+    expected = latest(writer).contents
+    assert writer.compact(9)
     from_snapshot = new_member().join()
-    assert from_snapshot.base.update.version == 9
-    assert from_snapshot.contents == replayed.contents == writer.contents
+    assert from_snapshot.recovered[0].version == 9
+    assert from_snapshot.recovered[-1] == replayed.recovered[-1]
+    assert from_snapshot.recovered[-1].contents == expected
+
+
+def test_what_was_recovered_is_taken_once(member: Member) -> None:
+    state = member.open()
+    assert [applied.version for applied in state.take_recovered()] == [0, 1, 2]
+    assert state.recovered == []
+
+
+def chain(state: DurableCatalogState, *names: str) -> list[CatalogTransaction]:
+    """A transaction for each zone, on what the one before it makes."""
+    base: Position = latest(state)
+    transactions = []
+    for name in names:
+        transaction = state.transaction(base, author=f"author of {name}")
+        with transaction.entry("create_zone", {"zone": name}):
+            transaction.put(ZoneDescriptor(transaction.allocate_id()[0], name, "ann"))
+        transactions.append(transaction)
+        base = transaction
+    return transactions
+
+
+def test_transactions_that_follow_each_other_are_committed_in_one_append(member: Member) -> None:
+    state = member.open()
+    before = member.store.revision()
+    applied = state.commit_transactions(chain(state, "a", "b", "c"))
+    assert member.store.revision() == before + 1
+    assert [one.version for one in applied] == [3, 4, 5]
+    assert [one.update.author for one in applied] == [f"author of {n}" for n in "abc"]
+    read = state.updates_after(state.recovered[-1])
+    assert [(one.update, one.contents) for one in read] == [
+        (one.update, one.contents) for one in applied
+    ], "what was committed is what every node reads"
+
+
+def test_a_commit_that_is_tried_again_is_in_the_log_once(member: Member) -> None:
+    state = member.open()
+    transactions = chain(state, "a", "b")
+    first = state.commit_transactions(transactions)
+    assert [one.update for one in state.commit_transactions(transactions)] == [
+        one.update for one in first
+    ]
+    assert zones(state) == {"default", "a", "b"}
+    assert latest(state).version == 4
+
+
+def test_a_transaction_moves_to_a_newer_base_with_what_it_does(
+    new_member: Callable[[], Member],
+) -> None:
+    one, two = new_member().open(), new_member().join()
+    (late,) = chain(two, "late")
+    silent = begin(one)
+    with silent.entry("configure", {}):
+        silent.put(ConfigEntry("a", "1"))
+    one.commit_transaction(silent)
+    with pytest.raises(OutOfSync):
+        two.commit_transaction(late)
+    two.commit_transaction(late.rebased(latest(two)))
+    assert zones(one) == {"default", "late"}
 
 
 def test_transactions_read_their_own_writes_and_leave_the_base_alone(member: Member) -> None:
     state = member.open()
-    transaction = state.transaction()
-    before = state.contents
+    transaction = begin(state)
+    base = transaction.base.contents
     with transaction.entry("configure", {}):
         transaction.put(ConfigEntry("a", "1"))
         transaction.put(ConfigEntry("a", "2"))
     assert transaction.get_named("config", "a") == ConfigEntry("a", "2")
-    assert state.contents is before
+    assert transaction.base.contents is base
+    assert base.get("config", b"a") is None
     assert len(transaction.entries) == 1
 
 
 def test_an_entry_that_fails_takes_back_what_it_did(member: Member) -> None:
-    transaction = member.open().transaction()
+    transaction = begin(member.open())
     before = transaction.contents
     with pytest.raises(InvalidInput), transaction.entry("configure", {}):
         transaction.put(ConfigEntry("a", "1"))
@@ -190,7 +259,7 @@ def test_an_entry_that_fails_takes_back_what_it_did(member: Member) -> None:
 
 def test_ids_are_never_given_twice(member: Member) -> None:
     state = member.open()
-    transaction = state.transaction()
+    transaction = begin(state)
     with transaction.entry("allocate", {}):
         first = transaction.allocate_id(amount=3)
         second = transaction.allocate_id()
@@ -202,10 +271,10 @@ def test_ids_are_never_given_twice(member: Member) -> None:
 
 def test_bookkeeping_alone_leaves_no_audit_event(member: Member) -> None:
     state = member.open()
-    transaction = state.transaction()
+    transaction = begin(state)
     with transaction.entry("configure", {}):
         transaction.put(ConfigEntry("a", "1"))
-    update = state.commit_transaction(transaction, author="ann")
+    update = state.commit_transaction(transaction).update
     assert update.silent
     assert not list(state.log.scan("audit_event", update.version, update.version + 1))
 
@@ -214,7 +283,7 @@ def test_names_are_unique_below_a_parent_without_regard_to_case(member: Member) 
     from strandline.errors import AlreadyExists
 
     state = member.open()
-    transaction = state.transaction()
+    transaction = begin(state)
     with transaction.entry("create_schema", {}):
         transaction.put(SchemaDescriptor(100, 1, "Sales", "ann"))
         with pytest.raises(AlreadyExists):
@@ -240,15 +309,11 @@ class TrimmedMeanwhile(MetastorageLog):
 
 
 def trimmed_while_read(new_member: Callable[[], Member]) -> TrimmedMeanwhile:
-    writer = new_member().open()
+    member = new_member()
+    writer = member.join() if member.openable().is_initialized() else member.open()
     for n in range(5):
         commit(writer, f"z{n}")
-    while applied := writer.sync():
-        last = applied[-1]
-    return TrimmedMeanwhile(
-        new_member().log,
-        lambda: writer.compact_at(last.update.version, last.update.time, last.contents),
-    )
+    return TrimmedMeanwhile(new_member().log, lambda: writer.compact(7))
 
 
 def test_joining_while_the_log_is_trimmed_joins_and_takes_no_epoch(
@@ -256,22 +321,25 @@ def test_joining_while_the_log_is_trimmed_joins_and_takes_no_epoch(
 ) -> None:
     state = durable_state(trimmed_while_read(new_member)).join(member="late")
     assert zones(state) == {"default", "z0", "z1", "z2", "z3", "z4"}
-    assert state.epoch == 1
+    assert state.token.epoch == 1
 
 
 def test_a_state_that_meets_a_trimming_says_so_and_can_begin_again(
     new_member: Callable[[], Member],
 ) -> None:
-    log = trimmed_while_read(new_member)
-    reader = ReadOnlyState(log)
-    with pytest.raises(TrimmedAway, match="earliest in the log is 7"):
-        reader.sync()
-    assert reader.version == 0
-    reader.begin_again()
-    assert reader.version == 7
+    new_member().open()
+    reader = ReadOnlyState(new_member().log)
+    assert reader.recovered[-1].version == 2
+    reader.log = trimmed_while_read(new_member)
+    for message in ("earliest in the log is 7", "trimmed to version 7"):
+        with pytest.raises(TrimmedAway, match=message):
+            reader.updates_after(reader.recovered[-1])
+    assert reader.start().version == 7
 
 
-def test_a_corrupt_record_leaves_the_state_where_it_was(new_member: Callable[[], Member]) -> None:
+def test_a_corrupt_record_is_an_error_each_time_and_what_is_before_it_can_be_read(
+    new_member: Callable[[], Member],
+) -> None:
     writer, follower = new_member().open(), new_member().join()
     commit(writer, "good")
     bad = Entry("create_zone", {}, (Change("zone", b"\0" * 8, b"never there", None),))
@@ -279,10 +347,10 @@ def test_a_corrupt_record_leaves_the_state_where_it_was(new_member: Callable[[],
     writer.log.append(4, writer.token, [update])
     for _ in range(2):
         with pytest.raises(CorruptData, match="does not replace what is there"):
-            follower.sync()
-        assert follower.version == 2
-        assert follower.contents.count("zone") == 1
-    assert [a.update.version for a in follower.sync(up_to=3)] == [3]
+            follower.updates_after(follower.recovered[-1])
+    assert [
+        applied.version for applied in follower.updates_after(follower.recovered[-1], up_to=3)
+    ] == [3]
 
 
 @pytest.mark.parametrize("how", ["an update", "the snapshot"])
@@ -293,12 +361,12 @@ def test_who_was_replaced_by_a_newer_release_learns_that_and_not_that_it_cannot_
     new = new_member()
     newer = new.open(generation=2)
     if how == "the snapshot":
-        assert newer.compact_at(newer.version, newer.dump().time, newer.contents)
+        assert newer.compact(latest(newer).version)
     from_the_future = b"\x01\x00\x01\x00\x63"
     commit(newer, "z")
     new.store.invoke([], [Put(update_key(3 if how == "the snapshot" else 4), from_the_future)])
     with pytest.raises(Fenced, match="generation 2"):
-        old.begin_again() if how == "the snapshot" else old.sync()
+        old.start() if how == "the snapshot" else old.updates_after(old.recovered[-1])
 
 
 # -- creating ----------------------------------------------------------------------------------
@@ -334,8 +402,8 @@ def test_a_catalog_made_between_the_look_and_the_creation_is_left_alone(
 
     with pytest.raises(OutOfSync):
         late.openable().create(member="late", initialize=overtaken, raise_fence=lambda *_: None)
-    assert late.join().environment() != "the late one's"
-    assert late.join().epoch == 1
+    assert late.join().environment != "the late one's"
+    assert late.join().token.epoch == 1
 
 
 def test_a_fence_without_versions_is_told_as_damage(new_member: Callable[[], Member]) -> None:

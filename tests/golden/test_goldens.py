@@ -20,6 +20,7 @@ from strandline.wire.recent import RECENT
 from strandline.wire.registry import decode, encode, formats
 from tests.golden import goldens_0_1_0, goldens_0_2_0, goldens_0_2_1
 from tests.golden.layout import nested
+from tests.positions import At
 
 RELEASES = {
     "0.1.0": goldens_0_1_0.GOLDENS,
@@ -112,7 +113,7 @@ def test_what_the_first_release_wrote_keeps_its_bytes_until_it_changes(
     stored = kind.stored(data)
     key = kind.key(stored)
     contents = EMPTY.apply([Change(kind.kind, key, None, data)])
-    transaction = CatalogTransaction(1, contents)
+    transaction = CatalogTransaction(At(1, contents), author="ann")
     with transaction.entry("touch", {}):
         transaction.put(stored.value)
     assert transaction.entries == []

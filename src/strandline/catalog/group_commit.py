@@ -38,10 +38,10 @@ from typing import Protocol
 
 from strandline import faults
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.requests import Judged, Request, Round, Stage, judge, size_of
+from strandline.catalog.requests import Request, Round, Stage, judge
 from strandline.clock import Timestamp
 from strandline.durable.state import AppliedUpdate, DurableCatalogState
-from strandline.durable.update import Update
+from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import (
     DeadlineExceeded,
     Fenced,
@@ -89,8 +89,10 @@ class Applying(Protocol):
     def latest_catalog(self) -> Catalog:
         """The highest version applied here."""
 
-    def own_append(self, updates: Sequence[Update]) -> AbstractContextManager[None]:
-        """The calling thread appends ``updates`` in the block, and calls `apply_own`."""
+    def own_append(
+        self, transactions: Sequence[CatalogTransaction]
+    ) -> AbstractContextManager[None]:
+        """The calling thread commits ``transactions`` in the block, and calls `apply_own`."""
 
     def apply_own(self, updates: Sequence[AppliedUpdate]) -> list[Catalog]:
         """Apply updates that this node has just appended behind its latest version."""
@@ -239,7 +241,7 @@ class GroupCommit:
         while group := self._still_waiting(requests):
             judged = self._judge(self._follower.latest_catalog(), group)
             try:
-                if judged.writers():
+                if judged.requests():
                     self._append(judged)
                 elif synced:
                     self._tell(judged, [])
@@ -261,37 +263,24 @@ class GroupCommit:
     def _judge(self, base: Catalog, group: Sequence[Request]) -> Round:
         judged = Round(base)
         now = self._follower.now()
-        view = base
         for request in group:
-            one = judge(view, request, now)
-            judged.judged.append(one)
-            if one.entries:
-                view = one.catalog
-                judged.size += sum(size_of(entry) for entry in one.entries)
-                if judged.size > ROUND_BYTES:
-                    break
+            view = judged.view
+            transaction = self._follower.state.transaction(view, author=request.author)
+            judged.add(judge(view, transaction, request, now))
+            if judged.size > ROUND_BYTES:
+                break
         return judged
 
     def _append(self, judged: Round) -> None:
         """Append and apply a round and tell its callers; who is still waiting is judged again."""
-        writers = judged.writers()
-        requests = [one.request for one in writers]
-        if not self._send(requests):
-            return
-        updates = self._follower.state.prepare(
-            [one.entries for one in writers],
-            base=judged.base.version,
-            authors=[request.author for request in requests],
-        )
-        with self._follower.own_append(updates):
-            self._append_and_apply(judged, writers, updates)
+        if self._send(judged.requests()):
+            with self._follower.own_append(judged.transactions()):
+                self._append_and_apply(judged)
 
-    def _append_and_apply(
-        self, judged: Round, writers: Sequence[Judged], updates: tuple[Update, ...]
-    ) -> None:
-        requests = [one.request for one in writers]
+    def _append_and_apply(self, judged: Round) -> None:
+        requests = judged.requests()
         try:
-            appended = self._settle(updates, requests)
+            appended = self._settle(judged.transactions(), requests)
         except OutOfSync:
             self.counts.lost_appends += 1
             self._unsend(requests)
@@ -311,28 +300,28 @@ class GroupCommit:
             for request in requests:
                 self._commit([request])
             return
-        for request, update in zip(requests, appended, strict=True):
-            request.version = update.version
+        for request, applied in zip(requests, appended, strict=True):
+            request.version = applied.version
         faults.reached("ddl-appended")
         self.counts.appends += 1
-        self.counts.largest_group = max(self.counts.largest_group, len(writers))
+        self.counts.largest_group = max(self.counts.largest_group, len(requests))
         try:
-            catalogs = self._apply(writers, appended)
+            catalogs = self._follower.apply_own(appended)
         except BaseException as error:
-            for one, update in zip(writers, appended, strict=True):
-                self._end([one.request], _appended_only(update, error))
+            for request, applied in zip(requests, appended, strict=True):
+                self._end([request], _appended_only(applied, error))
             raise
         self._tell(judged, catalogs)
 
     def _settle(
-        self, updates: tuple[Update, ...], requests: Sequence[Request]
-    ) -> tuple[Update, ...]:
-        """Append ``updates``; where the outcome is unknown, again until it is known."""
+        self, transactions: Sequence[CatalogTransaction], requests: Sequence[Request]
+    ) -> list[AppliedUpdate]:
+        """Commit ``transactions``; where the outcome is unknown, again until it is known."""
         pause = _FIRST_PAUSE
         unknown: UnknownOutcome | None = None
         while True:
             try:
-                return self._follower.state.append(updates)
+                return self._follower.state.commit_transactions(transactions)
             except UnknownOutcome as error:
                 unknown = error
             except Unavailable:
@@ -343,18 +332,6 @@ class GroupCommit:
                 raise unknown  # nobody is there any more who would be told
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def _apply(self, writers: Sequence[Judged], appended: Sequence[Update]) -> list[Catalog]:
-        """Apply what this node has appended without reading it back.
-
-        The log took it behind the very version that it was judged on, so what was judged *is* what
-        every other node will read from the log; only the time is new.
-        """
-        updates = []
-        for one, update in zip(writers, appended, strict=True):
-            one.catalog.contents.stamp(update.changes(), update.time)
-            updates.append(AppliedUpdate(update, one.catalog.contents))
-        return self._follower.apply_own(updates)
-
     def _rebase(self, judged: Round) -> Round | None:
         """The round on the newer catalog as it was judged, if only silent versions came between."""
         self._follower.sync()
@@ -363,17 +340,21 @@ class GroupCommit:
             between = self._follower.state.log.updates(judged.base.version + 1, newer.version + 1)
         except VersionNotFound:
             return None
-        ours = {(c.kind, c.key) for one in judged.judged for e in one.entries for c in e.changes}
+        ours = {
+            (change.kind, change.key)
+            for transaction in judged.transactions()
+            for change in transaction.changes()
+        }
         theirs = {(c.kind, c.key) for update in between for c in update.changes()}
         if not between or not all(update.silent for update in between) or ours & theirs:
             return None
-        rebased = Round(newer, size=judged.size)
-        view = newer
+        rebased = Round(newer)
         for one in judged.judged:
-            if one.entries:
-                changes = (change for entry in one.entries for change in entry.changes)
-                view = Catalog(view.version + 1, view.time, view.contents.apply(changes))
-            rebased.judged.append(replace(one, catalog=view))
+            catalog = rebased.view
+            transaction = one.transaction and one.transaction.rebased(catalog)
+            if transaction is not None:
+                catalog = Catalog(transaction.version, catalog.time, transaction.contents)
+            rebased.add(replace(one, catalog=catalog, transaction=transaction))
         return rebased
 
     # -- telling the callers -------------------------------------------------------------------
@@ -401,13 +382,15 @@ class GroupCommit:
         last = judged.base
         with self._lock:
             for one in judged.judged:
-                if one.entries:
+                if one.transaction is not None:
                     last = next(made)
+                    one.request.actions = tuple(
+                        (entry.verb, entry.arguments)
+                        for entry in one.transaction.entries
+                        if not entry.silent
+                    )
                 one.request.catalog = last
                 one.request.applied = one.applied
-                one.request.actions = tuple(
-                    (entry.verb, entry.arguments) for entry in one.entries if not entry.silent
-                )
                 self._finish(one.request, one.error)
 
     def _end(self, requests: Sequence[Request], error: BaseException) -> None:
@@ -424,9 +407,9 @@ class GroupCommit:
             request.gate.release()
 
 
-def _appended_only(update: Update, error: BaseException) -> UnknownOutcome:
+def _appended_only(applied: AppliedUpdate, error: BaseException) -> UnknownOutcome:
     return UnknownOutcome(
-        f"the change is in the log as version {update.version}, but this node could not apply it "
+        f"the change is in the log as version {applied.version}, but this node could not apply it "
         f"yet: {error!r}. Do not repeat it; read the catalog"
     )
 

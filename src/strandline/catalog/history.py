@@ -1,4 +1,4 @@
-"""The versions that a node holds in memory, found by number and by time.
+"""The versions that a node has in memory, found by number and by time; and those it waits for.
 
 One object holds both orders, so that a reader never sees one moved and the other not. Readers take
 no lock: versions are only added at the end, and trimming makes a new object.
@@ -6,11 +6,14 @@ no lock: versions are only added at the end, and trimming makes a new object.
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
+from collections.abc import Callable
+from concurrent.futures import Future
 
 from strandline.catalog.catalog import Catalog
 from strandline.clock import Timestamp, format_timestamp
-from strandline.errors import CorruptData, VersionNotFound
+from strandline.errors import CorruptData, StrandlineError, VersionNotFound
 
 
 class History:
@@ -88,3 +91,53 @@ class History:
         """The history from ``version`` on."""
         start = version - self._base
         return self if start <= 0 else History(*self._catalogs[start:])
+
+
+class AwaitedVersions:
+    """Versions that callers wait for: a future for each, completed by the applier of the log.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._futures: list[tuple[int, Future[Catalog]]] = []
+        self._lock = threading.Lock()
+
+    def add(self, version: int) -> Future[Catalog]:
+        """A new future of ``version``."""
+        future: Future[Catalog] = Future()
+        with self._lock:
+            self._futures.append((version, future))
+        return future
+
+    def forget(self, future: Future[Catalog]) -> None:
+        """Cancel a future that its caller no longer waits for."""
+        future.cancel()
+        self._take(lambda _, awaited: awaited is future)
+
+    def tell(self, upper: int, catalog: Callable[[int], Catalog]) -> None:
+        """Complete the futures of versions below ``upper``, with the ``catalog`` of theirs."""
+        if not self._futures:
+            return
+        for version, future in self._take(lambda version, _: version < upper):
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(catalog(version))
+            except StrandlineError as error:
+                future.set_exception(error)
+
+    def end(self, error: StrandlineError) -> None:
+        """Fail all that are left."""
+        for _, future in self._take(lambda *_: True):
+            if future.set_running_or_notify_cancel():
+                future.set_exception(type(error)(error.message))
+
+    def _take(
+        self, due: Callable[[int, Future[Catalog]], bool]
+    ) -> list[tuple[int, Future[Catalog]]]:
+        """Those that are ``due``, which are not among the others any more."""
+        with self._lock:
+            taken = [awaited for awaited in self._futures if due(*awaited)]
+            self._futures = [awaited for awaited in self._futures if not due(*awaited)]
+        return taken

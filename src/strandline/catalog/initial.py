@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from strandline.catalog.applier import DELAY, SKEW
 from strandline.catalog.catalog import (
     DEFAULT_DATABASE,
     DEFAULT_ZONE_CONFIG,
     DEFAULT_ZONE_NAME,
 )
 from strandline.catalog.commands.schemas import DEFAULT_SCHEMA
-from strandline.catalog.follower import DELAY, SKEW
 from strandline.catalog.system_views import initialize_system_views
 from strandline.durable.state import ENVIRONMENT, Initialize, new_environment_id
 from strandline.durable.transaction import CatalogTransaction

@@ -2,8 +2,8 @@
 
 **Accept.** `CatalogManager.execute` judges commands by the latest catalog, turns them into entries
 and appends these to the update log, together with those of other callers of this node
-(`strandline.catalog.group_commit`). **Apply** is the business of every node
-(`strandline.catalog.follower`). **Return.** The call returns when this node has applied its version
+(`strandline.catalog.group_commit`). **Apply** happens on every node
+(`strandline.catalog.applier`). **Return.** The call returns when this node has applied its version
 and every node's clock has passed the activation, so that whatever the caller does next, on any
 node, sees it. Others may see it before. A command that changed nothing, or was refused, waits
 likewise for the version that it was judged by: the caller must be able to see why.
@@ -23,12 +23,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from strandline.catalog.applier import DEFAULT_TIMEOUT, JoinAnew
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.follower import (
-    DEFAULT_TIMEOUT,
-    CatalogFollower,
-    JoinAnew,
-)
+from strandline.catalog.follower import CatalogFollower
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.planning import Command
 from strandline.catalog.requests import Request
@@ -195,7 +192,7 @@ class CatalogManager(CatalogFollower):
         self._check_running()
         catalog = self.catalog(version)
         self.check_active_everywhere(catalog)
-        done = self._state.compact_at(version, self._given(catalog), catalog.contents)
+        done = self._state.compact(version)
         self.sync()
         return done
 
@@ -222,7 +219,7 @@ class CatalogManager(CatalogFollower):
     ) -> int:
         """Write down how much tables take; see `append_storage_usage`."""
         self._check_running()
-        version = append_storage_usage(self._state, events, author=author, timeout=timeout)
+        version = append_storage_usage(self, events, author=author, timeout=timeout)
         self.sync()
         return version
 

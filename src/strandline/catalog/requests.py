@@ -13,7 +13,7 @@ from strandline.catalog.planning import Command, Planning
 from strandline.catalog.privileges.judgement import permit
 from strandline.clock import Timestamp
 from strandline.durable.transaction import CatalogTransaction
-from strandline.durable.update import Arguments, Entry
+from strandline.durable.update import Arguments
 
 
 class Stage(Enum):
@@ -71,15 +71,15 @@ class Request:
 class Judged:
     """A request, and what its commands come to on the catalog that those before it leave.
 
-    ``catalog`` is the one that its ``entries`` make, or without any that it was judged by. What is
-    not in the log yet has no time yet; such a catalog carries that of the round's base.
+    ``catalog`` is the one that ``transaction`` makes, or without one the one it was judged by. What
+    is not in the log yet has no time yet; such a catalog carries that of the round's base.
     """
 
     request: Request
     catalog: Catalog
     applied: tuple[bool, ...] = ()
     error: BaseException | None = None
-    entries: tuple[Entry, ...] = ()
+    transaction: CatalogTransaction | None = None
 
 
 @dataclass(slots=True)
@@ -90,14 +90,36 @@ class Round:
     judged: list[Judged] = field(default_factory=list)
     size: int = 0
 
-    def writers(self) -> list[Judged]:
+    def add(self, judged: Judged) -> None:
+        """Behind those that were judged before."""
+        self.judged.append(judged)
+        if judged.transaction is not None:
+            self.size += sum(
+                len(change.old or b"") + len(change.new or b"")
+                for change in judged.transaction.changes()
+            )
+
+    @property
+    def view(self) -> Catalog:
+        """The catalog that the next request is judged by."""
+        return self.judged[-1].catalog if self.judged else self.base
+
+    def requests(self) -> list[Request]:
         """Those that make a version, in the order of the versions."""
-        return [one for one in self.judged if one.entries]
+        return [judged.request for judged in self.judged if judged.transaction is not None]
+
+    def transactions(self) -> list[CatalogTransaction]:
+        """What makes the versions, in their order."""
+        return [judged.transaction for judged in self.judged if judged.transaction is not None]
 
 
-def judge(view: Catalog, request: Request, now: Timestamp) -> Judged:
-    """What the commands of ``request`` come to on ``view``; nothing where one of them refuses."""
-    transaction = CatalogTransaction(view.version, view.contents)
+def judge(
+    view: Catalog, transaction: CatalogTransaction, request: Request, now: Timestamp
+) -> Judged:
+    """Carry the commands of ``request`` out in ``transaction``, which is on ``view``.
+
+    Nothing of them is in the round where one of them refuses.
+    """
     planning = Planning(view, transaction, now, author=request.author)
     applied = []
     try:
@@ -110,10 +132,5 @@ def judge(view: Catalog, request: Request, now: Timestamp) -> Judged:
         return Judged(request, view, error=error)
     if not transaction.entries:
         return Judged(request, view, tuple(applied))
-    made = Catalog(view.version + 1, view.time, transaction.contents)
-    return Judged(request, made, tuple(applied), entries=tuple(transaction.entries))
-
-
-def size_of(entry: Entry) -> int:
-    """The bytes that the changes of ``entry`` hold."""
-    return sum(len(change.old or b"") + len(change.new or b"") for change in entry.changes)
+    catalog = Catalog(transaction.version, view.time, transaction.contents)
+    return Judged(request, catalog, tuple(applied), transaction=transaction)

@@ -9,15 +9,15 @@ Nothing prunes them yet; what measures is to measure seldom.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from strandline.catalog.catalog import Catalog
 from strandline.clock import Timestamp
-from strandline.durable import DurableCatalogState, Update, UpdateLog
+from strandline.durable import DurableCatalogState, UpdateLog
 from strandline.durable.collections import STORAGE_USAGE_EVENT
-from strandline.durable.update import Appended
 from strandline.errors import DeadlineExceeded, InvalidInput, OutOfSync
 from strandline.model.bookkeeping import StorageUsageEvent
 from strandline.wire.registry import decode, encode
@@ -35,8 +35,17 @@ class RecordedUsage:
     event: StorageUsageEvent
 
 
+class UsageWriter(Protocol):
+    """What this needs of the follower of the log."""
+
+    @property
+    def state(self) -> DurableCatalogState: ...
+    def sync(self) -> None: ...
+    def latest_catalog(self) -> Catalog: ...
+
+
 def append_storage_usage(
-    state: DurableCatalogState,
+    writer: UsageWriter,
     events: Sequence[StorageUsageEvent],
     *,
     author: str,
@@ -53,20 +62,20 @@ def append_storage_usage(
     end, version = time.monotonic() + timeout, 0
     for first in range(0, len(events), EVENTS_OF_A_VERSION):
         group = events[first : first + EVENTS_OF_A_VERSION]
-        records = tuple(Appended(STORAGE_USAGE_EVENT, encode(one)) for one in group)
-        version = _append(state, records, author=author, end=end)
+        version = _append(writer, group, author=author, end=end)
     return version
 
 
 def _append(
-    state: DurableCatalogState, records: tuple[Appended, ...], *, author: str, end: float
+    writer: UsageWriter, events: Sequence[StorageUsageEvent], *, author: str, end: float
 ) -> int:
-    identity = secrets.token_bytes(16)
     while True:
-        upper = state.log.frontier().upper
-        update = Update(upper, identity, author, state.member, (), appended=records)
+        writer.sync()
+        transaction = writer.state.transaction(writer.latest_catalog(), author=author)
+        for event in events:
+            transaction.append(STORAGE_USAGE_EVENT, encode(event))
         try:
-            return state.append([update])[0].version
+            return writer.state.commit_transaction(transaction).version
         except OutOfSync:
             if time.monotonic() > end:
                 raise DeadlineExceeded(

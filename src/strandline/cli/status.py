@@ -16,7 +16,6 @@ from strandline.cli.console import new_console
 from strandline.cli.options import FOLDER, OUTPUT
 from strandline.cli.stores import catalogs_and_rows
 from strandline.clock import Timestamp, format_timestamp
-from strandline.durable.state import ENVIRONMENT
 from strandline.logs import in_one_line
 from strandline.node import DATABASE_FILE
 from strandline.sql import stored_time
@@ -58,7 +57,7 @@ def status_of(folder: Path) -> Status:
         enforced = (catalog.configuration("enforce_privileges") or "").lower() in ("true", "on")
         return Status(
             folder=str(folder.absolute()),
-            environment=state.config(ENVIRONMENT) or "",
+            environment=state.environment or "",
             version=catalog.version,
             version_time=format_timestamp(catalog.time),
             earliest_version=history.earliest.version,

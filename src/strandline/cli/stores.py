@@ -9,8 +9,8 @@ from pathlib import Path
 from sqlalchemy import Connection, inspect
 
 from strandline.catalog import Catalog, VersionInfo, read_history
+from strandline.catalog.applier import DELAY
 from strandline.catalog.commands import DEFAULT_SCHEMA
-from strandline.catalog.follower import DELAY
 from strandline.catalog.history import History
 from strandline.cli.settings import load
 from strandline.clock import (
@@ -22,7 +22,7 @@ from strandline.clock import (
     parse_timestamp,
 )
 from strandline.durable import MetastorageLog, durable_state
-from strandline.durable.state import ReadOnlyState
+from strandline.durable.state import ReadOnlyState, config_in
 from strandline.errors import InvalidInput, NotFound, ObjectNotFound, VersionNotFound
 from strandline.metastorage import SqliteMetastorage
 from strandline.metastore.store.data_history import DataCommit, data_commits
@@ -80,14 +80,14 @@ def catalogs_of_folder(folder: Path) -> History:
 
 
 def _catalogs(state: ReadOnlyState) -> History:
-    delay = int(state.config(DELAY) or 0)
+    delay = int(config_in(state.recovered[-1].contents, DELAY) or 0)
     catalogs = [
         Catalog(
-            one.update.version,
-            add_milliseconds(one.update.time, delay) if one.update.version else one.update.time,
-            one.contents,
+            applied.version,
+            add_milliseconds(applied.time, delay) if applied.version else applied.time,
+            applied.contents,
         )
-        for one in (state.base, *state.backlog)
+        for applied in state.recovered
     ]
     return History(*catalogs)
 

@@ -9,11 +9,12 @@ from strandline.durable.state import (
     OpenableState,
     ReadOnlyState,
     Replaced,
+    config_in,
     durable_state,
     joined_anew,
     new_environment_id,
 )
-from strandline.durable.transaction import CatalogTransaction
+from strandline.durable.transaction import CatalogTransaction, Position
 from strandline.durable.update import Arguments, AuditEvent, Change, Entry, Snapshot, Update
 
 __all__ = [
@@ -30,12 +31,14 @@ __all__ = [
     "MetastorageLog",
     "Namespace",
     "OpenableState",
+    "Position",
     "ReadOnlyState",
     "Reference",
     "Replaced",
     "Snapshot",
     "Update",
     "UpdateLog",
+    "config_in",
     "durable_state",
     "joined_anew",
     "new_environment_id",

@@ -2,11 +2,22 @@
 
 A log is a row of updates, one a version, from 1 on; version 0 is the empty catalog. ``upper`` is
 the version that the next update will have. ``since`` is the lowest version that can still be read:
-at 0 all updates are there; above it, a snapshot stands in the place of the update that made
+at 0 all updates are there; above it, the log has a snapshot in the place of the update that made
 ``since`` and of all before it. ``since`` moves by `UpdateLog.compact` alone, never by an append.
+
+Both are read together, as a `Frontier`. A reader that asked for one after the other could find a
+``since`` above its ``upper``, and would pay two round trips to a remote log for each look.
 
 Every append names the fence token of its writer, and is refused with `Fenced` when the log's token
 is another one; so a writer that was replaced can make nothing durable, however late it comes.
+
+A version has one time, and it stands inside the update. The log that orders an update first gives
+the time. A second log, a copy or a restore of it is told the times, and keeps them.
+
+A log compacts itself from its own contents. What a node has in memory is never written as a
+snapshot, so a mistake in memory cannot become durable. It costs a recovery of the catalog, at a
+compaction alone. *Rejected*: a snapshot handed in (a log that consolidates rows of changes has no
+use for it, and would have to compare it with what it has).
 """
 
 from __future__ import annotations
@@ -16,8 +27,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from strandline.clock import Timestamp
+from strandline.durable.contents import Contents, restore
 from strandline.durable.update import Snapshot, Update
+from strandline.errors import VersionNotFound
 from strandline.fencing import FenceToken
+
+READ_AT_ONCE = 1000
+"""Updates that one call of `UpdateLog.updates` is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +88,44 @@ class UpdateLog(ABC):
         token: FenceToken | None,
         updates: Sequence[Update],
         *,
+        times: Sequence[Timestamp] | None = None,
         new_token: FenceToken | None = None,
     ) -> tuple[Update, ...]:
         """Append ``updates``, of consecutive versions from ``expected_upper`` on, all or none.
 
-        ``new_token`` becomes the log's token in the same step. Returns the updates with their
-        time. Raises `OutOfSync` when the upper is another one, `Fenced` when the token is,
-        `Unavailable` when nothing was appended, `UnknownOutcome` when it was sent and cannot be
-        settled now. After these two the same updates may be appended again: whichever try lands,
-        they are in the log once.
+        ``new_token`` becomes the log's token in the same step. Without ``times`` the log gives all
+        of ``updates`` one time. ``times`` are those that another log gave, one for each update:
+        `InvalidInput` if they go back, or lie below the time of the version before, or ahead of
+        this log's own time (`check`). Returns the updates with their time. Raises `OutOfSync` when
+        the upper is another one, `Fenced` when the token is, `Unavailable` when nothing was
+        appended, `UnknownOutcome` when it was sent and cannot be settled now. After these two the
+        same updates may be appended again: whichever try lands, they are in the log once.
         """
 
     @abstractmethod
-    def snapshot(self) -> Snapshot:
+    def first_snapshot(self) -> Snapshot:
         """The snapshot at ``since``; that of version 0 is empty."""
+
+    def snapshot(self, as_of: int | None = None) -> Snapshot:
+        """Every object at version ``as_of``; without it, at ``since``.
+
+        Costs the size of the catalog and of the updates since ``since``. Raises `VersionNotFound`
+        for a version below ``since`` or above the last.
+        """
+        snapshot = self.first_snapshot()
+        if as_of is None or as_of == snapshot.version:
+            return snapshot
+        if as_of < snapshot.version:
+            raise VersionNotFound(
+                f"version {as_of} was asked for; the earliest in the log is {snapshot.version}"
+            )
+        contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
+        time = snapshot.time
+        for start in range(snapshot.version + 1, as_of + 1, READ_AT_ONCE):
+            for update in self.updates(start, min(start + READ_AT_ONCE, as_of + 1)):
+                contents = contents.apply(update.changes(), at=update.time)
+                time = update.time
+        return snapshot_of(as_of, time, contents)
 
     @abstractmethod
     def updates(self, start: int, end: int) -> tuple[Update, ...]:
@@ -96,16 +136,22 @@ class UpdateLog(ABC):
         """
 
     @abstractmethod
-    def wait(self, seen: Frontier, *, timeout: float) -> bool:
-        """Wait until the frontier is no longer ``seen``; False after ``timeout`` seconds."""
+    def listen(self, after: Frontier, *, timeout: float) -> bool:
+        """Wait until the frontier is no longer ``after``; False after ``timeout`` seconds."""
 
     @abstractmethod
     def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
         """The objects of an append-only kind from versions ``start`` to ``end`` − 1, in order."""
 
     @abstractmethod
-    def compact(self, snapshot: Snapshot, token: FenceToken) -> bool:
-        """Put ``snapshot`` in the place of the updates up to its version; ``since`` moves there.
+    def compact(self, up_to: int, token: FenceToken) -> bool:
+        """Let go of all versions below ``up_to``, to which ``since`` moves.
 
-        False, and nothing changed, when ``since`` is there or above it already. Raises `Fenced`.
+        False, and nothing changed, when ``since`` is there or above it already. Raises `Fenced`,
+        and `VersionNotFound` for a version that is not in the log.
         """
+
+
+def snapshot_of(version: int, time: Timestamp, contents: Contents) -> Snapshot:
+    """The snapshot of ``contents``, those of ``version``, which the log made at ``time``."""
+    return Snapshot(version, time, contents.dump(), contents.times())

@@ -11,9 +11,10 @@
 
 Versions in keys have 20 digits, so that a range of keys is in the order of versions. An append is
 one ``invoke`` on two conditions: ``catalog.version`` is the version before, and ``catalog.fence``
-is the writer's token. The time of an update is the store's time of that invoke, and stands inside
-the update and its audit event; what an older release wrote has it in the metadata of its key alone.
-Where both are, they are compared. A snapshot's record carries the time of its version.
+is the writer's token. The time of an update is the store's time of that invoke, or the time that
+it was appended with; it stands inside the update and its audit event. What a release before 0.2.1
+wrote has it in the metadata of its key alone. No time inside is later than the one beside it. A
+snapshot's record carries the time of its version.
 
 The condition on the fence compares bytes, and the same token had other bytes in an older release.
 So it names those that were read.
@@ -30,7 +31,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TypeVar
 
-from strandline.clock import MIN_TIMESTAMP, Timestamp
+from strandline.clock import MIN_TIMESTAMP, Timestamp, format_timestamp
 from strandline.durable import chunks
 from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.log import Checked, Frontier, Scanned, UpdateLog
@@ -38,6 +39,7 @@ from strandline.durable.update import AuditEvent, Snapshot, Update
 from strandline.errors import (
     CorruptData,
     Fenced,
+    InvalidInput,
     OutOfSync,
     Unavailable,
     UnknownOutcome,
@@ -99,29 +101,42 @@ def _frontier(since: KeyValue | None, version: KeyValue | None) -> Frontier:
     return Frontier(_version_in(since), _version_in(version) + 1)
 
 
-def _put(key: str, data: bytes) -> Operation:
-    """The put of a record, which gets its time from the store if it has one inside."""
+def _put(key: str, data: bytes, time: Timestamp | None) -> Operation:
+    """The put of a record. Its ``time`` goes inside, or the store's if it is None."""
     timed = timed_head(data)
-    return Put(key, data) if timed is None else PutTimed(key, *timed)
+    if timed is None:
+        return Put(key, data)
+    operation = PutTimed(key, *timed)
+    return operation if time is None else operation.at(time)
 
 
 def time_of(found: KeyValue) -> Timestamp:
-    """When the log ordered what stands at a key. Raises `CorruptData`.
+    """The time of the version whose record stands at a key. Raises `CorruptData`.
 
-    The bytes and the metadata of the key must say the same, where both know it.
+    It may have been appended with a time of the past, never with one of the future.
     """
     inside = time_in(found.value)
-    if inside is not None and inside != found.time:
+    if inside is None:
+        return found.time
+    if inside > found.time:
         raise CorruptData(
             f"{found.key} of the log has time {inside} in its record and {found.time} beside it; "
             "restore the store from a backup"
         )
-    return found.time
+    return inside
 
 
 def _update_in(found: KeyValue) -> Update:
-    update = decode(found.value, Update)
-    return update.at(time_of(found))
+    return decode(found.value, Update).at(time_of(found))
+
+
+def _at_times(
+    updates: Sequence[Update], times: Sequence[Timestamp] | None, time: Timestamp
+) -> tuple[Update, ...]:
+    """The updates with the ``times`` that they were appended with; without these, at ``time``."""
+    if times is None:
+        return tuple(update.at(time) for update in updates)
+    return tuple(update.at(given) for update, given in zip(updates, times, strict=True))
 
 
 def upper_within(get: Callable[[C, str], KeyValue | None]) -> Callable[[C], int]:
@@ -198,6 +213,7 @@ class MetastorageLog(UpdateLog):
         token: FenceToken | None,
         updates: Sequence[Update],
         *,
+        times: Sequence[Timestamp] | None = None,
         new_token: FenceToken | None = None,
     ) -> tuple[Update, ...]:
         versions = [update.version for update in updates]
@@ -208,28 +224,56 @@ class MetastorageLog(UpdateLog):
             ValueIs(VERSION, _digits(before)) if before else Absent(VERSION),
             ValueIs(FENCE, self._fence_bytes(token)) if token else Absent(FENCE),
         ]
+        if times is not None:
+            self._check_times(updates, times)
         operations: list[Operation] = [Put(VERSION, _digits(versions[-1]))]
-        operations += [_put(update_key(update.version), encode(update)) for update in updates]
-        operations += [
-            _put(append_key(one.kind, update.version, number), one.data)
-            for update in updates
-            for number, one in enumerate(update.appended)
-        ]
+        given: Sequence[Timestamp | None] = times or [None] * len(updates)
+        for update, time in zip(updates, given, strict=True):
+            operations.append(_put(update_key(update.version), encode(update), time))
+            operations += [
+                _put(append_key(appended.kind, update.version, number), appended.data, time)
+                for number, appended in enumerate(update.appended)
+            ]
         if new_token is not None:
             operations.append(Put(FENCE, encode(new_token)))
         try:
             outcome = self._store.invoke(conditions, operations)
         except (Unavailable, OSError) as error:
-            return self._settle(updates, error)
+            return self._settle(updates, times, error)
         if outcome.succeeded:
             seen = self._seen
             if seen is not None and seen[0] == outcome.revision - 1:
                 # Nothing came between that look and this append, so no `since` has moved.
                 self._saw(outcome.revision, Frontier(seen[1].since, versions[-1] + 1))
-            return tuple(update.at(outcome.time) for update in updates)
-        return self._refused(expected_upper, token, updates)
+            return _at_times(updates, times, outcome.time)
+        return self._refused(expected_upper, token, updates, times)
 
-    def _settle(self, updates: Sequence[Update], error: Exception) -> tuple[Update, ...]:
+    def _check_times(self, updates: Sequence[Update], times: Sequence[Timestamp]) -> None:
+        """Raise `InvalidInput` for times that no log could have given to ``updates``."""
+        before = updates[0].version - 1
+        found = self._store.get(update_key(before))
+        earliest = MIN_TIMESTAMP if found is None else self._time_at(before, found)
+        latest = self._store.check().time
+        for update, time in zip(updates, times, strict=True):
+            if not earliest <= time <= latest:
+                raise InvalidInput(
+                    f"version {update.version} cannot have the time {format_timestamp(time)} in "
+                    f"this log: the version before has {format_timestamp(earliest)}, and the log's "
+                    f"own time is {format_timestamp(latest)}"
+                )
+            earliest = time
+
+    def _time_at(self, version: int, found: KeyValue) -> Timestamp:
+        if open_record(found.value)[0].of is Update:
+            return time_of(found)
+        return self.snapshot(version).time
+
+    def _settle(
+        self,
+        updates: Sequence[Update],
+        times: Sequence[Timestamp] | None,
+        error: Exception,
+    ) -> tuple[Update, ...]:
         """The append got no answer: whose id stands at its version decides."""
         try:
             head = self._store.get(VERSION)
@@ -240,7 +284,7 @@ class MetastorageLog(UpdateLog):
                 "cannot be read now; read the catalog when it answers again"
             ) from error
         if time is not None:
-            return tuple(update.at(time) for update in updates)
+            return _at_times(updates, times, time)
         if _version_in(head) < updates[0].version:
             if isinstance(error, Unavailable):
                 raise error  # it is not there, and the caller's deadline decides what to do next
@@ -251,12 +295,16 @@ class MetastorageLog(UpdateLog):
         raise OutOfSync(f"version {updates[0].version} was taken by somebody else") from error
 
     def _refused(
-        self, expected_upper: int, token: FenceToken | None, updates: Sequence[Update]
+        self,
+        expected_upper: int,
+        token: FenceToken | None,
+        updates: Sequence[Update],
+        times: Sequence[Timestamp] | None,
     ) -> tuple[Update, ...]:
         # An invoke that a store retried by itself may have found its own first try in the way.
         time = self._time_of(updates[0])
         if time is not None:
-            return tuple(update.at(time) for update in updates)
+            return _at_times(updates, times, time)
         current = self.token()
         if current != token:
             raise Fenced(
@@ -280,7 +328,7 @@ class MetastorageLog(UpdateLog):
             return time_of(event)
         return None
 
-    def snapshot(self) -> Snapshot:
+    def first_snapshot(self) -> Snapshot:
         since = self.frontier().since
         while since:
             found = self._store.get(update_key(since))
@@ -336,10 +384,10 @@ class MetastorageLog(UpdateLog):
             f"{end - 1}; restore the store from a backup"
         )
 
-    def wait(self, seen: Frontier, *, timeout: float) -> bool:
+    def listen(self, after: Frontier, *, timeout: float) -> bool:
         # The revision is taken before the look, so that what comes between is not slept through.
         revision = self._store.revision()
-        if self.frontier() != seen:
+        if self.frontier() != after:
             return True
         return self._store.wait_for_change(PREFIX, revision, timeout=timeout)
 
@@ -353,10 +401,16 @@ class MetastorageLog(UpdateLog):
                 return
             begin = page[-1].key + " "  # the first key behind it: no key has a space in it
 
-    def compact(self, snapshot: Snapshot, token: FenceToken) -> bool:
+    def compact(self, up_to: int, token: FenceToken) -> bool:
+        if (current := self.token()) != token:
+            raise Fenced(f"fence token {token} is no longer the catalog's ({current})")
         fence = ValueIs(FENCE, self._fence_bytes(token))
+        snapshot: Snapshot | None = None
         prepared: chunks.Prepared | None = None
-        while (since := self._read_frontier().since) < snapshot.version:
+        while (frontier := self._read_frontier()).since < up_to:
+            since = frontier.since
+            if snapshot is None and (snapshot := self._snapshot_to_keep(up_to, frontier)) is None:
+                continue
             if prepared is None:
                 prepared = chunks.prepare(
                     self._store, snapshot, fence=fence, chunk_bytes=self._chunk_bytes
@@ -364,11 +418,11 @@ class MetastorageLog(UpdateLog):
             standing = (
                 ValueIs(SNAPSHOT_VERSION, _digits(since)) if since else Absent(SNAPSHOT_VERSION)
             )
-            place = update_key(snapshot.version)
+            place = update_key(up_to)
             outcome = self._store.invoke(
                 [standing, fence, Exists(place), *prepared.conditions],
                 [
-                    Put(SNAPSHOT_VERSION, _digits(snapshot.version)),
+                    Put(SNAPSHOT_VERSION, _digits(up_to)),
                     Put(place, prepared.value),
                     DeleteRange(update_key(0), place),
                     *prepared.removals,
@@ -376,25 +430,30 @@ class MetastorageLog(UpdateLog):
             )
             if outcome.succeeded:
                 return True
-            self._explain_refused_compaction(since, snapshot, token)
+            self._explain_refused_compaction(since, up_to, token)
             prepared = None  # the other compaction has removed what this one had written
         return False
 
-    def _explain_refused_compaction(
-        self, since: int, snapshot: Snapshot, token: FenceToken
-    ) -> None:
+    def _snapshot_to_keep(self, up_to: int, frontier: Frontier) -> Snapshot | None:
+        """The snapshot of ``up_to``; None where another node trimmed the log while it was read."""
+        if up_to >= frontier.upper:
+            raise VersionNotFound(
+                f"version {up_to} is not in the log, which goes from version {frontier.since} to "
+                f"{frontier.upper - 1}; trim to one of these"
+            )
+        try:
+            return self.snapshot(up_to)
+        except VersionNotFound:
+            if self._read_frontier().since == frontier.since:
+                raise
+            return None
+
+    def _explain_refused_compaction(self, since: int, up_to: int, token: FenceToken) -> None:
         """Raise why a compaction was refused, unless another one was first: then try again."""
         if (current := self.token()) != token:
             raise Fenced(f"fence token {token} is no longer the catalog's ({current})")
-        frontier = self._read_frontier()
-        if frontier.since != since:
-            return
-        if snapshot.version >= frontier.upper:
-            raise VersionNotFound(
-                f"version {snapshot.version} is not in the log, which goes from version {since} to "
-                f"{frontier.upper - 1}; trim to one of these"
+        if self._read_frontier().since == since:
+            raise CorruptData(
+                f"version {up_to} is missing in the log, or what was just written of its snapshot; "
+                "nothing was trimmed: restore the store from a backup"
             )
-        raise CorruptData(
-            f"version {snapshot.version} is missing in the log, or what was just written of its "
-            "snapshot; nothing was trimmed: restore the store from a backup"
-        )

@@ -13,9 +13,13 @@ can be asked of a catalog that nobody has opened, and is consumed by opening it:
 A fenced handle stays fenced. Its process may go on with another one: `joined_anew` joins the newer
 epoch, unless a newer deploy generation has taken over (`Replaced`).
 
+No state has a position that moves: `ReadOnlyState.updates_after` is asked with the version that the
+caller has come to, and a transaction names its base. So the caller that keeps the versions is the
+one owner of how far the log was applied.
+
 What must stay true: no two calls of `open` get the same epoch (the new token is appended with the
-old one as its condition); a state follows the log one update at a time and applies the fence before
-it decodes what comes after; the outer store (``raise_fence``) is fenced before the log, so that no
+old one as its condition); a state applies the log one update at a time, and the fence before it
+decodes what comes after; the outer store (``raise_fence``) is fenced before the log, so that no
 moment exists in which an old writer can still write there after the new one began.
 
 Rejected: mutability as a flag that is looked at when writing (a read-only state simply has no such
@@ -24,24 +28,16 @@ methods), and a leadership lease in place of the fence (a paused holder would no
 
 from __future__ import annotations
 
-import secrets
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from strandline.clock import Timestamp
-from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.contents import Contents, restore
-from strandline.durable.log import Checked, Frontier, UpdateLog
-from strandline.durable.transaction import CatalogTransaction
-from strandline.durable.update import (
-    Appended,
-    AuditEvent,
-    Entry,
-    Snapshot,
-    Update,
-)
+from strandline.durable.log import UpdateLog
+from strandline.durable.transaction import CatalogTransaction, Position
+from strandline.durable.update import Update
 from strandline.errors import (
     CorruptData,
     Fenced,
@@ -53,7 +49,6 @@ from strandline.errors import (
 )
 from strandline.fencing import FenceToken
 from strandline.model.bookkeeping import FenceEntry
-from strandline.wire.registry import encode
 
 _NOTHING_HERE = "there is no catalog in this store yet; open it to create one"
 FENCE = "catalog"
@@ -74,9 +69,19 @@ class AppliedUpdate:
     update: Update
     contents: Contents
 
+    @property
+    def version(self) -> int:
+        """The version that the update made."""
+        return self.update.version
+
+    @property
+    def time(self) -> Timestamp:
+        """The time that the log gave to the version."""
+        return self.update.time
+
 
 class TrimmedAway(NotFresh):
-    """The updates that this state needs next are gone; `ReadOnlyState.begin_again`."""
+    """The updates behind a version are gone: `ReadOnlyState.start` and begin again from there."""
 
 
 class Replaced(Fenced):
@@ -84,115 +89,76 @@ class Replaced(Fenced):
 
 
 class ReadOnlyState:
-    """A catalog that follows its log. Not for several threads at once.
+    """An opened catalog that can be read from its log. Not for several threads at once.
 
-    ``base`` is where it began: the snapshot of the log, as if it were an update.
+    ``recovered`` is what opening it read: where the log begins, then each update that it had, in
+    order. ``environment`` is the id that was made when the catalog was initialized.
     """
 
     def __init__(self, log: UpdateLog) -> None:
-        self._log = log
-        self.begin_again()
+        self.log = log
+        self.recovered = self._recover()
+        self.environment = config_in(self.recovered[-1].contents, ENVIRONMENT)
 
-    def begin_again(self) -> None:
-        """Start from the log's snapshot, as a new state would."""
-        snapshot = self._log.snapshot()
-        self._contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
-        self._version = snapshot.version
-        self._time = snapshot.time
-        self.base = AppliedUpdate(
-            Update(self._version, b"", "", "", (), self._time), self._contents
-        )
-        self.backlog: list[AppliedUpdate] = []
-
-    def catch_up(self) -> None:
-        """Apply all that the log has; what was applied is kept in ``backlog`` for the opener."""
+    def _recover(self) -> list[AppliedUpdate]:
         while True:
+            recovered = [self.start()]
             try:
-                while applied := self.sync():
-                    self.backlog += applied
+                while applied := self.updates_after(recovered[-1]):
+                    recovered += applied
             except TrimmedAway:  # between the look at the snapshot and the look at the log
-                self.begin_again()
-            else:
-                return
+                continue
+            return recovered
 
-    def return_to(self, version: int, time: Timestamp, contents: Contents) -> None:
-        """Stand where somebody who follows this state stands: `sync` goes on from there."""
-        self._version, self._time, self._contents = version, time, contents
+    def take_recovered(self) -> list[AppliedUpdate]:
+        """``recovered``, which this state then no longer keeps in memory."""
+        recovered, self.recovered = self.recovered, []
+        return recovered
 
-    @property
-    def version(self) -> int:
-        """The last version applied."""
-        return self._version
+    def start(self) -> AppliedUpdate:
+        """Where the log begins: its snapshot, as if it were an update."""
+        snapshot = self.log.snapshot()
+        contents = restore(snapshot.kinds, snapshot.times, at=snapshot.time)
+        return AppliedUpdate(
+            Update(snapshot.version, b"", "", "", (), time=snapshot.time), contents
+        )
 
-    @property
-    def contents(self) -> Contents:
-        """Everything at `version`."""
-        return self._contents
+    def updates_after(self, position: Position, *, up_to: int | None = None) -> list[AppliedUpdate]:
+        """What the log has behind ``position``, up to version ``up_to`` if given; applied to it.
 
-    @property
-    def log(self) -> UpdateLog:
-        """The log that this state follows."""
-        return self._log
-
-    def frontier(self) -> Frontier:
-        """The log's frontier; linearizable."""
-        return self._log.frontier()
-
-    def check(self) -> Checked:
-        """See `UpdateLog.check`."""
-        return self._log.check()
-
-    def sync(self, *, up_to: int | None = None) -> list[AppliedUpdate]:
-        """Apply what the log has beyond `version`, below version ``up_to`` + 1 if given.
-
-        Returns what was applied, in order; at most 1000 updates at once, so call again until
-        nothing comes. Raises `Fenced` when the log's fence is no longer this state's, and
-        `TrimmedAway`; then nothing was applied.
+        At most 1000 updates at once, so ask again until nothing comes. Raises `Fenced` when the
+        log's fence is no longer this state's, and `TrimmedAway`.
         """
-        frontier = self._log.frontier()
+        frontier = self.log.frontier()
+        version, contents = position.version, position.contents
         end = frontier.upper
-        if frontier.since > self._version:
+        if frontier.since > version:
             raise TrimmedAway(
                 f"the log was trimmed to version {frontier.since} while this node was at version "
-                f"{self._version}; it begins again from the snapshot"
+                f"{version}; it begins again from the snapshot"
             )
         if up_to is not None:
             end = min(end, up_to + 1)
-        end = min(end, self._version + 1 + MAX_UPDATES_AT_ONCE)
-        if end <= self._version + 1:
+        end = min(end, version + 1 + MAX_UPDATES_AT_ONCE)
+        if end <= version + 1:
             return []
         try:
-            updates = self._log.updates(self._version + 1, end)
+            updates = self.log.updates(version + 1, end)
         except VersionNotFound as gone:  # trimmed since the look at the frontier
             raise TrimmedAway(gone.message) from gone
         applied: list[AppliedUpdate] = []
-        contents = self._contents
         for update in updates:
             contents = contents.apply(update.changes(), at=update.time)
-            self._look_at_fence(update, contents)
+            self._compare_fence_of(update, contents)
             applied.append(AppliedUpdate(update, contents))
-        self.return_to(end - 1, updates[-1].time, contents)
         return applied
 
-    def _look_at_fence(self, update: Update, contents: Contents) -> None:
-        """Nothing to compare with: who only reads follows every writer."""
-
-    def environment(self) -> str | None:
-        """The id that was made when the catalog was initialized."""
-        return self.config(ENVIRONMENT)
-
-    def config(self, name: str) -> str | None:
-        """A fact of the catalog's configuration."""
-        found = self._contents.get("config", name.encode())
-        return None if found is None else str(found.value.value)
-
-    def dump(self) -> Snapshot:
-        """All contents of the present version, as one value."""
-        return snapshot_of(self._version, self._time, self._contents)
+    def _compare_fence_of(self, update: Update, contents: Contents) -> None:
+        """Nothing to compare with: a reader follows every writer."""
 
 
 class DurableCatalogState(ReadOnlyState):
-    """An opened catalog that may be written to."""
+    """An opened catalog that may be written to. Commits may come from several threads."""
 
     def __init__(self, log: UpdateLog, *, token: FenceToken, member: str) -> None:
         self.token = token
@@ -200,29 +166,24 @@ class DurableCatalogState(ReadOnlyState):
         self._fenced: str | None = None
         super().__init__(log)
 
-    def begin_again(self) -> None:
-        """See `ReadOnlyState.begin_again`. Raises `Fenced`."""
+    def start(self) -> AppliedUpdate:
+        """See `ReadOnlyState.start`. Raises `Fenced`."""
         with self._fence_before_bytes():
-            super().begin_again()
-        found = self._contents.get("fence", FENCE.encode())
-        if found is not None:
-            self._compare_fence(found.value)
+            start = super().start()
+        fence = start.contents.get("fence", FENCE.encode())
+        if fence is not None:
+            self._compare_fence(fence.value)
+        return start
 
-    @property
-    def epoch(self) -> int:
-        """The epoch of the token that this state writes with."""
-        return self.token.epoch
+    def _compare_fence_of(self, update: Update, contents: Contents) -> None:
+        for change in update.changes():
+            if change.kind == "fence":
+                fence = contents.get("fence", change.key)
+                if fence is not None:
+                    self._compare_fence(fence.value)
 
-    def _look_at_fence(self, update: Update, contents: Contents) -> None:
-        for entry in update.entries:
-            for change in entry.changes:
-                if change.kind == "fence":
-                    stored = contents.get("fence", change.key)
-                    if stored is not None:
-                        self._compare_fence(stored.value)
-
-    def _compare_fence(self, found: FenceEntry) -> None:
-        token = FenceToken(found.deploy_generation, found.epoch)
+    def _compare_fence(self, entry: FenceEntry) -> None:
+        token = FenceToken(entry.deploy_generation, entry.epoch)
         if token > self.token:
             self._fenced = f"this node holds fence token {self.token}, the catalog's is {token}"
             raise Fenced(self._fenced)
@@ -240,80 +201,68 @@ class DurableCatalogState(ReadOnlyState):
             self._compare_token()
             raise
 
-    def sync(self, *, up_to: int | None = None) -> list[AppliedUpdate]:
-        """See `ReadOnlyState.sync`. A fenced state stays fenced."""
+    def updates_after(self, position: Position, *, up_to: int | None = None) -> list[AppliedUpdate]:
+        """See `ReadOnlyState.updates_after`. A fenced state stays fenced."""
         self._check_fenced()
         with self._fence_before_bytes():
-            return super().sync(up_to=up_to)
+            return super().updates_after(position, up_to=up_to)
 
-    def transaction(self) -> CatalogTransaction:
-        """A transaction on the last applied version."""
+    def transaction(self, base: Position, *, author: str) -> CatalogTransaction:
+        """A transaction on ``base``: the latest version, or what another transaction makes."""
         self._check_fenced()
-        return CatalogTransaction(self._version, self._contents)
+        return CatalogTransaction(base, author=author)
 
-    def commit_transaction(self, transaction: CatalogTransaction, *, author: str) -> Update:
-        """Append what ``transaction`` did as the version after its base.
+    def commit_transaction(self, transaction: CatalogTransaction) -> AppliedUpdate:
+        """`commit_transactions` of one."""
+        return self.commit_transactions([transaction])[0]
 
-        It is in the log when this returns, and is applied by the next `sync`. Raises `OutOfSync`
-        when another commit was first (validate again on the new base), `Fenced`, `UnknownOutcome`.
-        """
-        updates = self.prepare(
-            [transaction.entries], base=transaction.base_version, authors=[author]
-        )
-        return self.append(updates)[0]
+    def commit_transactions(
+        self, transactions: Sequence[CatalogTransaction]
+    ) -> list[AppliedUpdate]:
+        """Append each of ``transactions`` as a version of its own, all in one step or none.
 
-    def prepare(
-        self, groups: Sequence[Sequence[Entry]], *, base: int, authors: Sequence[str]
-    ) -> tuple[Update, ...]:
-        """The updates that make each group of entries a version of its own, behind ``base``."""
-        return tuple(
-            new_update(base + 1 + n, entries, author=author, member=self.member)
-            for n, (entries, author) in enumerate(zip(groups, authors, strict=True))
-        )
-
-    def append(self, updates: Sequence[Update]) -> tuple[Update, ...]:
-        """Append what `prepare` made, all in one step; see `UpdateLog.append` for the errors.
-
-        After an error that leaves the outcome open the same updates may be appended again.
+        The first has the latest version as its base, each other one what the one before it makes.
+        They are in the log when this returns; it gives the versions that they became. Raises
+        `OutOfSync` when another commit was first (validate again on the new base), `Fenced`, and
+        what `UpdateLog.append` raises. After an error that leaves the outcome open, the same
+        transactions may be committed again: whichever try lands, they are in the log once.
         """
         self._check_fenced()
+        updates = [transaction.update(member=self.member) for transaction in transactions]
         try:
-            return self._log.append(updates[0].version, self.token, updates)
+            appended = self.log.append(updates[0].version, self.token, updates)
         except Fenced as error:
             self._fenced = error.message
             raise
+        applied = []
+        for transaction, update in zip(transactions, appended, strict=True):
+            # What was validated is what every node will read from the log; only the time is new.
+            transaction.contents.stamp(update.changes(), update.time)
+            applied.append(AppliedUpdate(update, transaction.contents))
+        return applied
 
     def confirm_leadership(self) -> None:
         """Return if this state is not fenced, judged by a linearizable look at the log."""
         self._check_fenced()
-        self._log.check()
+        self.log.check()
         self._compare_token()
 
     def _compare_token(self) -> None:
-        current = self._log.token()
+        current = self.log.token()
         if current != self.token:
             self._fenced = f"this node holds fence token {self.token}, the catalog's is {current}"
             raise Fenced(self._fenced)
 
-    def compact_at(self, version: int, time: Timestamp, contents: Contents) -> bool:
-        """Trim the log to ``version``, whose time and contents these are; see the log's method."""
+    def compact(self, version: int) -> bool:
+        """Trim the log up to ``version``; see `UpdateLog.compact`."""
         self._check_fenced()
-        return self._log.compact(snapshot_of(version, time, contents), self.token)
+        return self.log.compact(version, self.token)
 
 
-def snapshot_of(version: int, time: Timestamp, contents: Contents) -> Snapshot:
-    """The snapshot of ``contents``, those of ``version``, which the log made at ``time``."""
-    return Snapshot(version, time, contents.dump(), contents.times())
-
-
-def new_update(version: int, entries: Sequence[Entry], *, author: str, member: str) -> Update:
-    """An update under a new random id, with the audit event of what is not silent in it."""
-    update = Update(version, secrets.token_bytes(16), author, member, tuple(entries))
-    if update.silent:
-        return update
-    actions = tuple((entry.verb, entry.arguments) for entry in entries if not entry.silent)
-    event = AuditEvent(version, update.id, author, member, actions)
-    return replace(update, appended=(Appended(AUDIT_EVENT, encode(event)),))
+def config_in(contents: Contents, name: str) -> str | None:
+    """A fact of the catalog's configuration that was written when it was made."""
+    entry = contents.get("config", name.encode())
+    return None if entry is None else str(entry.value.value)
 
 
 class OpenableState:
@@ -326,9 +275,7 @@ class OpenableState:
         """Whether there is a catalog in the log."""
         if self._log.token() is None:
             return False
-        reader = ReadOnlyState(self._log)
-        reader.catch_up()
-        return reader.environment() is not None
+        return ReadOnlyState(self._log).environment is not None
 
     def epoch(self) -> int | None:
         """The present epoch; None before the first open."""
@@ -386,13 +333,13 @@ class OpenableState:
     ) -> DurableCatalogState:
         """Append the next epoch, in one step with the first contents where there are none."""
         reader = ReadOnlyState(self._log)
-        reader.catch_up()
+        latest = reader.recovered[-1]
         current = self._log.token()
         if first and current is not None:
             raise OutOfSync("there is a catalog in this store already; join it")
-        if current is None and reader.version:
+        if current is None and latest.version:
             raise CorruptData(
-                f"the log has versions up to {reader.version} and no fence token, which every "
+                f"the log has versions up to {latest.version} and no fence token, which every "
                 "version is written with; restore the store from a backup"
             )
         if current is not None and current.deploy_generation > deploy_generation:
@@ -401,28 +348,27 @@ class OpenableState:
                 f"{current.deploy_generation} holds the catalog; start the newer program"
             )
         token = FenceToken(deploy_generation, (current.epoch if current else 0) + 1)
-        environment = reader.environment()
+        environment = reader.environment
         if environment is not None:
             raise_fence(token, environment)
-        fencing = CatalogTransaction(reader.version, reader.contents)
+        fencing = CatalogTransaction(latest, author=author)
         with fencing.entry("fence", {"epoch": token.epoch}):
             fencing.put(FenceEntry(FENCE, token.deploy_generation, token.epoch))
-        filling = CatalogTransaction(reader.version + 1, fencing.contents)
+        filling = CatalogTransaction(fencing, author=author)
         if environment is None:
             initialize(filling)
         updates = [
-            new_update(one.base_version + 1, one.entries, author=author, member=member)
-            for one in (fencing, filling)
-            if one.entries
+            transaction.update(member=member)
+            for transaction in (fencing, filling)
+            if transaction.entries
         ]
         try:
-            self._log.append(reader.version + 1, current, updates, new_token=token)
+            self._log.append(fencing.version, current, updates, new_token=token)
         except Fenced as lost:
             raise OutOfSync("somebody else has opened the catalog meanwhile") from lost
         state = DurableCatalogState(self._log, token=token, member=member)
-        state.catch_up()
         if environment is None:
-            raise_fence(token, state.environment())
+            raise_fence(token, state.environment)
         return state
 
     def join(self, *, member: str) -> DurableCatalogState:
@@ -431,21 +377,19 @@ class OpenableState:
         if token is None:
             raise NotFound(_NOTHING_HERE)
         state = DurableCatalogState(self._log, token=token, member=member)
-        state.catch_up()
-        if state.version == 0:
+        if state.recovered[-1].version == 0:
             raise CorruptData(
                 "the log has a fence token and not the first versions, which were written with it; "
                 "restore the store from a backup"
             )
-        if state.environment() is None:
+        if state.environment is None:
             raise NotFound(_NOTHING_HERE)
         return state
 
     def open_read_only(self) -> ReadOnlyState:
         """A state that follows the catalog and cannot write; `NotFound` if there is none."""
         state = ReadOnlyState(self._log)
-        state.catch_up()
-        if state.environment() is None:
+        if state.environment is None:
             raise NotFound(_NOTHING_HERE)
         return state
 

@@ -1,37 +1,67 @@
 """A transaction on the catalog: changes over an immutable base, not yet in the log.
 
-Opening one copies nothing; each operation costs the size of the change. It remembers the version of
-its base. Any number may be open: one commits, the others find out that they are out of sync and are
-validated again on the new base. What a transaction wrote, it reads.
+Opening one copies nothing; each operation costs the size of the change. It remembers its base. Any
+number may be open: one commits, the others find out that they are out of sync and are validated
+again on the new base. What a transaction wrote, it reads. A transaction has the id of the update
+that it makes, so committing it a second time (because the first outcome is unknown) is no second
+commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
-from strandline.durable.collections import Collection, collection, collection_of, id_key
+from strandline.durable.collections import (
+    AUDIT_EVENT,
+    Collection,
+    collection,
+    collection_of,
+    id_key,
+)
 from strandline.durable.contents import Contents, Namespace, Reference
-from strandline.durable.update import Arguments, Change, Entry
+from strandline.durable.update import (
+    Appended,
+    Arguments,
+    AuditEvent,
+    Change,
+    Entry,
+    Update,
+)
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
 from strandline.model.bookkeeping import IdAllocator
+from strandline.wire.registry import encode
 from strandline.wire.stored import AnyStored
 
 OBJECT_IDS = "object"
 """The allocator that every object of the catalog takes its id from."""
 
 MAX_IDS_AT_ONCE = 1_000_000
+ID_BYTES = 16
+
+
+class Position(Protocol):
+    """A version, and all objects of the catalog at it."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def contents(self) -> Contents: ...
 
 
 class CatalogTransaction:
     """See the module. Not for several threads."""
 
-    def __init__(self, base_version: int, base: Contents) -> None:
-        self.base_version = base_version
+    def __init__(self, base: Position, *, author: str) -> None:
         self.base = base
-        self.contents = base
+        self.author = author
+        self.contents = base.contents
         self.entries: list[Entry] = []
+        self._id = secrets.token_bytes(ID_BYTES)
+        self._appended: list[Appended] = []
         self.on_insert: Callable[[object], object] | None = None
         """Gives a value that is about to be put where none is, complete."""
         self._changes: list[Change] = []
@@ -119,3 +149,60 @@ class CatalogTransaction:
         if self._changes:
             self.entries.append(Entry(verb, arguments, tuple(self._changes)))
             self._changes = []
+
+    def append(self, kind: str, data: bytes) -> None:
+        """Add the record ``data`` of an append-only kind."""
+        self._appended.append(Appended(kind, data))
+
+    @property
+    def version(self) -> int:
+        """The version that this transaction becomes."""
+        return self.base.version + 1
+
+    def changes(self) -> Iterator[Change]:
+        """The changes of all entries, in order."""
+        return (change for entry in self.entries for change in entry.changes)
+
+    def update(self, *, member: str) -> Update:
+        """The update that this transaction makes, each time the same."""
+        return new_update(
+            self.version,
+            self.entries,
+            author=self.author,
+            member=member,
+            update_id=self._id,
+            appended=self._appended,
+        )
+
+    def rebased(self, base: Position) -> CatalogTransaction:
+        """The same entries on a newer base, which differs from the old one in other objects."""
+        rebased = CatalogTransaction(base, author=self.author)
+        rebased.entries = self.entries
+        rebased._appended = self._appended
+        rebased.contents = base.contents.apply(self.changes())
+        return rebased
+
+
+def new_update(
+    version: int,
+    entries: Sequence[Entry],
+    *,
+    author: str,
+    member: str,
+    update_id: bytes | None = None,
+    appended: Sequence[Appended] = (),
+) -> Update:
+    """An update with the audit event of what is not silent in it; without an id, a random one."""
+    update = Update(
+        version,
+        update_id or secrets.token_bytes(ID_BYTES),
+        author,
+        member,
+        tuple(entries),
+        appended=tuple(appended),
+    )
+    if update.silent:
+        return update
+    actions = tuple((entry.verb, entry.arguments) for entry in entries if not entry.silent)
+    event = AuditEvent(version, update.id, author, member, actions)
+    return replace(update, appended=(Appended(AUDIT_EVENT, encode(event)), *update.appended))

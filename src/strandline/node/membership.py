@@ -101,7 +101,7 @@ def half_raised(database: Database, state: DurableCatalogState) -> FenceToken | 
         fence = FenceRow.read(connection)
     if (
         fence is not None
-        and fence.environment == state.environment()
+        and fence.environment == state.environment
         and fence.token > state.token
         and fence.token.deploy_generation == state.token.deploy_generation
     ):
@@ -130,19 +130,18 @@ def _not_empty(_: CatalogTransaction) -> None:
 
 
 def _agree(database: Database, state: DurableCatalogState) -> None:
-    environment = state.environment() or ""
+    environment = state.environment or ""
     with database.write() as connection:
         fence = FenceRow.read(connection)
         if fence is None:  # whoever made the catalog ended before it could say so here
             FenceRow.initialize(connection, environment, state.token)
         else:
             FenceRow.check(connection, environment=environment, token=state.token)
-    if fence is not None and fence.catalog_version > state.version:
-        state.catch_up()  # others go on while we join
-    if fence is not None and fence.catalog_version > state.version:
+    last = state.log.frontier().upper - 1  # others go on while we join
+    if fence is not None and fence.catalog_version > last:
         raise WrongEnvironment(
             f"the object store knows catalog version {fence.catalog_version}, and the catalog ends "
-            f"at {state.version}: the catalog was restored from an older day than the object "
+            f"at {last}: the catalog was restored from an older day than the object "
             "store; restore both from the same backup"
         )
 
@@ -154,10 +153,10 @@ def join_newer_epoch(fenced: DurableCatalogState, database: Database) -> Durable
     long as the halves disagree, because another process is opening the store in this moment.
     """
     state = joined_anew(fenced)
-    if state.environment() != fenced.environment():
+    if state.environment != fenced.environment:
         raise WrongEnvironment(
-            f"the store belonged to environment {fenced.environment()!r} when this node joined it, "
-            f"and belongs to {state.environment()!r} now; restart this node"
+            f"the store belonged to environment {fenced.environment!r} when this node joined it, "
+            f"and belongs to {state.environment!r} now; restart this node"
         )
     _agree(database, state)
     return state

@@ -106,7 +106,7 @@ class Node:
         self.replaced: Future[str] = Future()
         self._half_raised: FenceToken | None = None
         self.catalogs = CatalogManager(state, clock, join_anew=self._join_anew)
-        guard = Guard(state.environment() or "", lambda: self.catalogs.token)
+        guard = Guard(state.environment or "", lambda: self.catalogs.token)
         self.configuration = EffectiveConfiguration(self.catalogs.latest_catalog, settings)
         self.notifications = NotificationLog(database, clock)
         self.projector = Projector(

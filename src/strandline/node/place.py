@@ -174,7 +174,7 @@ def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocate
     old = kept.path if kept else _made_at(database)
     metastorage = SqliteMetastorage(database, HybridClock())
     log = MetastorageLog(metastorage)
-    environment = durable_state(log).open_read_only().environment() or ""
+    environment = durable_state(log).open_read_only().environment or ""
     if old is not None and not copy:
         _refuse_living(Path(old), folder, environment)
     if copy:
@@ -231,10 +231,10 @@ def _new_environment(database: SqliteDatabase, log: MetastorageLog) -> str:
         deploy_generation=openable.deploy_generation() or 0,
     )
     environment = new_environment_id()
-    transaction = state.transaction()
+    transaction = state.transaction(state.recovered[-1], author="system")
     with transaction.entry("configure", {"name": ENVIRONMENT}):
         transaction.put(ConfigEntry(ENVIRONMENT, environment))
-    state.commit_transaction(transaction, author="system")
+    state.commit_transaction(transaction)
     with database.write() as connection:
         _fence(connection, state.token, environment)
     return environment
@@ -257,8 +257,8 @@ def _made_at(database: SqliteDatabase) -> str | None:
     openable = durable_state(log)
     if not openable.is_initialized():
         return None
-    state = openable.open_read_only()
-    schema = Catalog(state.version, state.base.update.time, state.contents).schema(DEFAULT_SCHEMA)
+    latest = openable.open_read_only().recovered[-1]
+    schema = Catalog(latest.version, latest.time, latest.contents).schema(DEFAULT_SCHEMA)
     location = "" if schema is None else schema.location
     warehouse = Path("/" + location.removeprefix("file:").lstrip("/"))
     if not location or warehouse.name != WAREHOUSE_FOLDER:

@@ -130,7 +130,7 @@ class Verification:
             state = self.state()
             read_history(state.log)
             tables = _tables(state)
-            self.verified.records += state.version
+            self.verified.records += state.recovered[-1].version
         except StrandlineError as error:
             yield Finding(Kind.RECORD, "catalog", error.message)
         yield from self._rows()
@@ -363,15 +363,15 @@ class Verification:
 def _tables(state: ReadOnlyState) -> dict[int, _Table]:
     """Every table of every version that is kept, by id, as it was last."""
     tables: dict[int, _Table] = {}
-    for applied in (state.base, *state.backlog):
-        catalog = Catalog(applied.update.version, applied.update.time, applied.contents)
-        for table in _changed(applied, catalog, everything=applied is state.base):
+    first, last = state.recovered[0], state.recovered[-1]
+    for applied in state.recovered:
+        catalog = Catalog(applied.version, applied.time, applied.contents)
+        for table in _changed(applied, catalog, everything=applied is first):
             name = catalog.qualified_name(table)
             tables[table.id] = _Table(name, table, present=False)
-    contents = (state.backlog[-1] if state.backlog else state.base).contents
-    last = Catalog(state.version, state.base.update.time, contents)
-    for table in last.tables():
-        tables[table.id] = _Table(last.qualified_name(table), table, present=True)
+    catalog = Catalog(last.version, last.time, last.contents)
+    for table in catalog.tables():
+        tables[table.id] = _Table(catalog.qualified_name(table), table, present=True)
     return tables
 
 

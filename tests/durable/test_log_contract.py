@@ -1,0 +1,323 @@
+"""What every update log promises, run over each log that there is.
+
+A log is the one on a metastorage: SQLite, PostgreSQL or etcd. Another implementation joins by a
+`new_log` of its own; nothing here looks below `UpdateLog`.
+
+Some rules differ from the log that this one is modelled on: an empty log takes version 1 alone (not
+any first version), and who owns the log is told by the fence token (not by a product key).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from strandline.clock import MIN_TIMESTAMP, Timestamp, add_milliseconds
+from strandline.durable import AuditEvent, Snapshot, Update, UpdateLog
+from strandline.durable.contents import EMPTY, Contents, restore
+from strandline.durable.update import Appended
+from strandline.errors import Fenced, InvalidInput, OutOfSync, VersionNotFound
+from strandline.fencing import FenceToken
+from strandline.wire.registry import decode
+from tests.durable.conftest import NewLog
+from tests.durable.updates import TOKEN, begin, update
+
+
+@pytest.fixture
+def log(new_log: NewLog) -> UpdateLog:
+    return new_log()
+
+
+def contents_at(log: UpdateLog, version: int) -> Contents:
+    """The contents of a version of a log that was not trimmed, by a replay of its updates."""
+    contents = EMPTY
+    for one in log.updates(1, version + 1):
+        contents = contents.apply(one.changes(), at=one.time)
+    return contents
+
+
+def test_an_empty_log_has_version_0_only(log: UpdateLog) -> None:
+    frontier = log.frontier()
+    assert (frontier.since, frontier.upper) == (0, 1)
+    assert log.snapshot() == log.snapshot(0) == Snapshot(0, MIN_TIMESTAMP, ())
+    assert log.token() is None
+
+
+# -- appending -------------------------------------------------------------------------------------
+
+
+def test_an_append_is_taken_at_the_next_version_alone(log: UpdateLog) -> None:
+    with pytest.raises(OutOfSync):
+        log.append(2, None, [update(2)])
+    begin(log, 2)
+    for version in (1, 2, 4, 100):
+        with pytest.raises(OutOfSync, match="the next version is 3"):
+            log.append(version, TOKEN, [update(version)])
+    assert log.append(3, TOKEN, [update(3), update(4)])[1].version == 4
+    assert log.frontier().upper == 5
+
+
+def test_of_several_nodes_that_append_one_version_one_has_it(new_log: NewLog) -> None:
+    logs = [new_log() for _ in range(4)]
+    begin(logs[0], 1)
+    won: list[int] = []
+    gate = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        for version in range(2, 7):
+            gate.wait()
+            try:
+                logs[number].append(version, TOKEN, [update(version)])
+            except OutOfSync:
+                continue
+            won.append(version)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert won == [2, 3, 4, 5, 6]
+    assert [one.version for one in logs[3].updates(1, 7)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_replay_gives_the_updates_as_they_were_appended(new_log: NewLog) -> None:
+    first = new_log()
+    begin(first, 1)
+    appended = first.append(2, TOKEN, [update(2), update(3)])
+    again = new_log()
+    assert again.updates(2, 4) == appended
+    assert {one.time for one in appended} == {appended[0].time}
+    assert appended[0].time > again.updates(1, 2)[0].time
+    assert again.updates(2, 2) == ()
+
+
+def test_a_log_of_another_owner_is_left_alone(log: UpdateLog) -> None:
+    begin(log, 2)
+    for token in (None, FenceToken(0, 2), FenceToken(1, 1)):
+        with pytest.raises(Fenced, match=r"catalog.s is generation 0, epoch 1"):
+            log.append(3, token, [update(3)])
+        with pytest.raises(Fenced):
+            log.compact(2, token or FenceToken(9, 9))
+    assert (log.frontier().since, log.frontier().upper) == (0, 3)
+
+
+def test_one_append_holds_as_many_updates_as_the_log_says(log: UpdateLog) -> None:
+    begin(log, 1)
+    count = min(log.max_updates, 200)
+    log.append(2, TOKEN, [update(2 + n) for n in range(count)])
+    assert log.frontier().upper == 2 + count
+
+
+def test_other_nodes_hear_of_appends_and_of_trimming(new_log: NewLog) -> None:
+    one, two = new_log(), new_log()
+    begin(one, 2)
+    seen = two.frontier()
+    assert not two.listen(seen, timeout=0)
+    one.append(3, TOKEN, [update(3)])
+    assert two.listen(seen, timeout=10)
+    seen = two.frontier()
+    assert (seen.since, seen.upper) == (0, 4)
+    one.compact(2, TOKEN)
+    assert two.listen(seen, timeout=10)
+    assert two.frontier().since == 2
+
+
+# -- times -----------------------------------------------------------------------------------------
+
+
+def copy(original: UpdateLog, log: UpdateLog) -> None:
+    """Append what ``original`` has, with its times, as a second log does."""
+    upper = original.frontier().upper
+    events = list(original.scan("audit_event", 1, upper))
+    for one in original.updates(1, upper):
+        appended = [Appended("audit_event", e.data) for e in events if e.version == one.version]
+        again = replace(one, appended=tuple(appended))
+        first = one.version == 1
+        log.append(
+            one.version,
+            None if first else TOKEN,
+            [again],
+            times=[one.time],
+            new_token=TOKEN if first else None,
+        )
+
+
+def test_a_copy_of_a_log_has_the_times_of_the_original(
+    new_log: NewLog, another_log: UpdateLog
+) -> None:
+    original = new_log()
+    begin(original, 4)
+    copy(original, another_log)
+    assert another_log.updates(1, 5) == original.updates(1, 5)
+    assert [one.time for one in another_log.updates(1, 5)] == [
+        one.time for one in original.updates(1, 5)
+    ]
+    assert another_log.snapshot(3) == original.snapshot(3)
+    times = {one.version: one.time for one in original.updates(1, 5)}
+    for found in another_log.scan("audit_event", 1, 5):
+        assert found.time == decode(found.data, AuditEvent).time == times[found.version]
+    (own,) = another_log.append(5, TOKEN, [update(5)])
+    assert own.time > times[4]
+
+
+def test_updates_of_one_append_may_have_a_time_each(new_log: NewLog) -> None:
+    log = new_log()
+    begin(log, 1)
+    (first,) = log.updates(1, 2)
+    times = [first.time, Timestamp(first.time + 1), Timestamp(first.time + 1)]
+    log.check()  # its own time moves on
+    appended = log.append(2, TOKEN, [update(2), update(3), update(4)], times=times)
+    assert [one.time for one in appended] == times
+    assert new_log().updates(2, 5) == appended
+
+
+@pytest.mark.parametrize("wrong", ["before the last", "going back", "ahead"])
+def test_times_that_no_log_can_have_given_are_refused(log: UpdateLog, wrong: str) -> None:
+    begin(log, 2)
+    last = log.updates(2, 3)[0].time
+    now = log.check().time
+    times: Sequence[Timestamp] = {
+        "before the last": [Timestamp(last - 1), now],
+        "going back": [now, last],
+        "ahead": [last, add_milliseconds(now, 3_600_000)],
+    }[wrong]
+    with pytest.raises(InvalidInput, match=r"version \d cannot have the time"):
+        log.append(3, TOKEN, [update(3), update(4)], times=times)
+    assert log.frontier().upper == 3
+
+
+def test_times_are_not_compared_with_the_time_of_a_trimmed_version(log: UpdateLog) -> None:
+    begin(log, 3)
+    last = log.updates(3, 4)[0].time
+    assert log.compact(3, TOKEN)
+    with pytest.raises(InvalidInput, match="cannot have the time"):
+        log.append(4, TOKEN, [update(4)], times=[Timestamp(last - 1)])
+    (appended,) = log.append(4, TOKEN, [update(4)], times=[last])
+    assert appended.time == last
+
+
+# -- snapshots and trimming ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("objects", [1, 4])
+def test_a_log_that_is_trimmed_gives_the_same_contents_as_its_replay(
+    new_log: NewLog, objects: int
+) -> None:
+    log = new_log()
+    begin(log, 5, objects=objects)
+    expected = {version: contents_at(log, version) for version in range(6)}
+    last, snapshots = log.updates(5, 6), {v: log.snapshot(v) for v in range(3, 6)}
+    assert log.compact(3, TOKEN)
+    for reader in (log, new_log()):
+        assert reader.frontier() == log.frontier()
+        assert (reader.frontier().since, reader.frontier().upper) == (3, 6)
+        assert reader.snapshot() == reader.snapshot(3)
+        for version in (3, 4, 5):
+            snapshot = reader.snapshot(version)
+            assert snapshot == snapshots[version]
+            assert restored(snapshot) == expected[version]
+        assert reader.updates(5, 6) == last
+        for version in (1, 3):
+            with pytest.raises(VersionNotFound, match="earliest in the log is 3"):
+                reader.updates(version, 6)
+        for version in (0, 2):
+            with pytest.raises(VersionNotFound, match="earliest in the log is 3"):
+                reader.snapshot(version)
+        with pytest.raises(VersionNotFound):
+            reader.snapshot(6)
+
+
+def restored(snapshot: Snapshot) -> Contents:
+    return restore(snapshot.kinds, snapshot.times, at=snapshot.time)
+
+
+def test_a_snapshot_gives_each_object_the_time_of_its_last_change(new_log: NewLog) -> None:
+    log = new_log()
+    begin(log, 3)
+    times = {one.version: one.time for one in log.updates(1, 4)}
+    assert log.compact(3, TOKEN)
+    snapshot = new_log().snapshot()
+    assert snapshot.time == times[3]
+    assert snapshot.times == ((times[1], times[2], times[3]),)
+
+
+def test_a_log_may_end_in_its_snapshot(new_log: NewLog) -> None:
+    log = new_log()
+    begin(log, 3)
+    assert log.compact(3, TOKEN)
+    frontier = new_log().frontier()
+    assert (frontier.since, frontier.upper) == (3, 4)
+    assert log.updates(4, 4) == ()
+    assert log.append(4, TOKEN, [update(4)])[0].version == 4
+    assert log.snapshot().version == 3
+
+
+@pytest.mark.parametrize("up_to", [1, 2, 3])
+def test_trimming_again_or_lower_changes_nothing(log: UpdateLog, up_to: int) -> None:
+    begin(log, 4)
+    assert log.compact(3, TOKEN)
+    before = log.snapshot()
+    assert not log.compact(up_to, TOKEN)
+    assert log.snapshot() == before
+
+
+def test_trimming_to_a_version_that_is_not_there_is_refused(log: UpdateLog) -> None:
+    begin(log, 2)
+    with pytest.raises(VersionNotFound, match="goes from version 0 to 2"):
+        log.compact(3, TOKEN)
+    assert log.frontier().since == 0
+
+
+def test_snapshots_follow_each_other(new_log: NewLog) -> None:
+    log = new_log()
+    begin(log, 5, objects=4)
+    expected = contents_at(log, 5)
+    for up_to in (1, 3, 4, 5):
+        assert log.compact(up_to, TOKEN)
+        assert new_log().snapshot().version == up_to
+    assert restored(log.snapshot()) == expected
+
+
+# -- append-only kinds -----------------------------------------------------------------------------
+
+
+def versions_of(log: UpdateLog, start: int, end: int) -> list[int]:
+    return [found.version for found in log.scan("audit_event", start, end)]
+
+
+def test_audit_events_are_scanned_by_version_and_survive_trimming(log: UpdateLog) -> None:
+    begin(log, 2)
+    log.append(3, TOKEN, [update(3, "fence")])
+    log.append(4, TOKEN, [update(4)])
+    before = list(log.scan("audit_event", 1, 5))
+    assert [found.version for found in before] == [2, 4]
+    assert versions_of(log, 2, 4) == [2]
+    assert log.compact(4, TOKEN)
+    assert list(log.scan("audit_event", 1, 5)) == before
+
+
+def test_an_audit_event_has_the_time_of_its_update(log: UpdateLog) -> None:
+    begin(log, 1)
+    (appended,) = log.append(2, TOKEN, [update(2)])
+    (found,) = log.scan("audit_event", 1, 3)
+    event = decode(found.data, AuditEvent)
+    assert (event.time, event.id) == (appended.time, appended.id)
+    assert found.time == appended.time
+
+
+@pytest.fixture
+def another_log(new_store_elsewhere: NewLog) -> UpdateLog:
+    """An empty log of the same kind in a store of its own."""
+    return new_store_elsewhere()
+
+
+def test_the_same_updates_may_be_appended_again_and_are_there_once(log: UpdateLog) -> None:
+    begin(log, 1)
+    updates: list[Update] = [update(2), update(3)]
+    first = log.append(2, TOKEN, updates)
+    assert log.append(2, TOKEN, updates) == first
+    assert log.frontier().upper == 4
