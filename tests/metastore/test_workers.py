@@ -9,7 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from strandline.errors import Overloaded
-from strandline.metastore.workers import CallKind, ClientLeft, Workers
+from strandline.metastore.workers import (
+    CallKind,
+    ClientLeft,
+    PooledCall,
+    Workers,
+    finish,
+    off_loop,
+)
 
 WAIT = 20.0
 SMALL, LARGE, DDL = CallKind.SMALL, CallKind.LARGE, CallKind.DDL
@@ -41,7 +48,7 @@ async def until(fact: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def finish(*several: tuple[Work, asyncio.Future[str]]) -> None:
+async def end(*several: tuple[Work, asyncio.Future[str]]) -> None:
     for work, _ in several:
         work.end.set()
     assert await asyncio.gather(*(result for _, result in several)) == ["done"] * len(several)
@@ -62,7 +69,7 @@ def test_large_and_ddl_calls_leave_half_of_the_threads_to_others(kind: CallKind)
         await until(lambda: all(work.begun.is_set() for work, _ in small))
         assert not long[2][0].begun.is_set()
         assert workers.statistics().running == 4
-        await finish(*long, *small)
+        await end(*long, *small)
         assert workers.statistics().calls == 0
 
     asyncio.run(main())
@@ -75,7 +82,7 @@ def test_large_and_ddl_calls_together_leave_a_thread_to_small_ones() -> None:
         small = submit(workers, "ann", SMALL)
         await until(small[0].begun.is_set)
         assert [work.begun.is_set() for work, _ in long] == [True, True, True, False]
-        await finish(*long, small)
+        await end(*long, small)
 
     asyncio.run(main())
 
@@ -88,7 +95,7 @@ def test_one_user_leaves_threads_for_others() -> None:
         other = submit(workers, "bob", SMALL)
         await until(other[0].begun.is_set)
         assert sum(work.begun.is_set() for work, _ in own) == 3
-        await finish(*own, other)
+        await end(*own, other)
 
     asyncio.run(main())
 
@@ -103,7 +110,7 @@ def test_calls_that_wait_begin_in_the_order_in_which_they_came() -> None:
             workers.submit(lambda n=n: order.append(n), user=f"u{n % 2}", kind=kind)  # type: ignore[misc]  # n is bound
             for n, kind in enumerate(kinds)
         ]
-        await finish(first)
+        await end(first)
         await asyncio.gather(*(call.result for call in later))
         assert order == [0, 1, 2, 3, 4]
 
@@ -125,9 +132,9 @@ def test_places_are_shared_and_a_full_node_says_so() -> None:
         with pytest.raises(Overloaded, match="already answers 8 calls,"):
             workers.require_place()
         assert workers.statistics().refused == 4
-        await finish(*calls)
+        await end(*calls)
         assert workers.statistics().calls == 0
-        await finish(submit(workers, "ann", LARGE))
+        await end(submit(workers, "ann", LARGE))
 
     asyncio.run(main())
 
@@ -149,7 +156,7 @@ def test_a_call_that_waits_is_given_up_when_its_client_leaves() -> None:
             await second
         statistics = workers.statistics()
         assert (statistics.given_up, statistics.calls) == (1, 1)
-        await finish(first)
+        await end(first)
         assert not waiting.begun.is_set()
 
     asyncio.run(main())
@@ -201,3 +208,72 @@ def test_an_error_is_raised(kind: type[Exception]) -> None:
 
     with pytest.raises(RuntimeError if kind is StopIteration else kind, match="x"):
         asyncio.run(main())
+
+
+async def threads_of(waits: int) -> list[int]:
+    """The threads in which a request runs that waits so often."""
+    threads = [threading.get_ident()]
+    for _ in range(waits):
+        await off_loop()
+        threads.append(threading.get_ident())
+    return threads
+
+
+def test_a_request_that_does_not_wait_is_answered_on_the_event_loop() -> None:
+    async def main() -> None:
+        workers = Workers()
+        assert workers.begin(threads_of(0), user="ann") == [threading.get_ident()]
+        assert workers.statistics().calls == 0
+
+    asyncio.run(main())
+
+
+def test_a_request_goes_on_in_one_thread_from_where_it_first_waits() -> None:
+    async def main() -> None:
+        call = Workers().begin(threads_of(2), user="ann")
+        assert isinstance(call, PooledCall)
+        first, *others = await call.result
+        assert first == threading.get_ident()
+        assert first not in others
+        assert len(set(others)) == 1
+
+    asyncio.run(main())
+
+
+def test_a_request_that_waits_is_refused_by_a_full_node_and_does_not_go_on() -> None:
+    went_on = False
+
+    async def request() -> None:
+        nonlocal went_on
+        await off_loop()
+        went_on = True
+
+    async def main() -> None:
+        with pytest.raises(Overloaded):
+            Workers(max_calls=0).begin(request(), user="ann")
+
+    asyncio.run(main())
+    assert not went_on
+
+
+def test_a_request_that_fails_raises_its_error_wherever_it_runs() -> None:
+    async def request(waits: int) -> None:
+        await threads_of(waits)
+        raise KeyError("x")
+
+    async def main() -> None:
+        workers = Workers()
+        with pytest.raises(KeyError):
+            workers.begin(request(0), user="ann")
+        call = workers.begin(request(1), user="ann")
+        assert isinstance(call, PooledCall)
+        with pytest.raises(KeyError):
+            await call.result
+        with pytest.raises(KeyError):
+            finish(request(1))
+
+    asyncio.run(main())
+
+
+def test_a_caller_that_may_wait_runs_a_request_in_its_own_thread() -> None:
+    assert finish(threads_of(3)) == [threading.get_ident()] * 4

@@ -1,15 +1,8 @@
 """`Metastore`: one store's catalog, transactions and rows behind one face.
 
 The protocols (Hive Thrift, HTTP, a session in process) differ in how they speak; what they ask for
-is the same and is answered here: carry out DDL with all its effects, find a table as of a point in
-history, take a snapshot.
-
-A point in history is turned into a catalog *and* a moment, and rows are read as of that moment, so
-the two clocks (catalog versions and write ids) always stand at the same place:
-
-* as of a time T: the catalog active at T; rows committed at or before T;
-* as of a version V: that catalog; the moment is the last at which V was active (now, if it is);
-* the present: a time that the store gives, so that no later commit can fall below it.
+is the same. `strandline.metastore.reader.Reader` reads it. What they change is changed here: DDL is
+carried out with all its effects.
 """
 
 from __future__ import annotations
@@ -18,40 +11,34 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, count
 from urllib.parse import quote
 
 from strandline.catalog import DEFAULT_DATABASE, Applied, Catalog, CatalogManager, Command
 from strandline.catalog.commands import (
-    DEFAULT_SCHEMA,
     AlterTable,
     CreateSchema,
     CreateTable,
     RenameTable,
 )
-from strandline.catalog.differences import Difference, differences
-from strandline.catalog.privileges.access import Access
 from strandline.catalog.undo.command import HistoryMoved, Undo
 from strandline.catalog.undo.reading import visible_undo, visible_undrop
 from strandline.catalog.verbs import describe_all
-from strandline.clock import Timestamp, format_timestamp
+from strandline.clock import Timestamp
 from strandline.errors import (
     InvalidInput,
     ObjectNotFound,
     UnsupportedOperation,
-    VersionNotFound,
 )
 from strandline.logs import kept
-from strandline.metastore.interface import PRESENT, AsOf, ResolvedTable, Snapshot
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.store_folders import SCHEMA_SUFFIX, StoreFolders
 from strandline.metastore.undo_places import places_of_undo
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
-from strandline.model.identifiers import QualifiedName
 from strandline.transactions import Hold, Transactions
 
 logger = logging.getLogger("strandline.ddl")
@@ -59,14 +46,6 @@ logger = logging.getLogger("strandline.ddl")
 _LONGEST_FOLDER_NAME = 240
 """Characters, all ASCII; the rest of 255 is for what stands behind the name of a schema."""
 _HASH_DIGITS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A place in history: a catalog, and the moment as of which rows are read with it."""
-
-    catalog: Catalog
-    moment: Timestamp
 
 
 class Metastore:
@@ -215,61 +194,6 @@ class Metastore:
                 if time.monotonic() >= deadline:
                     raise
 
-    def differences(self, old: AsOf, new: AsOf = PRESENT) -> tuple[Difference, ...]:
-        """What differs between two points in history. `VersionNotFound`."""
-        return differences(self.point(old).catalog, self.point(new).catalog)
-
-    def access(self, identity: str | None) -> Access:
-        """What ``identity`` may do by the catalog of the present."""
-        return Access(self.catalogs.present(), identity, history=self.catalogs.catalog)
-
-    def point(self, at: AsOf = PRESENT) -> Point:
-        """The catalog and the moment that ``at`` stands for. `VersionNotFound`."""
-        if at.version is not None:
-            return self._point_of_version(at.version)
-        if at.time is not None:
-            self.transactions.ensure_past(at.time)
-            return Point(self.catalogs.catalog_as_of(at.time), at.time)
-        moment = self.catalogs.complete_now()
-        return Point(self.catalogs.active_catalog(moment), moment)
-
-    def _point_of_version(self, version: int) -> Point:
-        now = self.catalogs.complete_now()
-        catalog = self.catalogs.catalog(version)
-        if catalog.time > now:
-            raise VersionNotFound(
-                f"version {version} becomes active at {format_timestamp(catalog.time)}"
-            )
-        end = self.catalogs.last_moment(version)
-        return Point(catalog, now if end is None else min(now, end))
-
-    def snapshot(
-        self, table_ids: Iterable[int], *, at: AsOf = PRESENT, txn_id: int | None = None
-    ) -> Snapshot:
-        """The snapshot of these tables as of ``at``, or as the transaction sees them.
-
-        Raises `ObjectNotFound` for an id that no table of that catalog version has.
-        """
-        asked_ids = tuple(table_ids)
-        if txn_id is not None:
-            transaction = self.transactions.get(txn_id)
-            refuse_unknown(self.catalogs.catalog(transaction.catalog_version), asked_ids)
-            lists = {i: self.transactions.write_ids(i, txn_id=txn_id) for i in asked_ids}
-            return Snapshot(transaction.catalog_version, transaction.begin_time, lists)
-        point = self.point(at)
-        refuse_unknown(point.catalog, asked_ids)
-        lists = {i: self.transactions.write_ids(i, at=point.moment) for i in asked_ids}
-        return Snapshot(point.catalog.version, point.moment, lists)
-
-    def resolve(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
-        """The table ``schema.table`` as of ``at``. `ObjectNotFound`, `VersionNotFound`."""
-        catalog = self.catalogs.present() if at == PRESENT else self.point(at).catalog
-        schema, table = self.find_table(catalog, name)
-        location = self.location(table)
-        if table.location is not None:
-            table = replace(table, location=self.folders.shown(table.location))
-        return ResolvedTable(schema.name, table, catalog.version, location)
-
     def hold(
         self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int, user: str | None = None
     ) -> Hold:
@@ -296,17 +220,6 @@ class Metastore:
         # The watermark first: a hold that is granted from here on lies above it.
         self.transactions.holds.raise_low_watermark(catalog.time)
         return self.catalogs.compact(version)
-
-    def find_table(self, catalog: Catalog, name: str) -> tuple[SchemaDescriptor, TableDescriptor]:
-        """The table ``schema.table`` in ``catalog``, and its schema. `ObjectNotFound`."""
-        qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
-        schema = catalog.schema(qualified.schema)
-        table = catalog.table(qualified.schema, qualified.name)
-        if schema is None or table is None:
-            raise ObjectNotFound(
-                f"table {name} does not exist in version {catalog.version} of the catalog"
-            )
-        return schema, table
 
     def location(self, table: TableDescriptor) -> str:
         """The URI of the folder where the files of ``table`` lie now."""
@@ -376,16 +289,6 @@ class Metastore:
         if folder.endswith(SCHEMA_SUFFIX):  # only folders of schemas do
             folder = f"{folder.removesuffix(SCHEMA_SUFFIX)}%2E{SCHEMA_SUFFIX[1:]}"
         return f"{parent.rstrip('/')}/{folder}"
-
-
-def refuse_unknown(catalog: Catalog, table_ids: Iterable[int]) -> None:
-    """Raise `ObjectNotFound` for the first id that no table of ``catalog`` has."""
-    for table_id in table_ids:
-        if catalog.table_by_id(table_id) is None:
-            raise ObjectNotFound(
-                f"no table of version {catalog.version} of the catalog has the id {table_id}; ask "
-                "for the table by its name as of that point in history"
-            )
 
 
 def _place(location: str) -> str:

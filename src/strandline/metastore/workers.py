@@ -4,7 +4,11 @@ The problem: the event loop waits for nothing, so a call that asks the store or 
 writers runs in a thread. Threads are few and calls may be many. The client that sends most would
 get all threads, and a quick read would wait behind DDL that waits for other DDL.
 
-The model: a node has one pool for all its protocols. A call takes a *place* when it is submitted
+The model: a request begins on the event loop. Before it waits it awaits `off_loop`; what follows
+runs in a thread. So it runs once, and a request that memory can answer needs no thread
+(`Workers.begin`). A request that is known to wait is submitted as a whole.
+
+A node has one pool for all its protocols. A call takes a *place* when it is submitted
 and a *thread* when one is free. Both are shared by the same rule:
 
 | calls | at most |
@@ -32,7 +36,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -50,6 +54,28 @@ KIND_SHARE = 0.5
 LONG_SHARE = 0.75
 
 T = TypeVar("T")
+
+
+class _OffLoop:
+    """What a request awaits to leave the event loop."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+async def off_loop() -> None:
+    """Go on in a worker thread, or here if the request is in one: what follows may wait."""
+    await _OffLoop()
+
+
+def finish(request: Coroutine[Any, Any, T]) -> T:
+    """What ``request`` gives, run to its end in this thread, which may wait."""
+    while True:
+        try:
+            request.send(None)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 class CallKind(Enum):
@@ -166,6 +192,28 @@ class Workers:
         else:
             self._start(call)
         return call
+
+    def begin(
+        self,
+        request: Coroutine[Any, Any, T],
+        *,
+        user: str,
+        go_on: Callable[[Coroutine[Any, Any, T]], T] = finish,
+    ) -> T | PooledCall:
+        """Run ``request`` here up to its first `off_loop`; ``go_on`` runs the rest in a thread.
+
+        Gives what it gives, or the call whose result will be that. Raises `Overloaded`.
+        """
+        try:
+            request.send(None)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        try:
+            return self.submit(lambda: go_on(request), user=user)
+        except Overloaded:
+            request.close()
+            raise
 
     async def run(
         self,

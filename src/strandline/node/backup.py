@@ -97,7 +97,7 @@ def back_up(node: Node, target: Path, *, user: str) -> Manifest:
     _refuse_target(target, node.folder)
     make_folders(target, mode=node.settings.folder_mode)
     session = node.session(user=user)
-    hold = session.hold("backup", user, at=node.metastore.point().moment, ttl_ms=HOLD_MS)
+    hold = session.hold("backup", user, at=node.catalogs.complete_now(), ttl_ms=HOLD_MS)
     try:
         manifest = _copy_database(node, target)
         _forget_hold(target, hold.hold_id)

@@ -11,7 +11,7 @@ import pytest
 
 from strandline.errors import Unavailable
 from strandline.metastore.hive import HiveMetastoreService
-from strandline.metastore.hive.registry import METHODS
+from strandline.metastore.hive.registry import METHODS, Request
 from strandline.metastore.store import warehouse
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.node import Node
@@ -36,7 +36,8 @@ class Caller:
 
     def __call__(self, method: str, **args: Any) -> Any:
         sent = HIVE_CODEC.decode_args(method, HIVE_CODEC.encode_args(method, args))
-        answer = METHODS[method].handler(self._service._call(sent, "ann", at_once=False))
+        request = Request(sent, "ann", self.node.metastore)
+        answer = self._service._result(METHODS[method], request)
         return HIVE_CODEC.decode_result(method, HIVE_CODEC.encode_result(method, answer))
 
 

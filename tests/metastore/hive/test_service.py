@@ -28,7 +28,7 @@ from strandline.metastore.thrift import (
 )
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.dispatch import answer_error
-from strandline.metastore.workers import Workers
+from strandline.metastore.workers import Workers, off_loop
 from strandline.model.types import INT
 from strandline.node import Node
 from tests.metastore.hive.hive_node import (
@@ -117,10 +117,10 @@ def test_an_answer_that_a_commit_overtook_is_not_kept(
 ) -> None:
     method = METHODS["get_tables"]
 
-    def overtaken(call: Call) -> Any:
+    async def overtaken(call: Call) -> Any:
         if patient:
-            call.reading.need_patience()
-        found = method.handler(call)
+            await off_loop()
+        found = await method.handler(call)
         definition = TableDefinition(name="new", columns=(ColumnDefinition("a", INT),))
         command = CreateTable(schema="d1", definition=definition, if_not_exists=True)
         hive.node.session(user="ann").execute(command)
@@ -264,7 +264,7 @@ class Blocked:
         self.begun = threading.Semaphore(0)
         self.go_on = threading.Event()
 
-    def __call__(self, call: Call) -> None:
+    async def __call__(self, call: Call) -> None:
         self.begun.release()
         assert self.go_on.wait(WAIT)
 

@@ -218,6 +218,9 @@ class CachedStore(ObjectStore):
             return self._store.row(table_id, kind, name, write_ids=write_ids)
         return answer.get(name)
 
+    def is_level(self) -> bool:
+        return self._applier.is_at_head()
+
     def known_rows(
         self,
         table_id: int,
@@ -226,7 +229,6 @@ class CachedStore(ObjectStore):
         write_ids: ValidWriteIdList | None,
         names: Collection[str] | None = None,
     ) -> list[Row] | None:
-        """`rows`, if memory can answer at once, without waiting or going over much; else None."""
         answer = self._known_answer(table_id, kind, write_ids, at_once=True)
         if answer is None or len(answer if names is None else names) > work.AT_ONCE:
             return None
@@ -244,7 +246,6 @@ class CachedStore(ObjectStore):
         return found
 
     def known_location(self, table_id: int) -> str | None:
-        """`location`, if memory can prove it without waiting; else None."""
         moves, found = self._locations.moves, self._locations.get(table_id)
         if found is None or not self._applier.is_at_head():
             return None
@@ -388,10 +389,6 @@ class CachedStore(ObjectStore):
         return self._applier.apply(limit)
 
     def catch_up(self) -> None:
-        """Apply the log up to its head as it is now.
-
-        For what this node writes by other ways than this store: commits, aborts and DDL.
-        """
         self._applier.catch_up()
 
 

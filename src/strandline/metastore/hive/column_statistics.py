@@ -13,26 +13,26 @@ from strandline.metastore.hive.storage import Struct
 
 
 @reads("get_table_statistics_req")
-def get_table_statistics_req(call: Call) -> Struct:
-    _require_table(call.of("request"), schema="dbName", table="tblName")
+async def get_table_statistics_req(call: Call) -> Struct:
+    await _require_table(call.of("request"), schema="dbName", table="tblName")
     return {"tableStats": []}
 
 
 @reads("get_partitions_statistics_req")
-def get_partitions_statistics_req(call: Call) -> Struct:
-    _require_table(call.of("request"), schema="dbName", table="tblName")
+async def get_partitions_statistics_req(call: Call) -> Struct:
+    await _require_table(call.of("request"), schema="dbName", table="tblName")
     return {"partStats": {}}
 
 
 @reads("get_aggr_stats_for")
-def get_aggr_stats_for(call: Call) -> Struct:
-    _require_table(call.of("request"), schema="dbName", table="tblName")
+async def get_aggr_stats_for(call: Call) -> Struct:
+    await _require_table(call.of("request"), schema="dbName", table="tblName")
     return {"colStats": [], "partsFound": 0}
 
 
 @reads("get_table_column_statistics")
-def get_table_column_statistics(call: Call) -> Struct:
-    _require_table(call, schema="db_name", table="tbl_name")
+async def get_table_column_statistics(call: Call) -> Struct:
+    await _require_table(call, schema="db_name", table="tbl_name")
     raise ObjectNotFound(
         f"Statistics for dbName={call.text('db_name')}, tableName={call.text('tbl_name')}, "
         f"columnName={call.text('col_name')} doesn't exist."
@@ -40,14 +40,14 @@ def get_table_column_statistics(call: Call) -> Struct:
 
 
 @reads("get_partition_column_statistics")
-def get_partition_column_statistics(call: Call) -> Struct:
-    _require_table(call, schema="db_name", table="tbl_name")
+async def get_partition_column_statistics(call: Call) -> Struct:
+    await _require_table(call, schema="db_name", table="tbl_name")
     raise ObjectNotFound(
         f"Statistics for dbName={call.text('db_name')}, tableName={call.text('tbl_name')}, "
         f"partName={call.text('part_name')}, columnName={call.text('col_name')} doesn't exist."
     )
 
 
-def _require_table(call: Call, *, schema: str, table: str) -> None:
+async def _require_table(call: Call, *, schema: str, table: str) -> None:
     """Raises `ObjectNotFound`, and `PermissionDenied` for a table that the user may not read."""
-    call.reading.relation(call.text(schema), call.text(table))
+    await call.reader.relation(call.text(schema), call.text(table))

@@ -9,20 +9,20 @@ from strandline.metastore.hive.storage import Struct
 
 
 @reads("get_fields", "get_fields_with_environment_context")
-def get_fields(call: Call) -> list[Struct]:
+async def get_fields(call: Call) -> list[Struct]:
     """The columns that are no partition keys."""
-    return _columns(call, call.text("db_name"), call.text("table_name"), keys=False)
+    return await _columns(call, call.text("db_name"), call.text("table_name"), keys=False)
 
 
 @reads("get_schema", "get_schema_with_environment_context")
-def get_schema(call: Call) -> list[Struct]:
+async def get_schema(call: Call) -> list[Struct]:
     """The columns, partition keys last."""
-    return _columns(call, call.text("db_name"), call.text("table_name"), keys=True)
+    return await _columns(call, call.text("db_name"), call.text("table_name"), keys=True)
 
 
-def _columns(call: Call, schema: str, table: str, *, keys: bool) -> list[Struct]:
+async def _columns(call: Call, schema: str, table: str, *, keys: bool) -> list[Struct]:
     try:
-        struct = call.reading.struct(*call.reading.relation(schema, table))
+        struct = await call.reader.struct(*await call.reader.relation(schema, table))
     except ObjectNotFound as error:
         raise unknown_table(error.message) from error
     columns: list[Struct] = struct["sd"]["cols"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.metastore.hive.registry import Call, answers
+from strandline.metastore.hive.registry import Request, answers
 from strandline.metastore.hive.storage import Struct
 
 _LISTS = {
@@ -17,7 +17,7 @@ _LISTS = {
 
 def _register(method: str, field: str) -> None:
     @answers(method)
-    def none(call: Call) -> Struct:
+    def none(request: Request) -> Struct:
         return {field: []}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from strandline import work
 from strandline.catalog import DEFAULT_DATABASE
 from strandline.catalog.commands import (
     DEFAULT_SCHEMA,
@@ -27,8 +28,8 @@ from strandline.metastore.hive.past_tables import NO_PLACE
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.transactional import refuse_cascade
-from strandline.metastore.interface import PRESENT
 from strandline.metastore.store.store_folders import SCHEMA_SUFFIX
+from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import PrincipalType, SchemaDescriptor, properties
 
 SPARK_WAREHOUSE = "spark-warehouse"
@@ -51,45 +52,47 @@ def database_struct(schema: SchemaDescriptor, *, name: str, location: str) -> St
 
 
 @reads("get_database")
-def get_database(call: Call) -> Struct:
-    scope = call.reading.scope(call.text("name"))
+async def get_database(call: Call) -> Struct:
+    scope = await call.reader.scope(call.text("name"))
     own_name = scope.schema.name
     location = call.metastore.location_of_schema(scope.schema)
-    if scope.at != PRESENT:
+    if scope.is_past:
         location = f"{NO_PLACE}{own_name}"
     return database_struct(scope.schema, name=scope.name, location=location)
 
 
 @reads("get_database_req")
-def get_database_req(call: Call) -> Struct:
+async def get_database_req(call: Call) -> Struct:
     request = call.of("request")
     catalog = request.args.get("catalogName", DEFAULT_DATABASE)
     if catalog.lower() != DEFAULT_DATABASE:
         raise ObjectNotFound(f"catalog {catalog} does not exist")
-    return get_database(request)
+    return await get_database(request)
 
 
 @reads("get_databases")
-def get_databases(call: Call) -> list[str]:
+async def get_databases(call: Call) -> list[str]:
     pattern = call.args.get("pattern")
     own = None if pattern is None else without_catalog(pattern)
-    return call.reading.fitting(_reached(call), own)
+    return await call.reader.matching_names(await _reached(call), own)
 
 
 @reads("get_all_databases")
-def get_all_databases(call: Call) -> list[str]:
-    return _reached(call)
+async def get_all_databases(call: Call) -> list[str]:
+    return await _reached(call)
 
 
-def _reached(call: Call) -> list[str]:
+async def _reached(call: Call) -> list[str]:
     """The names of the schemas that the user reaches, in order."""
-    catalog, access = call.reading.catalog, call.reading.access
-    shown = (one for one in catalog.schemas() if is_shown(one) and access.reaches(one))
-    return sorted(one.name.lower() for one in shown)
+    catalog, access = call.reader.catalog, call.reader.access
+    if catalog.contents.count("schema") > work.AT_ONCE:
+        await off_loop()
+    shown = (schema for schema in catalog.schemas() if is_shown(schema) and access.reaches(schema))
+    return sorted(schema.name.lower() for schema in shown)
 
 
 @changes("create_database")
-def create_database(call: Call) -> None:
+async def create_database(call: Call) -> None:
     database = call.struct("database")
     name = (without_catalog(database.get("name", "")) or "").lower()
     if not is_hive_name(name):
@@ -123,10 +126,10 @@ def _is_chosen_by_spark(location: str, schema: str) -> bool:
 
 
 @changes("alter_database")
-def alter_database(call: Call) -> None:
+async def alter_database(call: Call) -> None:
     """Parameters, owner and, as from Hive 3 on, the description; the rest is ignored."""
     name, database = present_schema(call.text("dbname")), call.struct("db")
-    if call.reading.catalog.schema(name) is None:
+    if call.reader.catalog.schema(name) is None:
         raise ObjectNotFound(call.text("dbname"))
     call.execute(
         AlterSchema(
@@ -140,7 +143,7 @@ def alter_database(call: Call) -> None:
 
 
 @changes("drop_database")
-def drop_database(call: Call) -> None:
+async def drop_database(call: Call) -> None:
     _drop(
         call,
         call.text("name"),
@@ -150,10 +153,10 @@ def drop_database(call: Call) -> None:
 
 
 @changes("drop_database_req")
-def drop_database_req(call: Call) -> None:
+async def drop_database_req(call: Call) -> None:
     request = call.of("req")
     try:
-        drop_database(request)
+        await drop_database(request)
     except ObjectNotFound:
         if not request.args.get("ignoreUnknownDb"):
             raise
@@ -163,15 +166,15 @@ def _drop(call: Call, sent: str, *, delete_data: bool, cascade: bool) -> None:
     name = present_schema(sent)
     if name == DEFAULT_SCHEMA:
         raise meta_exception("Can not drop default database")
-    schema = call.reading.catalog.schema(name)
+    schema = call.reader.catalog.schema(name)
     if schema is None:
         raise ObjectNotFound(sent)
-    if not cascade and call.reading.catalog.relation_names(name):
+    if not cascade and call.reader.catalog.relation_names(name):
         raise IllegalChange(f"Database {name} is not empty. One or more tables exist.")
-    if not cascade and call.reading.catalog.functions(name):
+    if not cascade and call.reader.catalog.functions(name):
         raise IllegalChange(f"Database {name} is not empty. One or more functions exist.")
     if cascade:
-        refuse_cascade(call.reading.catalog, name)
+        refuse_cascade(call.reader.catalog, name)
     command = DropSchema(name=name, cascade=cascade)
     call.execute(command if delete_data else _DropKeepingData(command))
 

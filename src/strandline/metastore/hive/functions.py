@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from strandline import work
 from strandline.catalog.commands import (
     AlterFunction,
     CreateFunction,
@@ -16,15 +17,16 @@ from strandline.catalog.commands import (
 )
 from strandline.catalog.planning import Command
 from strandline.errors import InvalidInput, ObjectNotFound
+from strandline.metastore.hive.hive_reader import Scope
 from strandline.metastore.hive.names import (
     is_hive_name,
     is_shown,
     present_schema,
     without_catalog,
 )
-from strandline.metastore.hive.reading import Scope
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage import Struct
+from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import FunctionDescriptor, PrincipalType
 from strandline.model.privileges import Privilege
 
@@ -53,28 +55,29 @@ def function_struct(function: FunctionDescriptor, *, schema: str) -> Struct:
 
 
 @reads("get_function")
-def get_function(call: Call) -> Struct:
+async def get_function(call: Call) -> Struct:
     schema, name = call.text("dbName"), call.text("funcName")
-    scope = call.reading.find_scope(schema)
+    scope = await call.reader.find_scope(schema)
     found = None if scope is None else scope.catalog.function(scope.schema.name, name)
     if scope is None or found is None:
         raise ObjectNotFound(f"Function {schema}.{name} does not exist")
-    call.reading.access.at(scope.catalog).require(Privilege.EXECUTE, found)
+    call.reader.access.at(scope.catalog).require(Privilege.EXECUTE, found)
     return function_struct(found, schema=scope.name)
 
 
 @reads("get_functions")
-def get_functions(call: Call) -> list[str]:
+async def get_functions(call: Call) -> list[str]:
     """The names that fit a pattern; none where the schema is missing."""
-    scope = call.reading.find_scope(call.text("dbName"))
-    names = [] if scope is None else [one.name.lower() for one in _functions(call, scope)]
-    return sorted(call.reading.fitting(names, call.args.get("pattern")))
+    scope = await call.reader.find_scope(call.text("dbName"))
+    names = [] if scope is None else [function.name.lower() for function in await _functions(scope)]
+    return sorted(await call.reader.matching_names(names, call.args.get("pattern")))
 
 
 @reads("get_all_functions")
-def get_all_functions(call: Call) -> Struct:
-    catalog, access = call.reading.catalog, call.reading.access
-    call.reading.need_patience(things=catalog.contents.count("function"))
+async def get_all_functions(call: Call) -> Struct:
+    catalog, access = call.reader.catalog, call.reader.access
+    if catalog.contents.count("function") > work.AT_ONCE:
+        await off_loop()
     return {
         "functions": [
             function_struct(function, schema=schema.name.lower())
@@ -86,17 +89,18 @@ def get_all_functions(call: Call) -> Struct:
     }
 
 
-def _functions(call: Call, scope: Scope) -> list[FunctionDescriptor]:
-    call.reading.need_patience(things=scope.catalog.contents.count("function"))
+async def _functions(scope: Scope) -> list[FunctionDescriptor]:
+    if scope.catalog.contents.count("function") > work.AT_ONCE:
+        await off_loop()
     return scope.catalog.functions(scope.schema.name)
 
 
 @changes("create_function")
-def create_function(call: Call) -> None:
+async def create_function(call: Call) -> None:
     function = call.struct("func")
     schema = _schema(function.get("dbName", ""))
     name = _name(function)
-    if call.reading.catalog.schema(schema) is None:
+    if call.reader.catalog.schema(schema) is None:
         raise ObjectNotFound(f"The function's database {function.get('dbName')} does not exist")
     call.execute(
         CreateFunction(
@@ -111,11 +115,11 @@ def create_function(call: Call) -> None:
 
 
 @changes("alter_function")
-def alter_function(call: Call) -> None:
+async def alter_function(call: Call) -> None:
     """The function as the client wants it, under another name if it says so."""
     function = call.struct("newFunc")
     schema, name = _schema(call.text("dbName")), call.text("funcName").lower()
-    found = call.reading.catalog.function(schema, name)
+    found = call.reader.catalog.function(schema, name)
     if found is None:
         raise ObjectNotFound(f"Function {call.text('dbName')}.{name} does not exist")
     altered = AlterFunction(
@@ -135,9 +139,9 @@ def alter_function(call: Call) -> None:
 
 
 @changes("drop_function")
-def drop_function(call: Call) -> None:
+async def drop_function(call: Call) -> None:
     schema, name = call.text("dbName"), call.text("funcName")
-    if call.reading.catalog.function(_schema(schema), name) is None:
+    if call.reader.catalog.function(_schema(schema), name) is None:
         raise ObjectNotFound(f"Function {schema}.{name} does not exist")
     call.execute(DropFunction(schema=_schema(schema), function=name))
 

@@ -30,7 +30,7 @@ ACQUIRED, WAITING, NOT_ACQUIRED = 1, 2, 4
 
 
 @waits("lock")
-def lock(call: Call) -> Struct:
+async def lock(call: Call) -> Struct:
     request = call.of("rqst")
     components = [_component(sent) for sent in request.args.get("component") or ()]
     for component in components:
@@ -56,14 +56,14 @@ def lock(call: Call) -> Struct:
 
 
 @waits("check_lock")
-def check_lock(call: Call) -> Struct:
+async def check_lock(call: Call) -> Struct:
     request = call.of("rqst")
     locks = call.metastore.transactions.locks
     return _response(locks.check(request.args["lockid"], may_touch=_only_own(call)))
 
 
 @waits("unlock")
-def unlock(call: Call) -> None:
+async def unlock(call: Call) -> None:
     request = call.of("rqst")
     locks = call.metastore.transactions.locks
     try:
@@ -73,7 +73,7 @@ def unlock(call: Call) -> None:
 
 
 @waits("heartbeat")
-def heartbeat(call: Call) -> None:
+async def heartbeat(call: Call) -> None:
     request = call.of("ids")
     lock_id, txn_id = request.args.get("lockid") or None, request.args.get("txnid") or None
     transactions = call.metastore.transactions
@@ -90,7 +90,7 @@ def heartbeat(call: Call) -> None:
 
 
 @waits("show_locks")
-def show_locks(call: Call) -> Struct:
+async def show_locks(call: Call) -> Struct:
     asked = call.of("rqst").args
     requests = call.metastore.transactions.locks.list(
         schema=_name(asked.get("dbname")),
@@ -98,7 +98,7 @@ def show_locks(call: Call) -> Struct:
         partition=_name(asked.get("partname")),
         txn_id=asked.get("txnid") or None,
     )
-    free, own = call.reading.access.free, normalize(call.user)
+    free, own = call.reader.access.free, normalize(call.user)
     shown = [request for request in requests if free or normalize(request.owner) == own]
     return {"locks": [element for request in shown for element in _elements(request)]}
 
@@ -165,7 +165,7 @@ def _elements(request: LockRequest) -> list[Struct]:
 
 
 def _require_privilege(call: Call, component: Component) -> None:
-    access, catalog = call.reading.access, call.reading.catalog
+    access, catalog = call.reader.access, call.reader.catalog
     if access.free:
         return
     schema = catalog.schema(component.schema)
@@ -185,7 +185,7 @@ def _require_privilege(call: Call, component: Component) -> None:
 
 def _require_own(call: Call, txn_id: int) -> None:
     """Raise `PermissionDenied` for a transaction of another user."""
-    if call.reading.access.free:
+    if call.reader.access.free:
         return
     transaction = call.metastore.transactions.get(txn_id)
     if normalize(transaction.user) != normalize(call.user):
@@ -197,7 +197,7 @@ def _require_own(call: Call, txn_id: int) -> None:
 
 def _only_own(call: Call) -> Callable[[LockRequest], None]:
     """What raises `PermissionDenied` for a lock of another user."""
-    free = call.reading.access.free
+    free = call.reader.access.free
 
     def may_touch(request: LockRequest) -> None:
         if not free and normalize(request.owner) != normalize(call.user):

@@ -6,23 +6,24 @@ from strandline import work
 from strandline.metastore.hive.hive_events import HiveEvents
 from strandline.metastore.hive.registry import Call, reads
 from strandline.metastore.hive.storage import Struct
+from strandline.metastore.workers import off_loop
 
 MAX_EVENTS = 10_000
 """Events in one answer, whatever was asked for; who wants more asks again behind the last one."""
 
 
 @reads("get_current_notificationEventId")
-def get_current_notification_event_id(call: Call) -> Struct:
-    call.reading.need_patience()
+async def get_current_notification_event_id(call: Call) -> Struct:
+    await off_loop()
     return {"eventId": call.notifications.head()}
 
 
 @reads("get_next_notification")
-def get_next_notification(call: Call) -> Struct:
+async def get_next_notification(call: Call) -> Struct:
     """The events behind one, in Hive's form. ``eventTypeSkipList`` leaves out types."""
-    call.reading.need_patience()
+    await off_loop()
     # An event holds the definition of its table, whoever may read that.
-    call.reading.access.require_superuser("read the notification log")
+    call.reader.access.require_superuser("read the notification log")
     request = call.struct("rqst")
     limit = request.get("maxEvents") or 0
     limit = min(limit, MAX_EVENTS) if limit > 0 else MAX_EVENTS

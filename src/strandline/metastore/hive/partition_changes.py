@@ -47,7 +47,7 @@ def _now() -> int:
     return system_wall_clock() // 1000
 
 
-def _target(
+async def _target(
     call: Call,
     schema: str,
     table: str,
@@ -61,14 +61,14 @@ def _target(
     """
     present_schema(schema)
     try:
-        scope, relation = call.reading.relation(schema, table, need=need)
+        scope, relation = await call.reader.relation(schema, table, need=need)
     except ObjectNotFound as error:
         raise missing(error.message) from None
     if not isinstance(relation, TableDescriptor):
         raise meta_exception(f"{schema}.{table} is a view and has no partitions")
     if relation.transactional:
         raise refuse_content_change(f"{scope.name}.{relation.name}", "partitions")
-    location = call.reading.location(relation)
+    location = await call.reader.shown_location(relation)
     shown = call.folders.shown
     return Partitioned(relation, schema=scope.name, location=location, shown=shown)
 
@@ -147,22 +147,22 @@ def _is_own(call: Call, of: Partitioned, row: PartitionRow, *, name: str) -> boo
 
 
 @changes("add_partition", "add_partition_with_environment_context")
-def add_partition(call: Call) -> Struct:
+async def add_partition(call: Call) -> Struct:
     partition = call.struct("new_part")
     schema, table = partition.get("dbName", ""), partition.get("tableName", "")
-    of = _target(call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to)
+    of = await _target(call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to)
     return of.struct(_add(call, of, [partition])[0])
 
 
 @changes("append_partition", "append_partition_with_environment_context")
-def append_partition(call: Call) -> Struct:
-    of = _named(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
+async def append_partition(call: Call) -> Struct:
+    of = await _named(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
     return _append(call, of, call.texts("part_vals"))
 
 
 @changes("append_partition_by_name", "append_partition_by_name_with_environment_context")
-def append_partition_by_name(call: Call) -> Struct:
-    of = _named(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
+async def append_partition_by_name(call: Call) -> Struct:
+    of = await _named(call, need=Privilege.INSERT, missing=_no_table_to_add_to)
     return _append(call, of, partition_values(call.text("part_name"), of.key_names))
 
 
@@ -172,17 +172,17 @@ def _append(call: Call, of: Partitioned, values: Sequence[str]) -> Struct:
 
 
 @changes("add_partitions")
-def add_partitions(call: Call) -> int:
+async def add_partitions(call: Call) -> int:
     partitions = call.args.get("new_parts") or []
     if not partitions:
         return 0
     schema, table = partitions[0].get("dbName", ""), partitions[0].get("tableName", "")
-    of = _target(call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to)
+    of = await _target(call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to)
     return len(_add(call, of, partitions))
 
 
 @changes("add_partitions_req")
-def add_partitions_req(call: Call) -> Struct:
+async def add_partitions_req(call: Call) -> Struct:
     request = call.of("request")
     schema, table = request.text("dbName"), request.text("tblName")
 
@@ -191,7 +191,7 @@ def add_partitions_req(call: Call) -> Struct:
             f"Unable to add partitions because database or table {schema}.{table} does not exist"
         )
 
-    of = _target(request, schema, table, need=Privilege.INSERT, missing=missing)
+    of = await _target(request, schema, table, need=Privilege.INSERT, missing=missing)
     partitions = request.args.get("parts") or []
     if not partitions:
         return {}
@@ -207,10 +207,12 @@ def _wants_result(request: Call) -> bool:
 # -- drop
 
 
-def _named(
+async def _named(
     call: Call, *, need: Privilege, missing: Callable[[str], Exception] = ObjectNotFound
 ) -> Partitioned:
-    return _target(call, call.text("db_name"), call.text("tbl_name"), need=need, missing=missing)
+    return await _target(
+        call, call.text("db_name"), call.text("tbl_name"), need=need, missing=missing
+    )
 
 
 def _drop(
@@ -248,22 +250,22 @@ def _purges(call: Call) -> bool:
 
 
 @changes("drop_partition", "drop_partition_with_environment_context")
-def drop_partition(call: Call) -> bool:
-    return _drop_one(call, call.texts("part_vals"))
+async def drop_partition(call: Call) -> bool:
+    of = await _named(call, need=Privilege.DELETE)
+    return _drop_one(call, of, call.texts("part_vals"))
 
 
 @changes("drop_partition_by_name", "drop_partition_by_name_with_environment_context")
-def drop_partition_by_name(call: Call) -> bool:
-    of = _named(call, need=Privilege.DELETE)
+async def drop_partition_by_name(call: Call) -> bool:
+    of = await _named(call, need=Privilege.DELETE)
     try:
         values = partition_values(call.text("part_name"), of.key_names)
     except InvalidInput as error:
         raise ObjectNotFound(error.message) from None
-    return _drop_one(call, values)
+    return _drop_one(call, of, values)
 
 
-def _drop_one(call: Call, values: Sequence[str]) -> bool:
-    of = _named(call, need=Privilege.DELETE)
+def _drop_one(call: Call, of: Partitioned, values: Sequence[str]) -> bool:
     missing = ObjectNotFound(f"partition values=[{', '.join(values)}]")
     delete_data = call.args.get("deleteData", False)
     _drop(
@@ -278,14 +280,14 @@ def _drop_one(call: Call, values: Sequence[str]) -> bool:
 
 
 @changes("drop_partitions_req")
-def drop_partitions_req(call: Call) -> Struct:
+async def drop_partitions_req(call: Call) -> Struct:
     request = call.of("req")
     names = request.struct("parts").get("names")
     if names is None:
         raise UnsupportedOperation(
             "partitions can be dropped by name only, not by an expression of Hive's"
         )
-    of = _target(
+    of = await _target(
         request,
         request.text("dbName"),
         request.text("tblName"),
@@ -340,28 +342,28 @@ def _alter(
 
 
 @changes("alter_partition", "alter_partition_with_environment_context")
-def alter_partition(call: Call) -> None:
+async def alter_partition(call: Call) -> None:
     _alter(
         call,
-        _named(call, need=Privilege.UPDATE, missing=_no_table_to_alter),
+        await _named(call, need=Privilege.UPDATE, missing=_no_table_to_alter),
         [call.struct("new_part")],
         call.args.get("environment_context"),
     )
 
 
 @changes("alter_partitions", "alter_partitions_with_environment_context")
-def alter_partitions(call: Call) -> None:
+async def alter_partitions(call: Call) -> None:
     partitions = call.args.get("new_parts") or []
-    of = _named(call, need=Privilege.UPDATE, missing=_no_table_to_alter)
+    of = await _named(call, need=Privilege.UPDATE, missing=_no_table_to_alter)
     if partitions:
         _alter(call, of, partitions, call.args.get("environment_context"))
 
 
 @changes("alter_partitions_req")
-def alter_partitions_req(call: Call) -> Struct:
+async def alter_partitions_req(call: Call) -> Struct:
     request = call.of("req")
     schema, table = request.text("dbName"), request.text("tableName")
-    of = _target(request, schema, table, need=Privilege.UPDATE, missing=_no_table_to_alter)
+    of = await _target(request, schema, table, need=Privilege.UPDATE, missing=_no_table_to_alter)
     if request.args.get("partitions"):
         _alter(request, of, request.args["partitions"], request.args.get("environmentContext"))
     return {}
@@ -387,16 +389,16 @@ def give_table_columns(call: Call, table: TableDescriptor) -> None:
 
 
 @changes("rename_partition")
-def rename_partition(call: Call) -> None:
-    of = _named(call, need=Privilege.UPDATE, missing=_no_table_to_alter)
+async def rename_partition(call: Call) -> None:
+    of = await _named(call, need=Privilege.UPDATE, missing=_no_table_to_alter)
     _rename(call, of, call.texts("part_vals"), call.struct("new_part"))
 
 
 @changes("rename_partition_req")
-def rename_partition_req(call: Call) -> Struct:
+async def rename_partition_req(call: Call) -> Struct:
     request = call.of("req")
     schema, table = request.text("dbName"), request.text("tableName")
-    of = _target(request, schema, table, need=Privilege.UPDATE, missing=_no_table_to_alter)
+    of = await _target(request, schema, table, need=Privilege.UPDATE, missing=_no_table_to_alter)
     _rename(request, of, request.texts("partVals"), request.struct("newPart"))
     return {}
 

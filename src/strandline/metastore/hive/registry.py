@@ -1,25 +1,28 @@
 """The methods of the service: one decorator registers the handler of a Thrift method.
 
-A handler takes a `Call` and gives what its method returns. Which way it is called, its kind says:
+A handler gives what its method returns. Where it runs, its kind says:
 
-| kind | called | its answer |
+| kind | runs | its answer |
 | --- | --- | --- |
-| `reads` | at once on the event loop, else in a worker thread | kept while nothing is committed |
-| `answers` | on the event loop; must wait for nothing | made each time |
-| `waits` | in a worker thread | made each time |
-| `changes` | in a worker thread, in the share of DDL | made each time |
+| `reads` | on the event loop; from its first `off_loop` on in a thread | kept until a commit |
+| `answers` | on the event loop; waits for nothing | made each time |
+| `waits` | in a thread | made each time |
+| `changes` | in a thread, in the share of DDL | made each time |
+
+Handlers are coroutines that await nothing but their `HiveReader` and each other; in a thread they
+may wait. The handlers of ``answers`` are functions of the request alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from strandline.catalog import Applied, Command
 from strandline.errors import InvalidInput
-from strandline.metastore.hive.reading import Reading
+from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.store_folders import StoreFolders
@@ -33,17 +36,12 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One request: its decoded arguments, who asks, and what to answer from."""
+class Request:
+    """A request as it came: its decoded arguments, who asks, and the metastore."""
 
     args: dict[str, Any]
     user: str
     metastore: Metastore
-    notifications: NotificationLog
-    folders: StoreFolders
-    reading: Reading
-    listed: str | None = None
-    """The schema whose tables the client has just listed: clients do so to drop all of them."""
 
     def text(self, name: str) -> str:
         """The argument of that name. Raises `InvalidInput` if it was not sent."""
@@ -66,16 +64,28 @@ class Call:
             raise InvalidInput(f"the argument {name} is missing")
         return value
 
-    def of(self, request: str) -> Call:
-        """The call whose arguments are the fields of the request struct in that argument."""
-        fields = self.struct(request)
-        return Call(
-            fields, self.user, self.metastore, self.notifications, self.folders, self.reading
-        )
+    def of(self, request: str) -> Self:
+        """The request whose arguments are the fields of the struct in that argument."""
+        return replace(self, args=self.struct(request))
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Request):
+    """A request with what it reads from."""
+
+    notifications: NotificationLog
+    reader: HiveReader
+    listed: str | None = None
+    """The schema whose tables the client has just listed: clients do so to drop all of them."""
+
+    @property
+    def folders(self) -> StoreFolders:
+        """The folders of the store."""
+        return self.metastore.folders
 
     def owner(self, sent: str | None) -> str:
-        """Who owns what the request makes: whom it names; where that counts, else the user."""
-        return sent or ("" if self.reading.for_all else self.user)
+        """Who owns what the request creates: the owner it names; where that counts, the user."""
+        return sent or ("" if self.reader.for_all else self.user)
 
     def execute(self, *commands: Command) -> Applied:
         """Carry out DDL as the user who asks."""
@@ -83,17 +93,19 @@ class Call:
 
 
 # A handler gives a value of the type that its method returns; they are many: hence Any.
-Handler = Callable[[Call], Any]
+Handler = Callable[[Call], Coroutine[Any, Any, Any]]
+Answerer = Callable[[Request], Any]
 H = TypeVar("H", bound=Handler)
+A = TypeVar("A", bound=Answerer)
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A registered method."""
+    """A registered method. ``handler`` is an `Answerer` for the kind ``answers``."""
 
     name: str
     kind: Kind
-    handler: Handler
+    handler: Callable[[Any], Any]  # Any: see above
 
 
 METHODS: dict[str, Method] = {}
@@ -105,7 +117,7 @@ def reads(*names: str) -> Callable[[H], H]:
     return _registration(names, Kind.READS)
 
 
-def answers(*names: str) -> Callable[[H], H]:
+def answers(*names: str) -> Callable[[A], A]:
     """Register the handler of methods that need nothing from the store."""
     return _registration(names, Kind.ANSWERS)
 
@@ -120,8 +132,11 @@ def changes(*names: str) -> Callable[[H], H]:
     return _registration(names, Kind.CHANGES)
 
 
-def _registration(names: tuple[str, ...], kind: Kind) -> Callable[[H], H]:
-    def register(handler: H) -> H:
+F = TypeVar("F", bound=Callable[[Any], Any])  # Any: see above
+
+
+def _registration(names: tuple[str, ...], kind: Kind) -> Callable[[F], F]:
+    def register(handler: F) -> F:
         for name in names:
             if name in METHODS:
                 raise RuntimeError(f"the method {name} has two handlers")

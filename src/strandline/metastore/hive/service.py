@@ -7,17 +7,17 @@ The model. What a method does is a handler in a module beside this one, register
 request that reads is answered in one of three ways, each slower than the one before:
 
 1. from the answers that are kept encoded, if nothing was committed since one was made;
-2. at once on the event loop, if memory can prove everything that the answer needs;
-3. in a worker thread, which may wait for the store.
+2. on the event loop, if memory can prove everything that the answer needs;
+3. begun on the loop, and continued in a worker thread where it first has to wait.
 
 A request that changes something runs in a worker thread, as the user that the client named.
 
 What must stay true: the loop waits for nothing. No answer is older than any commit that a client
-may know of: the mark of a kept answer is taken before it is made. Handlers know nothing of threads,
-connections and encodings. Errors are ours; which exception of the protocol each becomes is said by
-one table and by what the method declares, except where a handler names the exception itself because
-Hive's clients look at it. While privileges are enforced no answer is kept: a kept one is found by
-the bytes of its request alone, which do not say who asks.
+may know of: the mark of a kept answer is taken before it is made. A handler runs once, and knows
+nothing of connections and encodings. Handlers raise our errors; one table and what the method
+declares say which exception of the protocol each becomes, except where a handler names the
+exception itself because Hive's clients look at it. While privileges are enforced no answer is kept:
+a kept answer is found by the bytes of its request alone, which do not name the user.
 
 A method that is not here is answered as unknown, cleanly: clients probe for what a server can do.
 """
@@ -25,8 +25,8 @@ A method that is not here is answered as unknown, cleanly: clients probe for wha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from strandline import work
@@ -46,10 +46,11 @@ from strandline.metastore.hive import (  # noqa: F401 - each registers its metho
     table_changes,
     tables,
 )
+from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.kept_answers import KeptAnswers, KeptAnswersStatistics
-from strandline.metastore.hive.reading import MustWait, Reading
-from strandline.metastore.hive.registry import METHODS, Call, Kind, Method
+from strandline.metastore.hive.registry import METHODS, Call, Kind, Method, Request
 from strandline.metastore.metastore import Metastore
+from strandline.metastore.reader import present_catalog
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.dispatch import (
@@ -62,7 +63,7 @@ from strandline.metastore.thrift.dispatch import (
     refusal,
 )
 from strandline.metastore.thrift.messages import ApplicationException
-from strandline.metastore.workers import CallKind, Workers
+from strandline.metastore.workers import CallKind, PooledCall, Workers, finish, off_loop
 from strandline.work.helpers import Fields, HelperPool
 
 DEFAULT_KEPT_BYTES = 64 << 20
@@ -94,8 +95,16 @@ def _listed(connection: ConnectionInfo, name: str, args: dict[str, Any]) -> str 
 
 
 @dataclass(frozen=True, slots=True)
+class _Answer:
+    """An encoded answer; ``for_all`` says that every user would get it."""
+
+    result: bytes
+    for_all: bool
+
+
+@dataclass(frozen=True, slots=True)
 class HiveServiceStatistics:
-    """``at_once`` requests were answered on the event loop, ``waited`` in a worker thread.
+    """``at_once`` requests were answered on the event loop, ``waited`` ended in a worker thread.
 
     ``helped`` were answered by a helper process.
     """
@@ -126,7 +135,6 @@ class HiveMetastoreService:
     ) -> None:
         self._metastore = metastore
         self._notifications = notifications
-        self._folders = metastore.folders
         self._workers = workers or Workers()
         self._helpers = helpers
         self._identities = identities
@@ -152,66 +160,55 @@ class HiveMetastoreService:
         if method is None:
             raise ApplicationException.unknown_method(name)
         user = connection.user or ANONYMOUS
-        listed = _listed(connection, name, args)
-        if method.kind in (Kind.CHANGES, Kind.WAITS):
-            self._changes += 1
-            call = replace(self._call(args, user, at_once=False), listed=listed)
-            kind = CallKind.DDL if method.kind is Kind.CHANGES else CallKind.SMALL
-            return self._in_thread(connection, lambda: method.handler(call), kind)
+        request = Request(args, user, self._metastore)
         if method.kind is Kind.ANSWERS:
-            return method.handler(self._call(args, user, at_once=True))
-        # A listing must be heard of, so its answer is not kept.
-        request = b"" if name == _LISTING else connection.request
-        mark = self._notifications.mark()
-        if connection.is_large:
-            call = self._call(args, user, at_once=False)
-            return self._wait(connection, method, call, request, CallKind.LARGE)
-        call = self._call(args, user, at_once=True)
-        try:
-            answer = method.handler(call)
-            for_all = call.reading.for_all
-        except MustWait:
-            call = self._call(args, user, at_once=False)
-            return self._wait(connection, method, call, request, CallKind.SMALL)
-        self._at_once += 1
-        return self._keep(request, mark, HIVE_CODEC.encode_result(name, answer), for_all=for_all)
-
-    def _in_thread(
-        self, connection: ConnectionInfo, work: Callable[[], Any], kind: CallKind
-    ) -> asyncio.Future[Any]:
-        """What ``work`` gives in a worker thread. A client that leaves before gives it up."""
-        call = self._workers.submit(work, user=connection.user or ANONYMOUS, kind=kind)
+            return method.handler(request)
+        listed = _listed(connection, name, args)
+        if method.kind is Kind.READS:
+            return self._read(connection, method, request)
+        self._changes += 1
+        kind = CallKind.DDL if method.kind is Kind.CHANGES else CallKind.SMALL
+        call = self._workers.submit(
+            lambda: self._result(method, request, listed), user=user, kind=kind
+        )
         connection.on_leave = call.withdraw
         return call.result
 
-    def _wait(
-        self,
-        connection: ConnectionInfo,
-        method: Method,
-        call: Call,
-        request: bytes,
-        kind: CallKind,
-    ) -> Coroutine[Any, Any, Encoded | Answer]:
-        def read() -> tuple[int, bytes, bool]:
-            mark = self._notifications.mark()
-            with work.budget(None if self._helpers is None else work.IN_THREAD):
-                answer = method.handler(call)
-                work.spend(_things(answer))
-                encoded = HIVE_CODEC.encode_result(method.name, answer)
-            return mark, encoded, call.reading.for_all
+    def _read(self, connection: ConnectionInfo, method: Method, request: Request) -> Any:
+        # A listing must be heard of, so its answer is not kept.
+        key = b"" if method.name == _LISTING else connection.request
+        mark = self._notifications.mark()
+        if connection.is_large:
+            read = self._workers.submit(
+                lambda: self._finish(self._encoded(method, request)),
+                user=request.user,
+                kind=CallKind.LARGE,
+            )
+        else:
+            answer = self._workers.begin(
+                self._encoded(method, request), user=request.user, go_on=self._finish
+            )
+            if not isinstance(answer, PooledCall):
+                self._at_once += 1
+                return self._keep(key, mark, answer)
+            read = answer
+        connection.on_leave = read.withdraw
 
-        result = self._in_thread(connection, read, kind)
-
-        async def answer() -> Encoded | Answer:
+        async def waited() -> Encoded | Answer:
             self._waited += 1
             try:
-                mark, encoded, for_all = await result
+                answer: _Answer = await read.result
             except work.TooLong:
-                args = await asyncio.to_thread(HIVE_CODEC.encode_args, method.name, call.args)
+                args = await asyncio.to_thread(HIVE_CODEC.encode_args, method.name, request.args)
                 return await self._delegated(connection, method, args)
-            return self._keep(request, mark, encoded, for_all=for_all)
+            return self._keep(key, mark, answer)
 
-        return answer()
+        return waited()
+
+    def _finish(self, request: Coroutine[Any, Any, _Answer]) -> _Answer:
+        """Go on in this thread, within what a request may cost there."""
+        with work.budget(None if self._helpers is None else work.IN_THREAD):
+            return finish(request)
 
     # -- in a helper process
 
@@ -252,8 +249,8 @@ class HiveMetastoreService:
         self._address = fields["address"]
         refused: StrandlineError | None = None
         try:
-            call = self._call(HIVE_CODEC.decode_args(name, args), fields["user"], at_once=False)
-            answer = answer_value(HIVE_CODEC, name, method.handler(call))
+            request = Request(HIVE_CODEC.decode_args(name, args), fields["user"], self._metastore)
+            answer = answer_value(HIVE_CODEC, name, self._result(method, request))
         except Exception as error:
             answer = answer_error(HIVE_CODEC, name, error)
             told = refusal(error)
@@ -265,21 +262,41 @@ class HiveMetastoreService:
             "refused": None if refused is None else [refused.code, refused.message[:1_000]],
         }, answer.body
 
-    def _keep(self, request: bytes, mark: int, answer: bytes, *, for_all: bool) -> Encoded:
-        # With a delay, the present moves on by time alone and a mark proves nothing.
-        if self._keeps and for_all and request:
-            self._kept.keep(request, mark, answer)
-        return Encoded(answer)
+    def _result(self, method: Method, request: Request, listed: str | None = None) -> Any:
+        """What a method gives, in a thread or process that may wait."""
+        if method.kind is Kind.ANSWERS:
+            return method.handler(request)
+        return finish(self._handle(method, request, listed))
 
-    def _call(self, args: dict[str, Any], user: str, *, at_once: bool) -> Call:
-        reading = Reading(
+    async def _handle(self, method: Method, request: Request, listed: str | None) -> Any:
+        return await method.handler(await self._call(request, listed=listed))
+
+    async def _encoded(self, method: Method, request: Request) -> _Answer:
+        call = await self._call(request)
+        answer = await method.handler(call)
+        things = _things(answer)
+        if things > work.AT_ONCE:
+            await off_loop()
+        work.spend(things)
+        return _Answer(HIVE_CODEC.encode_result(method.name, answer), call.reader.for_all)
+
+    def _keep(self, key: bytes, mark: int, answer: _Answer) -> Encoded:
+        # With a delay, the present moves on by time alone and a mark proves nothing.
+        if self._keeps and answer.for_all and key:
+            self._kept.keep(key, mark, answer.result)
+        return Encoded(answer.result)
+
+    async def _call(self, request: Request, *, listed: str | None = None) -> Call:
+        reader = HiveReader(
             self._metastore,
-            at_once=at_once,
-            user=user,
+            await present_catalog(self._metastore),
+            user=request.user,
             address=self._address,
             identities=self._identities,
         )
-        return Call(args, user, self._metastore, self._notifications, self._folders, reading)
+        return Call(
+            request.args, request.user, self._metastore, self._notifications, reader, listed
+        )
 
     def statistics(self) -> HiveServiceStatistics:
         """How requests were answered; those that a kept answer served are in ``kept``."""

@@ -46,17 +46,17 @@ _CONSTRAINTS = (
 
 
 @changes("create_table", "create_table_with_environment_context", "create_table_with_constraints")
-def create_table(call: Call) -> None:
-    _create(call, call.struct("tbl"), call.args.get("environment_context"))
+async def create_table(call: Call) -> None:
+    await _create(call, call.struct("tbl"), call.args.get("environment_context"))
 
 
 @changes("create_table_req")
-def create_table_req(call: Call) -> None:
+async def create_table_req(call: Call) -> None:
     request = call.of("request")
-    _create(request, request.struct("table"), request.args.get("envContext"))
+    await _create(request, request.struct("table"), request.args.get("envContext"))
 
 
-def _create(call: Call, table: Struct, context: Struct | None) -> None:
+async def _create(call: Call, table: Struct, context: Struct | None) -> None:
     refuse_transactional(table)
     quick = QuickStatistics(call.folders, context, parameters=table.get("parameters"))
     if any(call.args.get(name) for name in _CONSTRAINTS):
@@ -64,10 +64,10 @@ def _create(call: Call, table: Struct, context: Struct | None) -> None:
     sent, schema_name = table.get("tableName", ""), present_schema(table.get("dbName", ""))
     if not is_hive_name(sent):
         raise InvalidInput(f"{sent} is not a valid object name")
-    schema = call.reading.catalog.schema(schema_name)
+    schema = call.reader.catalog.schema(schema_name)
     if schema is None:
         raise invalid_object(table.get("dbName", ""))
-    call.reading.access.require(Privilege.USAGE | Privilege.CREATE, schema)
+    call.reader.access.require(Privilege.USAGE | Privilege.CREATE, schema)
     if (table.get("sd") or {}).get("serdeInfo") is None:
         raise meta_exception("Invalid SerDeInfo object")
     default = call.metastore.expected_location(schema, sent)
@@ -143,11 +143,11 @@ def _make_folder(call: Call, location: str | None) -> None:
 
 
 @changes("drop_table", "drop_table_with_environment_context")
-def drop_table(call: Call) -> None:
+async def drop_table(call: Call) -> None:
     sent, name = call.text("dbname"), call.text("name")
     missing = ObjectNotFound(f"{sent}.{name} table not found")
     schema = present_schema(sent)
-    catalog = call.reading.catalog
+    catalog = call.reader.catalog
     if catalog.relation(schema, name) is None:
         raise missing
     first = next(iter(catalog.relation_names(schema)), "")
@@ -168,29 +168,29 @@ def drop_table(call: Call) -> None:
 
 
 @changes("alter_table", "alter_table_with_environment_context", "alter_table_with_cascade")
-def alter_table(call: Call) -> None:
+async def alter_table(call: Call) -> None:
     context = call.args.get("environment_context") or {}
     if call.args.get("cascade"):
         context = {"properties": {CASCADE: "true"}}
-    _alter(call, call.text("dbname"), call.text("tbl_name"), call.struct("new_tbl"), context)
+    await _alter(call, call.text("dbname"), call.text("tbl_name"), call.struct("new_tbl"), context)
 
 
 @changes("alter_table_req")
-def alter_table_req(call: Call) -> Struct:
+async def alter_table_req(call: Call) -> Struct:
     request = call.of("req")
     context = request.args.get("environmentContext") or {}
-    _alter(
+    await _alter(
         request, request.text("dbName"), request.text("tableName"), request.struct("table"), context
     )
     return {}
 
 
-def _alter(call: Call, sent: str, name: str, table: Struct, context: Struct) -> None:
+async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struct) -> None:
     schema = present_schema(sent)
     if not is_hive_name(table.get("tableName", "")):
         raise IllegalChange(f"{table.get('tableName')} is not a valid object name")
     try:
-        scope, old = call.reading.relation(sent, name, need=WRITING)
+        scope, old = await call.reader.relation(sent, name, need=WRITING)
     except ObjectNotFound as error:
         raise IllegalChange(error.message) from None
     refuse_transactional(table, altered=old)
@@ -198,7 +198,10 @@ def _alter(call: Call, sent: str, name: str, table: Struct, context: Struct) -> 
     location: str | None = None
     counted: Properties = ()
     if isinstance(old, TableDescriptor):
-        location, counted = call.reading.location(old), call.reading.counted(scope, old)
+        location, counted = (
+            await call.reader.shown_location(old),
+            await call.reader.counted(scope.point, old),
+        )
     options = context.get("properties") or {}
     expected = options.get("expected_parameter_key")
     command = AlterRelation(
@@ -216,7 +219,7 @@ def _alter(call: Call, sent: str, name: str, table: Struct, context: Struct) -> 
     try:
         wanted = command.wanted()
         if location is not None and not same_location(wanted.location or location, location):
-            call.reading.access.require_ownership(old)
+            call.reader.access.require_ownership(old)
             call.folders.refuse_former(wanted.location)
         applied = call.execute(command)
     except WriteConflict as error:

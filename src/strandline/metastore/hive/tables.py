@@ -13,12 +13,14 @@ from strandline.metastore.hive.conversion import (
     VIRTUAL_VIEW,
 )
 from strandline.metastore.hive.exceptions import meta_exception
+from strandline.metastore.hive.hive_reader import Scope
 from strandline.metastore.hive.names import is_shown, without_catalog
-from strandline.metastore.hive.reading import Scope
 from strandline.metastore.hive.registry import Call, reads
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.table_filter import table_chooser
+from strandline.metastore.interface import PRESENT
 from strandline.metastore.thrift.messages import ThriftException
+from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import TableKind, ViewDescriptor
 
 
@@ -30,9 +32,9 @@ def shown_type(scope: Scope, relation: Relation) -> str:
     return EXTERNAL_TABLE if external else MANAGED_TABLE
 
 
-def _names(call: Call, scope: Scope, pattern: str | None) -> list[str]:
-    names = call.reading.relation_names(scope.catalog, scope.schema)
-    return call.reading.fitting(names, pattern)
+async def _names(call: Call, scope: Scope, pattern: str | None) -> list[str]:
+    names = await call.reader.shown_names(scope)
+    return await call.reader.matching_names(names, pattern)
 
 
 def _relations(scope: Scope, names: Iterable[str]) -> list[Relation]:
@@ -41,75 +43,76 @@ def _relations(scope: Scope, names: Iterable[str]) -> list[Relation]:
 
 
 @reads("get_table")
-def get_table(call: Call) -> Struct:
-    scope, relation = call.reading.relation(call.text("dbname"), call.text("tbl_name"))
-    return call.reading.struct(scope, relation)
+async def get_table(call: Call) -> Struct:
+    scope, relation = await call.reader.relation(call.text("dbname"), call.text("tbl_name"))
+    return await call.reader.struct(scope, relation)
 
 
 @reads("get_table_req")
-def get_table_req(call: Call) -> Struct:
+async def get_table_req(call: Call) -> Struct:
     request = call.of("req")
-    scope, relation = call.reading.relation(request.text("dbName"), request.text("tblName"))
-    return {"table": call.reading.struct(scope, relation)}
+    scope, relation = await call.reader.relation(request.text("dbName"), request.text("tblName"))
+    return {"table": await call.reader.struct(scope, relation)}
 
 
 @reads("get_tables")
-def get_tables(call: Call) -> list[str]:
+async def get_tables(call: Call) -> list[str]:
     """The names that fit a pattern; none where the schema is missing."""
-    scope = call.reading.find_scope(call.text("db_name"))
-    return [] if scope is None else _names(call, scope, call.args.get("pattern"))
+    scope = await call.reader.find_scope(call.text("db_name"))
+    return [] if scope is None else await _names(call, scope, call.args.get("pattern"))
 
 
 @reads("get_all_tables")
-def get_all_tables(call: Call) -> list[str]:
-    return get_tables(call)
+async def get_all_tables(call: Call) -> list[str]:
+    return await get_tables(call)
 
 
 @reads("get_tables_by_type")
-def get_tables_by_type(call: Call) -> list[str]:
+async def get_tables_by_type(call: Call) -> list[str]:
     wanted = call.text("tableType")
     if wanted not in TABLE_TYPES:
         raise meta_exception(f"{wanted} is not a type of table; there are {', '.join(TABLE_TYPES)}")
-    scope = call.reading.find_scope(call.text("db_name"))
+    scope = await call.reader.find_scope(call.text("db_name"))
     if scope is None:
         return []
-    names = _names(call, scope, call.args.get("pattern"))
+    names = await _names(call, scope, call.args.get("pattern"))
     found = _relations(scope, names)
     return [relation.name.lower() for relation in found if shown_type(scope, relation) == wanted]
 
 
 @reads("get_table_names_by_filter")
-def get_table_names_by_filter(call: Call) -> list[str]:
+async def get_table_names_by_filter(call: Call) -> list[str]:
     """The names of the tables that a filter on owner, last access and parameters chooses."""
-    scope = call.reading.find_scope(call.text("dbname"))
+    scope = await call.reader.find_scope(call.text("dbname"))
     if scope is None:
         message = {"message": f"Could not find database {call.text('dbname')}"}
         raise ThriftException("UnknownDBException", message)
-    call.reading.need_patience()
+    await off_loop()
     chooses = table_chooser(call.args.get("filter") or "")
-    names = _names(call, scope, None)
-    tables = _structs(call, scope, names)
+    names = await _names(call, scope, None)
+    tables = await _structs(call, scope, names)
     chosen = [table["tableName"] for table in tables if chooses(table)]
     limit = call.args.get("max_tables", -1)
     return chosen if limit < 0 else chosen[:limit]
 
 
 @reads("get_table_meta")
-def get_table_meta(call: Call) -> list[Struct]:
+async def get_table_meta(call: Call) -> list[Struct]:
     """Type and comment of the tables that fit the patterns, in all schemas that fit theirs."""
-    call.reading.need_patience()
-    catalog = call.reading.catalog
+    await off_loop()
+    point = await call.reader.point(PRESENT)
     patterns = call.args.get("db_patterns")
     pattern = None if patterns is None else without_catalog(patterns)
     types = call.args.get("tbl_types") or TABLE_TYPES
     rows: list[Struct] = []
-    shown = {schema.name.lower(): schema for schema in catalog.schemas() if is_shown(schema)}
-    for name in call.reading.fitting(list(shown), pattern):
+    shown = {schema.name.lower(): schema for schema in point.catalog.schemas() if is_shown(schema)}
+    for name in await call.reader.matching_names(list(shown), pattern):
         schema = shown[name]
-        if not call.reading.access.reaches(schema):
+        if not call.reader.access.reaches(schema):
             continue
-        scope = Scope(name, schema, catalog)
-        for relation in _relations(scope, _names(call, scope, call.args.get("tbl_patterns"))):
+        scope = Scope(name, schema, point)
+        names = await _names(call, scope, call.args.get("tbl_patterns"))
+        for relation in _relations(scope, names):
             row: Struct = {
                 "dbName": scope.name,
                 "tableName": relation.name.lower(),
@@ -123,33 +126,33 @@ def get_table_meta(call: Call) -> list[Struct]:
 
 
 @reads("get_table_objects_by_name")
-def get_table_objects_by_name(call: Call) -> list[Struct]:
+async def get_table_objects_by_name(call: Call) -> list[Struct]:
     """The tables that there are, and that the user may read, of those named, each once."""
     name = call.text("dbname")
-    scope = call.reading.find_scope(name)
+    scope = await call.reader.find_scope(name)
     if scope is None:
         message = {"message": f"Could not find database {name}"}
         raise ThriftException("UnknownDBException", message)
-    return _structs(call, scope, call.texts("tbl_names"))
+    return await _structs(call, scope, call.texts("tbl_names"))
 
 
 @reads("get_table_objects_by_name_req")
-def get_table_objects_by_name_req(call: Call) -> Struct:
+async def get_table_objects_by_name_req(call: Call) -> Struct:
     request = call.of("req")
-    scope = call.reading.find_scope(request.text("dbName"))
+    scope = await call.reader.find_scope(request.text("dbName"))
     if scope is None:
         raise ObjectNotFound(request.text("dbName"))
     names = request.args.get("tblNames")
     if names is None:
-        names = _names(call, scope, request.args.get("tablesPattern"))
-    return {"tables": _structs(call, scope, names)}
+        names = await _names(call, scope, request.args.get("tablesPattern"))
+    return {"tables": await _structs(call, scope, names)}
 
 
-def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struct]:
+async def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struct]:
     once = dict.fromkeys(name.lower() for name in names)
-    found = (call.reading.find_relation(scope, name) for name in once)
+    found = (call.reader.find_relation(scope, name) for name in once)
     return [
-        call.reading.struct(*relation)
+        await call.reader.struct(*relation)
         for relation in found
-        if relation is not None and call.reading.may_read(*relation)
+        if relation is not None and call.reader.may_read(*relation)
     ]

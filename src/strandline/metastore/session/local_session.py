@@ -15,8 +15,7 @@ from pathlib import Path
 
 from strandline import work
 from strandline.catalog import Command, VersionInfo
-from strandline.catalog.commands import DEFAULT_SCHEMA
-from strandline.catalog.differences import Difference
+from strandline.catalog.differences import Difference, differences
 from strandline.catalog.privileges.access import Access
 from strandline.catalog.privileges.judgement import WRITING
 from strandline.clock import Timestamp
@@ -29,7 +28,6 @@ from strandline.errors import (
     TransactionFinished,
     TransactionNotFound,
 )
-from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.interface import (
     PRESENT,
     AsOf,
@@ -44,11 +42,12 @@ from strandline.metastore.interface import (
 )
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.partition_places import undrop_partitions
+from strandline.metastore.reader import Reader, present_catalog
 from strandline.metastore.session.placement import completed
 from strandline.metastore.session.staged_files import check_ids, check_paths
 from strandline.metastore.store.rows import DataFileRow, DeleteFileRow, RowKind, new_file
-from strandline.model.descriptors import TableDescriptor
-from strandline.model.identifiers import QualifiedName, normalize
+from strandline.metastore.workers import finish
+from strandline.model.identifiers import normalize
 from strandline.model.privileges import Privilege
 from strandline.transactions import Hold, Transaction, ValidWriteIdList
 
@@ -78,23 +77,18 @@ class LocalSession(Session):
         return Executed(applied.version, applied.time, applied.applied)
 
     def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
-        access = self._access()
-        if access.free:
-            return self._metastore.resolve(name, at=at)
-        catalog = self._metastore.point(at).catalog
-        _, table = self._metastore.find_table(catalog, name)
-        access.at(catalog).require(Privilege.SELECT, table)
-        return self._metastore.resolve(name, at=at)
+        return finish(self._reader().table(name, at=at))
 
     def tables(self, schema: str, *, at: AsOf = PRESENT) -> list[str]:
-        catalog = self._metastore.point(at).catalog
-        found = catalog.schema(schema)
-        if found is None:
+        reader = self._reader()
+        point = finish(reader.point(at))
+        descriptor = reader.schema(point, schema)
+        if descriptor is None:
             raise ObjectNotFound(
-                f"schema {schema!r} does not exist in version {catalog.version} of the catalog"
+                f"schema {schema!r} does not exist in version {point.catalog.version} of the"
+                " catalog"
             )
-        self._access().at(catalog).require(Privilege.USAGE, found)
-        return catalog.relation_names(schema)
+        return finish(reader.relation_names(point, descriptor))
 
     def history(self, *, start: int = 1, end: int | None = None) -> list[VersionInfo]:
         versions = self._metastore.catalogs.history(start, end)
@@ -108,7 +102,9 @@ class LocalSession(Session):
 
     def differences(self, old: AsOf, new: AsOf = PRESENT) -> tuple[Difference, ...]:
         self._access().require_superuser("compare whole versions")
-        return self._metastore.differences(old, new)
+        reader = self._reader()
+        (old_catalog, _), (new_catalog, _) = finish(reader.dated(old)), finish(reader.dated(new))
+        return differences(old_catalog, new_catalog)
 
     def undo(self, version: int, *, through: int | None = None, timeout: float = 30.0) -> Executed:
         applied = self._metastore.undo(
@@ -123,9 +119,7 @@ class LocalSession(Session):
         return Executed(applied.version, applied.time, applied.applied)
 
     def undrop_partitions(self, name: str, *, partitions: Sequence[str] = ()) -> list[str]:
-        self._refuse_unseen(name)
-        table = self._metastore.resolve(name).descriptor
-        self._require(table.id, Privilege.INSERT)
+        table = finish(self._reader().table(name, need=Privilege.INSERT)).descriptor
         return undrop_partitions(self._metastore, table, partitions, author=self._user)
 
     # -- snapshots -----------------------------------------------------------------------------
@@ -143,16 +137,13 @@ class LocalSession(Session):
             )
         if txn_id is not None:
             self._own(txn_id)
-        for table_id in distinct_ids:
-            self._require(table_id, Privilege.SELECT, at=at)
-        return self._metastore.snapshot(distinct_ids, at=at, txn_id=txn_id)
+        return finish(self._reader().snapshot(distinct_ids, at=at, txn_id=txn_id))
 
     def files(self, table_id: int, write_ids: ValidWriteIdList) -> TableFiles:
-        self._require(table_id, Privilege.SELECT)
-        store = self._metastore.store
-        catalog = self._metastore.catalogs.latest_catalog()
+        reader, store = self._reader(), self._metastore.store
+        finish(reader.require(table_id, Privilege.SELECT))
         # A dropped table may still be read as of the past: its place is kept.
-        if catalog.table_by_id(table_id) is None and store.location(table_id) is None:
+        if reader.catalog.table_by_id(table_id) is None and store.location(table_id) is None:
             raise ObjectNotFound(f"no table has, or had, the id {table_id}; ask for it by its name")
         data = store.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids)
         deletes = store.rows(table_id, RowKind.DELETE_FILE, write_ids=write_ids)
@@ -208,7 +199,7 @@ class LocalSession(Session):
 
     def allocate_write_id(self, txn_id: int, table_id: int) -> int:
         self._own(txn_id)
-        self._require_any(table_id, WRITING)
+        finish(self._reader().require(table_id, WRITING, all_of=False))
         return self._metastore.transactions.allocate_write_id(txn_id, table_id)
 
     def stage(
@@ -262,8 +253,12 @@ class LocalSession(Session):
 
     # -- what the user may do --------------------------------------------------------------------
 
+    def _reader(self) -> Reader:
+        present = finish(present_catalog(self._metastore))
+        return Reader(self._metastore, present, user=self._user)
+
     def _access(self) -> Access:
-        return self._metastore.access(self._user)
+        return self._reader().access
 
     def _own(self, txn_id: int) -> Transaction | None:
         """The transaction, if the user is judged at all. Raises `PermissionDenied` for others'."""
@@ -272,8 +267,8 @@ class LocalSession(Session):
         found = self._metastore.transactions.get(txn_id)
         if normalize(found.user) != normalize(self._user):
             raise PermissionDenied(
-                f"transaction {txn_id} is of user {found.user}, and user {self._user} is no "
-                "superuser: begin one of your own"
+                f"transaction {txn_id} is of another user, and user {self._user} is no superuser: "
+                "begin one of your own"
             )
         return found
 
@@ -285,70 +280,32 @@ class LocalSession(Session):
             own = normalize(taken_by) in {normalize(self._user), *access.names}
             if not own and not access.free:
                 raise PermissionDenied(
-                    f"hold {hold_id} was taken by {taken_by}, and user {self._user} is no "
+                    f"hold {hold_id} was taken by another user, and user {self._user} is no "
                     "superuser: take one of your own"
                 )
 
         return may_touch
 
-    def _refuse_unseen(self, name: str) -> None:
-        """Answer for a table in a schema that the user does not reach as if it were not there."""
-        access = self._access()
-        qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
-        schema = access.catalog.schema(qualified.schema)
-        if not access.free and (schema is None or not access.reaches(schema)):
-            raise ObjectNotFound(
-                f"table {name} does not exist in version {access.catalog.version} of the catalog"
-            )
-
-    def _require(self, table_id: int, need: Privilege, *, at: AsOf = PRESENT) -> None:
-        access = self._access()
-        if not access.free:
-            table, access = self._table(access, table_id, at)
-            access.require(need, table)
-
-    def _require_any(self, table_id: int, needs: Privilege) -> None:
-        access = self._access()
-        if not access.free:
-            table, access = self._table(access, table_id, PRESENT)
-            access.require_any(needs, table)
-
-    def _table(self, access: Access, table_id: int, at: AsOf) -> tuple[TableDescriptor, Access]:
-        """The table in the present, else as of ``at``; what is in neither, nobody is shown."""
-        for catalog in (access.catalog, self._metastore.point(at).catalog):
-            found = catalog.table_by_id(table_id)
-            if found is not None:
-                return found, access.at(catalog)
-        raise PermissionDenied(
-            f"table {table_id} is in no version that user {self._user} can be judged by; a "
-            "superuser can read it"
-        )
-
     def _may_stage(
         self, table_id: int, add: Sequence[DataFileRow | DeleteFileRow], *, replaces: bool
     ) -> None:
-        access = self._access()
-        if access.free:
-            return
-        table, access = self._table(access, table_id, PRESENT)
         adds = any(isinstance(file, DataFileRow) for file in add)
         takes = replaces or any(isinstance(file, DeleteFileRow) for file in add)
+        reader = self._reader()
         if adds and takes:
-            if not access.allows(Privilege.INSERT | Privilege.DELETE, table):
-                access.require(Privilege.UPDATE, table)
-        elif takes:
-            access.require(Privilege.DELETE, table)
+            try:
+                finish(reader.require(table_id, Privilege.INSERT | Privilege.DELETE))
+            except PermissionDenied:
+                finish(reader.require(table_id, Privilege.UPDATE))
         else:
-            access.require(Privilege.INSERT, table)
+            finish(reader.require(table_id, Privilege.DELETE if takes else Privilege.INSERT))
 
     def _follow(self) -> None:
         """Bring what just ended into this node's memory. It has ended, whatever happens here."""
-        store = self._metastore.store
-        if isinstance(store, CachedStore):
-            try:
-                store.catch_up()
-            except StrandlineError:
-                logger.warning("the cache did not catch up with an own write yet", exc_info=True)
+        try:
+            self._metastore.store.catch_up()
+        except StrandlineError:
+            logger.warning("the cache did not catch up with an own write yet", exc_info=True)
 
 
 def _check_numbers(file: DataFileRow | DeleteFileRow) -> None:

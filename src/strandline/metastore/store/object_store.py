@@ -144,6 +144,31 @@ class ObjectStore(ABC):
     def rows_by_id(self, row_ids: Collection[int]) -> dict[int, Row]:
         """The rows that exist among ``row_ids``, committed or not, removed or not."""
 
+    # -- what memory knows, for callers that may not wait
+
+    @abstractmethod
+    def is_level(self) -> bool:
+        """Whether memory is known to have all that was committed. Does not wait."""
+
+    @abstractmethod
+    def known_rows(
+        self,
+        table_id: int,
+        kind: RowKind,
+        *,
+        write_ids: ValidWriteIdList | None,
+        names: Collection[str] | None = None,
+    ) -> list[Row] | None:
+        """`rows`, if memory can answer without waiting or going over much; else None."""
+
+    @abstractmethod
+    def known_location(self, table_id: int) -> str | None:
+        """`location`, if memory can prove it without waiting; else None."""
+
+    @abstractmethod
+    def catch_up(self) -> None:
+        """Bring memory level with what is committed now, by whatever way it was written."""
+
     def parameters(self, table_id: int, *, write_ids: ValidWriteIdList | None) -> Properties:
         """The parameters of a table that count or date its content; empty if none were set."""
         kind = RowKind.TABLE_PARAMETERS
@@ -206,6 +231,25 @@ class SqlObjectStore(ObjectStore):
     def location(self, table_id: int) -> str | None:
         with self._database.read() as connection:
             return queries.location_of(connection, table_id)
+
+    def is_level(self) -> bool:
+        return True
+
+    def known_rows(
+        self,
+        table_id: int,
+        kind: RowKind,
+        *,
+        write_ids: ValidWriteIdList | None,
+        names: Collection[str] | None = None,
+    ) -> list[Row] | None:
+        return None
+
+    def known_location(self, table_id: int) -> str | None:
+        return None
+
+    def catch_up(self) -> None:
+        """Nothing: this store has no memory."""
 
     def locations_by_id(self, table_ids: Collection[int]) -> dict[int, str]:
         with self._database.read() as connection:

@@ -1,0 +1,204 @@
+"""`HiveReader`: what a request of a Hive client reads, under the names that Hive clients use.
+
+A schema may be named with a version (``sales@42``); a plain table as of then is answered as a view
+over a hidden table (`strandline.metastore.hive.past_tables`). Everything else is
+`strandline.metastore.reader.Reader`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from strandline.catalog import Catalog, Relation
+from strandline.clock import format_timestamp
+from strandline.errors import ObjectNotFound
+from strandline.metastore.hive.conversion import table_struct, view_struct
+from strandline.metastore.hive.locations import hadoop_location
+from strandline.metastore.hive.name_patterns import NamePattern
+from strandline.metastore.hive.names import is_shown, shown_schema, split_schema
+from strandline.metastore.hive.past_tables import (
+    find_hidden,
+    hidden_name,
+    is_written_by_clients,
+    past_view_struct,
+)
+from strandline.metastore.hive.storage import Struct
+from strandline.metastore.hive.transactional import transactional_struct
+from strandline.metastore.interface import PRESENT
+from strandline.metastore.metastore import Metastore
+from strandline.metastore.reader import Point, Reader
+from strandline.metastore.workers import off_loop
+from strandline.model.descriptors import (
+    SchemaDescriptor,
+    TableDescriptor,
+    ViewDescriptor,
+    properties,
+)
+from strandline.model.privileges import Privilege
+
+_VIEW_NAMESPACE = "view.catalogAndNamespace.part.1"
+"""Where Spark looks for the tables that a view's text names without a schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A schema as of a point in history; ``name`` is its name in answers, with its version if any.
+
+    ``hidden`` says that a table in it was asked for by the hidden name of its files.
+    """
+
+    name: str
+    schema: SchemaDescriptor
+    point: Point
+    hidden: bool = False
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog in which the schema stands."""
+        return self.point.catalog
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the schema was asked for with a version."""
+        return self.point.at != PRESENT
+
+    def shows_as_view(self, relation: Relation) -> bool:
+        """Whether clients see a view: also in the place of a plain table as of then."""
+        if isinstance(relation, ViewDescriptor):
+            return True
+        return self.is_past and not self.hidden and is_written_by_clients(relation)
+
+
+class HiveReader(Reader):
+    """See the module.
+
+    ``address`` is the URI of this service, None as long as it is not known; ``identities`` says
+    whether answers carry the identity of transactional tables.
+    """
+
+    def __init__(
+        self,
+        metastore: Metastore,
+        present: Catalog,
+        *,
+        user: str | None,
+        address: str | None = None,
+        identities: bool = True,
+    ) -> None:
+        super().__init__(metastore, present, user=user)
+        self._address = address
+        self._identities = identities
+
+    # -- names
+
+    async def find_scope(self, name: str) -> Scope | None:
+        """The schema of that name, with or without a version; None if it does not exist.
+
+        Raises `VersionNotFound`, `ObjectNotFound` where the name cannot be one, and
+        `PermissionDenied` for a user who does not reach it.
+        """
+        own_name, at = split_schema(name)
+        point = await self.point(at)
+        schema = point.catalog.schema(own_name)
+        if schema is None or not is_shown(schema):
+            return None
+        self.schema(point, own_name)
+        return Scope(shown_schema(name), schema, point)
+
+    async def scope(self, name: str) -> Scope:
+        """The schema of that name. Raises `ObjectNotFound` with the name as its text."""
+        scope = await self.find_scope(name)
+        if scope is None:
+            raise ObjectNotFound(name)
+        return scope
+
+    async def shown_names(self, scope: Scope) -> list[str]:
+        """The names of the tables and views of a schema, in lower case and in order."""
+        names = await self.relation_names(scope.point, scope.schema)
+        return sorted(name.lower() for name in names)
+
+    async def matching_names(self, names: list[str], pattern: str | None) -> list[str]:
+        """The names that match a pattern. Raises `InvalidInput` where it is wrong."""
+        compiled = NamePattern(pattern)
+        if not compiled.is_quick(names):
+            await off_loop()
+        return compiled.choose(names)
+
+    async def relation(
+        self, schema: str, name: str, *, need: Privilege = Privilege.SELECT
+    ) -> tuple[Scope, Relation]:
+        """The table or view of that name. Raises `ObjectNotFound`.
+
+        Raises `PermissionDenied` for a user without ``need``, any of it.
+        """
+        scope = await self.find_scope(schema)
+        scope_and_relation = None if scope is None else self.find_relation(scope, name)
+        if scope_and_relation is None:
+            raise ObjectNotFound(f"{schema}.{name} table not found")
+        scope, relation = scope_and_relation
+        self.access.at(scope.catalog).require_any(need, relation)
+        return scope, relation
+
+    def find_relation(self, scope: Scope, name: str) -> tuple[Scope, Relation] | None:
+        """The table or view of that name, which may be a hidden one, and how it is seen."""
+        relation = scope.catalog.relation(scope.schema.name, name)
+        if relation is not None:
+            return scope, relation
+        table = find_hidden(scope.catalog, scope.schema.name, name, present=not scope.is_past)
+        if table is None or not (scope.is_past or self._only_reads(scope, table)):
+            return None
+        return replace(scope, hidden=True), table
+
+    def may_read(self, scope: Scope, relation: Relation) -> bool:
+        """Whether the user may see the table or view."""
+        return self.access.at(scope.catalog).allows(Privilege.SELECT, relation)
+
+    def _only_reads(self, scope: Scope, relation: Relation) -> bool:
+        """Whether the user would write into a plain table's files without being allowed to.
+
+        Spark writes the files of an INSERT before it asks, so it is answered a view.
+        """
+        if scope.is_past or scope.hidden or not is_written_by_clients(relation):
+            return False
+        return not self.access.free and not self.access.allows(Privilege.INSERT, relation)
+
+    # -- answers
+
+    async def shown_location(self, table: TableDescriptor) -> str:
+        """Where the table's files lie, as Hadoop prints it. Raises `ObjectNotFound`."""
+        return hadoop_location(await self.location(table))
+
+    async def struct(self, scope: Scope, relation: Relation) -> Struct:
+        """The ``Table`` struct of a table or view."""
+        if isinstance(relation, ViewDescriptor):
+            return view_struct(_as_of(scope, relation), schema=scope.name)
+        location = await self.shown_location(relation)
+        if scope.shows_as_view(relation) or self._only_reads(scope, relation):
+            hidden = hidden_name(relation, version=scope.catalog.version, location=location)
+            return past_view_struct(relation, schema=scope.name, hidden=hidden)
+        counted = await self.counted(scope.point, relation)
+        if not relation.transactional:
+            return table_struct(relation, schema=scope.name, location=location, counted=counted)
+        return transactional_struct(
+            relation,
+            schema=scope.name,
+            location=location,
+            counted=counted,
+            identity=self._identity(scope, relation) if self._identities else None,
+        )
+
+    def _identity(self, scope: Scope, table: TableDescriptor) -> str:
+        version = str(scope.catalog.version)
+        if scope.point.at.time is not None:
+            version = format_timestamp(scope.point.at.time)
+        name = f"{scope.schema.name}.{table.name}@{version}"
+        return name if self._address is None else f"{name};{self._address}"
+
+
+def _as_of(scope: Scope, view: ViewDescriptor) -> ViewDescriptor:
+    """The view, reading what its text names without a schema as of the scope too."""
+    kept = dict(view.properties)
+    if not scope.is_past or kept.get(_VIEW_NAMESPACE, "").lower() != scope.schema.name.lower():
+        return view
+    kept[_VIEW_NAMESPACE] = scope.name
+    return replace(view, properties=properties(kept))

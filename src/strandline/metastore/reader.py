@@ -1,0 +1,260 @@
+"""`Reader`: what one request reads: catalogs, privileges, places and rows.
+
+The problem: each protocol asks for names as of some point in history, for a user who may not see
+everything. If each resolved them by itself, they would answer differently, and a request that
+resolves a thing twice may see two states of it.
+
+The model. A reader belongs to one request. It takes the catalog of the present once, when it is
+made; names, points in history, privileges, places and rows are resolved from there, and what it
+gives is handed on. A point in history is turned into a catalog *and* a moment, and rows are read as
+of that moment, so the two clocks (catalog versions and write ids) stand at the same place:
+
+* as of a time T: the catalog active at T; rows committed at or before T;
+* as of a version V: that catalog; the moment is the last at which V was active (now, if it is);
+* the present: what is committed now; `Reader.dated` gives the moment, a time that the store gives,
+  so that no later commit can fall below it.
+
+Each question is answered from memory if memory can prove the answer, else by the store. A request
+begins on the event loop, which may not wait; before a question waits it awaits
+`strandline.metastore.workers.off_loop`, and from there on the request runs in a worker thread. So
+a request runs once, and nothing but memory is read on the loop. A caller that may wait from the
+beginning uses `finish`.
+
+What must stay true: rows are never older than the catalog that they are read with. A user who does
+not reach a schema gets the same answer for what it contains and for what it does not, also by id.
+
+Where privileges are enforced, a user is judged by the catalog of the present, for things of the
+past too (`strandline.catalog.privileges.access`). ``user`` None is the program itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from strandline import work
+from strandline.catalog import Catalog
+from strandline.catalog.commands import DEFAULT_SCHEMA
+from strandline.catalog.privileges.access import Access, enforced
+from strandline.clock import Timestamp, format_timestamp
+from strandline.durable.contents import Namespace
+from strandline.errors import ObjectNotFound, PermissionDenied, VersionNotFound
+from strandline.metastore.interface import PRESENT, AsOf, ResolvedTable, Snapshot
+from strandline.metastore.metastore import Metastore
+from strandline.metastore.store.rows import PARAMETERS_NAME, Row, RowKind, TableParametersRow
+from strandline.metastore.workers import off_loop
+from strandline.model.descriptors import (
+    Properties,
+    SchemaDescriptor,
+    TableDescriptor,
+    TableKind,
+)
+from strandline.model.identifiers import QualifiedName
+from strandline.model.privileges import Privilege
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point in history as it was named, its catalog, and the moment as of which rows are read.
+
+    ``moment`` None stands for what is committed now.
+    """
+
+    at: AsOf
+    catalog: Catalog
+    moment: Timestamp | None
+
+
+async def present_catalog(metastore: Metastore) -> Catalog:
+    """The catalog of the present: no older than any DDL that has returned, on any node."""
+    known = metastore.catalogs.known_present()
+    if known is None:
+        await off_loop()
+        known = metastore.catalogs.present()
+    return known
+
+
+class Reader:
+    """See the module. For one request, whose present `present_catalog` gives."""
+
+    def __init__(self, metastore: Metastore, present: Catalog, *, user: str | None) -> None:
+        self.metastore = metastore
+        self.catalog = present
+        self.user = user
+        self._rows_are_level = False
+
+    # -- points in history
+
+    async def point(self, at: AsOf) -> Point:
+        """The point that ``at`` names. Raises `VersionNotFound`."""
+        if at == PRESENT:
+            return Point(at, self.catalog, None)
+        catalog, moment = await self.dated(at)
+        return Point(at, catalog, moment)
+
+    async def dated(self, at: AsOf) -> tuple[Catalog, Timestamp]:
+        """The catalog and the moment that ``at`` stands for. Raises `VersionNotFound`."""
+        await off_loop()
+        catalogs = self.metastore.catalogs
+        if at.time is not None:
+            self.metastore.transactions.ensure_past(at.time)
+            return catalogs.catalog_as_of(at.time), at.time
+        now = catalogs.complete_now()
+        if at.version is None:
+            return catalogs.active_catalog(now), now
+        catalog = catalogs.catalog(at.version)
+        if catalog.time > now:
+            raise VersionNotFound(
+                f"version {at.version} becomes active at {format_timestamp(catalog.time)}"
+            )
+        end = catalogs.last_moment(at.version)
+        return catalog, now if end is None else min(now, end)
+
+    # -- what the user may do
+
+    @cached_property
+    def access(self) -> Access:
+        """What the user may do, by the catalog of the present."""
+        return Access(self.catalog, self.user, history=self.metastore.catalogs.catalog)
+
+    @property
+    def for_all(self) -> bool:
+        """Whether every user would get the same answer."""
+        return not enforced(self.catalog)
+
+    async def require(
+        self, table_id: int, needs: Privilege, *, all_of: bool = True, at: AsOf = PRESENT
+    ) -> None:
+        """Raise `PermissionDenied` unless the user has ``needs`` on the table, or one of them.
+
+        The table is looked for in the present, else as of ``at``. To a user who does not reach its
+        schema it looks like a table that does not exist.
+        """
+        if self.access.free:
+            return
+        table, access = self.catalog.table_by_id(table_id), self.access
+        if table is None and at != PRESENT:
+            then, _ = await self.dated(at)
+            table, access = then.table_by_id(table_id), access.at(then)
+        schema = None if table is None else access.schema_of(table)
+        if table is None or schema is None or not access.reaches(schema):
+            raise PermissionDenied(
+                f"user {self.user} sees no table with the id {table_id}; ask for the table by its "
+                "name"
+            )
+        if all_of:
+            access.require(needs, table)
+        else:
+            access.require_any(needs, table)
+
+    # -- names
+
+    def schema(self, point: Point, name: str) -> SchemaDescriptor | None:
+        """The schema of that name. Raises `PermissionDenied` for a user who does not reach it."""
+        schema = point.catalog.schema(name)
+        if schema is not None:
+            self.access.at(point.catalog).require(Privilege.USAGE, schema)
+        return schema
+
+    async def table(
+        self, name: str, *, at: AsOf = PRESENT, need: Privilege = Privilege.SELECT
+    ) -> ResolvedTable:
+        """The table ``schema.table`` and its place. Raises `ObjectNotFound`, `VersionNotFound`.
+
+        Raises `PermissionDenied` for a user without the privilege ``need``.
+        """
+        point = await self.point(at)
+        qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
+        schema = self.schema(point, qualified.schema)
+        table = point.catalog.table(qualified.schema, qualified.name)
+        if schema is None or table is None:
+            raise ObjectNotFound(
+                f"table {name} does not exist in version {point.catalog.version} of the catalog"
+            )
+        self.access.at(point.catalog).require(need, table)
+        location = await self.location(table)
+        if table.location is not None:
+            table = replace(table, location=self.metastore.folders.shown(table.location))
+        return ResolvedTable(schema.name, table, point.catalog.version, location)
+
+    async def relation_names(self, point: Point, schema: SchemaDescriptor) -> list[str]:
+        """The names of the tables and views of a schema, in order."""
+        names = point.catalog.contents.names(Namespace("relation", schema.id))
+        if len(names) > work.AT_ONCE:
+            await off_loop()
+        return point.catalog.relation_names(schema.name)
+
+    # -- the object store
+
+    async def location(self, table: TableDescriptor) -> str:
+        """The URI of the folder where the table's files lie now. Raises `ObjectNotFound`."""
+        if table.kind is TableKind.EXTERNAL and table.location is not None:
+            return self.metastore.folders.shown(table.location)
+        known = self.metastore.store.known_location(table.id)
+        if known is None:
+            await off_loop()
+            known = self.metastore.location(table)
+        return known
+
+    async def rows(
+        self,
+        point: Point,
+        table: TableDescriptor,
+        kind: RowKind,
+        names: Collection[str] | None = None,
+    ) -> list[Row]:
+        """The rows of a plain table by name; with ``names``, those that have one of them."""
+        store = self.metastore.store
+        if point.moment is not None:
+            await off_loop()
+            write_ids = self.metastore.transactions.write_ids(table.id, at=point.moment)
+            return store.rows(table.id, kind, write_ids=write_ids, names=names)
+        self._rows_are_level = self._rows_are_level or store.is_level()
+        if self._rows_are_level:
+            known = store.known_rows(table.id, kind, write_ids=None, names=names)
+            if known is not None:
+                return known
+        await off_loop()
+        if not self._rows_are_level:
+            store.catch_up()
+            self._rows_are_level = True
+        return store.rows(table.id, kind, write_ids=None, names=names)
+
+    async def counted(self, point: Point, table: TableDescriptor) -> Properties:
+        """The parameters that count or date the table's content."""
+        rows = await self.rows(point, table, RowKind.TABLE_PARAMETERS, (PARAMETERS_NAME,))
+        return rows[0].as_(TableParametersRow).parameters if rows else ()
+
+    async def snapshot(
+        self, table_ids: Iterable[int], *, at: AsOf = PRESENT, txn_id: int | None = None
+    ) -> Snapshot:
+        """The snapshot of these tables as of ``at``, or as the transaction sees them.
+
+        Raises `ObjectNotFound` for an id that no table of that catalog version has.
+        """
+        asked_ids = tuple(table_ids)
+        for table_id in asked_ids:
+            await self.require(table_id, Privilege.SELECT, at=at)
+        await off_loop()
+        transactions = self.metastore.transactions
+        if txn_id is not None:
+            transaction = transactions.get(txn_id)
+            catalog = self.metastore.catalogs.catalog(transaction.catalog_version)
+            _refuse_unknown(catalog, asked_ids)
+            lists = {i: transactions.write_ids(i, txn_id=txn_id) for i in asked_ids}
+            return Snapshot(transaction.catalog_version, transaction.begin_time, lists)
+        catalog, moment = await self.dated(at)
+        _refuse_unknown(catalog, asked_ids)
+        lists = {i: transactions.write_ids(i, at=moment) for i in asked_ids}
+        return Snapshot(catalog.version, moment, lists)
+
+
+def _refuse_unknown(catalog: Catalog, table_ids: Iterable[int]) -> None:
+    """Raise `ObjectNotFound` for the first id that no table of ``catalog`` has."""
+    for table_id in table_ids:
+        if catalog.table_by_id(table_id) is None:
+            raise ObjectNotFound(
+                f"no table of version {catalog.version} of the catalog has the id {table_id}; ask "
+                "for the table by its name as of that point in history"
+            )

@@ -1,0 +1,153 @@
+"""What a request reads: once, from memory where memory can prove it, and as of one point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    DropTable,
+    TableDefinition,
+)
+from strandline.errors import ObjectNotFound, VersionNotFound
+from strandline.metastore.interface import PRESENT, AsOf
+from strandline.metastore.reader import Reader, present_catalog
+from strandline.metastore.store.rows import PartitionRow, RowKind, new_partition
+from strandline.metastore.workers import finish
+from strandline.model.descriptors import TableDescriptor, TableKind
+from strandline.model.types import INT
+from strandline.node import Node
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Node.open(tmp_path / "store") as opened:
+        opened.session(user="ann").execute(CreateSchema(name="sales"))
+        yield opened
+
+
+def create(node: Node, name: str, *, location: str | None = None) -> TableDescriptor:
+    definition = TableDefinition(
+        name=name,
+        columns=(ColumnDefinition("a", INT), ColumnDefinition("p", INT)),
+        partition_columns=("p",),
+        kind=TableKind.MANAGED if location is None else TableKind.EXTERNAL,
+        location=location,
+    )
+    session = node.session(user="ann")
+    session.execute(CreateTable(schema="sales", definition=definition))
+    return session.table(f"sales.{name}").descriptor
+
+
+def add_partition(node: Node, table: TableDescriptor, value: str) -> None:
+    name = f"p={value}"
+    with node.store.change(table.id, author="ann") as change:
+        change.add(new_partition(PartitionRow(values=(value,), location=name), name=name))
+
+
+def reader(node: Node, *, user: str | None = None) -> Reader:
+    return Reader(node.metastore, finish(present_catalog(node.metastore)), user=user)
+
+
+def waits(request: Coroutine[Any, Any, T]) -> bool:
+    """Whether a request leaves the event loop, were it there."""
+    try:
+        request.send(None)
+    except StopIteration:
+        return False
+    finally:
+        request.close()
+    return True
+
+
+def names(node: Node, table: TableDescriptor, at: AsOf = PRESENT) -> list[str]:
+    own = reader(node)
+    rows = finish(own.rows(finish(own.point(at)), table, RowKind.PARTITION))
+    return [row.name for row in rows]
+
+
+@pytest.mark.parametrize("location", [None, "file:/data/orders"])
+def test_a_table_that_memory_holds_is_read_without_waiting(
+    node: Node, location: str | None
+) -> None:
+    table = create(node, "orders", location=location)
+    names(node, table)
+    finish(reader(node).location(table))
+    node.store.catch_up()
+    own = reader(node)
+    point = finish(own.point(PRESENT))
+    questions: list[Callable[[], Coroutine[Any, Any, object]]] = [
+        lambda: present_catalog(node.metastore),
+        lambda: own.table("sales.orders"),
+        lambda: own.location(table),
+        lambda: own.rows(point, table, RowKind.PARTITION),
+        lambda: own.counted(point, table),
+        lambda: own.relation_names(point, node.catalogs.present().schema("sales")),  # type: ignore[arg-type]  # it is there
+    ]
+    for question in questions:
+        # The node itself commits now and then, so each question gets a few chances.
+        for _ in range(5):
+            if not waits(question()):
+                break
+            node.store.catch_up()
+        else:
+            pytest.fail("it waits each time")
+
+
+def test_what_the_store_alone_can_tell_waits(node: Node) -> None:
+    table = create(node, "orders")
+    own = reader(node)
+    version = own.catalog.version
+    assert waits(own.point(AsOf(version=version)))
+    assert waits(own.dated(PRESENT))
+    assert waits(own.snapshot([table.id]))
+
+
+def test_rows_are_read_as_of_the_moment_of_the_point(node: Node) -> None:
+    table = create(node, "orders")
+    created = node.catalogs.present().version
+    add_partition(node, table, "1")
+    node.session(user="ann").execute(CreateSchema(name="later"))
+    add_partition(node, table, "2")
+    assert names(node, table) == ["p=1", "p=2"]
+    assert names(node, table, AsOf(version=created)) == ["p=1"]
+    _, moment = finish(reader(node).dated(PRESENT))
+    add_partition(node, table, "3")
+    assert names(node, table, AsOf(time=moment)) == ["p=1", "p=2"]
+
+
+def test_rows_are_as_new_as_the_request_however_lazy_memory_is(node: Node) -> None:
+    table = create(node, "orders")
+    assert names(node, table) == []
+    node.store.stop()
+    with Node.open(node.folder) as other:
+        add_partition(other, table, "1")
+    assert names(node, table) == ["p=1"]
+
+
+def test_a_name_is_resolved_in_the_catalog_of_its_point(node: Node) -> None:
+    table = create(node, "orders")
+    version = node.catalogs.present().version
+    node.session(user="ann").execute(DropTable(schema="sales", table="orders"))
+    with pytest.raises(ObjectNotFound, match=r"sales\.orders does not exist in version"):
+        finish(reader(node).table("sales.orders"))
+    resolved = finish(reader(node).table("sales.orders", at=AsOf(version=version)))
+    assert (resolved.descriptor.id, resolved.catalog_version) == (table.id, version)
+    with pytest.raises(VersionNotFound):
+        finish(reader(node).point(AsOf(version=version + 100)))
+
+
+def test_a_reader_keeps_the_catalog_that_it_was_made_with(node: Node) -> None:
+    own = reader(node)
+    create(node, "orders")
+    with pytest.raises(ObjectNotFound):
+        finish(own.table("sales.orders"))
+    assert finish(reader(node).table("sales.orders")).schema == "sales"
