@@ -30,12 +30,20 @@ class Settings:
 
     ``host``: the address to listen on. Clients are not asked to prove who they are: leave it at
     loopback.
+    ``warehouse``: an absolute path, the folder of the tables of a store on servers; every node
+    reaches it at that path. Once it was named it need not be named again.
+    ``objects``: the postgresql:// address of the database that keeps what etcd does not, for a
+    store at an etcd:// address.
+    ``delay_ms``: for a new catalog, how long after its commit a version becomes active on every
+    node. Not set, it is 0 in a folder and 200 ms on servers.
+    ``clock_skew_ms``: for a new catalog, how much the clocks of its nodes may differ. Not set, it
+    is 0 in a folder and 100 ms on servers.
     ``thrift_port``: the port of the Hive Metastore protocol; 0 takes a free one.
     ``http_port``: the port of the HTTP interface; 0 takes a free one.
     ``history_retention_ms``: how long history is kept that nothing holds.
     ``transaction_timeout_ms``: after how long without a heartbeat a transaction is aborted.
     ``metadata_staleness_ms``: how old an answer about a plain table's rows may be; 0 looks at the
-    store each time.
+    store each time. Not set, it is 0 in a folder and 1 s on servers.
     ``clock_ahead_limit_ms``: how far the store's time may be ahead of this machine's clock; a write
     that would be further ahead is refused. At least a minute.
     ``cache_bytes``: how much of the object store a node remembers.
@@ -56,11 +64,15 @@ class Settings:
     """
 
     host: str = DEFAULT_HOST
+    warehouse: str = ""
+    objects: str = ""
+    delay_ms: int | None = None
+    clock_skew_ms: int | None = None
     thrift_port: int = DEFAULT_THRIFT_PORT
     http_port: int = DEFAULT_HTTP_PORT
     history_retention_ms: int = 7 * _DAY_MS
     transaction_timeout_ms: int = 300_000
-    metadata_staleness_ms: int = 0
+    metadata_staleness_ms: int | None = None
     clock_ahead_limit_ms: int = _DAY_MS
     cache_bytes: int = 256 << 20
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -81,6 +93,8 @@ class Settings:
         kinds = get_type_hints(Settings)
         for field in fields(self):
             value = getattr(self, field.name)
+            if value is None:
+                continue
             if field.name.endswith("_port") and not 0 <= value <= 65_535:
                 raise InvalidInput(f"{field.name} is {value}; a port is a number from 0 to 65535")
             if field.name.endswith(("_ms", "_bytes")) and value < 0:

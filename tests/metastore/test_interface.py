@@ -53,6 +53,7 @@ from strandline.model.types import BIGINT, INT, STRING, ArrayType, StructField, 
 from strandline.node import Node
 from strandline.transactions import TransactionState, ValidWriteIdList
 from tests.metastore.session.served import serving
+from tests.servers import stores
 
 USER = "ann é"
 NOBODYS = 10**12
@@ -69,24 +70,34 @@ class Served:
         return self.node.session(user=user) if kind == "local" else HttpSession(self.url, user=user)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What crosses HTTP does not depend on what the store is kept in."""
+    kinds = {"folder": ["local", "http"], "postgresql": ["local"]}
+    if "kind" in metafunc.fixturenames:
+        pairs = [(store, kind) for store in kinds for kind in kinds[store]]
+        metafunc.parametrize(("store_kind", "kind"), pairs, scope="module")
+    elif "store_kind" in metafunc.fixturenames:
+        metafunc.parametrize("store_kind", kinds, scope="module")
+
+
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(store_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    store = stores.new_store(store_kind, tmp_path_factory.mktemp("store"))
     with (
-        Node.open(tmp_path_factory.mktemp("store")) as node,
+        Node.open(store.address, settings=store.settings) as node,
         serving(application(node.metastore)) as url,
     ):
         yield Served(node, url)
 
 
 @pytest.fixture
-def own_node(tmp_path: Path) -> Iterator[Served]:
-    with Node.open(tmp_path) as node, serving(application(node.metastore)) as url:
+def own_node(store_kind: str, tmp_path: Path) -> Iterator[Served]:
+    store = stores.new_store(store_kind, tmp_path)
+    with (
+        Node.open(store.address, settings=store.settings) as node,
+        serving(application(node.metastore)) as url,
+    ):
         yield Served(node, url)
-
-
-@pytest.fixture(params=["local", "http"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.clock import Timestamp
-from strandline.durable import DurableCatalogState, MetastorageLog, durable_state
+from strandline.durable import DurableCatalogState, durable_state
 from strandline.errors import (
     Conflict,
     CorruptData,
@@ -37,7 +37,7 @@ from strandline.fencing import FenceToken
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node, membership
-from strandline.sql import Database, FenceRow
+from strandline.sql import Database, FenceRow, SqliteDatabase
 from tests.node.conftest import MemberProcess
 
 Start = Callable[..., MemberProcess]
@@ -119,7 +119,7 @@ def take_over(node: Node, *, generation: int = 0) -> None:
         with node.database.write() as connection:
             FenceRow.initialize(connection, environment, token)
 
-    durable_state(MetastorageLog(node._metastorage)).open(
+    durable_state(node._opened_store.log).open(
         member="new",
         initialize=lambda _: None,
         raise_fence=raise_fence,
@@ -485,6 +485,7 @@ def test_names_and_folders_with_odd_characters_lie_where_they_should(tmp_path: P
 
 def test_an_idle_node_asks_its_store_almost_nothing(tmp_path: Path) -> None:
     with Node.open(tmp_path / "store") as node:
+        assert isinstance(node.database, SqliteDatabase)
         node.database.mark()
         node.database._moved_at -= 3600  # nothing was committed for an hour
         before = node.database.statistics()

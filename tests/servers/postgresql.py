@@ -1,5 +1,7 @@
 """A real PostgreSQL server for tests: one for each process of the test run, each test its schema.
 
+Or its own database, made from one that has the tables of a store.
+
 `running` starts it when it is first asked for and ends it with the process. It listens on the
 loopback interface and lets everybody in. PostgreSQL refuses to run as root, so there the user
 ``postgres``, or any that is not root, runs it.
@@ -16,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from functools import cache
 from pathlib import Path
@@ -24,11 +27,14 @@ from urllib.parse import quote
 
 import psycopg
 
+from strandline.node.store_database import PARTS
+from strandline.sql import open_engine
 from tests.servers.loopback import free_port
 
 USER = "strandline"
 _schemas = itertools.count()
 _START_PATIENCE = 60.0
+_TEMPLATE = "store"
 
 
 class PostgresServer:
@@ -39,6 +45,8 @@ class PostgresServer:
         self._data = self._folder / "data"
         self._log = self._folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._making = threading.Lock()
+        self._has_template = False
         self.port = free_port()
         account = _account()
         if account is not None:
@@ -64,6 +72,25 @@ class PostgresServer:
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(f"CREATE SCHEMA {schema}".encode())
         return self.url(schema=schema)
+
+    def new_database(self) -> str:
+        """The address of a database of its own, with the empty tables of a store."""
+        with self._making:
+            if not self._has_template:
+                self._make_template()
+                self._has_template = True
+        name = f"d{next(_schemas)}"
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}".encode())
+        return self.url(database=name)
+
+    def _make_template(self) -> None:
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {_TEMPLATE}".encode())
+        database = open_engine(self.url(database=_TEMPLATE))
+        for part, (version, metadata) in PARTS.items():
+            database.ensure_schema(part, version, metadata)
+        database.close()
 
     def start(self) -> None:
         """Start it on its data, at the port that it had."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from strandline import work
 from strandline.catalog.catalog import Catalog
-from strandline.clock import Timestamp
+from strandline.clock import Timestamp, add_milliseconds
 from strandline.durable.collections import AUDIT_EVENT
 from strandline.durable.log import UpdateLog
 from strandline.durable.update import Arguments, AuditEvent, Entry, Update
@@ -127,7 +127,10 @@ class Listeners:
 
 @dataclass(frozen=True, slots=True)
 class VersionInfo:
-    """One version as people see it. ``trimmed`` versions can no longer be read as catalogs."""
+    """One version as people see it; ``time`` is when it became active.
+
+    ``trimmed`` versions can no longer be read as catalogs.
+    """
 
     version: int
     time: Timestamp
@@ -137,8 +140,13 @@ class VersionInfo:
     trimmed: bool = False
 
 
-def read_history(log: UpdateLog, start: int = 1, end: int | None = None) -> list[VersionInfo]:
-    """What people did in versions ``start`` to ``end`` − 1, trimmed ones too; not silent ones."""
+def read_history(
+    log: UpdateLog, start: int = 1, end: int | None = None, *, delay_ms: int = 0
+) -> list[VersionInfo]:
+    """What people did in versions ``start`` to ``end`` − 1, trimmed ones too; not silent ones.
+
+    ``delay_ms`` is how long after its commit a version of this catalog becomes active.
+    """
     frontier = log.frontier()
     stop = frontier.upper if end is None else min(end, frontier.upper)
     infos = []
@@ -147,7 +155,7 @@ def read_history(log: UpdateLog, start: int = 1, end: int | None = None) -> list
         infos.append(
             VersionInfo(
                 event.version,
-                found.time,
+                add_milliseconds(found.time, delay_ms) if delay_ms else found.time,
                 event.author,
                 event.member,
                 event.actions,

@@ -252,4 +252,4 @@ class CatalogFollower(CatalogApplier):
 
     def history(self, start: int = 1, end: int | None = None) -> list[VersionInfo]:
         """What people did, version by version, trimmed versions too; silent ones are left out."""
-        return read_history(self._state.log, start, end)
+        return read_history(self._state.log, start, end, delay_ms=self.delay)

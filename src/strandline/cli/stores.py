@@ -70,7 +70,7 @@ def _database_of(folder: Path) -> Iterator[SqliteDatabase]:
 def history_of_folder(folder: Path) -> list[VersionInfo]:
     """What people did in the store in ``folder``, version by version. `NotFound`."""
     with reading(folder) as state:
-        return read_history(state.log)
+        return read_history(state.log, delay_ms=int(state.config(DELAY) or 0))
 
 
 def catalogs_of_folder(folder: Path) -> History:

@@ -1,7 +1,7 @@
 """A linearizable key-value store: one interface, one implementation for each kind of server."""
 
 from strandline.metastorage.election import Election, ElectionListener, ElectionStatistics
-from strandline.metastorage.opening import KINDS, open_metastorage
+from strandline.metastorage.opening import KINDS, metastorage_on, open_metastorage
 from strandline.metastorage.sqlite import SqliteMetastorage
 from strandline.metastorage.store import (
     MAX_KEY_LENGTH,
@@ -51,6 +51,7 @@ __all__ = [
     "RevisionIs",
     "SqliteMetastorage",
     "ValueIs",
+    "metastorage_on",
     "open_metastorage",
     "prefix_end",
 ]

@@ -11,8 +11,9 @@ from typing import Protocol, cast
 
 from strandline.clock import HybridClock
 from strandline.errors import UnsupportedOperation
+from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.metastorage.store import Metastorage
-from strandline.sql import PATIENCE
+from strandline.sql import PATIENCE, Database
 
 KINDS = {
     "sqlite": "strandline.metastorage.sqlite",
@@ -20,6 +21,16 @@ KINDS = {
     "etcd": "strandline.metastorage.etcd.store",
 }
 """Scheme of a URL, and the module whose ``open_store`` opens it."""
+
+
+class _SqlKind(Protocol):
+    def metastorage_on(self, database: Database, clock: HybridClock) -> SqlMetastorage: ...
+
+
+def metastorage_on(database: Database, clock: HybridClock) -> SqlMetastorage:
+    """The store in an open SQL database, which stays open when the store is closed."""
+    kind = cast(_SqlKind, import_module(KINDS[database.dialect]))
+    return kind.metastorage_on(database, clock)
 
 
 class _Kind(Protocol):

@@ -22,7 +22,7 @@ from strandline.clock import HybridClock
 from strandline.errors import Unavailable
 from strandline.metastorage.sql_store import DELETIONS_KEPT, SqlMetastorage
 from strandline.metastorage.store import prefix_end
-from strandline.sql import Parameter
+from strandline.sql import Database, Parameter
 from strandline.sql.postgres_database import PostgresDatabase, open_url
 
 _LOOK_AGAIN_SECONDS = 0.1
@@ -97,6 +97,12 @@ class PostgresMetastorage(SqlMetastorage):
         self, statement: str, parameters: tuple[Parameter, ...] = ()
     ) -> Sequence[Row[*tuple[Any, ...]]]:
         return self._database.rows(statement, parameters)
+
+
+def metastorage_on(database: Database, clock: HybridClock) -> PostgresMetastorage:
+    """See `strandline.metastorage.metastorage_on`."""
+    assert isinstance(database, PostgresDatabase)
+    return PostgresMetastorage(database, clock)
 
 
 def open_store(url: str, clock: HybridClock, *, patience: float) -> PostgresMetastorage:

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Row
 from strandline.clock import HybridClock
 from strandline.metastorage.sql_store import DELETIONS_KEPT, SqlMetastorage
 from strandline.metastorage.store import prefix_end
-from strandline.sql import Parameter, SqliteDatabase, run
+from strandline.sql import Database, Parameter, SqliteDatabase, run
 from strandline.sql.sqlite_database import open_url
 
 
@@ -99,6 +99,12 @@ def _changed(connection: Connection, start: str, end: str, after: int) -> bool:
         (after, start, end, after, start, end, after),
     )
     return bool(found.scalar())
+
+
+def metastorage_on(database: Database, clock: HybridClock) -> SqliteMetastorage:
+    """See `strandline.metastorage.metastorage_on`."""
+    assert isinstance(database, SqliteDatabase)
+    return SqliteMetastorage(database, clock)
 
 
 def open_store(url: str, clock: HybridClock, *, patience: float) -> SqliteMetastorage:

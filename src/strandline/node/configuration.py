@@ -25,12 +25,17 @@ class _Effective:
 class EffectiveConfiguration:
     """See the module. ``latest`` gives the newest catalog that is applied here, and never waits.
 
+    ``staleness_ms`` holds where neither the catalog nor the settings say how old an answer may be.
+
     Safe to use from several threads.
     """
 
-    def __init__(self, latest: Callable[[], Catalog], settings: Settings) -> None:
+    def __init__(
+        self, latest: Callable[[], Catalog], settings: Settings, *, staleness_ms: int = 0
+    ) -> None:
         self._latest = latest
         self._settings = settings
+        self._staleness_ms = staleness_ms
         self._known: _Effective | None = None
 
     def history_retention_ms(self) -> int:
@@ -48,10 +53,14 @@ class EffectiveConfiguration:
         retention = HISTORY_RETENTION.value(catalog)
         staleness = METADATA_STALENESS.value(catalog)
         settings = self._settings
+        if staleness is None:
+            staleness = settings.metadata_staleness_ms
+        if staleness is None:
+            staleness = self._staleness_ms
         found = _Effective(
             catalog,
             settings.history_retention_ms if retention is None else retention,
-            (settings.metadata_staleness_ms if staleness is None else staleness) / 1000,
+            staleness / 1000,
         )
         self._known = found
         return found

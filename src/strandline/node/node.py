@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,12 +17,11 @@ from pathlib import Path
 from strandline.catalog import CatalogManager
 from strandline.catalog.manager import CatalogStatistics
 from strandline.catalog.system_views import synchronize_system_views
-from strandline.clock import HybridClock, WallClock, system_wall_clock
+from strandline.clock import WallClock, system_wall_clock
 from strandline.config import Settings
-from strandline.durable import DurableCatalogState, MetastorageLog, Replaced, upper_within
-from strandline.errors import InvalidInput
+from strandline.durable import DurableCatalogState, Replaced
+from strandline.errors import Unavailable, UnsupportedOperation
 from strandline.fencing import FenceToken
-from strandline.metastorage import SqliteMetastorage
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.session import LocalSession
@@ -35,9 +34,8 @@ from strandline.metastore.store.projection import (
     Projector,
 )
 from strandline.metastore.store.row_queries import name_change
-from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.transaction_events import TransactionEvents
-from strandline.metastore.store.warehouse import make_folders
+from strandline.node.address import StoreAddress
 from strandline.node.configuration import EffectiveConfiguration
 from strandline.node.health import NodeHealth
 from strandline.node.membership import (
@@ -48,13 +46,7 @@ from strandline.node.membership import (
     join_or_create,
     new_member_id,
 )
-from strandline.node.place import settle
-from strandline.node.store_database import (
-    BackgroundCheck,
-    keep_head,
-    open_store_database,
-)
-from strandline.sql import SqliteDatabase, stored_time
+from strandline.node.opened_store import OpenedStore, open_store
 from strandline.transactions import Transactions, TransactionStatistics
 
 logger = logging.getLogger(__name__)
@@ -82,32 +74,33 @@ class Node:
 
     def __init__(
         self,
-        folder: Path,
-        database: SqliteDatabase,
-        clock: HybridClock,
+        store: OpenedStore,
         settings: Settings,
         member: str,
-        names: Iterable[str],
     ) -> None:
-        self.folder = folder
+        self.name = store.name
         self.member = member
         self.settings = settings
-        self.database = database
-        self._metastorage = SqliteMetastorage(database, clock)
-        log = MetastorageLog(self._metastorage)
-        # As Hadoop writes it: a path behind the scheme, with nothing escaped.
-        warehouse = f"file://{folder / WAREHOUSE_FOLDER}"
-        folders = StoreFolders(
-            folder, roots=settings.location_roots, names=names, mode=settings.folder_mode
-        )
+        self.database = database = store.database
+        self._opened_store = store
+        clock, folders, warehouse = store.clock, store.folders, store.warehouse
         state = join_or_create(
-            log, database, member=member, delay_ms=0, skew_ms=0, default_location=warehouse
+            store.log,
+            database,
+            member=member,
+            delay_ms=store.delay_ms,
+            skew_ms=store.skew_ms,
+            default_location=warehouse,
         )
+        environment = state.environment or ""
+        store.claim(environment)
         self.replaced: Future[str] = Future()
         self._half_raised: FenceToken | None = None
         self.catalogs = CatalogManager(state, clock, join_anew=self._join_anew)
-        guard = Guard(state.environment or "", lambda: self.catalogs.token)
-        self.configuration = EffectiveConfiguration(self.catalogs.latest_catalog, settings)
+        guard = Guard(environment, lambda: self.catalogs.token)
+        self.configuration = EffectiveConfiguration(
+            self.catalogs.latest_catalog, settings, staleness_ms=store.staleness_ms
+        )
         self.notifications = NotificationLog(database, clock)
         self.projector = Projector(
             database,
@@ -122,7 +115,7 @@ class Node:
             catalogs=ProjectedCatalogs(
                 self.catalogs,
                 self.projector,
-                upper_within=upper_within(self._metastorage.get_on),
+                upper_within=store.upper_within,
             ),
             guard=guard,
             listeners=[TransactionEvents(self.notifications, projector=self.projector)],
@@ -155,51 +148,48 @@ class Node:
             folders=folders,
         )
         self.health = NodeHealth()
-        self.health.add("database in its place", database.check_place)
-        self.health.add("database sound", database.check_damage)
+        for name, check in store.checks(environment):
+            self.health.add(name, check)
         self.health.add("catalog head", self.catalogs.check_head)
         self.health.add("catalog applier", self.catalogs.check_applier)
         self.health.add("fence", lambda: self._check_fence(guard))
-        keep_head(folder, database)
-        self._check = BackgroundCheck(database)
         self._stop = threading.Event()
         self._reaper = threading.Thread(target=self._expire, name="reaper", daemon=True)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the store. Raises `UnsupportedOperation` where it is kept on servers."""
+        folder = self._opened_store.folder
+        if folder is None:
+            raise UnsupportedOperation(
+                f"the store {self.name} is kept on servers and not in a folder"
+            )
+        return folder
 
     @classmethod
     def open(
         cls,
-        folder: str | Path,
+        store: str | Path | StoreAddress,
         *,
         settings: Settings | None = None,
         member: str | None = None,
         wall: WallClock = system_wall_clock,
         background: bool = True,
     ) -> Node:
-        """Open the store in ``folder``, creating both if need be, and start following it.
+        """Open the store at a folder or an address, creating it if need be, and start following it.
 
         Without ``background`` it follows as far as its own calls need, and leaves expiry, cleaning
         and checks to the node that has asked for its help.
 
-        Raises `InvalidInput`, `CorruptData`, `IncompatibleFormat`, `Unavailable`, `Fenced`, and
-        `StoreMoved` in a folder that was moved or copied.
+        Raises `InvalidInput`, `CorruptData`, `IncompatibleFormat`, `Unavailable`, `Fenced`,
+        `StoreMoved` where the store is not at the place that it had, and `WrongEnvironment`.
         """
-        path = Path(folder).absolute()
-        if path.exists() and not path.is_dir():
-            raise InvalidInput(f"{path} is not a folder; name the folder of a store")
         settings = settings or Settings()
+        opened_store = open_store(store, settings=settings, wall=wall)
         try:
-            make_folders(path, mode=settings.folder_mode)
-        except OSError as error:
-            raise InvalidInput(f"{path} cannot be made: {error.strerror}") from error
-        database = open_store_database(path, mode=settings.folder_mode & 0o666)
-        try:
-            clock = HybridClock(wall, max_ahead_ms=settings.clock_ahead_limit_ms)
-            with database.read() as connection:
-                clock.update(stored_time(connection))
-            names = settle(database, path)
-            node = cls(path, database, clock, settings, member or new_member_id(), names)
+            node = cls(opened_store, settings, member or new_member_id())
         except BaseException:
-            database.close()
+            opened_store.close()
             raise
         try:
             node._follow()
@@ -232,26 +222,24 @@ class Node:
         self.projector.start()
         self.store.start()
         self._reaper.start()
-        self._check.start()
+        self._opened_store.watch()
 
     def _expire(self) -> None:
         period = max(self.settings.transaction_timeout_ms / 4000, 0.25)
+        chores: Mapping[str, Callable[[], object]] = {
+            "looking for timed-out transactions": self.transactions.expire,
+            "cleaning what was aborted": self.clean_aborted,
+            "comparing the fences": self.finish_half_raised_fence,
+        }
         while not self._stop.wait(min(period, CLEANING_SECONDS)):
-            try:
-                self.transactions.expire()
-            except Exception:
-                if not self._stop.is_set():
-                    logger.exception("looking for timed-out transactions failed; tried again soon")
-            try:
-                self.clean_aborted()
-            except Exception:
-                if not self._stop.is_set():
-                    logger.exception("cleaning what was aborted failed; tried again soon")
-            try:
-                self.finish_half_raised_fence()
-            except Exception:
-                if not self._stop.is_set():
-                    logger.exception("comparing the fences failed; tried again soon")
+            for chore, do in chores.items():
+                try:
+                    do()
+                except Unavailable as error:
+                    logger.warning("%s failed: %s; tried again soon", chore, error)
+                except Exception:
+                    if not self._stop.is_set():
+                        logger.exception("%s failed; tried again soon", chore)
 
     def finish_half_raised_fence(self) -> None:
         """Called now and then: at the second sight of the same one, its opener is taken for ended.
@@ -305,8 +293,7 @@ class Node:
         self.store.stop()
         if self._reaper.is_alive():
             self._reaper.join()
-        self._metastorage.close()
-        self.database.close()
+        self._opened_store.close()
 
     def __enter__(self) -> Node:
         return self

@@ -106,7 +106,7 @@ def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
     database.ensure_schema(PART, VERSION, METADATA)
     present = _here(folder)
     with database.read() as connection:
-        kept = _read(connection)
+        kept = read(connection)
     made_at = None
     if kept is None:
         made_at = _made_at(database)
@@ -123,7 +123,7 @@ def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
     names = _united(kept.names if kept else (), [made_at] if made_at else (), present.names)
     if kept is None or names != kept.names:
         with database.write() as connection:
-            _put(connection, Place(present.path, present.inode, names))
+            put(connection, Place(present.path, present.inode, names))
     return names
 
 
@@ -170,7 +170,7 @@ def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocate
     database.ensure_schema(PART, VERSION, METADATA)
     present = _here(folder)
     with database.read() as connection:
-        kept = _read(connection)
+        kept = read(connection)
     old = kept.path if kept else _made_at(database)
     metastorage = SqliteMetastorage(database, HybridClock())
     log = MetastorageLog(metastorage)
@@ -186,7 +186,7 @@ def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocate
             shown = folders.shown(location)
             if shown != location:
                 queries.put_location(connection, table_id, shown)
-        _put(connection, Place(present.path, present.inode, names))
+        put(connection, Place(present.path, present.inode, names))
     return Relocated(old, present.path, environment, copy)
 
 
@@ -290,7 +290,8 @@ def _moved(folder: Path, old: str) -> StoreMoved:
     )
 
 
-def _read(connection: Connection) -> Place | None:
+def read(connection: Connection) -> Place | None:
+    """The place that the store has on record."""
     row = connection.execute(
         select(PLACE.c.path, PLACE.c.inode, PLACE.c.names).where(PLACE.c.id == _ROW)
     ).first()
@@ -303,7 +304,8 @@ def _read(connection: Connection) -> Place | None:
     return Place(row.path, row.inode, names)
 
 
-def _put(connection: Connection, place: Place) -> None:
+def put(connection: Connection, place: Place) -> None:
+    """Record the place of the store."""
     connection.execute(delete(PLACE).where(PLACE.c.id == _ROW))
     names = json.dumps(list(place.names))
     connection.execute(

@@ -139,7 +139,7 @@ async def _serve(
     logger.info(
         "started: release %s serves the store in %s at %s",
         __version__,
-        node.folder,
+        node.name,
         addresses,
         extra=kept(catalog_version=node.catalogs.latest_catalog().version, member=node.member),
     )
@@ -164,13 +164,13 @@ def _told_to_stop(stop: asyncio.Event, number: signal.Signals) -> None:
 
 
 def serve(
-    folder: str | Path,
+    store: str | Path,
     *,
     settings: Settings,
     ready: Callable[[str], None],
     authenticate: Authenticate | None = None,
 ) -> None:
-    """Run a node on ``folder`` until SIGTERM or SIGINT; ``ready`` gets the one line.
+    """Run a node on ``store`` until SIGTERM or SIGINT; ``ready`` gets the one line.
 
     It returns too when a newer deploy generation has taken the store over.
 
@@ -191,7 +191,7 @@ def serve(
             open_resources.enter_context(_listen(settings.host, port, what=what))
             for what, port in ports.items()
         )
-        node = open_resources.enter_context(Node.open(folder, settings=settings))
+        node = open_resources.enter_context(Node.open(store, settings=settings))
         asyncio.run(
             _serve(
                 node,
@@ -203,4 +203,4 @@ def serve(
                 http_socket=http_socket,
             )
         )
-    logger.info("stopped", extra=kept(folder=node.folder, member=node.member))
+    logger.info("stopped", extra=kept(store=node.name, member=node.member))

@@ -24,7 +24,7 @@ from strandline.metastorage import sql_tables as metastorage_tables
 from strandline.metastore.store import tables as metastore_tables
 from strandline.node import place
 from strandline.node.place import DATABASE_FILE, HEAD_FILE, refuse_lost_database
-from strandline.sql import SqliteDatabase, ground, open_sqlite, sqlite_file
+from strandline.sql import Database, SqliteDatabase, ground, open_sqlite, sqlite_file
 from strandline.sql.head_file import HeadFile, Mark
 from strandline.transactions import tables as transaction_tables
 
@@ -70,17 +70,23 @@ def open_store_database(folder: Path, *, mode: int = 0o600) -> SqliteDatabase:
 
     database = open_sqlite(folder / DATABASE_FILE, before_creation=before_creation)
     try:
+        refuse_foreign_parts(database)
         with database.read() as connection:
-            ground.refuse_unknown_parts(connection, PARTS, name=str(database.path))
-            for part, (version, metadata) in PARTS.items():
-                if ground.version_of(connection, part) == version:
-                    database.refuse_incomplete(connection, part, metadata)
             driver = sqlite_file.driver_of(connection)
             head.compare(head.marks_of(driver))
     except BaseException:
         database.close()
         raise
     return database
+
+
+def refuse_foreign_parts(database: Database) -> None:
+    """Raise `IncompatibleFormat` for a part of a newer release, `CorruptData` for a lost table."""
+    with database.read() as connection:
+        ground.refuse_unknown_parts(connection, PARTS, name=database.name)
+        for part, (version, metadata) in PARTS.items():
+            if ground.version_of(connection, part) == version:
+                database.refuse_incomplete(connection, part, metadata)
 
 
 def keep_head(folder: Path, database: SqliteDatabase) -> None:

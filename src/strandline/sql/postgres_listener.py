@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from strandline.logs import in_one_line
 from strandline.sql import postgres_connection as driver
 
 logger = logging.getLogger(__name__)
@@ -126,7 +127,10 @@ class PostgresListener:
                     self._hear(connection)
             except (driver.DriverError, OSError) as error:
                 logger.warning(
-                    "lost news of %s from %s (%s); trying again", self._channel, self._name, error
+                    "lost news of %s from %s (%s); trying again",
+                    self._channel,
+                    self._name,
+                    in_one_line(str(error)),
                 )
             if self._hears:
                 self._move(hears=False)

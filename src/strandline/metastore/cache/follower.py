@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from strandline.errors import Stopping
+from strandline.errors import Stopping, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,9 @@ class Follower:
             except Exception as error:
                 self.failures += 1
                 self.last_failure = error
-                logger.exception("%s failed; it tries again in %.1f s", self._name, pause)
+                if isinstance(error, Unavailable):
+                    logger.warning("%s: %s; it tries again in %.1f s", self._name, error, pause)
+                else:
+                    logger.exception("%s failed; it tries again in %.1f s", self._name, pause)
                 self._stop.wait(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)

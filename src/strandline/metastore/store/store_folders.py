@@ -46,6 +46,8 @@ SCHEMA_SUFFIX = ".db"
 class StoreFolders(Warehouse):
     """See the module. ``folder`` is that of the store; ``roots`` are absolute paths. Immutable.
 
+    ``warehouse`` is ``folder`` or lies in it; by default it is `WAREHOUSE_FOLDER` in it.
+
     ``mode`` are the permission bits of new folders. ``names`` are absolute paths that the folder
     has or had (`strandline.node.place`): what was recorded below one of them is inside it.
     """
@@ -54,13 +56,15 @@ class StoreFolders(Warehouse):
         self,
         folder: Path,
         *,
+        warehouse: Path | None = None,
         roots: Iterable[str | Path] = (),
         names: Iterable[str] = (),
         mode: int = 0o700,
     ) -> None:
         super().__init__(mode=mode)
         self.folder = folder
-        self.warehouse = folder / WAREHOUSE_FOLDER
+        self.warehouse = folder / WAREHOUSE_FOLDER if warehouse is None else warehouse
+        self._warehouse_parts = self.warehouse.relative_to(folder).parts
         real = os.path.realpath(folder)
         # Clients may name the folder by its real path, and by the one that the node was given.
         self._names = tuple(dict.fromkeys((folder, Path(real))))
@@ -115,7 +119,7 @@ class StoreFolders(Warehouse):
 
     def is_own_schema(self, location: str) -> bool:
         """Whether ``location`` has the form of a schema's own place, or is the warehouse."""
-        if self._inside(location) == (WAREHOUSE_FOLDER,):
+        if self._inside(location) == self._warehouse_parts:
             return True
         parts = self._parts(location)
         return len(parts) == 1 and _is_schema(parts[0])
@@ -172,7 +176,7 @@ class StoreFolders(Warehouse):
             return False
         inside = self._inside(location)
         if inside is not None:
-            return len(inside) > 1 and inside[0] == WAREHOUSE_FOLDER
+            return bool(self._parts(location))
         real = os.path.realpath(self.path(location))
         return not any(_within(real, str(name)) for name in self._names)
 
@@ -201,8 +205,8 @@ class StoreFolders(Warehouse):
 
     def _parts(self, location: str) -> tuple[str, ...]:
         """The parts of the path below the warehouse; none where it does not lie in it."""
-        inside = self._inside(location)
-        return inside[1:] if inside and inside[0] == WAREHOUSE_FOLDER else ()
+        inside, warehouse = self._inside(location) or (), self._warehouse_parts
+        return inside[len(warehouse) :] if inside[: len(warehouse)] == warehouse else ()
 
 
 def _is_schema(name: str) -> bool:

@@ -1,0 +1,92 @@
+"""How users name a store: a folder, or the address of the servers that keep it.
+
+==========================  ======================================================================
+``/data/lake``              a folder: the database, the head file and the warehouse lie in it
+``postgresql://…/db``       a PostgreSQL database keeps catalog, transactions and rows
+``etcd://…/prefix``         etcd keeps the catalog; the rest lies in the PostgreSQL database that
+                            the setting ``objects`` names
+==========================  ======================================================================
+
+The tables of a store on servers lie in the folder that the setting ``warehouse`` names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from strandline.config import Settings
+from strandline.errors import InvalidInput, UnsupportedOperation
+
+_SEPARATOR = "://"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """Where a store is. ``folder`` is absolute, and None where the store is on servers.
+
+    ``catalog`` and ``objects`` are the addresses of the catalog's store and of the SQL database of
+    everything else: the same where one database keeps both, and empty for a folder.
+    """
+
+    folder: Path | None
+    catalog: str = ""
+    objects: str = ""
+
+    @property
+    def name(self) -> str:
+        """How messages name the store: without user and password."""
+        return str(self.folder) if self.folder is not None else shown_address(self.catalog)
+
+    @property
+    def is_one_database(self) -> bool:
+        """Whether one database keeps the catalog and everything else."""
+        return self.catalog == self.objects
+
+
+def store_address(store: str | Path | StoreAddress, settings: Settings) -> StoreAddress:
+    """The address that a user means by ``store``, with what ``settings`` say about it.
+
+    Raises `InvalidInput` for settings that do not fit, `UnsupportedOperation` for other servers.
+    """
+    if isinstance(store, StoreAddress):
+        return store
+    text = str(store)
+    if isinstance(store, Path) or _SEPARATOR not in text:
+        for name, value in (("objects", settings.objects), ("warehouse", settings.warehouse)):
+            if value:
+                raise InvalidInput(
+                    f"{name} is set to {shown_address(value)}, and the store {text} is a folder,"
+                    f" which holds everything; leave {name} out"
+                )
+        return StoreAddress(Path(text).absolute())
+    scheme = text.partition(_SEPARATOR)[0].lower()
+    if scheme == "postgresql":
+        if settings.objects not in ("", text):
+            raise InvalidInput(
+                f"objects is set to {shown_address(settings.objects)}, and the store"
+                f" {shown_address(text)} is a database that keeps everything; leave objects out"
+            )
+        return StoreAddress(None, text, text)
+    if scheme == "etcd":
+        if settings.objects.partition(_SEPARATOR)[0].lower() != "postgresql":
+            raise InvalidInput(
+                f"etcd keeps the catalog of the store {shown_address(text)}; name the PostgreSQL"
+                " database that keeps the rest with --objects postgresql://USER@HOST/DATABASE"
+            )
+        return StoreAddress(None, text, settings.objects)
+    raise UnsupportedOperation(
+        f"{shown_address(text)} is no address of a store; name a folder, postgresql://… or etcd://…"
+    )
+
+
+def shown_address(address: str) -> str:
+    """``address`` without user, password and options."""
+    if _SEPARATOR not in address:
+        return address
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return address.partition(_SEPARATOR)[0] + "://…"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -1,0 +1,211 @@
+"""`OpenedStore`: a store as a node works on it, whatever it is kept in.
+
+A node needs a SQL database, a log of the catalog, a clock that is past every time of the store, the
+folders of its tables, and to know what to look at when it is asked for its health. `open_store`
+brings them together, for a folder and for servers. Nothing above it knows which.
+
+====================  ======================================  ====================================
+what                  in a folder                             on servers
+====================  ======================================  ====================================
+catalog               the folder's SQLite database            PostgreSQL, or etcd
+all else              the same database                       PostgreSQL
+warehouse             ``warehouse`` in the folder             the folder of that setting
+same place as before  path and inode of the database          path and marker of the warehouse
+lost end of the log   told by the head file                   the server's to prevent
+delay, clock skew     0 and 0: one machine                    200 ms and 100 ms, or as set
+====================  ======================================  ====================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from strandline.clock import HybridClock, WallClock, system_wall_clock
+from strandline.config import Settings
+from strandline.durable import MetastorageLog, upper_within
+from strandline.errors import InvalidInput
+from strandline.metastorage import metastorage_on, open_metastorage
+from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
+from strandline.metastore.store.warehouse import make_folders
+from strandline.node.address import StoreAddress, store_address
+from strandline.node.place import settle
+from strandline.node.store_database import (
+    BackgroundCheck,
+    keep_head,
+    open_store_database,
+    refuse_foreign_parts,
+)
+from strandline.node.warehouse_place import place_of_warehouse
+from strandline.sql import Database, open_engine, stored_time
+
+SERVERS_DELAY_MS, SERVERS_SKEW_MS = 200, 100
+SERVERS_STALENESS_MS = 1_000
+
+Check = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenedStore:
+    """See the module. ``name`` is how messages name the store.
+
+    ``upper_within`` reads the log's upper inside a transaction on ``database``; None where the log
+    lies elsewhere.
+    ``warehouse`` is its URI. ``delay_ms`` and ``skew_ms`` are those of a catalog that is made here.
+    ``staleness_ms`` is how old an answer about a plain table's rows may be where the settings do
+    not say. ``claim`` is called with the environment id once the catalog is joined, before anything
+    is written, and raises where the store is not at its place. ``watch`` begins what goes on in the
+    background. ``checks`` are what `NodeHealth` asks about the store, by name.
+    """
+
+    name: str
+    folder: Path | None
+    database: Database
+    log: MetastorageLog
+    upper_within: Callable[[Connection], int] | None
+    clock: HybridClock
+    folders: StoreFolders
+    warehouse: str
+    delay_ms: int
+    skew_ms: int
+    staleness_ms: int
+    claim: Callable[[str], None]
+    watch: Callable[[], None]
+    checks: Callable[[str], Sequence[tuple[str, Check]]]
+    _opened: ExitStack
+
+    def close(self) -> None:
+        """Close everything of the store. Idempotent."""
+        self._opened.close()
+
+
+def open_store(
+    store: str | Path | StoreAddress, *, settings: Settings, wall: WallClock = system_wall_clock
+) -> OpenedStore:
+    """Open the store, making an empty one if there is none.
+
+    Raises `InvalidInput`, `CorruptData`, `IncompatibleFormat`, `Unavailable`, `StoreMoved`,
+    `UnsupportedOperation` and `WrongEnvironment`.
+    """
+    address = store_address(store, settings)
+    clock = HybridClock(wall, max_ahead_ms=settings.clock_ahead_limit_ms)
+    with ExitStack() as opened:
+        if address.folder is not None:
+            opened_store = _open_folder(address.folder, settings, clock, opened)
+        else:
+            opened_store = _open_servers(address, settings, clock, opened)
+        opened_store._opened.push(opened.pop_all())
+    return opened_store
+
+
+def _open_folder(
+    folder: Path, settings: Settings, clock: HybridClock, opened: ExitStack
+) -> OpenedStore:
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"{folder} is not a folder; name the folder of a store")
+    try:
+        make_folders(folder, mode=settings.folder_mode)
+    except OSError as error:
+        raise InvalidInput(f"{folder} cannot be made: {error.strerror}") from error
+    database = open_store_database(folder, mode=settings.folder_mode & 0o666)
+    opened.callback(database.close)
+    log, upper = _log_in(database, clock, opened)
+
+    def watch() -> None:
+        keep_head(folder, database)
+        BackgroundCheck(database).start()
+
+    return OpenedStore(
+        name=str(folder),
+        folder=folder,
+        database=database,
+        log=log,
+        upper_within=upper,
+        clock=clock,
+        folders=StoreFolders(
+            folder,
+            roots=settings.location_roots,
+            names=settle(database, folder),
+            mode=settings.folder_mode,
+        ),
+        warehouse=_uri(folder / WAREHOUSE_FOLDER),
+        delay_ms=settings.delay_ms or 0,
+        skew_ms=settings.clock_skew_ms or 0,
+        staleness_ms=0,
+        claim=lambda environment: None,
+        watch=watch,
+        checks=lambda environment: (
+            ("database in its place", database.check_place),
+            ("database sound", database.check_damage),
+        ),
+        _opened=ExitStack(),
+    )
+
+
+def _open_servers(
+    address: StoreAddress, settings: Settings, clock: HybridClock, opened: ExitStack
+) -> OpenedStore:
+    if settings.delay_ms == 0 and not address.is_one_database:
+        raise InvalidInput(
+            "delay_ms is 0, and the catalog lies in etcd: a transaction could never know which"
+            " catalog it commits under; leave delay_ms out, or give it at least 100 ms"
+        )
+    database = open_engine(address.objects)
+    opened.callback(database.close)
+    refuse_foreign_parts(database)
+    if address.is_one_database:
+        log, upper = _log_in(database, clock, opened)
+    else:
+        metastorage = open_metastorage(address.catalog, clock)
+        opened.callback(metastorage.close)
+        log, upper = MetastorageLog(metastorage), None
+        _move_past(clock, database)
+    place = place_of_warehouse(database, settings.warehouse)
+    if log.token() is None:
+        place.refuse_foreign()
+    return OpenedStore(
+        name=address.name,
+        folder=None,
+        database=database,
+        log=log,
+        upper_within=upper,
+        clock=clock,
+        folders=StoreFolders(
+            place.folder,
+            warehouse=place.folder,
+            roots=settings.location_roots,
+            mode=settings.folder_mode,
+        ),
+        warehouse=_uri(place.folder),
+        delay_ms=SERVERS_DELAY_MS if settings.delay_ms is None else settings.delay_ms,
+        skew_ms=SERVERS_SKEW_MS if settings.clock_skew_ms is None else settings.clock_skew_ms,
+        staleness_ms=SERVERS_STALENESS_MS,
+        claim=lambda environment: place.claim(environment, mode=settings.folder_mode),
+        watch=lambda: None,
+        checks=lambda environment: (("warehouse in its place", lambda: place.check(environment)),),
+        _opened=ExitStack(),
+    )
+
+
+def _log_in(
+    database: Database, clock: HybridClock, opened: ExitStack
+) -> tuple[MetastorageLog, Callable[[Connection], int] | None]:
+    """The catalog's log in the database that keeps all else, and how its upper is read there."""
+    metastorage = metastorage_on(database, clock)
+    opened.callback(metastorage.close)
+    _move_past(clock, database)
+    return MetastorageLog(metastorage), upper_within(metastorage.get_on)
+
+
+def _move_past(clock: HybridClock, database: Database) -> None:
+    with database.read() as connection:
+        clock.update(stored_time(connection))
+
+
+def _uri(folder: Path) -> str:
+    # As Hadoop writes it: a path behind the scheme, with nothing escaped.
+    return f"file://{folder}"
