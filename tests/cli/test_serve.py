@@ -149,7 +149,7 @@ def test_what_cannot_be_served_is_one_line_and_its_own_exit_status(
     [
         (("s", "--thrift-port", "70000"), "a port is a number from 0 to 65535"),
         (("s", "--thrift-port", "x"), "thrift_port cannot be 'x': it is a whole number"),
-        ((), "Missing argument 'FOLDER'"),
+        ((), "Missing argument 'STORE'"),
         (("s", "--wrong"), "No such option"),
         (("",), "it is empty; name the folder of a store"),
         ((" ",), "it is empty; name the folder of a store"),

@@ -29,9 +29,10 @@ def another_value(name: str) -> str:
     if setting.is_list:
         return "/data/a"
     if setting.kind in (int, float):
-        assert isinstance(setting.default, int | float)
+        default = 0 if setting.default is None else setting.default
+        assert isinstance(default, int | float)
         # Two more than the default: one more than the port of Thrift is the port of HTTP.
-        return str(setting.default + 2)
+        return str(default + 2)
     if setting.allowed.startswith("one of "):
         choices = setting.allowed.removeprefix("one of ").split(", ")
         return next(choice for choice in choices if choice != setting.default)

@@ -206,7 +206,7 @@ def test_a_store_of_an_older_release_knows_where_it_was_made(lake: Path, copied:
 def test_a_relocation_that_was_cut_off_is_made_again(
     copied: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for step in ("_fence", "_put"):
+    for step in ("_fence", "put"):
         with monkeypatch.context() as patch:
             patch.setattr(f"strandline.node.place.{step}", _cut)
             with pytest.raises(KeyboardInterrupt):

@@ -7,18 +7,39 @@ from pathlib import Path
 
 import click
 
+Store = Path | str
+"""The folder of a store, or the address of one on servers."""
 
-class _Folder(click.Path):
-    """The folder of a store. An empty text would mean the current folder: it is refused."""
+
+class _Store(click.Path):
+    """A store. An empty text would mean the current folder: it is refused."""
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Store:
+        text = str(value)
+        if not text.strip():
+            self.fail(
+                "it is empty; name the folder of a store ('.' is the current one)", param, ctx
+            )
+        return text if "://" in text else Path(text)
+
+
+class _Folder(_Store):
+    """The folder of a store, for commands that servers have tools of their own for."""
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> Path:
-        if not str(value).strip():
+        store = super().convert(value, param, ctx)
+        if isinstance(store, str):
             self.fail(
-                "it is empty; name the folder of a store ('.' is the current one)", param, ctx
+                "this command is for a store in a folder, and this is the address of one on"
+                " servers; use the tools of the server",
+                param,
+                ctx,
             )
-        return Path(str(value))
+        return store
 
 
 def operating_user() -> str:
@@ -35,6 +56,8 @@ def _not_blank(_: click.Context, option: click.Parameter, value: str) -> str:
     return value
 
 
+STORE_TYPE = _Store()
+STORE = click.argument("store", type=STORE_TYPE)
 FOLDER_TYPE = _Folder()
 FOLDER = click.argument("folder", type=FOLDER_TYPE)
 OUTPUT = click.option(

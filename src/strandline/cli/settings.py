@@ -178,13 +178,13 @@ class Loaded:
 
 
 def load(
-    folder: Path | None = None,
+    store: Path | str | None = None,
     *,
     config: Path | None = None,
     options: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Loaded:
-    """The settings that hold for a node on ``folder``; see the module.
+    """The settings that hold for a node on ``store``; see the module.
 
     ``options`` are values by the names of settings; None is an option that was not given. Raises
     `InvalidInput` that names the place, the key and what is allowed.
@@ -195,6 +195,7 @@ def load(
         config = Path(named)
     values: dict[str, object] = {}
     origins = dict.fromkeys(REGISTRY, DEFAULT)
+    folder = store if isinstance(store, Path) else None
     for origin, given in _places(folder, config, options or {}, variables):
         for setting, value in given:
             try:
@@ -336,5 +337,5 @@ def node_options(function: C) -> C:
     return click.option(
         "--config",
         type=click.Path(path_type=Path),
-        help=f"A file of settings (TOML), besides {FILE_NAME} in FOLDER.",
+        help=f"A file of settings (TOML), besides {FILE_NAME} in the folder of a store.",
     )(function)

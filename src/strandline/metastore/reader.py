@@ -100,16 +100,30 @@ class Reader:
         if at.time is not None:
             self.metastore.transactions.ensure_past(at.time)
             return catalogs.catalog_as_of(at.time), at.time
-        now = catalogs.complete_now()
         if at.version is None:
-            return catalogs.active_catalog(now), now
-        catalog = catalogs.catalog(at.version)
+            return self._dated_now()
+        catalog, end = catalogs.catalog(at.version), catalogs.last_moment(at.version)
+        if end is not None and self.metastore.transactions.is_past(end):
+            return catalog, end  # nothing can change it any more, so no writer is waited for
+        now = catalogs.complete_now()
         if catalog.time > now:
             raise VersionNotFound(
                 f"version {at.version} becomes active at {format_timestamp(catalog.time)}"
             )
         end = catalogs.last_moment(at.version)
         return catalog, now if end is None else min(now, end)
+
+    def _dated_now(self) -> tuple[Catalog, Timestamp]:
+        catalogs, transactions = self.metastore.catalogs, self.metastore.transactions
+        if not transactions.has_own_times:
+            now = catalogs.complete_now()
+            return catalogs.active_catalog(now), now
+        # The time of the catalog's store may be behind that of a commit which has returned.
+        last_commit = transactions.latest_time()
+        now = catalogs.complete_now()
+        if last_commit <= now:
+            return catalogs.active_catalog(now), now
+        return catalogs.catalog_as_of(last_commit), last_commit
 
     # -- what the user may do
 

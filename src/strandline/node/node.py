@@ -122,6 +122,7 @@ class Node:
             timeout_ms=settings.transaction_timeout_ms,
             history_retention_ms=self.configuration.history_retention_ms,
             name_row=name_change,
+            has_own_times=store.upper_within is None,
         )
         rows = SqlObjectStore(
             database,

@@ -103,7 +103,8 @@ class Transactions:
 
     ``timeout_ms`` is how long a transaction lives without a heartbeat. ``guard`` is called inside
     every write transaction and raises if this process may no longer write. ``holds`` and ``locks``
-    are those of the same store.
+    are those of the same store. ``has_own_times`` says that the catalog lies in another database,
+    which gives its versions their times.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Transactions:
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         history_retention_ms: int | Callable[[], int] = DEFAULT_HISTORY_RETENTION_MS,
         name_row: NameRow = lambda *_: None,
+        has_own_times: bool = False,
     ) -> None:
         database.ensure_schema(PART, VERSION, METADATA, steps=STEPS)
         self._database = database
@@ -128,6 +130,7 @@ class Transactions:
         )
         self._listeners = tuple(listeners)
         self._name_row = name_row
+        self.has_own_times = has_own_times
         self._timeout_ms = timeout_ms
         self._counts: Counter[str] = Counter()
         self._counting = threading.Lock()
@@ -359,9 +362,8 @@ class Transactions:
         """
         if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
             raise InvalidInput(f"{at} is not a time")
-        with self._database.read() as connection:
-            if stored_time(connection) >= at:
-                return
+        if self.is_past(at):
+            return
         present = self._clock.current()
         if milliseconds(at) > milliseconds(present):
             raise VersionNotFound(
@@ -373,6 +375,15 @@ class Transactions:
         self._writes.run(
             lambda connection: take_time(connection, self._clock, bounded=False), timeout=PATIENCE
         )
+
+    def latest_time(self) -> Timestamp:
+        """The last time that this database gave: no commit that has returned is later."""
+        with self._database.read() as connection:
+            return stored_time(connection)
+
+    def is_past(self, at: Timestamp) -> bool:
+        """Whether the store's time has reached ``at``. Waits for no writer."""
+        return self.latest_time() >= at
 
     def write_id_pairs(self, txn_id: int) -> tuple[tuple[int, int], ...]:
         """The (table id, write id) pairs of a transaction. Raises `TransactionNotFound`."""

@@ -73,13 +73,13 @@ class HiveNode:
 
 
 @contextmanager
-def hive_node(folder: Path, *, settings: Settings | None = None) -> Iterator[HiveNode]:
-    """Open the store in ``folder`` and serve it while the block runs."""
+def hive_node(store: str | Path, *, settings: Settings | None = None) -> Iterator[HiveNode]:
+    """Open the ``store`` and serve it while the block runs."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="hive service")
     thread.start()
     try:
-        with Node.open(folder, settings=settings) as node:
+        with Node.open(store, settings=settings) as node:
             service = HiveMetastoreService(node.metastore, notifications=node.notifications)
             server = ThriftServer(service.dispatcher, host="127.0.0.1", port=0)
             asyncio.run_coroutine_threadsafe(server.start(), loop).result(WAIT)

@@ -1,0 +1,379 @@
+"""What a node does whatever its store is kept in: a folder, PostgreSQL, or etcd and PostgreSQL."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    DropTable,
+    RenameTable,
+    TableDefinition,
+)
+from strandline.config import Settings
+from strandline.durable import durable_state
+from strandline.errors import (
+    CorruptData,
+    InvalidInput,
+    ObjectNotFound,
+    StoreMoved,
+    UnsupportedOperation,
+    WriteConflict,
+    WrongEnvironment,
+)
+from strandline.fencing import FenceToken
+from strandline.metastore.interface import PRESENT, AsOf
+from strandline.metastore.reader import Reader
+from strandline.metastore.store.rows import DataFileRow, RowKind
+from strandline.metastore.workers import finish
+from strandline.model.types import BIGINT
+from strandline.node import Node
+from strandline.node.warehouse_place import MARKER
+from strandline.sql import FenceRow
+from tests.metastore.hive.hive_node import hive_node
+from tests.servers import stores
+from tests.servers.stores import EmptyStore
+
+SERVERS = tuple(kind for kind in stores.KINDS if kind != "folder")
+DELAY = Settings(delay_ms=100, clock_skew_ms=20)
+
+
+@pytest.fixture(params=stores.KINDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> EmptyStore:
+    return stores.new_store(request.param, tmp_path, settings=_settings(request.param))
+
+
+@pytest.fixture
+def on_servers(tmp_path: Path) -> EmptyStore:
+    return stores.new_store("postgresql", tmp_path, settings=DELAY)
+
+
+def _settings(kind: str) -> Settings:
+    return Settings() if kind == "folder" else DELAY
+
+
+@pytest.fixture
+def open_node(store: EmptyStore) -> Iterator[Callable[[], Node]]:
+    """Opens nodes on one store."""
+    with ExitStack() as opened:
+        yield lambda: opened.enter_context(Node.open(store.address, settings=store.settings))
+
+
+def create(name: str) -> CreateTable:
+    columns = (ColumnDefinition("k", BIGINT),)
+    definition = TableDefinition(name=name, columns=columns, transactional=True)
+    return CreateTable(schema="default", definition=definition)
+
+
+def create_table(node: Node, name: str = "t") -> int:
+    session = node.session(user="ann")
+    session.execute(create(name))
+    return session.table(f"default.{name}").descriptor.id
+
+
+def data_file(path: str) -> DataFileRow:
+    return DataFileRow(file_id=crc32(path.encode()) >> 12, path=path, rows=1, bytes=1)
+
+
+def append(node: Node, table_id: int, *paths: str) -> None:
+    session = node.session(user="ann")
+    txn_id = session.begin().txn_id
+    session.stage(txn_id, table_id, add=[data_file(path) for path in paths])
+    session.commit(txn_id)
+
+
+def paths(node: Node, table_id: int, at: AsOf = PRESENT) -> list[str]:
+    session = node.session(user="ann")
+    snapshot = session.snapshot([table_id], at=at)
+    files = session.files(table_id, snapshot.write_ids[table_id])
+    return [data_file.file.path for data_file in files.data_files]
+
+
+def test_ddl_transactions_and_reads_go_through_thrift_and_sessions(store: EmptyStore) -> None:
+    with hive_node(store.address, settings=store.settings) as hive, hive.client() as client:
+        client.call("create_database", database={"name": "shop"})
+        node = hive.node
+        node.session(user="ann").execute(create("t"))
+        table = client.call("get_table", dbname="default", tbl_name="t")
+        assert table["sd"]["location"] == f"{hive.node.metastore.warehouse.replace('//', '')}/t"
+        assert Path(table["sd"]["location"].removeprefix("file:")).is_dir()
+        table_id = node.session(user="ann").table("default.t").descriptor.id
+        append(node, table_id, "a.parquet")
+        assert paths(node, table_id) == ["a.parquet"]
+        assert sorted(client.call("get_all_databases")) == ["default", "shop"]
+
+
+def test_what_one_node_did_the_other_sees_as_soon_as_the_call_returned(
+    open_node: Callable[[], Node],
+) -> None:
+    first, second = open_node(), open_node()
+    table_id = create_table(first)
+    for number in range(3):
+        writer, reader = (first, second) if number % 2 else (second, first)
+        append(writer, table_id, f"{number}.parquet")
+        assert f"{number}.parquet" in paths(reader, table_id)
+        writer.session(user="ann").execute(CreateSchema(name=f"s{number}"))
+        assert f"s{number}" in reader.catalogs.present().schema_names()
+
+
+def test_a_renamed_table_is_found_where_it_is_by_every_node(
+    open_node: Callable[[], Node],
+) -> None:
+    first, second = open_node(), open_node()
+    create_table(first, "old")
+    before = second.session(user="ann").table("default.old").location
+    first.session(user="ann").execute(RenameTable(schema="default", table="old", new_name="fresh"))
+    after = second.session(user="ann").table("default.fresh").location
+    assert after == first.session(user="ann").table("default.fresh").location
+    assert before != after
+    assert Path(after.removeprefix("file://")).is_dir()
+
+
+def test_all_is_there_when_the_store_is_opened_again(store: EmptyStore) -> None:
+    with Node.open(store.address, settings=store.settings) as node:
+        table_id = create_table(node)
+        append(node, table_id, "a.parquet")
+        location = node.session(user="ann").table("default.t").location
+    # The warehouse is on record.
+    settings = replace(store.settings, warehouse="")
+    with Node.open(store.address, settings=settings) as node:
+        assert paths(node, table_id) == ["a.parquet"]
+        assert node.session(user="ann").table("default.t").location == location
+
+
+def test_two_transactions_that_change_one_file_conflict_over_nodes(
+    open_node: Callable[[], Node],
+) -> None:
+    first, second = open_node(), open_node()
+    table_id = create_table(first)
+    append(first, table_id, "a.parquet")
+    sessions = [node.session(user="ann") for node in (first, second)]
+    snapshot = sessions[0].snapshot([table_id])
+    files = sessions[0].files(table_id, snapshot.write_ids[table_id]).data_files
+    txn_ids = [session.begin().txn_id for session in sessions]
+    for session, txn_id in zip(sessions, txn_ids, strict=True):
+        session.stage(txn_id, table_id, remove=[files[0].row_id])
+    sessions[1].commit(txn_ids[1])
+    with pytest.raises(WriteConflict, match=r"default\.t"):
+        sessions[0].commit(txn_ids[0])
+
+
+def test_a_commit_is_judged_by_ddl_of_another_node(open_node: Callable[[], Node]) -> None:
+    first, second = open_node(), open_node()
+    table_id = create_table(first)
+    session = second.session(user="ann")
+    txn_id = session.begin().txn_id
+    session.stage(txn_id, table_id, add=[data_file("a.parquet")])
+    first.session(user="ann").execute(DropTable(schema="default", table="t"))
+    with pytest.raises(WriteConflict, match="was dropped"):
+        session.commit(txn_id)
+
+
+def test_the_past_is_read_at_a_version_and_a_time(open_node: Callable[[], Node]) -> None:
+    node = open_node()
+    table_id = create_table(node)
+    append(node, table_id, "a.parquet")
+    version = node.catalogs.present().version
+    time = node.session(user="ann").snapshot([table_id]).time
+    node.session(user="ann").execute(CreateSchema(name="later"))
+    append(node, table_id, "b.parquet")
+    assert paths(node, table_id, AsOf(version=version)) == ["a.parquet"]
+    assert paths(node, table_id, AsOf(time=time)) == ["a.parquet"]
+    assert paths(node, table_id) == ["a.parquet", "b.parquet"]
+
+
+def test_a_past_version_is_read_while_another_process_holds_the_write_lock(
+    open_node: Callable[[], Node],
+) -> None:
+    node, other = open_node(), open_node()
+    table_id = create_table(node)
+    version = node.catalogs.present().version
+    node.session(user="ann").execute(CreateSchema(name="later"))
+    append(node, table_id, "b.parquet")
+    with other.database.write(), ThreadPoolExecutor(1) as threads:
+        point = AsOf(version=version)
+        reader = Reader(node.metastore, node.catalogs.latest_catalog(), user=None)
+        reading = threads.submit(finish, reader.snapshot([table_id], at=point))
+        write_ids = reading.result(timeout=5).write_ids[table_id]
+        assert node.store.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids) == []
+
+
+def test_nodes_that_create_one_store_at_once_share_it(store: EmptyStore) -> None:
+    begin = threading.Barrier(2)
+
+    def open_it() -> str:
+        begin.wait()
+        with Node.open(store.address, settings=store.settings) as node:
+            create_table(node, f"t{threading.get_ident()}")
+            begin.wait()
+            return node.catalogs.state.environment() or ""
+
+    with ThreadPoolExecutor(2) as threads:
+        environments = [threads.submit(open_it) for _ in range(2)]
+        assert len({environment.result() for environment in environments}) == 1
+    with Node.open(store.address, settings=store.settings) as node:
+        assert len(node.session(user="ann").tables("default")) == 2
+
+
+def test_a_new_epoch_fences_ddl_and_rows_until_the_node_has_joined_it(
+    open_node: Callable[[], Node],
+) -> None:
+    node = open_node()
+    table_id = create_table(node)
+
+    def raise_fence(token: FenceToken, environment: str | None) -> None:
+        assert environment is not None
+        with node.database.write() as connection:
+            FenceRow.initialize(connection, environment, token)
+
+    durable_state(node._opened_store.log).open(
+        member="new", initialize=lambda _: None, raise_fence=raise_fence, deploy_generation=0
+    )
+    node.catalogs.sync()
+    append(node, table_id, "a.parquet")
+    assert paths(node, table_id) == ["a.parquet"]
+
+
+def test_a_node_is_healthy_until_its_place_is_taken_away(
+    open_node: Callable[[], Node], tmp_path: Path
+) -> None:
+    node = open_node()
+    assert node.health.report() == []
+    taken = next(p for p in (tmp_path / "strandline.db", tmp_path / "warehouse") if p.exists())
+    taken.rename(tmp_path / "away")
+    assert [problem.check for problem in node.health.report()][:1] in (
+        ["database in its place"],
+        ["warehouse in its place"],
+    )
+
+
+# -- on the event loop
+
+
+def test_the_present_is_answered_from_memory_while_it_is_fresh(
+    open_node: Callable[[], Node],
+) -> None:
+    node = open_node()
+    create_table(node)
+    node.catalogs.present()
+    before = node.database.statistics()
+    catalog = node.catalogs.known_present()
+    after = node.database.statistics()
+    assert catalog is not None
+    assert catalog.version == node.catalogs.latest_catalog().version
+    assert (after.reads, after.writes) == (before.reads, before.writes)
+
+
+# -- the warehouse of a store on servers
+
+
+def test_a_new_store_on_servers_needs_a_warehouse(on_servers: EmptyStore) -> None:
+    settings = replace(on_servers.settings, warehouse="")
+    with pytest.raises(InvalidInput, match="add --warehouse"):
+        Node.open(on_servers.address, settings=settings)
+    with pytest.raises(InvalidInput, match="absolute path"):
+        Node.open(on_servers.address, settings=replace(settings, warehouse="lake"))
+
+
+def test_another_warehouse_than_the_store_has_is_refused(
+    on_servers: EmptyStore, tmp_path: Path
+) -> None:
+    Node.open(on_servers.address, settings=on_servers.settings).close()
+    settings = replace(on_servers.settings, warehouse=str(tmp_path / "other"))
+    with pytest.raises(StoreMoved, match="lie in"):
+        Node.open(on_servers.address, settings=settings)
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_warehouse_of_another_store_is_refused_and_no_store_is_made(
+    on_servers: EmptyStore, tmp_path: Path
+) -> None:
+    Node.open(on_servers.address, settings=on_servers.settings).close()
+    other = stores.new_store("postgresql", tmp_path)
+    for _ in range(2):
+        with pytest.raises(WrongEnvironment, match="holds the tables of another store"):
+            Node.open(other.address, settings=other.settings)
+
+
+def test_a_warehouse_that_is_not_mounted_is_refused_and_not_made_anew(
+    on_servers: EmptyStore, tmp_path: Path
+) -> None:
+    Node.open(on_servers.address, settings=on_servers.settings).close()
+    (tmp_path / "warehouse").rename(tmp_path / "away")
+    for is_mount_point in (False, True):
+        if is_mount_point:
+            (tmp_path / "warehouse").mkdir()
+        with pytest.raises(CorruptData, match="mount it"):
+            Node.open(on_servers.address, settings=on_servers.settings)
+    (tmp_path / "warehouse").rmdir()
+    (tmp_path / "away").rename(tmp_path / "warehouse")
+    Node.open(on_servers.address, settings=on_servers.settings).close()
+
+
+def test_a_claim_that_was_cut_off_is_finished_by_the_next_node(
+    on_servers: EmptyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for step in ("strandline.node.warehouse_place.os.link", "strandline.node.place.put"):
+        with monkeypatch.context() as patch:
+            patch.setattr(step, cut)
+            with pytest.raises(KeyboardInterrupt):
+                Node.open(on_servers.address, settings=on_servers.settings)
+    Node.open(on_servers.address, settings=on_servers.settings).close()
+    assert [path.name for path in (tmp_path / "warehouse").glob(".strandline*")] == [MARKER]
+
+
+@pytest.mark.parametrize(
+    ("address", "settings", "complaint"),
+    [
+        ("/tmp/a-folder", Settings(objects="postgresql://h/d"), "leave objects out"),
+        ("/tmp/a-folder", Settings(warehouse="/tmp/w"), "leave warehouse out"),
+        ("postgresql://h/d", Settings(objects="postgresql://h/other"), "leave objects out"),
+        ("etcd://h:1/p", Settings(), "--objects postgresql"),
+        ("etcd://h:1/p", Settings(objects="/tmp/folder"), "--objects postgresql"),
+        (
+            "etcd://h:1/p",
+            Settings(objects="postgresql://h/d", delay_ms=0),
+            "leave delay_ms out",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_the_store_are_refused(
+    address: str, settings: Settings, complaint: str
+) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        Node.open(address, settings=settings)
+
+
+def test_other_servers_are_refused_and_no_message_has_a_password() -> None:
+    with pytest.raises(UnsupportedOperation, match="no address of a store"):
+        Node.open("mysql://ann:geheim@h/d")
+    for address, objects in (("etcd://ann:geheim@h:1/p", ""), ("/a", "postgresql://u:geheim@h/d")):
+        with pytest.raises(InvalidInput) as refused:
+            Node.open(address, settings=Settings(objects=objects))
+        assert "geheim" not in refused.value.message
+
+
+def test_a_store_on_servers_has_no_folder(on_servers: EmptyStore) -> None:
+    with (
+        Node.open(on_servers.address, settings=on_servers.settings) as node,
+        pytest.raises(UnsupportedOperation, match="kept on servers"),
+    ):
+        node.folder.exists()
+
+
+def test_a_table_that_is_not_there_is_told_as_such(open_node: Callable[[], Node]) -> None:
+    with pytest.raises(ObjectNotFound):
+        open_node().session(user="ann").table("default.nothing")
