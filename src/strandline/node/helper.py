@@ -21,10 +21,10 @@ from strandline.work.helpers import Fields, Serve
 
 
 @contextmanager
-def open_helper(folder: str | Path, settings: Settings) -> Iterator[Serve]:
-    """Open the store in ``folder`` to answer tasks. Raises what `Node.open` raises."""
+def open_helper(store: str | Path, settings: Settings) -> Iterator[Serve]:
+    """Open the ``store`` to answer tasks. Raises what `Node.open` raises."""
     own_settings = replace(settings, cache_bytes=0)
-    with Node.open(folder, settings=own_settings, background=False) as node:
+    with Node.open(store, settings=own_settings, background=False) as node:
         hive = HiveMetastoreService(node.metastore, notifications=node.notifications)
 
         def serve(fields: Fields, data: bytes) -> tuple[Fields, bytes]:

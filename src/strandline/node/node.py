@@ -154,6 +154,7 @@ class Node:
         self.health.add("catalog head", self.catalogs.check_head)
         self.health.add("catalog applier", self.catalogs.check_applier)
         self.health.add("fence", lambda: self._check_fence(guard))
+        store.watch()
         self._stop = threading.Event()
         self._reaper = threading.Thread(target=self._expire, name="reaper", daemon=True)
 
@@ -223,7 +224,7 @@ class Node:
         self.projector.start()
         self.store.start()
         self._reaper.start()
-        self._opened_store.watch()
+        self._opened_store.examine()
 
     def _expire(self) -> None:
         period = max(self.settings.transaction_timeout_ms / 4000, 0.25)

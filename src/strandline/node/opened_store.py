@@ -58,8 +58,9 @@ class OpenedStore:
     ``warehouse`` is its URI. ``delay_ms`` and ``skew_ms`` are those of a catalog that is made here.
     ``staleness_ms`` is how old an answer about a plain table's rows may be where the settings do
     not say. ``claim`` is called with the environment id once the catalog is joined, before anything
-    is written, and raises where the store is not at its place. ``watch`` begins what goes on in the
-    background. ``checks`` are what `NodeHealth` asks about the store, by name.
+    is written, and raises where the store is not at its place. ``watch`` is called once all tables
+    are there. ``examine`` reads the store through in the background, where nothing else does.
+    ``checks`` are what `NodeHealth` asks about the store, by name.
     """
 
     name: str
@@ -75,6 +76,7 @@ class OpenedStore:
     staleness_ms: int
     claim: Callable[[str], None]
     watch: Callable[[], None]
+    examine: Callable[[], None]
     checks: Callable[[str], Sequence[tuple[str, Check]]]
     _opened: ExitStack
 
@@ -115,10 +117,6 @@ def _open_folder(
     opened.callback(database.close)
     log, upper = _log_in(database, clock, opened)
 
-    def watch() -> None:
-        keep_head(folder, database)
-        BackgroundCheck(database).start()
-
     return OpenedStore(
         name=str(folder),
         folder=folder,
@@ -137,7 +135,8 @@ def _open_folder(
         skew_ms=settings.clock_skew_ms or 0,
         staleness_ms=0,
         claim=lambda environment: None,
-        watch=watch,
+        watch=lambda: keep_head(folder, database),
+        examine=lambda: BackgroundCheck(database).start(),
         checks=lambda environment: (
             ("database in its place", database.check_place),
             ("database sound", database.check_damage),
@@ -186,6 +185,7 @@ def _open_servers(
         staleness_ms=SERVERS_STALENESS_MS,
         claim=lambda environment: place.claim(environment, mode=settings.folder_mode),
         watch=lambda: None,
+        examine=lambda: None,
         checks=lambda environment: (("warehouse in its place", lambda: place.check(environment)),),
         _opened=ExitStack(),
     )

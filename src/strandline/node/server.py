@@ -184,7 +184,7 @@ def serve(
     with ExitStack() as open_resources:
         # Before anything is opened, and while there is one thread: it forks.
         forks = open_resources.enter_context(
-            closing(ForkServer.start(partial(open_helper, folder, settings)))
+            closing(ForkServer.start(partial(open_helper, store, settings)))
         )
         ports = {"the Hive Metastore protocol": settings.thrift_port, "HTTP": settings.http_port}
         thrift_socket, http_socket = (
