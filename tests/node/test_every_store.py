@@ -216,7 +216,7 @@ def test_nodes_that_create_one_store_at_once_share_it(store: EmptyStore) -> None
         with Node.open(store.address, settings=store.settings) as node:
             create_table(node, f"t{threading.get_ident()}")
             begin.wait()
-            return node.catalogs.state.environment() or ""
+            return node.catalogs.state.environment or ""
 
     with ThreadPoolExecutor(2) as threads:
         environments = [threads.submit(open_it) for _ in range(2)]

@@ -70,7 +70,7 @@ def _database_of(folder: Path) -> Iterator[SqliteDatabase]:
 def history_of_folder(folder: Path) -> list[VersionInfo]:
     """What people did in the store in ``folder``, version by version. `NotFound`."""
     with reading(folder) as state:
-        return read_history(state.log, delay_ms=int(state.config(DELAY) or 0))
+        return read_history(state.log, delay_ms=_delay_of(state))
 
 
 def catalogs_of_folder(folder: Path) -> History:
@@ -79,8 +79,12 @@ def catalogs_of_folder(folder: Path) -> History:
         return _catalogs(state)
 
 
+def _delay_of(state: ReadOnlyState) -> int:
+    return int(config_in(state.recovered[-1].contents, DELAY) or 0)
+
+
 def _catalogs(state: ReadOnlyState) -> History:
-    delay = int(config_in(state.recovered[-1].contents, DELAY) or 0)
+    delay = _delay_of(state)
     catalogs = [
         Catalog(
             applied.version,
