@@ -86,10 +86,15 @@ class Reader:
 
     # -- points in history
 
+    @cached_property
+    def present(self) -> Point:
+        """The present."""
+        return Point(PRESENT, self.catalog, None)
+
     async def point(self, at: AsOf) -> Point:
         """The point that ``at`` names. Raises `VersionNotFound`."""
         if at == PRESENT:
-            return Point(at, self.catalog, None)
+            return self.present
         catalog, moment = await self.dated(at)
         return Point(at, catalog, moment)
 

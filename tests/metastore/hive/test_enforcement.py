@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -302,6 +302,27 @@ def test_a_lock_needs_the_privilege_for_what_it_protects(guarded: HiveNode) -> N
     assert guarded.node.transactions.locks.list() == []
 
 
+def test_no_refusal_tells_whether_a_schema_that_one_does_not_reach_has_a_table(
+    guarded: HiveNode,
+) -> None:
+    there, nowhere = "orders", "nowhere"
+    with as_user(guarded, "bob") as bob:
+        calls: list[Callable[[str], Any]] = [
+            lambda name: bob.lock(lock_request(LockType.SHARED_READ, table=name)),
+            lambda name: bob.lock(lock_request(LockType.EXCLUSIVE, table=name)),
+            lambda name: bob.get_table("sales", name),
+            lambda name: bob.drop_table("sales", name, True),
+            lambda name: bob.alter_table("sales", name, table(name, schema="sales")),
+            lambda name: bob.get_function("sales", name),
+            lambda name: bob.drop_function("sales", name),
+        ]
+        for call in calls:
+            _, refused = refusal(lambda call=call: call(there))
+            assert "user bob lacks USAGE on schema sales" in refused
+            _, missing = refusal(lambda call=call: call(nowhere))
+            assert missing == refused
+
+
 def test_a_lock_of_another_user_is_neither_shown_nor_touched(guarded: HiveNode) -> None:
     with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
         held = alice.lock(lock_request(LockType.EXCLUSIVE)).lockid
@@ -310,7 +331,8 @@ def test_a_lock_of_another_user_is_neither_shown_nor_touched(guarded: HiveNode) 
             lambda: bob.heartbeat(HeartbeatRequest(lockid=held)),
             lambda: bob.unlock(UnlockRequest(lockid=held)),
         ):
-            assert "alice" in refusal(call)[1]
+            assert "is of another user" in refusal(call)[1]
+            assert "alice" not in refusal(call)[1]
         assert bob.show_locks(ShowLocksRequest()).locks == []
         assert [one.lockid for one in alice.show_locks(ShowLocksRequest()).locks] == [held]
         with as_user(guarded, "root") as root:

@@ -30,6 +30,12 @@ def test_a_column_keeps_the_type_that_was_declared(stub: Any, text: str) -> None
     assert declared(stub, text) == text
 
 
+def test_a_union_is_refused_with_the_reason(stub: Any) -> None:
+    kind, message = refusal(lambda: declared(stub, "uniontype<int,string>"))
+    assert kind == "InvalidObjectException"
+    assert "Spark has no type for a union" in message
+
+
 def test_types_stand_inside_others(hive: HiveNode, stub: Any) -> None:
     texts = [around.format(text) for around in NESTED for text in PRIMITIVES]
     columns = [FieldSchema(f"c{number}", text, None) for number, text in enumerate(texts)]

@@ -119,9 +119,7 @@ async def alter_function(call: Call) -> None:
     """The function as the client wants it, under another name if it says so."""
     function = call.struct("newFunc")
     schema, name = _schema(call.text("dbName")), call.text("funcName").lower()
-    found = call.reader.catalog.function(schema, name)
-    if found is None:
-        raise ObjectNotFound(f"Function {call.text('dbName')}.{name} does not exist")
+    _require_function(call, schema, name)
     altered = AlterFunction(
         schema=schema,
         function=name,
@@ -140,10 +138,16 @@ async def alter_function(call: Call) -> None:
 
 @changes("drop_function")
 async def drop_function(call: Call) -> None:
-    schema, name = call.text("dbName"), call.text("funcName")
-    if call.reader.catalog.function(_schema(schema), name) is None:
-        raise ObjectNotFound(f"Function {schema}.{name} does not exist")
-    call.execute(DropFunction(schema=_schema(schema), function=name))
+    schema, name = _schema(call.text("dbName")), call.text("funcName")
+    _require_function(call, schema, name)
+    call.execute(DropFunction(schema=schema, function=name))
+
+
+def _require_function(call: Call, schema: str, name: str) -> None:
+    """Raise `ObjectNotFound` unless the function exists, in a schema that the user reaches."""
+    call.reader.schema(call.reader.present, schema)
+    if call.reader.catalog.function(schema, name) is None:
+        raise ObjectNotFound(f"Function {call.text('dbName')}.{name} does not exist")
 
 
 def _schema(sent: str) -> str:

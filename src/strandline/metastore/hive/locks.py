@@ -169,18 +169,18 @@ def _require_privilege(call: Call, component: Component) -> None:
     if access.free:
         return
     schema = catalog.schema(component.schema)
+    # First, so that a refusal does not tell whether the schema has such a table.
+    access.require(Privilege.USAGE, schema)
     relation = None
     if component.table is not None:
         relation = catalog.relation(component.schema, component.table)
     if component.mode is LockMode.SHARED_READ:
         if relation is not None:
             access.require(Privilege.SELECT, relation)
-        else:
-            access.require(Privilege.USAGE, schema)
     elif relation is not None:
         access.require_any(WRITING, relation)
     else:
-        access.require(Privilege.USAGE | Privilege.CREATE, schema)
+        access.require(Privilege.CREATE, schema)
 
 
 def _require_own(call: Call, txn_id: int) -> None:
@@ -190,8 +190,7 @@ def _require_own(call: Call, txn_id: int) -> None:
     transaction = call.metastore.transactions.get(txn_id)
     if normalize(transaction.user) != normalize(call.user):
         raise PermissionDenied(
-            f"transaction {txn_id} is of user {transaction.user}, and user {call.user} is no "
-            "superuser"
+            f"transaction {txn_id} is of another user, and user {call.user} is no superuser"
         )
 
 
@@ -202,8 +201,7 @@ def _only_own(call: Call) -> Callable[[LockRequest], None]:
     def may_touch(request: LockRequest) -> None:
         if not free and normalize(request.owner) != normalize(call.user):
             raise PermissionDenied(
-                f"lock {request.lock_id} is of user {request.owner}, and user {call.user} is no "
-                "superuser"
+                f"lock {request.lock_id} is of another user, and user {call.user} is no superuser"
             )
 
     return may_touch

@@ -207,6 +207,11 @@ def parse_column_type(text: str) -> DataType:
     Hive takes its names of types in lower case only. Raises `InvalidInput` with Hive's words.
     """
     first = text.split("<", 1)[0].split("(", 1)[0].strip()
+    if first == "uniontype":
+        raise InvalidInput(
+            f"Invalid column type: {text} (Spark has no type for a union and cannot read such a "
+            "table; declare a struct with one field for each type)"
+        )
     try:
         if first in _FIRST_WORDS:
             return parse_hive_type(text)

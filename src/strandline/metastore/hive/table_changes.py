@@ -148,6 +148,8 @@ async def drop_table(call: Call) -> None:
     missing = ObjectNotFound(f"{sent}.{name} table not found")
     schema = present_schema(sent)
     catalog = call.reader.catalog
+    if call.reader.schema(call.reader.present, schema) is None:
+        raise missing
     if catalog.relation(schema, name) is None:
         raise missing
     first = next(iter(catalog.relation_names(schema)), "")

@@ -18,7 +18,6 @@ from strandline.metastore.hive.names import is_shown, without_catalog
 from strandline.metastore.hive.registry import Call, reads
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.table_filter import table_chooser
-from strandline.metastore.interface import PRESENT
 from strandline.metastore.thrift.messages import ThriftException
 from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import TableKind, ViewDescriptor
@@ -100,7 +99,7 @@ async def get_table_names_by_filter(call: Call) -> list[str]:
 async def get_table_meta(call: Call) -> list[Struct]:
     """Type and comment of the tables that fit the patterns, in all schemas that fit theirs."""
     await off_loop()
-    point = await call.reader.point(PRESENT)
+    point = call.reader.present
     patterns = call.args.get("db_patterns")
     pattern = None if patterns is None else without_catalog(patterns)
     types = call.args.get("tbl_types") or TABLE_TYPES

@@ -132,7 +132,7 @@ def answer_error(codec: Codec, method: str, error: BaseException) -> Answer:
     """The answer to a request whose handler raised.
 
     An exception that the method does not declare goes as ``MetaException``, and where not even
-    that is declared, as an internal error with the same message.
+    that is declared, as a ``TApplicationException`` with the same message.
     """
     if isinstance(error, ApplicationException):
         return Answer(EXCEPTION, error.encode())
@@ -153,10 +153,8 @@ def answer_error(codec: Codec, method: str, error: BaseException) -> Answer:
                 return Answer(REPLY, body)
     except InvalidInput as fault:
         return _internal_error(method, fault)
-    text = f"Internal error processing {method}: {message}"
-    return Answer(
-        EXCEPTION, ApplicationException(ApplicationException.INTERNAL_ERROR, text).encode()
-    )
+    undeclared = ApplicationException(ApplicationException.INTERNAL_ERROR, message)
+    return Answer(EXCEPTION, undeclared.encode())
 
 
 def refusal(error: BaseException) -> BaseException:
