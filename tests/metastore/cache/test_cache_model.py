@@ -37,8 +37,14 @@ def test_the_cache_gives_the_stores_answer_at_every_list(dml: Dml, examples: int
     )
 
 
-def test_the_cache_is_right_in_every_history_of_two_transactions(dml: Dml) -> None:
-    assert check_small_histories(type("Machine", (CacheMachine,), {"dml": dml})) == 128
+@pytest.mark.parametrize(
+    ("every", "count"), [(5, 26), pytest.param(1, 128, marks=pytest.mark.soak)]
+)
+def test_the_cache_is_right_in_every_history_of_two_transactions(
+    dml: Dml, every: int, count: int
+) -> None:
+    machine = type("Machine", (CacheMachine,), {"dml": dml})
+    assert check_small_histories(machine, every=every) == count
 
 
 Steps = list[tuple[int, Change]]

@@ -34,7 +34,7 @@ SCHEMA = Schema(
 )
 
 
-WRITERS = 12
+WRITERS, FEW_WRITERS = 12, 4
 ROWS = 3
 IMPATIENT = {
     "lock-check-min-wait-time": "0.01",
@@ -175,19 +175,20 @@ def append_one(hive: HiveNode, start: Barrier, first: int) -> None:
         catalog.close()
 
 
-def append_concurrently(hive: HiveNode, catalog: Any) -> list[int]:
-    """The ids that are there after `WRITERS` appends at once."""
+def append_concurrently(hive: HiveNode, catalog: Any, *, writers: int) -> list[int]:
+    """The ids that are there after so many appends at once."""
     catalog.create_table("d1.orders", SCHEMA, properties=RETRIES)
-    start = Barrier(WRITERS)
-    with ThreadPoolExecutor(WRITERS) as pool:
-        firsts = range(0, WRITERS * ROWS, ROWS)
+    start = Barrier(writers)
+    with ThreadPoolExecutor(writers) as pool:
+        firsts = range(0, writers * ROWS, ROWS)
         for ended in [pool.submit(append_one, hive, start, first) for first in firsts]:
             ended.result()
     return sorted(catalog.load_table("d1.orders").scan().to_arrow()["id"].to_pylist())
 
 
-def test_concurrent_appends_lose_no_row(hive: HiveNode, catalog: Any) -> None:
-    assert append_concurrently(hive, catalog) == list(range(WRITERS * ROWS))
+@pytest.mark.parametrize("writers", [FEW_WRITERS, pytest.param(WRITERS, marks=pytest.mark.soak)])
+def test_concurrent_appends_lose_no_row(hive: HiveNode, catalog: Any, writers: int) -> None:
+    assert append_concurrently(hive, catalog, writers=writers) == list(range(writers * ROWS))
 
 
 def test_a_commit_whose_lock_has_timed_out_does_not_undo_another(
@@ -217,4 +218,4 @@ def test_locks_that_are_always_granted_lose_rows(
 ) -> None:
     monkeypatch.setattr(locks_of_transactions, "_first_conflict", lambda *_: None)
     monkeypatch.setattr(AlterRelation, "_check_iceberg_base", lambda *_: None)
-    assert len(append_concurrently(hive, catalog)) < WRITERS * ROWS
+    assert len(append_concurrently(hive, catalog, writers=WRITERS)) < WRITERS * ROWS

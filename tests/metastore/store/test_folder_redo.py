@@ -85,7 +85,10 @@ def differing(
     return None
 
 
-@pytest.mark.parametrize(("layout", "steps"), [(name, 3) for name in LAYOUTS] + [("plain", 4)])
+@pytest.mark.parametrize(
+    ("layout", "steps"),
+    [(name, 3) for name in LAYOUTS] + [pytest.param("plain", 4, marks=pytest.mark.soak)],
+)
 def test_every_short_script_ends_as_if_the_power_had_not_gone(
     store: Store, layout: str, steps: int
 ) -> None:
@@ -99,11 +102,7 @@ def test_every_short_script_ends_as_if_the_power_had_not_gone(
         assert differing(store, names, layout=layout, subsets=steps < 4) is None
 
 
-@settings(max_examples=25)
-@given(data=st.data())
-def test_every_long_script_ends_as_if_the_power_had_not_gone(
-    store: Store, data: st.DataObject
-) -> None:
+def check_long_script(store: Store, data: st.DataObject) -> None:
     names: list[str] = []
     for _ in range(data.draw(st.integers(4, 8))):
         able = [name for name in MORE_STEPS if written(store, [*names, name]) is not None]
@@ -116,6 +115,21 @@ def test_every_long_script_ends_as_if_the_power_had_not_gone(
         subsets=data.draw(st.booleans()),
     )
     assert found is None
+
+
+@settings(max_examples=5)
+@given(data=st.data())
+def test_a_long_script_ends_as_if_the_power_had_not_gone(store: Store, data: st.DataObject) -> None:
+    check_long_script(store, data)
+
+
+@pytest.mark.soak
+@settings(max_examples=100)
+@given(data=st.data())
+def test_every_long_script_ends_as_if_the_power_had_not_gone(
+    store: Store, data: st.DataObject
+) -> None:
+    check_long_script(store, data)
 
 
 def test_without_the_rule_that_nothing_is_touched_twice_a_crash_makes_a_difference(
