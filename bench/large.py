@@ -33,7 +33,7 @@ from strandline.cli.demo.node_process import NodeProcess
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.calls import CALLS
 from strandline.metastore.session.wire_json import dump_json
-from strandline.metastore.store.rows import ColumnStatistics, DataFileRow
+from strandline.metastore.store.rows import ColumnStatistics, DataFile
 from strandline.metastore.thrift import ThriftClient
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.messages import CALL, REPLY, encode_message
@@ -178,9 +178,9 @@ class Store:
         return send
 
 
-def data_file(number: int) -> DataFileRow:
+def data_file(number: int) -> DataFile:
     """A file as the Spark side adds it, with bounds of three columns."""
-    return DataFileRow(
+    return DataFile(
         file_id=number + 1,
         path=f"data/{number // 1000:03d}/part-{number:08d}-5f2c0ad1.parquet",
         rows=10_000,
@@ -266,8 +266,9 @@ def filled() -> Iterator[Store]:
 def works(store: Store) -> dict[str, tuple[list[Callable[[], None]], float | None]]:
     """What is asked, and in how many seconds it has to be answered."""
     with store.session() as session:
-        table_id = session.table("bench.files").descriptor.id
-        write_ids = session.snapshot([table_id]).write_ids[table_id]
+        snapshot = session.open(["bench.files"])
+        table_id = snapshot.table("bench.files").descriptor.id
+        write_ids = snapshot.write_ids_of("bench.files")
     tables = [new_table(f"table_{n}", "many") for n in range(TABLES)]
     changed = [store.partition("altered", n, written="2") for n in range(ALTERED)]
     files = store.http_call("files", table_id=table_id, write_ids=write_ids)

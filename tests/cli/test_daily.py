@@ -22,9 +22,10 @@ from strandline.catalog.commands import (
 from strandline.cli import main
 from strandline.clock import parse_timestamp
 from strandline.metastore.interface import AsOf
-from strandline.metastore.store.rows import DataFileRow, DeleteFileRow, PartitionRow, new_partition
+from strandline.metastore.store.rows import DataFile, DeleteFile, PartitionRow, new_partition
 from strandline.model.types import INT
 from strandline.node import Node
+from tests.metastore.snapshots import paths_of
 
 COLUMNS = (ColumnDefinition("k", INT),)
 
@@ -55,18 +56,18 @@ def make(folder: Path) -> Path:
         ann.execute(RenameSchema(name="shop", new_name="store"))
         table_id = ann.table("store.second").descriptor.id
         files = [
-            DataFileRow(file_id=number, path=f"{number}.parquet", rows=100 * number, bytes=9)
+            DataFile(file_id=number, path=f"{number}.parquet", rows=100 * number, bytes=9)
             for number in (1, 2)
         ]
         txn = ann.begin().txn_id
-        row_ids = ann.stage(txn, table_id, add=files).row_ids
+        ann.stage(txn, table_id, add=files)
         ann.commit(txn)
         txn = ann.begin().txn_id
-        deleted = DeleteFileRow(path="d.parquet", file_ids=(1,), counts=(7,))
-        ann.stage(txn, table_id, add=[deleted], remove=row_ids[1:], touch=row_ids[:1])
+        deleted = DeleteFile(path="d.parquet", file_ids=(1,), counts=(7,))
+        ann.stage(txn, table_id, add=[deleted], remove=["2.parquet"], touch=["1.parquet"])
         ann.commit(txn)
         aborted = bob.begin().txn_id
-        bob.stage(aborted, table_id, add=[DataFileRow(file_id=3, path="3.p", rows=5, bytes=9)])
+        bob.stage(aborted, table_id, add=[DataFile(file_id=3, path="3.p", rows=5, bytes=9)])
         bob.abort(aborted)
         added = (ColumnDefinition("b", INT),)
         bob.execute(AddColumns(schema="store", table="second", columns=added))
@@ -134,9 +135,7 @@ def test_log_with_data_reads_as_of_the_time_that_it_shows(made: Path) -> None:
         counted = []
         for commit in commits:
             at = AsOf(time=parse_timestamp(commit["time"]))
-            table_id = commit["changes"][0]["table_id"]
-            taken = session.snapshot([table_id], at=at).write_ids[table_id]
-            counted.append(len(session.files(table_id, taken).data_files))
+            counted.append(len(paths_of(session, commit["changes"][0]["table"], at=at)))
     assert counted == [2, 1]
 
 

@@ -22,7 +22,7 @@ from strandline.catalog.commands import (
 )
 from strandline.cli import main
 from strandline.metastore.interface import Session
-from strandline.metastore.store.rows import DataFileRow, DeleteFileRow, PartitionRow, new_partition
+from strandline.metastore.store.rows import DataFile, DeleteFile, PartitionRow, new_partition
 from strandline.model.types import BIGINT
 from strandline.node import Node
 
@@ -53,23 +53,23 @@ class Store:
         connection.close()
 
 
-def write_data(store: Store, name: str, file_id: int) -> DataFileRow:
+def write_data(store: Store, name: str, file_id: int) -> DataFile:
     path = f"_data/_file={file_id}/{name}.parquet"
     (store.table / path).parent.mkdir(parents=True)
     rows = pa.table({"id": pa.array(range(ROWS), pa.int64())})
     pq.write_table(rows, store.table / path, write_page_checksum=True, use_dictionary=False)
     size = (store.table / path).stat().st_size
-    return DataFileRow(file_id=file_id, path=path, rows=ROWS, bytes=size)
+    return DataFile(file_id=file_id, path=path, rows=ROWS, bytes=size)
 
 
-def write_deletes(store: Store) -> DeleteFileRow:
+def write_deletes(store: Store) -> DeleteFile:
     store.deletes.parent.mkdir()
     gone = pa.table({"file_id": pa.array([1, 1], pa.int64()), "position": pa.array([3, 5])})
     pq.write_table(gone, store.deletes, write_page_checksum=True)
-    return DeleteFileRow(path="_deletes/d.parquet", file_ids=(1,), counts=(2,))
+    return DeleteFile(path="_deletes/d.parquet", file_ids=(1,), counts=(2,))
 
 
-def stage(session: Session, table_id: int, *rows: DataFileRow | DeleteFileRow) -> int:
+def stage(session: Session, table_id: int, *rows: DataFile | DeleteFile) -> int:
     begun = session.begin().txn_id
     session.stage(begun, table_id, add=rows)
     return begun

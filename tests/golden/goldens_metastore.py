@@ -6,8 +6,8 @@ from strandline.durable.update import Change
 from strandline.metastore.store.notifications import DdlEvent, EndEvent, WriteEvent
 from strandline.metastore.store.rows import (
     ColumnStatistics,
-    DataFileRow,
-    DeleteFileRow,
+    DataFile,
+    DeleteFile,
     PartitionRow,
     TableParametersRow,
 )
@@ -38,7 +38,7 @@ GOLDEN: list[tuple[object, bytes]] = [
         ),
     ),
     (
-        DataFileRow(
+        DataFile(
             file_id=1 << 20,
             path="_file=1048576/a.parquet",
             rows=300,
@@ -53,7 +53,7 @@ GOLDEN: list[tuple[object, bytes]] = [
         ),
     ),
     (
-        DeleteFileRow(path="_deletes/1.parquet", file_ids=(1, 2), counts=(3, 4)),
+        DeleteFile(path="_deletes/1.parquet", file_ids=(1, 2), counts=(3, 4)),
         record(42, 1, text("_deletes/1.parquet"), n(2, 1, 2), n(2, 3, 4)),
     ),
     (

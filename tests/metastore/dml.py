@@ -12,7 +12,7 @@ from strandline.errors import Fenced
 from strandline.metastore.cache.cached_store import CachedStore, ZoneAssignment
 from strandline.metastore.store.notifications import Notification, NotificationLog
 from strandline.metastore.store.object_store import ObjectStore, ProjectsDdl, SqlObjectStore
-from strandline.metastore.store.rows import DataFileRow, NewRow, Row, RowKind, new_file
+from strandline.metastore.store.rows import DataFile, NewRow, Row, RowKind, new_file
 from strandline.metastore.store.transaction_events import TransactionEvents
 from strandline.sql import open_sqlite
 from strandline.transactions import Transactions
@@ -99,7 +99,7 @@ class Dml:
 
 def data_file(name: str, *, rows: int = 1, bucket: int = -1) -> NewRow:
     """A data file at the path ``name``."""
-    return new_file(DataFileRow(file_id=1, path=name, rows=rows, bytes=10), bucket=bucket)
+    return new_file(DataFile(file_id=1, path=name, rows=rows, bytes=10), bucket=bucket)
 
 
 def names(rows: Sequence[Row]) -> list[str]:

@@ -27,12 +27,13 @@ from strandline.metastore.hive.hive_events import HiveEvents
 from strandline.metastore.interface import AsOf, Session
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.http_app import application
-from strandline.metastore.store.rows import DataFileRow
+from strandline.metastore.store.rows import DataFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from strandline.transactions import Transactions, TransactionState, ValidWriteIdList
 from strandline.transactions.tables import NEXT_WRITE_ID, TXN_WRITE_ID
 from tests.metastore.session.served import serving
+from tests.metastore.snapshots import paths_of
 
 NO_IDS = [-(1 << 63) - 1, -(1 << 63), -5, -1, 0, 10**12, (1 << 63) - 1, 1 << 63, 1 << 200]
 REFUSED = (ObjectNotFound, InvalidInput)
@@ -85,15 +86,15 @@ def _table(name: str, transactional: bool) -> TableDefinition:
     return TableDefinition(name=name, columns=columns, transactional=transactional)
 
 
-def _file(path: str) -> DataFileRow:
-    return DataFileRow(file_id=crc32(path.encode()) >> 12, path=path, rows=1, bytes=1)
+def _file(path: str) -> DataFile:
+    return DataFile(file_id=crc32(path.encode()) >> 12, path=path, rows=1, bytes=1)
 
 
 @pytest.mark.parametrize("table_id", NO_IDS)
 def test_a_transaction_writes_only_tables_that_exist(scene: Scene, table_id: int) -> None:
     txn_id = scene.session.begin().txn_id
     with pytest.raises(REFUSED, match="table"):
-        scene.session.allocate_write_id(txn_id, table_id)
+        scene.session.stage(txn_id, table_id)
     with pytest.raises(REFUSED, match="table"):
         scene.session.stage(txn_id, table_id, add=[_file("a")])
     assert scene.node.transactions.write_id_pairs(txn_id) == ()
@@ -102,14 +103,11 @@ def test_a_transaction_writes_only_tables_that_exist(scene: Scene, table_id: int
 
 def test_a_transaction_writes_no_plain_table_and_no_view(scene: Scene) -> None:
     txn_id = scene.session.begin().txn_id
-    for call in (
-        lambda: scene.session.allocate_write_id(txn_id, scene.plain),
-        lambda: scene.session.stage(txn_id, scene.plain, add=[_file("a")]),
-    ):
+    for files in ([], [_file("a")]):
         with pytest.raises(UnsupportedOperation, match="plain is not transactional"):
-            call()
+            scene.session.stage(txn_id, scene.plain, add=files)
     with pytest.raises(ObjectNotFound):
-        scene.session.allocate_write_id(txn_id, scene.view)
+        scene.session.stage(txn_id, scene.view)
     assert scene.node.transactions.write_id_pairs(txn_id) == ()
 
 
@@ -118,7 +116,7 @@ def test_a_table_that_is_younger_than_the_transaction_is_refused_at_once(scene: 
     scene.session.execute(CreateTable(schema="s", definition=_table("younger", True)))
     table_id = scene.session.table("s.younger").descriptor.id
     with pytest.raises(ObjectNotFound, match="begin another"):
-        scene.session.allocate_write_id(txn_id, table_id)
+        scene.session.stage(txn_id, table_id)
     scene.session.execute(DropTable(schema="s", table="younger"))
 
 
@@ -137,8 +135,8 @@ def test_no_number_is_an_internal_error(scene: Scene, number: int) -> None:
         "compact": lambda: session.compact(number),
         "differences": lambda: session.differences(AsOf(version=number)),
         "undo": lambda: session.undo(number),
-        "snapshot": lambda: session.snapshot([number]),
-        "snapshot of a transaction": lambda: session.snapshot([table_id], txn_id=number),
+        "open": lambda: session.open(["s.t"], at=AsOf(version=number)),
+        "open in a transaction": lambda: session.open(["s.t"], txn_id=number),
         "files": lambda: session.files(number, seen),
         "hold": lambda: session.hold("k", "ann", at=Timestamp(number), ttl_ms=1),
         "hold for": lambda: session.hold("k", "ann", at=Timestamp(1 << 61), ttl_ms=number),
@@ -146,10 +144,10 @@ def test_no_number_is_an_internal_error(scene: Scene, number: int) -> None:
         "release": lambda: session.release_hold(number),
         "transaction": lambda: session.transaction(number),
         "heartbeat": lambda: session.heartbeat(number),
-        "allocate": lambda: session.allocate_write_id(number, table_id),
+        "stage nothing": lambda: session.stage(number, table_id),
         "stage": lambda: session.stage(number, table_id, add=[_file("a")]),
-        "remove": lambda: session.stage(txn_id, table_id, remove=[number]),
-        "touch": lambda: session.stage(txn_id, table_id, touch=[number]),
+        "remove": lambda: session.stage(txn_id, table_id, remove=[str(number)]),
+        "touch": lambda: session.stage(txn_id, table_id, touch=[str(number)]),
         "commit": lambda: session.commit(number),
         "abort": lambda: session.abort(number),
     }
@@ -165,10 +163,8 @@ def test_no_number_is_an_internal_error(scene: Scene, number: int) -> None:
     assert not internal
 
 
-def test_snapshots_and_files_of_tables_that_never_were_are_refused(scene: Scene) -> None:
+def test_files_of_tables_that_never_were_are_refused(scene: Scene) -> None:
     for table_id in (-5, 10**12, 1 << 63):
-        with pytest.raises(REFUSED):
-            scene.session.snapshot([scene.transactional, table_id])
         with pytest.raises(REFUSED):
             scene.session.files(table_id, ValidWriteIdList(hwm=0))
 
@@ -215,10 +211,8 @@ def test_a_poisoned_transaction_ends_and_the_store_works_again(
         txn_id = session.begin().txn_id
         session.stage(txn_id, good, add=[_file("kept")])
         session.commit(txn_id)
-        taken = session.snapshot([good])
-        files = session.files(good, taken.write_ids[good]).data_files
-        assert [one.file.path for one in files] == ["kept"]
-        session.compact(taken.catalog_version)
+        assert paths_of(session, "s.t") == ["kept"]
+        session.compact(session.table("s.t").catalog_version)
 
 
 def test_rows_that_0_2_0_staged_for_no_table_harm_nobody(
@@ -242,9 +236,7 @@ def test_rows_that_0_2_0_staged_for_no_table_harm_nobody(
         node.transactions.expire()
         events = HiveEvents(node.metastore).render(node.notifications.read(0, limit=100))
         assert [event["eventType"] for event in events][-2:] == ["ACID_WRITE", "COMMIT_TXN"]
-        taken = session.snapshot([good])
-        files = session.files(good, taken.write_ids[good]).data_files
-        assert [one.file.path for one in files] == ["kept"]
+        assert paths_of(session, "s.t") == ["kept"]
 
 
 def test_one_transaction_that_cannot_be_aborted_does_not_keep_the_others(

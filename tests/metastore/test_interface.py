@@ -48,11 +48,12 @@ from strandline.metastore.interface import AsOf, ResolvedTable, Session, TableFi
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.calls import CALLS
 from strandline.metastore.session.http_app import application
-from strandline.metastore.store.rows import ColumnStatistics, DataFileRow, DeleteFileRow
+from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
 from strandline.model.types import BIGINT, INT, STRING, ArrayType, StructField, StructType
 from strandline.node import Node
 from strandline.transactions import TransactionState, ValidWriteIdList
 from tests.metastore.session.served import serving
+from tests.metastore.snapshots import files_of, paths_of
 from tests.servers import stores
 
 USER = "ann é"
@@ -135,13 +136,13 @@ def table(session: Session, schema: str) -> ResolvedTable:
     return session.table(f"{schema}.t")
 
 
-def data(path: str, *, file_id: int | None = None, rows: int = 10) -> DataFileRow:
+def data(path: str, *, file_id: int | None = None, rows: int = 10) -> DataFile:
     if file_id is None:
         file_id = crc32(path.encode()) >> 12
-    return DataFileRow(file_id=file_id, path=path, rows=rows, bytes=100)
+    return DataFile(file_id=file_id, path=path, rows=rows, bytes=100)
 
 
-def write(session: Session, table_id: int, *files: DataFileRow | DeleteFileRow) -> int:
+def write(session: Session, table_id: int, *files: DataFile | DeleteFile) -> int:
     """Add files in a transaction that commits; its id."""
     txn_id = session.begin().txn_id
     session.stage(txn_id, table_id, add=files)
@@ -149,14 +150,8 @@ def write(session: Session, table_id: int, *files: DataFileRow | DeleteFileRow) 
     return txn_id
 
 
-def now(session: Session, table_id: int, *, txn_id: int | None = None) -> TableFiles:
-    """The files that are seen at present, or by a transaction."""
-    taken = session.snapshot([table_id], txn_id=txn_id)
-    return session.files(table_id, taken.write_ids[table_id])
-
-
 def paths(files: TableFiles) -> list[str]:
-    return [one.file.path for one in files.data_files]
+    return [file.path for file in files.data_files]
 
 
 def test_every_method_of_a_session_crosses_http() -> None:
@@ -345,34 +340,31 @@ def test_files_cross_with_all_they_say(session: Session, table: ResolvedTable) -
         ColumnStatistics(column_id=1, lower="-5", upper="12", nulls=0),
         ColumnStatistics(column_id=2, lower="é", upper=None, nulls=None),
     )
-    file = DataFileRow(
+    file = DataFile(
         file_id=7, path="p=1/ü b.parquet", rows=1, bytes=2**40, partition="p=1",
         statistics=statistics,
     )  # fmt: skip
-    deletes = DeleteFileRow(path="d.parquet", file_ids=(7, 8), counts=(1, 3))
+    deletes = DeleteFile(path="d.parquet", file_ids=(7, 8), counts=(1, 3))
     txn_id = session.begin().txn_id
-    staged = session.stage(txn_id, table_id, add=[file, deletes, data("a.parquet", file_id=8)])
+    session.stage(txn_id, table_id, add=[file, deletes, data("a.parquet", file_id=8)])
     session.commit(txn_id)
-    files = now(session, table_id)
-    assert [one.file for one in files.data_files] == [data("a.parquet", file_id=8), file]
-    assert [one.file for one in files.delete_files] == [deletes]
-    assert [one.row_id for one in files.data_files] == [staged.row_ids[2], staged.row_ids[0]]
-    assert {one.write_id for one in files.data_files} == {staged.write_id}
+    files = files_of(session, table.name)
+    assert files == TableFiles((data("a.parquet", file_id=8), file), (deletes,))
 
 
 def test_a_table_that_was_never_written_has_no_files(
     session: Session, table: ResolvedTable
 ) -> None:
-    assert now(session, table.descriptor.id) == TableFiles((), ())
+    assert files_of(session, table.name) == TableFiles((), ())
 
 
 def test_a_snapshot_gives_the_same_rows_for_ever(session: Session, table: ResolvedTable) -> None:
     table_id = table.descriptor.id
     write(session, table_id, data("a"))
-    old = session.snapshot([table_id])
+    old = session.open([table.name]).write_ids_of(table.name)
     write(session, table_id, data("b", file_id=2))
-    assert paths(session.files(table_id, old.write_ids[table_id])) == ["a"]
-    assert paths(now(session, table_id)) == ["a", "b"]
+    assert paths(session.files(table_id, old)) == ["a"]
+    assert paths_of(session, table.name) == ["a", "b"]
 
 
 def test_a_snapshot_as_of_a_time_ends_with_the_commits_up_to_it(
@@ -382,10 +374,9 @@ def test_a_snapshot_as_of_a_time_ends_with_the_commits_up_to_it(
     first = session.transaction(write(session, table_id, data("a"))).commit_time
     write(session, table_id, data("b", file_id=2))
     assert first is not None
-    at = session.snapshot([table_id], at=AsOf(time=first))
-    assert (at.time, paths(session.files(table_id, at.write_ids[table_id]))) == (first, ["a"])
-    before = session.snapshot([table_id], at=AsOf(time=Timestamp(first - 1)))
-    assert paths(session.files(table_id, before.write_ids[table_id])) == []
+    assert session.open([table.name], at=AsOf(time=first)).time == first
+    assert paths_of(session, table.name, at=AsOf(time=first)) == ["a"]
+    assert paths_of(session, table.name, at=AsOf(time=Timestamp(first - 1))) == []
 
 
 def test_a_snapshot_as_of_a_version_ends_where_the_version_does(
@@ -396,9 +387,9 @@ def test_a_snapshot_as_of_a_version_ends_where_the_version_does(
     version = session.table(f"{table.schema}.t").catalog_version
     session.execute(SetTableProperties(schema=table.schema, table="t", set=(("a", "1"),)))
     write(session, table_id, data("b", file_id=2))
-    taken = session.snapshot([table_id], at=AsOf(version=version))
-    assert taken.catalog_version == version
-    assert paths(session.files(table_id, taken.write_ids[table_id])) == ["a"]
+    taken = session.open([table.name], at=AsOf(version=version))
+    assert taken.catalog_version == taken.table(table.name).catalog_version == version
+    assert paths(session.files(table_id, taken.write_ids_of(table.name))) == ["a"]
 
 
 def test_a_transaction_sees_its_begin_and_its_own_writes(
@@ -409,10 +400,10 @@ def test_a_transaction_sees_its_begin_and_its_own_writes(
     txn_id = session.begin().txn_id
     write(session, table_id, data("b", file_id=2))
     session.stage(txn_id, table_id, add=[data("c", file_id=3)])
-    assert paths(now(session, table_id, txn_id=txn_id)) == ["a", "c"]
-    assert paths(now(session, table_id)) == ["a", "b"]
+    assert paths_of(session, table.name, txn_id=txn_id) == ["a", "c"]
+    assert paths_of(session, table.name) == ["a", "b"]
     session.commit(txn_id)
-    assert paths(now(session, table_id)) == ["a", "b", "c"]
+    assert paths_of(session, table.name) == ["a", "b", "c"]
 
 
 def test_a_list_with_open_and_aborted_writes_crosses(
@@ -424,7 +415,7 @@ def test_a_list_with_open_and_aborted_writes_crosses(
     session.stage(aborted, table_id, add=[data("aborted", file_id=2)])
     write(session, table_id, data("a", file_id=3))
     session.abort(aborted)
-    taken = session.snapshot([table_id]).write_ids[table_id]
+    taken = session.open([table.name]).write_ids_of(table.name)
     assert (taken.open_ids, taken.aborted_ids, taken.hwm) == ((1,), (2,), 3)
     assert taken == served.node.transactions.write_ids(table_id)
     assert paths(session.files(table_id, taken)) == ["a"]
@@ -433,21 +424,46 @@ def test_a_list_with_open_and_aborted_writes_crosses(
 
 def test_a_snapshot_is_of_one_moment_for_several_tables(session: Session, schema: str) -> None:
     session.execute([create(schema, "a"), create(schema, "b")])
-    a, b = (session.table(f"{schema}.{name}").descriptor.id for name in "ab")
+    names = [f"{schema}.a", f"{schema}.b"]
+    before = session.open(names)
+    a, b = (before.table(name).descriptor.id for name in names)
     txn_id = session.begin().txn_id
     session.stage(txn_id, a, add=[data("x")])
     session.stage(txn_id, b, add=[data("y")])
-    assert {i: w.hwm for i, w in session.snapshot([a, b]).write_ids.items()} == {a: 0, b: 0}
+    opened = session.open(names)
+    assert {i: w.hwm for i, w in opened.write_ids.items()} == {a: 0, b: 0}
+    assert opened.table(names[0]) == session.table(names[0])
     session.commit(txn_id)
-    assert {i: w.hwm for i, w in session.snapshot([a, b]).write_ids.items()} == {a: 1, b: 1}
-    assert session.snapshot([]).write_ids == {}
+    assert {i: w.hwm for i, w in session.open(names).write_ids.items()} == {a: 1, b: 1}
+    nothing = session.open([])
+    assert (nothing.tables, nothing.write_ids) == ({}, {})
+
+
+def test_names_of_tables_are_those_of_the_snapshots_own_catalog(
+    session: Session, schema: str
+) -> None:
+    name = f"{schema}.t"
+    session.execute(create(schema))
+    begun = session.begin()
+    old = session.open([name])
+    session.execute(DropTable(schema=schema, table="t"))
+    session.execute(create(schema, "t", ColumnDefinition("other", STRING)))
+    new = session.open([f"{schema}.`T`", name.upper(), name])
+    assert len(new.tables) == len(new.write_ids) == 1
+    assert new.table(name).descriptor.id != old.table(name).descriptor.id
+    past = session.open([name], at=AsOf(version=old.catalog_version)).table(name)
+    assert past.descriptor == old.table(name).descriptor
+    seen = session.open([name], txn_id=begun.txn_id)
+    assert (seen.table(name), seen.time) == (past, begun.begin_time)
+    with pytest.raises(InvalidInput, match=f"is of {schema}.t, not of {schema}.u; name it when"):
+        new.table(f"{schema}.u")
 
 
 # -- holds ---------------------------------------------------------------------------------------
 
 
 def test_a_hold_is_taken_renewed_and_released(session: Session) -> None:
-    at = session.snapshot([]).time
+    at = session.open([]).time
     held = session.hold("reader", "ann", at=at, ttl_ms=60_000)
     assert (held.kind, held.owner, held.at) == ("reader", "ann", at)
     longer = session.renew_hold(held.hold_id, ttl_ms=600_000)
@@ -489,30 +505,28 @@ def test_a_write_id_is_given_once_for_each_table(session: Session, schema: str) 
     a, b = (session.table(f"{schema}.{name}").descriptor.id for name in "ab")
     write(session, a, data("x"))
     txn_id = session.begin().txn_id
-    assert [session.allocate_write_id(txn_id, i) for i in (a, b, a)] == [2, 1, 2]
-    assert session.stage(txn_id, a, add=[data("y")]).write_id == 2
+    assert [session.stage(txn_id, i) for i in (a, b, a)] == [2, 1, 2]
+    assert session.stage(txn_id, a, add=[data("y")]) == 2
     session.abort(txn_id)
 
 
 def test_an_aborted_transaction_leaves_nothing(session: Session, table: ResolvedTable) -> None:
     table_id = table.descriptor.id
     write(session, table_id, data("a"))
-    (file,) = now(session, table_id).data_files
     txn_id = session.begin().txn_id
-    session.stage(txn_id, table_id, add=[data("b", file_id=2)], remove=[file.row_id])
+    session.stage(txn_id, table_id, add=[data("b", file_id=2)], remove=["a"])
     session.abort(txn_id)
-    assert paths(now(session, table_id)) == ["a"]
+    assert paths_of(session, table.name) == ["a"]
 
 
 def test_files_are_replaced_in_one_step(session: Session, table: ResolvedTable) -> None:
     table_id = table.descriptor.id
     write(session, table_id, data("a"), data("b", file_id=2))
-    a, b = (one.row_id for one in now(session, table_id).data_files)
     txn_id = session.begin().txn_id
-    session.stage(txn_id, table_id, add=[data("ab", file_id=3)], remove=[a, b])
-    assert paths(now(session, table_id)) == ["a", "b"]
+    session.stage(txn_id, table_id, add=[data("ab", file_id=3)], remove=["a", "b"])
+    assert paths_of(session, table.name) == ["a", "b"]
     session.commit(txn_id)
-    assert paths(now(session, table_id)) == ["ab"]
+    assert paths_of(session, table.name) == ["ab"]
 
 
 @pytest.mark.parametrize("how", ["remove", "touch"])
@@ -521,20 +535,19 @@ def test_of_two_that_change_one_file_the_first_to_commit_wins(
 ) -> None:
     table_id = table.descriptor.id
     write(session, table_id, data("a"))
-    (file,) = now(session, table_id).data_files
     first, second = session.begin().txn_id, session.begin().txn_id
     for number, txn_id in enumerate((first, second)):
         file_ids = (data("a").file_id,)
-        deletes = DeleteFileRow(path=f"d{number}", file_ids=file_ids, counts=(1,))
+        deletes = DeleteFile(path=f"d{number}", file_ids=file_ids, counts=(1,))
         if how == "touch":
-            session.stage(txn_id, table_id, add=[deletes], touch=[file.row_id])
+            session.stage(txn_id, table_id, add=[deletes], touch=["a"])
         else:
-            session.stage(txn_id, table_id, add=[deletes], remove=[file.row_id])
+            session.stage(txn_id, table_id, add=[deletes], remove=["a"])
     session.commit(second)
     with pytest.raises(WriteConflict, match=f"transaction {second}"):
         session.commit(first)
     assert session.transaction(first).state is TransactionState.ABORTED
-    assert [one.file.path for one in now(session, table_id).delete_files] == ["d1"]
+    assert [file.path for file in files_of(session, table.name).delete_files] == ["d1"]
 
 
 def test_appends_of_two_transactions_are_both_there(session: Session, table: ResolvedTable) -> None:
@@ -544,7 +557,7 @@ def test_appends_of_two_transactions_are_both_there(session: Session, table: Res
     session.stage(second, table_id, add=[data("b", file_id=2)])
     session.commit(second)
     session.commit(first)
-    assert paths(now(session, table_id)) == ["a", "b"]
+    assert paths_of(session, table.name) == ["a", "b"]
 
 
 def test_ddl_that_takes_the_table_away_is_a_conflict(
@@ -564,7 +577,7 @@ def test_ddl_that_adds_a_column_is_no_conflict(session: Session, table: Resolved
         AddColumns(schema=table.schema, table="t", columns=(ColumnDefinition("n", INT),))
     )
     session.commit(txn_id)
-    assert paths(now(session, table.descriptor.id)) == ["a"]
+    assert paths_of(session, table.name) == ["a"]
 
 
 def test_a_heartbeat_is_heard(session: Session) -> None:
@@ -619,22 +632,28 @@ FAILURES: dict[str, tuple[type[StrandlineError], Callable[[Session, Ids], object
     ),
     "tables_of_no_schema": (ObjectNotFound, lambda s, i: s.tables("no_such_schema")),
     "compact_the_future": (VersionNotFound, lambda s, i: s.compact(NOBODYS)),
-    "snapshot_of_the_future": (
+    "open_the_future": (
         VersionNotFound,
-        lambda s, i: s.snapshot([i.table_id], at=AsOf(time=Timestamp(1 << 62))),
+        lambda s, i: s.open([f"{i.schema}.t"], at=AsOf(time=Timestamp(1 << 62))),
     ),
-    "snapshot_of_two_points": (
+    "open_at_two_points": (
         InvalidInput,
-        lambda s, i: s.snapshot([i.table_id], at=AsOf(version=1), txn_id=i.opened),
+        lambda s, i: s.open([f"{i.schema}.t"], at=AsOf(version=1), txn_id=i.opened),
     ),
-    "snapshot_of_no_transaction": (
+    "open_in_no_transaction": (
         TransactionNotFound,
-        lambda s, i: s.snapshot([i.table_id], txn_id=NOBODYS),
+        lambda s, i: s.open([f"{i.schema}.t"], txn_id=NOBODYS),
     ),
-    "snapshot_of_an_aborted_one": (
+    "open_in_an_aborted_one": (
         TransactionFinished,
-        lambda s, i: s.snapshot([i.table_id], txn_id=i.aborted),
+        lambda s, i: s.open([f"{i.schema}.t"], txn_id=i.aborted),
     ),
+    "open_a_missing_table": (
+        ObjectNotFound,
+        lambda s, i: s.open([f"{i.schema}.t", f"{i.schema}.x"]),
+    ),
+    "open_what_is_no_name": (InvalidInput, lambda s, i: s.open(["a.b.c"])),
+    "open_one_name": (InvalidInput, lambda s, i: s.open(f"{i.schema}.t")),
     "hold_before_history": (VersionNotFound, lambda s, i: s.hold("r", "a", at=Timestamp(1))),
     "hold_for_no_time": (
         InvalidInput,
@@ -646,15 +665,15 @@ FAILURES: dict[str, tuple[type[StrandlineError], Callable[[Session, Ids], object
     "heartbeat_aborted": (TransactionFinished, lambda s, i: s.heartbeat(i.aborted)),
     "write_id_missing": (
         TransactionNotFound,
-        lambda s, i: s.allocate_write_id(NOBODYS, i.table_id),
+        lambda s, i: s.stage(NOBODYS, i.table_id),
     ),
     "write_id_committed": (
         TransactionFinished,
-        lambda s, i: s.allocate_write_id(i.committed, i.table_id),
+        lambda s, i: s.stage(i.committed, i.table_id),
     ),
     "write_id_read_only": (
         UnsupportedOperation,
-        lambda s, i: s.allocate_write_id(i.read_only, i.table_id),
+        lambda s, i: s.stage(i.read_only, i.table_id),
     ),
     "stage_missing": (TransactionNotFound, lambda s, i: s.stage(NOBODYS, i.table_id)),
     "stage_committed": (
@@ -675,11 +694,11 @@ FAILURES: dict[str, tuple[type[StrandlineError], Callable[[Session, Ids], object
     ),
     "stage_an_unknown_row": (
         WriteConflict,
-        lambda s, i: s.stage(i.opened, i.table_id, remove=[NOBODYS]),
+        lambda s, i: s.stage(i.opened, i.table_id, remove=["never"]),
     ),
     "touch_an_unknown_row": (
         WriteConflict,
-        lambda s, i: s.stage(i.opened, i.table_id, touch=[NOBODYS]),
+        lambda s, i: s.stage(i.opened, i.table_id, touch=["never"]),
     ),
     "stage_less_than_nothing": (
         InvalidInput,
@@ -713,7 +732,7 @@ def ids(served: Served) -> Iterator[Ids]:
         aborted=aborted,
     )
     yield made
-    assert paths(now(session, table_id, txn_id=made.opened)) == ["there"], (
+    assert paths_of(session, "failures.t", txn_id=made.opened) == ["there"], (
         "a failure left something"
     )
     assert session.transaction(made.opened).state is TransactionState.OPEN

@@ -21,7 +21,7 @@ from strandline.catalog.commands import (
 from strandline.errors import InvalidInput, WriteConflict
 from strandline.metastore.interface import AsOf
 from strandline.metastore.session import http_session, http_transport
-from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
+from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT
 from strandline.node import Node
@@ -45,16 +45,16 @@ def test_a_conflict_names_table_file_and_what_the_other_did(
         ann.execute(CreateTable(schema="default", definition=table))
         table_id = ann.table("orders").descriptor.id
         first = ann.begin().txn_id
-        file = DataFileRow(file_id=1 << 20, path="a.parquet", rows=9, bytes=9)
-        (row_id,) = ann.stage(first, table_id, add=[file]).row_ids
+        file = DataFile(file_id=first << 20, path="a.parquet", rows=9, bytes=9)
+        ann.stage(first, table_id, add=[file])
         ann.commit(first)
         ours, theirs = ann.begin().txn_id, bob.begin().txn_id
         for session, txn, path in ((ann, ours, "d1"), (bob, theirs, "d2")):
-            deleted = DeleteFileRow(path=path, file_ids=(file.file_id,), counts=(1,))
+            deleted = DeleteFile(path=path, file_ids=(file.file_id,), counts=(1,))
             if whole and session is bob:
-                session.stage(txn, table_id, remove=[row_id])
+                session.stage(txn, table_id, remove=[file.path])
             else:
-                session.stage(txn, table_id, add=[deleted], touch=[row_id])
+                session.stage(txn, table_id, add=[deleted], touch=[file.path])
         bob.commit(theirs)
         with pytest.raises(WriteConflict) as raised:
             ann.commit(ours)

@@ -103,12 +103,12 @@ def test_a_table_that_memory_holds_is_read_without_waiting(
 
 
 def test_what_the_store_alone_can_tell_waits(node: Node) -> None:
-    table = create(node, "orders")
+    create(node, "orders")
     own = reader(node)
     version = own.catalog.version
     assert waits(own.point(AsOf(version=version)))
     assert waits(own.dated(PRESENT))
-    assert waits(own.snapshot([table.id]))
+    assert waits(own.open(["sales.orders"]))
 
 
 def test_rows_are_read_as_of_the_moment_of_the_point(node: Node) -> None:

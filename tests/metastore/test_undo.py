@@ -36,10 +36,11 @@ from strandline.errors import (
 )
 from strandline.metastore.hive.hive_events import HiveEvents
 from strandline.metastore.interface import AsOf, Session
-from strandline.metastore.store.rows import DataFileRow, PartitionRow, RowKind, new_partition
+from strandline.metastore.store.rows import DataFile, PartitionRow, RowKind, new_partition
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT, STRING
 from strandline.node import Node
+from strandline.transactions import ValidWriteIdList
 
 READ_UNDO = "strandline.catalog.undo.sight.read_undo"
 
@@ -79,8 +80,8 @@ def folder(session: Session, name: str) -> Path:
 
 
 def paths(session: Session, table_id: int) -> list[str]:
-    lists = session.snapshot([table_id]).write_ids
-    return [one.file.path for one in session.files(table_id, lists[table_id]).data_files]
+    write_ids = ValidWriteIdList(hwm=1_000)
+    return [file.path for file in session.files(table_id, write_ids).data_files]
 
 
 def partitions(node: Node, table_id: int) -> list[str]:
@@ -109,13 +110,13 @@ def test_a_transactional_table_comes_back_with_its_rows(node: Node, session: Ses
     session.execute(create("t", transactional=True))
     table = session.table("shop.t").descriptor
     txn = session.begin().txn_id
-    session.stage(txn, table.id, add=[DataFileRow(file_id=1, path="f1", rows=1, bytes=1)])
+    session.stage(txn, table.id, add=[DataFile(file_id=1, path="f1", rows=1, bytes=1)])
     session.commit(txn)
     dropped = session.execute(drop("t"))
     session.undo(dropped.version)
     assert paths(session, table.id) == ["f1"]
     txn = session.begin().txn_id
-    session.stage(txn, table.id, add=[DataFileRow(file_id=2, path="f2", rows=1, bytes=1)])
+    session.stage(txn, table.id, add=[DataFile(file_id=2, path="f2", rows=1, bytes=1)])
     session.commit(txn)
     assert paths(session, table.id) == ["f1", "f2"]
     with Node.open(node.folder) as other:

@@ -21,11 +21,12 @@ from strandline.catalog.commands import (
 )
 from strandline.cli import main
 from strandline.metastore.session import LocalSession
-from strandline.metastore.store.rows import DataFileRow
+from strandline.metastore.store.rows import DataFile
 from strandline.model.types import INT
 from strandline.node import Node
 from strandline.node import backup as module
 from strandline.node.backup import MANIFEST, back_up
+from tests.metastore.snapshots import paths_of
 
 COLUMNS = (ColumnDefinition("k", INT),)
 PLAIN = TableDefinition(name="plain", columns=COLUMNS)
@@ -48,16 +49,14 @@ def append(session: LocalSession, name: str, file: str, *, write: bool = True) -
         path.write_bytes(b"0123456789")
     txn = session.begin().txn_id
     file_id = sum(map(ord, file))
-    session.stage(txn, table_id, add=[DataFileRow(file_id=file_id, path=file, rows=1, bytes=10)])
+    session.stage(txn, table_id, add=[DataFile(file_id=file_id, path=file, rows=1, bytes=10)])
     session.commit(txn)
 
 
 def files_of(session: LocalSession, name: str) -> list[str]:
     """The data files of a table that are on disk where the store says, by their paths."""
-    table_id = session.table(name).descriptor.id
-    taken = session.snapshot([table_id]).write_ids[table_id]
-    found = [one.file.path for one in session.files(table_id, taken).data_files]
-    return [path for path in found if (place(session, name) / path).read_bytes() == b"0123456789"]
+    paths = paths_of(session, name)
+    return [path for path in paths if (place(session, name) / path).read_bytes() == b"0123456789"]
 
 
 @pytest.fixture

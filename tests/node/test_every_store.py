@@ -34,13 +34,14 @@ from strandline.errors import (
 from strandline.fencing import FenceToken
 from strandline.metastore.interface import PRESENT, AsOf
 from strandline.metastore.reader import Reader
-from strandline.metastore.store.rows import DataFileRow, RowKind
+from strandline.metastore.store.rows import DataFile, RowKind
 from strandline.metastore.workers import finish
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from strandline.node.warehouse_place import MARKER
 from strandline.sql import FenceRow
 from tests.metastore.hive.hive_node import hive_node
+from tests.metastore.snapshots import paths_of
 from tests.servers import stores
 from tests.servers.stores import EmptyStore
 
@@ -81,8 +82,8 @@ def create_table(node: Node, name: str = "t") -> int:
     return session.table(f"default.{name}").descriptor.id
 
 
-def data_file(path: str) -> DataFileRow:
-    return DataFileRow(file_id=crc32(path.encode()) >> 12, path=path, rows=1, bytes=1)
+def data_file(path: str) -> DataFile:
+    return DataFile(file_id=crc32(path.encode()) >> 12, path=path, rows=1, bytes=1)
 
 
 def append(node: Node, table_id: int, *paths: str) -> None:
@@ -92,11 +93,8 @@ def append(node: Node, table_id: int, *paths: str) -> None:
     session.commit(txn_id)
 
 
-def paths(node: Node, table_id: int, at: AsOf = PRESENT) -> list[str]:
-    session = node.session(user="ann")
-    snapshot = session.snapshot([table_id], at=at)
-    files = session.files(table_id, snapshot.write_ids[table_id])
-    return [data_file.file.path for data_file in files.data_files]
+def paths(node: Node, at: AsOf = PRESENT) -> list[str]:
+    return paths_of(node.session(user="ann"), "default.t", at=at)
 
 
 def test_ddl_transactions_and_reads_go_through_thrift_and_sessions(store: EmptyStore) -> None:
@@ -109,7 +107,7 @@ def test_ddl_transactions_and_reads_go_through_thrift_and_sessions(store: EmptyS
         assert Path(table["sd"]["location"].removeprefix("file:")).is_dir()
         table_id = node.session(user="ann").table("default.t").descriptor.id
         append(node, table_id, "a.parquet")
-        assert paths(node, table_id) == ["a.parquet"]
+        assert paths(node) == ["a.parquet"]
         assert sorted(client.call("get_all_databases")) == ["default", "shop"]
 
 
@@ -121,7 +119,7 @@ def test_what_one_node_did_the_other_sees_as_soon_as_the_call_returned(
     for number in range(3):
         writer, reader = (first, second) if number % 2 else (second, first)
         append(writer, table_id, f"{number}.parquet")
-        assert f"{number}.parquet" in paths(reader, table_id)
+        assert f"{number}.parquet" in paths(reader)
         writer.session(user="ann").execute(CreateSchema(name=f"s{number}"))
         assert f"s{number}" in reader.catalogs.present().schema_names()
 
@@ -147,7 +145,7 @@ def test_all_is_there_when_the_store_is_opened_again(store: EmptyStore) -> None:
     # The warehouse is on record.
     settings = replace(store.settings, warehouse="")
     with Node.open(store.address, settings=settings) as node:
-        assert paths(node, table_id) == ["a.parquet"]
+        assert paths(node) == ["a.parquet"]
         assert node.session(user="ann").table("default.t").location == location
 
 
@@ -158,11 +156,9 @@ def test_two_transactions_that_change_one_file_conflict_over_nodes(
     table_id = create_table(first)
     append(first, table_id, "a.parquet")
     sessions = [node.session(user="ann") for node in (first, second)]
-    snapshot = sessions[0].snapshot([table_id])
-    files = sessions[0].files(table_id, snapshot.write_ids[table_id]).data_files
     txn_ids = [session.begin().txn_id for session in sessions]
     for session, txn_id in zip(sessions, txn_ids, strict=True):
-        session.stage(txn_id, table_id, remove=[files[0].row_id])
+        session.stage(txn_id, table_id, remove=["a.parquet"])
     sessions[1].commit(txn_ids[1])
     with pytest.raises(WriteConflict, match=r"default\.t"):
         sessions[0].commit(txn_ids[0])
@@ -184,12 +180,12 @@ def test_the_past_is_read_at_a_version_and_a_time(open_node: Callable[[], Node])
     table_id = create_table(node)
     append(node, table_id, "a.parquet")
     version = node.catalogs.present().version
-    time = node.session(user="ann").snapshot([table_id]).time
+    time = node.session(user="ann").open([]).time
     node.session(user="ann").execute(CreateSchema(name="later"))
     append(node, table_id, "b.parquet")
-    assert paths(node, table_id, AsOf(version=version)) == ["a.parquet"]
-    assert paths(node, table_id, AsOf(time=time)) == ["a.parquet"]
-    assert paths(node, table_id) == ["a.parquet", "b.parquet"]
+    assert paths(node, AsOf(version=version)) == ["a.parquet"]
+    assert paths(node, AsOf(time=time)) == ["a.parquet"]
+    assert paths(node) == ["a.parquet", "b.parquet"]
 
 
 def test_a_past_version_is_read_while_another_process_holds_the_write_lock(
@@ -203,7 +199,7 @@ def test_a_past_version_is_read_while_another_process_holds_the_write_lock(
     with other.database.write(), ThreadPoolExecutor(1) as threads:
         point = AsOf(version=version)
         reader = Reader(node.metastore, node.catalogs.latest_catalog(), user=None)
-        reading = threads.submit(finish, reader.snapshot([table_id], at=point))
+        reading = threads.submit(finish, reader.open(["default.t"], at=point))
         write_ids = reading.result(timeout=5).write_ids[table_id]
         assert node.store.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids) == []
 
@@ -241,7 +237,7 @@ def test_a_new_epoch_fences_ddl_and_rows_until_the_node_has_joined_it(
     )
     node.catalogs.sync()
     append(node, table_id, "a.parquet")
-    assert paths(node, table_id) == ["a.parquet"]
+    assert paths(node) == ["a.parquet"]
 
 
 def test_a_node_is_healthy_until_its_place_is_taken_away(

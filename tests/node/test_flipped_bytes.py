@@ -27,7 +27,7 @@ from strandline.durable.collections import COLLECTIONS
 from strandline.errors import StrandlineError
 from strandline.metastore.store.notifications import ABORT, COMMIT, WRITE
 from strandline.metastore.store.rows import (
-    DataFileRow,
+    DataFile,
     NewRow,
     PartitionRow,
     RowKind,
@@ -82,7 +82,7 @@ def make_store(folder: Path) -> None:
 
 
 def data_file(path: str) -> NewRow:
-    return new_file(DataFileRow(file_id=1, path=path, rows=7, bytes=100))
+    return new_file(DataFile(file_id=1, path=path, rows=7, bytes=100))
 
 
 def append(node: Node, table_id: int, number: int) -> None:

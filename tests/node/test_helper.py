@@ -13,7 +13,7 @@ from strandline.catalog.commands import ColumnDefinition, CreateSchema, CreateTa
 from strandline.cli.demo.node_process import NodeProcess
 from strandline.errors import AlreadyExists
 from strandline.metastore.session import HttpSession
-from strandline.metastore.store.rows import DataFileRow
+from strandline.metastore.store.rows import DataFile
 from strandline.metastore.thrift import ThriftClient, ThriftException
 from strandline.model.types import BIGINT
 from strandline.work import IN_THREAD
@@ -132,14 +132,13 @@ def test_long_calls_over_http(node: NodeProcess, session: HttpSession) -> None:
     session.execute(CreateTable(schema="lake", definition=definition))
     table_id = session.table("lake.t").descriptor.id
     files = [
-        DataFileRow(file_id=number + 1, path=f"data/{number:05d}" + "-" * 200, rows=1, bytes=1)
+        DataFile(file_id=number + 1, path=f"data/{number:05d}" + "-" * 200, rows=1, bytes=1)
         for number in range(MANY)
     ]
     transaction = session.begin()
     session.stage(transaction.txn_id, table_id, add=files)
     session.commit(transaction.txn_id)
     assert tasks(node) == before + 1
-    write_ids = session.snapshot([table_id]).write_ids[table_id]
-    listed = session.files(table_id, write_ids)
-    assert [one.file for one in listed.data_files] == files
+    listed = session.files(table_id, session.open(["lake.t"]).write_ids_of("lake.t"))
+    assert list(listed.data_files) == files
     assert tasks(node) == before + 2

@@ -139,7 +139,7 @@ def test_a_new_epoch_fences_ddl_and_rows_of_a_node_until_it_has_joined_it(
         table_id = create_table(node)
         session = node.session(user="ann")
         txn = session.begin()
-        session.allocate_write_id(txn.txn_id, table_id)
+        session.stage(txn.txn_id, table_id)
         monkeypatch.setattr(CatalogManager, "_begin_anew", later)
         take_over(node)
         attempts: list[Callable[[], object]] = [
@@ -500,7 +500,7 @@ def test_a_node_removes_what_was_aborted_and_what_an_earlier_process_left(tmp_pa
     def abort(node: Node, table_id: int) -> None:
         session = node.session(user="ann")
         txn_id = session.begin().txn_id
-        session.allocate_write_id(txn_id, table_id)
+        session.stage(txn_id, table_id)
         session.abort(txn_id)
 
     with Node.open(tmp_path / "store") as node:

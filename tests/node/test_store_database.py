@@ -20,7 +20,7 @@ from strandline.catalog.commands import (
 )
 from strandline.cli.main import main
 from strandline.errors import CorruptData, IncompatibleFormat, StoreMoved
-from strandline.metastore.store.rows import DataFileRow, new_file
+from strandline.metastore.store.rows import DataFile, new_file
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, HEAD_FILE, Node, relocate
 from strandline.node.store_database import BackgroundCheck, accept_loss, head_of
@@ -38,7 +38,7 @@ def write_some(node: Node, count: int, *, first: int = 0) -> None:
         session.execute(CreateTable(schema="default", definition=definition))
         table_id = session.table(f"default.t{number}").descriptor.id
         txn_id = node.transactions.begin(user="ann").txn_id
-        content = DataFileRow(file_id=1, path="f", rows=1, bytes=1)
+        content = DataFile(file_id=1, path="f", rows=1, bytes=1)
         node.store.stage(txn_id, table_id, add=[new_file(content)])
         node.transactions.commit(txn_id)
 

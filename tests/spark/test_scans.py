@@ -188,11 +188,11 @@ def test_files_of_0_2_0_are_read_where_they_are(tables: Tables) -> None:
     ).data_files
     path = folder(tables, "shop.t")
     begun, table_id = tables.session.begin(), table.descriptor.id
-    file_id = tables.session.allocate_write_id(begun.txn_id, table_id) << 20
-    older = replace(written.file, file_id=file_id, path=f"_file={file_id}/a.parquet")
+    file_id = begun.txn_id << 20
+    older = replace(written, file_id=file_id, path=f"_file={file_id}/a.parquet")
     (path / older.path).parent.mkdir()
-    shutil.move(path / written.file.path, path / older.path)
-    tables.session.stage(begun.txn_id, table_id, add=[older], remove=[written.row_id])
+    shutil.move(path / written.path, path / older.path)
+    tables.session.stage(begun.txn_id, table_id, add=[older], remove=[written.path])
     tables.session.commit(begun.txn_id)
 
     assert ids(tables.read("shop.t")) == [1, 2, 3]

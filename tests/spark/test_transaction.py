@@ -18,7 +18,6 @@ from strandline.errors import (
     UnsupportedOperation,
     WriteConflict,
 )
-from strandline.metastore.interface import Staged
 from strandline.model.types import STRING
 from strandline.spark import Counts, Tables
 from strandline.spark import transaction as transaction_module
@@ -134,7 +133,7 @@ def test_a_file_without_rows_left_is_removed(tables: Tables) -> None:
     with tables.snapshot("shop.t") as snapshot:
         table_id = snapshot.table("shop.t").descriptor.id
         found = tables.session.files(table_id, snapshot.write_ids("shop.t"))
-    assert [one.file.rows for one in found.data_files] == [2]
+    assert [file.rows for file in found.data_files] == [2]
     assert ids(tables.read("shop.t")) == [7]
 
 
@@ -226,7 +225,7 @@ def test_files_of_a_statement_go_when_it_certainly_failed(
     session = tables.session
     stage = session.stage
 
-    def staged(*arguments: object, **options: object) -> Staged:
+    def staged(*arguments: object, **options: object) -> int:
         if kept:
             stage(*arguments, **options)  # type: ignore[arg-type]  # passed on
         raise error("no answer")
@@ -253,7 +252,7 @@ def test_files_are_synced_before_the_store_hears_of_them(
         fsync(descriptor)
         synced.add(os.fstat(descriptor).st_ino)
 
-    def checked(*arguments: object, **options: object) -> Staged:
+    def checked(*arguments: object, **options: object) -> int:
         paths = [root, *(root / one.path for one in options["add"])]  # type: ignore[attr-defined]
         paths += [path.parent for path in paths[1:]]
         missing.extend(str(path) for path in paths if path.stat().st_ino not in synced)

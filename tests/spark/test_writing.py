@@ -15,7 +15,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 
 from strandline.catalog.commands import CreateSchema
-from strandline.metastore.store.rows import ColumnStatistics, DataFileRow
+from strandline.metastore.store.rows import ColumnStatistics, DataFile
 from strandline.node import Node
 from strandline.spark import Counts, Tables
 from strandline.spark.footers import file_ids
@@ -25,11 +25,11 @@ from tests.spark.data import files, folder, frame, numbers, suffixes
 pytestmark = pytest.mark.spark
 
 
-def data_files(tables: Tables, name: str) -> list[DataFileRow]:
+def data_files(tables: Tables, name: str) -> list[DataFile]:
     with tables.snapshot(name) as snapshot:
         table = snapshot.table(name).descriptor
         found = tables.session.files(table.id, snapshot.write_ids(name))
-    return [one.file for one in found.data_files]
+    return list(found.data_files)
 
 
 def file_schema_of(tables: Tables, name: str) -> spark_types.StructType:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from strandline.clock import Timestamp
 from strandline.durable.update import Argument, Snapshot, Update
-from strandline.metastore.store.rows import DeleteFileRow
+from strandline.metastore.store.rows import DeleteFile
 from strandline.model.types import DataType
 from strandline.wire.types import TypeTree
 from tests.model.type_strategies import texts
@@ -50,7 +50,7 @@ def _values(annotation: typing.Any) -> st.SearchStrategy[typing.Any]:
         return data_types().map(TypeTree)
     if annotation is Snapshot:
         return snapshots()
-    if annotation is DeleteFileRow:
+    if annotation is DeleteFile:
         return delete_files()
     if isinstance(annotation, typing.NewType):
         return values(annotation.__supertype__)
@@ -83,10 +83,10 @@ def tuples(parts: tuple[typing.Any, ...]) -> st.SearchStrategy[tuple[typing.Any,
 
 
 @st.composite
-def delete_files(draw: st.DrawFn) -> DeleteFileRow:
+def delete_files(draw: st.DrawFn) -> DeleteFile:
     """A delete file, which has a count for each of its files."""
     counts = draw(st.dictionaries(numbers, numbers, max_size=MAX_LENGTH))
-    return DeleteFileRow(path=draw(texts), file_ids=tuple(counts), counts=tuple(counts.values()))
+    return DeleteFile(path=draw(texts), file_ids=tuple(counts), counts=tuple(counts.values()))
 
 
 @st.composite

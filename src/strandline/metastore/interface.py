@@ -5,8 +5,11 @@ the store, and `HttpSession` to a node. A session holds nothing that matters: tr
 ids and holds are rows of the store under the ids that the client keeps, so an answer that was lost
 is settled by asking again with the id.
 
-A **snapshot** is the pair of a catalog version and the valid write ids of tables. Once taken it is
-carried as this pair and gives the same rows for ever, as long as history keeps them.
+A **snapshot** is the pair of a catalog version and the valid write ids of tables. Once taken it
+gives the same rows for ever, as long as history keeps them.
+
+A write is three calls: `Session.begin`, `Session.stage`, `Session.commit`. Files are named by their
+paths, and have one form wherever they are: `DataFile` and `DeleteFile`.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.catalog import Command, VersionInfo
+from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.differences import Difference
 from strandline.clock import Timestamp
 from strandline.errors import InvalidInput
-from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
+from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.model.descriptors import TableDescriptor
+from strandline.model.identifiers import QualifiedName, normalize
 from strandline.transactions import Hold, Transaction, ValidWriteIdList
 
 
@@ -52,14 +57,8 @@ class AsOf:
 
 PRESENT = AsOf()
 
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A catalog version, the moment it stands for, and the write ids of tables by table id."""
-
-    catalog_version: int
-    time: Timestamp
-    write_ids: Mapping[int, ValidWriteIdList]
+FILE_NUMBER_BITS = 20
+"""The low bits of a file's id number the files of one transaction, whose id is above them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,39 +70,59 @@ class ResolvedTable:
     catalog_version: int
     location: str
 
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A data file of a snapshot; ``row_id`` names it in `Session.stage`."""
-
-    row_id: int
-    write_id: int
-    file: DataFileRow
+    @property
+    def name(self) -> str:
+        """``schema.table``, as it is written in a query."""
+        return str(QualifiedName(self.schema, self.descriptor.name))
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteFile:
-    """A delete file of a snapshot: positions of rows in data files that are gone."""
+class Snapshot:
+    """Tables at one place in history: definitions, places, and which writes are seen of each.
 
-    row_id: int
-    write_id: int
-    file: DeleteFileRow
+    ``tables`` go by `table_key`, ``write_ids`` by table id; ``time`` is the moment that the
+    snapshot stands for.
+    """
+
+    catalog_version: int
+    time: Timestamp
+    tables: Mapping[str, ResolvedTable]
+    write_ids: Mapping[int, ValidWriteIdList]
+
+    def table(self, name: str) -> ResolvedTable:
+        """The table of that name. Raises `InvalidInput` if the snapshot was not taken of it."""
+        table = self.tables.get(table_key(name))
+        if table is None:
+            names = ", ".join(known.name for known in self.tables.values())
+            raise InvalidInput(
+                f"the snapshot is of {names or 'no table'}, not of {name}; name it when the"
+                " snapshot is taken"
+            )
+        return table
+
+    def write_ids_of(self, name: str) -> ValidWriteIdList:
+        """The writes that are seen of the table of that name. Raises as `table` does."""
+        return self.write_ids[self.table(name).descriptor.id]
+
+
+def table_key(name: str) -> str:
+    """The same text for all spellings of a table's name. Raises `InvalidInput`."""
+    return normalize(str(QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)))
+
+
+def distinct_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Each of ``names`` once. Raises `InvalidInput` for one text in the place of several."""
+    if isinstance(names, str):
+        raise InvalidInput(f"tables to open are a list of names, not {names!r}; write [{names!r}]")
+    return tuple(dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """All files that a snapshot of one table is made of, by path."""
+    """The files that a snapshot of one table is made of, by path."""
 
     data_files: tuple[DataFile, ...]
     delete_files: tuple[DeleteFile, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """What `Session.stage` did."""
-
-    write_id: int
-    row_ids: tuple[int, ...]
 
 
 class Session(ABC):
@@ -165,10 +184,15 @@ class Session(ABC):
     # -- snapshots -----------------------------------------------------------------------------
 
     @abstractmethod
-    def snapshot(
-        self, table_ids: Iterable[int], *, at: AsOf = PRESENT, txn_id: int | None = None
+    def open(
+        self, names: Sequence[str], *, at: AsOf = PRESENT, txn_id: int | None = None
     ) -> Snapshot:
-        """The snapshot of these tables as of ``at``, or as the transaction ``txn_id`` sees them."""
+        """The tables ``schema.table`` as of ``at``, or as the transaction ``txn_id`` sees them.
+
+        One question with one answer: names, definitions, places and write ids belong together.
+        Raises `ObjectNotFound`, `VersionNotFound`, `TransactionNotFound`, `TransactionFinished`,
+        `InvalidInput` for a point in history beside a transaction, `LimitExceeded`.
+        """
 
     @abstractmethod
     def files(self, table_id: int, write_ids: ValidWriteIdList) -> TableFiles:
@@ -207,23 +231,25 @@ class Session(ABC):
         """Say that its client lives. `TransactionFinished`, `TransactionNotFound`."""
 
     @abstractmethod
-    def allocate_write_id(self, txn_id: int, table_id: int) -> int:
-        """The transaction's write id in that table; always the same one."""
-
-    @abstractmethod
     def stage(
         self,
         txn_id: int,
         table_id: int,
         *,
-        add: Sequence[DataFileRow | DeleteFileRow] = (),
-        remove: Sequence[int] = (),
-        touch: Sequence[int] = (),
-    ) -> Staged:
+        add: Sequence[DataFile | DeleteFile] = (),
+        remove: Sequence[str] = (),
+        touch: Sequence[str] = (),
+    ) -> int:
         """Add files to, and remove files from, the table, seen by others when it commits.
 
-        ``remove`` and ``touch`` are row ids of files that are replaced, and of data files that a
-        delete file takes rows from: of two transactions that name one, the first to commit wins.
+        ``remove`` are paths of files that are replaced, ``touch`` those of data files that a delete
+        file takes rows from: of two transactions that name one, the first to commit wins. A data
+        file's id has ``txn_id`` above the lowest `FILE_NUMBER_BITS`, so no two can be the same.
+        Returns the transaction's write id in the table. The same call once more changes nothing.
+
+        Raises `InvalidInput` for files that cannot be, `WriteConflict` for a path that the
+        transaction does not see, `AlreadyExists` for one that it does, `ObjectNotFound`,
+        `UnsupportedOperation` for a plain table, `TransactionFinished`, `TransactionNotFound`.
         """
 
     @abstractmethod

@@ -40,7 +40,7 @@ from strandline.catalog.privileges.access import Access, enforced
 from strandline.clock import Timestamp, format_timestamp
 from strandline.durable.contents import Namespace
 from strandline.errors import ObjectNotFound, PermissionDenied, VersionNotFound
-from strandline.metastore.interface import PRESENT, AsOf, ResolvedTable, Snapshot
+from strandline.metastore.interface import PRESENT, AsOf, ResolvedTable, Snapshot, table_key
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.rows import PARAMETERS_NAME, Row, RowKind, TableParametersRow
 from strandline.metastore.workers import off_loop
@@ -183,7 +183,9 @@ class Reader:
 
         Raises `PermissionDenied` for a user without the privilege ``need``.
         """
-        point = await self.point(at)
+        return await self._table(await self.point(at), name, need)
+
+    async def _table(self, point: Point, name: str, need: Privilege) -> ResolvedTable:
         qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
         schema = self.schema(point, qualified.schema)
         table = point.catalog.table(qualified.schema, qualified.name)
@@ -245,35 +247,27 @@ class Reader:
         rows = await self.rows(point, table, RowKind.TABLE_PARAMETERS, (PARAMETERS_NAME,))
         return rows[0].as_(TableParametersRow).parameters if rows else ()
 
-    async def snapshot(
-        self, table_ids: Iterable[int], *, at: AsOf = PRESENT, txn_id: int | None = None
+    async def open(
+        self, names: Iterable[str], *, at: AsOf = PRESENT, txn_id: int | None = None
     ) -> Snapshot:
-        """The snapshot of these tables as of ``at``, or as the transaction sees them.
+        """The tables ``schema.table`` as of ``at``, or as the transaction sees them.
 
-        Raises `ObjectNotFound` for an id that no table of that catalog version has.
+        Raises what `table` raises, `TransactionNotFound`, `TransactionFinished`.
         """
-        asked_ids = tuple(table_ids)
-        for table_id in asked_ids:
-            await self.require(table_id, Privilege.SELECT, at=at)
         await off_loop()
         transactions = self.metastore.transactions
-        if txn_id is not None:
+        if txn_id is None:
+            catalog, moment = await self.dated(at)
+        else:
             transaction = transactions.get(txn_id)
             catalog = self.metastore.catalogs.catalog(transaction.catalog_version)
-            _refuse_unknown(catalog, asked_ids)
-            lists = {i: transactions.write_ids(i, txn_id=txn_id) for i in asked_ids}
-            return Snapshot(transaction.catalog_version, transaction.begin_time, lists)
-        catalog, moment = await self.dated(at)
-        _refuse_unknown(catalog, asked_ids)
-        lists = {i: transactions.write_ids(i, at=moment) for i in asked_ids}
-        return Snapshot(catalog.version, moment, lists)
-
-
-def _refuse_unknown(catalog: Catalog, table_ids: Iterable[int]) -> None:
-    """Raise `ObjectNotFound` for the first id that no table of ``catalog`` has."""
-    for table_id in table_ids:
-        if catalog.table_by_id(table_id) is None:
-            raise ObjectNotFound(
-                f"no table of version {catalog.version} of the catalog has the id {table_id}; ask "
-                "for the table by its name as of that point in history"
-            )
+            moment = transaction.begin_time
+        point = Point(at, catalog, moment)
+        opened = [await self._table(point, name, Privilege.SELECT) for name in names]
+        tables = {table_key(table.name): table for table in opened}
+        seen_at = moment if txn_id is None else None
+        write_ids = {
+            table_id: transactions.write_ids(table_id, at=seen_at, txn_id=txn_id)
+            for table_id in (table.descriptor.id for table in tables.values())
+        }
+        return Snapshot(catalog.version, moment, tables, write_ids)

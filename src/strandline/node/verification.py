@@ -37,7 +37,7 @@ from strandline.metastore.store import partition_moves
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.notifications import ABORT, COMMIT, WRITE, NotificationLog
 from strandline.metastore.store.row_queries import TableContents
-from strandline.metastore.store.rows import DataFileRow, DeleteFileRow, Row, RowKind
+from strandline.metastore.store.rows import DataFile, DeleteFile, Row, RowKind
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
 from strandline.metastore.store.warehouse import DROPPED
@@ -311,10 +311,10 @@ class Verification:
         try:
             size = os.stat(path).st_size
             self.verified.bytes += size
-            if isinstance(row.content, DataFileRow):
+            if isinstance(row.content, DataFile):
                 said = self._data_file(path, size, row.content)
             else:
-                said = self._delete_file(path, row.as_(DeleteFileRow))
+                said = self._delete_file(path, row.as_(DeleteFile))
         except OSError as error:
             said = f"it cannot be read: {error.strerror or error}"
         except pa.ArrowNotImplementedError:
@@ -324,7 +324,7 @@ class Verification:
         if said is not None:
             yield Finding(Kind.FILE, str(path), said, table.name)
 
-    def _data_file(self, path: Path, size: int, row: DataFileRow) -> str | None:
+    def _data_file(self, path: Path, size: int, row: DataFile) -> str | None:
         if size != row.bytes:
             return f"it has {size} bytes, and {row.bytes} were written"
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -338,7 +338,7 @@ class Verification:
                     return f"its pages hold {read} rows, and {rows} were written"
         return None
 
-    def _delete_file(self, path: Path, row: DeleteFileRow) -> str | None:
+    def _delete_file(self, path: Path, row: DeleteFile) -> str | None:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             counted = pc.value_counts(file.read(columns=["file_id"])["file_id"])
         read_counts = {one["values"]: one["counts"] for one in counted.to_pylist()}

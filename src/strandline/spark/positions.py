@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from strandline.errors import CorruptData
-from strandline.metastore.store.rows import DeleteFileRow
+from strandline.metastore.store.rows import DeleteFile
 from strandline.spark.folder import TableFolder
 
 SCHEMA = pa.schema(
@@ -27,14 +27,14 @@ Bitmap = np.ndarray[tuple[int], np.dtype[np.int64]]
 """Words of 64 bits, little end first."""
 
 
-def write_delete_file(folder: TableFolder, positions: pa.Table, *, txn_id: int) -> DeleteFileRow:
+def write_delete_file(folder: TableFolder, positions: pa.Table, *, txn_id: int) -> DeleteFile:
     """Write ``positions`` (columns as in `SCHEMA`, in any order) as a delete file, on disk."""
     ordered = positions.cast(SCHEMA).sort_by([("file_id", "ascending"), ("position", "ascending")])
     with folder.new_delete_file(txn_id) as (path, file):
         pq.write_table(ordered, file, compression="zstd", write_page_checksum=True)
     folder.sync()
     counts = counts_by_file(ordered)
-    return DeleteFileRow(path=path, file_ids=tuple(counts), counts=tuple(counts.values()))
+    return DeleteFile(path=path, file_ids=tuple(counts), counts=tuple(counts.values()))
 
 
 def counts_by_file(positions: pa.Table) -> dict[int, int]:
@@ -44,7 +44,7 @@ def counts_by_file(positions: pa.Table) -> dict[int, int]:
     return dict(zip(ids, counts, strict=True))
 
 
-def deleted_counts(delete_files: Collection[DeleteFileRow]) -> dict[int, int]:
+def deleted_counts(delete_files: Collection[DeleteFile]) -> dict[int, int]:
     """How many rows of each data file are gone, by file id."""
     found: dict[int, int] = {}
     for one in delete_files:
@@ -54,7 +54,7 @@ def deleted_counts(delete_files: Collection[DeleteFileRow]) -> dict[int, int]:
 
 
 def read_bitmaps(
-    root: Path, delete_files: Sequence[DeleteFileRow], rows: Mapping[int, int]
+    root: Path, delete_files: Sequence[DeleteFile], rows: Mapping[int, int]
 ) -> dict[int, Bitmap]:
     """The bitmap of each data file out of ``rows`` (file id → its number of rows) that has one.
 
@@ -98,7 +98,7 @@ def _bitmap(positions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Bitmap:
     return np.packbits(bits, bitorder="little").view("<i8")
 
 
-def _read(root: Path, row: DeleteFileRow) -> pa.Table:
+def _read(root: Path, row: DeleteFile) -> pa.Table:
     path = root / row.path
     try:
         positions = pq.ParquetFile(path, page_checksum_verification=True).read(columns=SCHEMA.names)

@@ -29,8 +29,7 @@ from pyspark.sql import types as spark_types
 
 from strandline.errors import CorruptData, Unavailable
 from strandline.metastore.interface import AsOf, ResolvedTable, Session, TableFiles
-from strandline.metastore.store.rows import DataFileRow
-from strandline.model.identifiers import QualifiedName
+from strandline.metastore.store.rows import DataFile
 from strandline.spark.folder import base_folder, folder_path, spark_path
 from strandline.spark.positions import Bitmap, bitmap_table, deleted_rows, read_bitmaps
 from strandline.spark.schemas import (
@@ -80,20 +79,19 @@ def live_rows(
     try:
         return _live_rows(_Scan(spark, table), files, positions=positions)
     except (CorruptData, Unavailable):
-        name = str(QualifiedName(table.schema, table.descriptor.name))
-        now = session.table(name, at=AsOf(version=table.catalog_version))
+        now = session.table(table.name, at=AsOf(version=table.catalog_version))
         if now.location == table.location:
             raise
     return _live_rows(_Scan(spark, now), files, positions=positions)
 
 
 def _live_rows(scan: _Scan, files: TableFiles, *, positions: bool) -> DataFrame:
-    data = {one.file.file_id: one.file for one in files.data_files}
+    data = {file.file_id: file for file in files.data_files}
     if data:
         scan.check_folder()
     bitmaps = read_bitmaps(
         scan.root,
-        [one.file for one in files.delete_files],
+        files.delete_files,
         {file_id: file.rows for file_id, file in data.items()},
     )
     for file_id, bitmap in list(bitmaps.items()):
@@ -108,7 +106,7 @@ def _live_rows(scan: _Scan, files: TableFiles, *, positions: bool) -> DataFrame:
 
 def _without(
     scan: _Scan,
-    data: dict[int, DataFileRow],
+    data: dict[int, DataFile],
     bitmaps: dict[int, Bitmap],
     *,
     positions: bool,
@@ -132,12 +130,12 @@ class _Scan:
         self.spark = spark
         self.root = folder_path(table.location)
         self._root = str(self.root)
-        self._name = f"{table.schema}.{table.descriptor.name}"
+        self._name = table.name
         self._columns = scan_columns(table.descriptor)
 
-    def of(self, files: Iterable[DataFileRow], *, positions: bool) -> DataFrame:
+    def of(self, files: Iterable[DataFile], *, positions: bool) -> DataFrame:
         """All rows of ``files``; with ``positions`` also `FILE` and `POSITION`."""
-        by_base: dict[str, list[DataFileRow]] = {}
+        by_base: dict[str, list[DataFile]] = {}
         for file in files:
             self._check_size(file)
             by_base.setdefault(base_folder(file.path), []).append(file)
@@ -153,7 +151,7 @@ class _Scan:
                 " renamed, read again"
             )
 
-    def _check_size(self, file: DataFileRow) -> None:
+    def _check_size(self, file: DataFile) -> None:
         """Raise `CorruptData` unless the file is there with the bytes that were written."""
         path = f"{self._root}/{file.path}"
         try:
@@ -168,7 +166,7 @@ class _Scan:
                 f" written: it was cut or replaced. {_REMEDY}"
             )
 
-    def _below(self, base: str, files: Sequence[DataFileRow], *, positions: bool) -> DataFrame:
+    def _below(self, base: str, files: Sequence[DataFile], *, positions: bool) -> DataFrame:
         schema = spark_types.StructType([*(one.read for one in self._columns), _FILE_FIELD])
         reader = self.spark.read.schema(schema).options(**_READER_OPTIONS)
         paths = [spark_path(self.root / file.path, pattern=True) for file in files]

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from types import MappingProxyType
 
 from strandline.clock import Timestamp, parse_timestamp
-from strandline.errors import InvalidInput, ObjectNotFound, Unavailable
+from strandline.errors import InvalidInput
 from strandline.metastore.interface import AsOf, ResolvedTable, Session, Snapshot
-from strandline.model.identifiers import QualifiedName, normalize
 from strandline.transactions import Hold, ValidWriteIdList
-
-_ATTEMPTS = 5
-"""How often names are looked up again because DDL changed what they mean in between."""
 
 Moment = datetime | str | Timestamp
 """A time as people give it: a text or datetime without a zone is UTC, a `Timestamp` is exact."""
@@ -34,12 +29,6 @@ def as_of(*, version: int | None, time: Moment | None) -> AsOf:
     return AsOf(time=time)
 
 
-def table_key(name: str) -> str:
-    """The same text for all spellings of a table's name."""
-    qualified = QualifiedName.parse(name, default_schema="default")
-    return normalize(str(qualified))
-
-
 class ReaderSnapshot:
     """The tables that were asked for, as they stand at one place in history.
 
@@ -52,7 +41,6 @@ class ReaderSnapshot:
         self,
         session: Session,
         snapshot: Snapshot,
-        tables: Mapping[str, ResolvedTable],
         *,
         hold: Hold | None = None,
         hold_ms: int | None = None,
@@ -60,7 +48,6 @@ class ReaderSnapshot:
         self._session = session
         self._hold_ms = hold_ms
         self.snapshot = snapshot
-        self.tables = MappingProxyType({table_key(name): one for name, one in tables.items()})
         self.hold = hold
 
     @property
@@ -76,21 +63,15 @@ class ReaderSnapshot:
     @property
     def names(self) -> tuple[str, ...]:
         """The tables that can be read, as ``schema.table``."""
-        return tuple(self.tables)
+        return tuple(self.snapshot.tables)
 
     def write_ids(self, name: str) -> ValidWriteIdList:
         """The write ids of a table that the snapshot sees. Raises `InvalidInput`."""
-        return self.snapshot.write_ids[self.table(name).descriptor.id]
+        return self.snapshot.write_ids_of(name)
 
     def table(self, name: str) -> ResolvedTable:
         """The table of that name at the snapshot. Raises `InvalidInput` if it was not asked for."""
-        found = self.tables.get(table_key(name))
-        if found is None:
-            raise InvalidInput(
-                f"the snapshot is of {', '.join(self.names) or 'no table'}, not of {name}; name it"
-                " when the snapshot is taken"
-            )
-        return found
+        return self.snapshot.table(name)
 
     def renew(self) -> None:
         """Keep the hold, if there is one, for its full time from now. Raises `HoldExpired`."""
@@ -117,41 +98,9 @@ def take_snapshot(
 
     Raises `ObjectNotFound`, `VersionNotFound`.
     """
-    tables, snapshot = _resolve(session, names, at)
+    snapshot = session.open(names, at=at)
     hold = None
     if hold_ms is not None:
         owner = f"{socket.gethostname()}:{os.getpid()}"
         hold = session.hold("reader", owner, at=snapshot.time, ttl_ms=hold_ms)
-    return ReaderSnapshot(session, snapshot, tables, hold=hold, hold_ms=hold_ms)
-
-
-def reader_of(session: Session, name: str, snapshot: Snapshot) -> ReaderSnapshot:
-    """One table of a snapshot that is carried as its bare pair. Raises `InvalidInput`."""
-    found = session.table(name, at=AsOf(version=snapshot.catalog_version))
-    if found.descriptor.id not in snapshot.write_ids:
-        raise InvalidInput(f"the snapshot has no write ids of {name}; take it of that table too")
-    return ReaderSnapshot(session, snapshot, {name: found})
-
-
-def _resolve(
-    session: Session, names: Sequence[str], at: AsOf
-) -> tuple[dict[str, ResolvedTable], Snapshot]:
-    """Names and write ids at one catalog version, although they are two questions."""
-    for _ in range(_ATTEMPTS):
-        found = {name: session.table(name, at=at) for name in names}
-        ids = [one.descriptor.id for one in found.values()]
-        try:
-            snapshot = session.snapshot(ids, at=at)
-        except ObjectNotFound:
-            continue  # a table was dropped after its name was looked up
-        version = snapshot.catalog_version
-        if any(one.catalog_version != version for one in found.values()):
-            try:
-                found = {name: session.table(name, at=AsOf(version=version)) for name in names}
-            except ObjectNotFound:
-                continue
-        if all(one.descriptor.id in snapshot.write_ids for one in found.values()):
-            return found, snapshot
-    raise Unavailable(
-        f"what {', '.join(names)} mean changed again and again while it was looked up; try again"
-    )
+    return ReaderSnapshot(session, snapshot, hold=hold, hold_ms=hold_ms)

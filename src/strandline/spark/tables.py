@@ -29,7 +29,7 @@ from strandline.model.identifiers import QualifiedName
 from strandline.spark.scans import live_rows
 from strandline.spark.schemas import check_supported, column_definitions
 from strandline.spark.settings import check_reading
-from strandline.spark.snapshots import Moment, ReaderSnapshot, as_of, reader_of, take_snapshot
+from strandline.spark.snapshots import Moment, ReaderSnapshot, as_of, take_snapshot
 from strandline.spark.transaction import Counts, TablesTransaction, tables_transaction
 
 logger = logging.getLogger(__name__)
@@ -223,7 +223,7 @@ class Tables:
         if snapshot is None:
             snapshot = self.snapshot(name, version=version, time=time)
         elif isinstance(snapshot, Snapshot):
-            snapshot = reader_of(self.session, name, snapshot)
+            snapshot = ReaderSnapshot(self.session, snapshot)
         table = snapshot.table(name)
         check_supported(table, name)
         snapshot.renew()

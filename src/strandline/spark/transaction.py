@@ -6,8 +6,8 @@ metastore is told of them. Nobody else sees them before the commit.
 
 What must stay true:
 
-* file ids are unique in a table for ever: the transaction's write id, which is given once, followed
-  by a number that the transaction counts;
+* file ids are unique in a table for ever: the transaction's id, which is given once, followed by a
+  number that the transaction counts;
 * a delete names each data file that it takes rows from, so that of two transactions which do so for
   one file the first to commit wins. A position that both delete would otherwise count twice;
 * files are removed only once it is certain that the transaction is aborted. After a commit whose
@@ -17,7 +17,7 @@ What must stay true:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -33,10 +33,15 @@ from strandline.errors import (
     Unavailable,
     UnsupportedOperation,
 )
-from strandline.metastore.interface import AsOf, ResolvedTable, Session, TableFiles
+from strandline.metastore.interface import (
+    FILE_NUMBER_BITS,
+    ResolvedTable,
+    Session,
+    TableFiles,
+    table_key,
+)
 from strandline.metastore.session.keep_alive import OpenTransaction, transaction_scope
-from strandline.metastore.session.staged_files import FILES_OF_A_TRANSACTION_BITS
-from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
+from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.spark.conforming import conform
 from strandline.spark.folder import TableFolder
 from strandline.spark.positions import (
@@ -49,11 +54,10 @@ from strandline.spark.positions import (
 from strandline.spark.scans import live_rows
 from strandline.spark.schemas import FILE, POSITION, check_supported
 from strandline.spark.settings import check_reading, check_writing
-from strandline.spark.snapshots import table_key
 from strandline.spark.writing import write_data_files
-from strandline.transactions import TransactionState
+from strandline.transactions import TransactionState, ValidWriteIdList
 
-MAX_FILES = 1 << FILES_OF_A_TRANSACTION_BITS
+MAX_FILES = 1 << FILE_NUMBER_BITS
 """Data files that one transaction may add to one table."""
 
 
@@ -65,18 +69,31 @@ class Counts:
     files: int
 
 
-class _WrittenTable:
-    """A table as the transaction writes to it."""
+class _OpenedTable:
+    """A table as the transaction sees it, and what it wrote there so far."""
 
-    def __init__(self, table: ResolvedTable, *, name: str) -> None:
+    def __init__(self, table: ResolvedTable, write_ids: ValidWriteIdList) -> None:
         self.table = table
-        self.folder = TableFolder(table.location, table=name)
+        self.write_ids = write_ids
         self.numbers = itertools.count()
         self.placed: list[str] = []
+        self._folder: TableFolder | None = None
 
     @property
     def id(self) -> int:
         return self.table.descriptor.id
+
+    @property
+    def folder(self) -> TableFolder:
+        """Opened when it is first written to, and the same one until `close`."""
+        if self._folder is None:
+            self._folder = TableFolder(self.table.location, table=self.table.name)
+        return self._folder
+
+    def close(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
 
 
 class TablesTransaction:
@@ -86,8 +103,7 @@ class TablesTransaction:
         self._spark = spark
         self._session = session
         self._open = begun
-        self._resolved: dict[str, ResolvedTable] = {}
-        self._written: dict[int, _WrittenTable] = {}
+        self._opened: dict[str, _OpenedTable] = {}
         self._ended = False
 
     @property
@@ -102,8 +118,8 @@ class TablesTransaction:
 
     def read(self, name: str) -> DataFrame:
         """The rows of a table as the transaction sees them now, its own changes included."""
-        table = self._resolve(name)
-        return live_rows(self._spark, self._session, table, self._files(table))
+        opened = self._table(name)
+        return live_rows(self._spark, self._session, opened.table, self._files(opened))
 
     def append(self, name: str, frame: DataFrame) -> Counts:
         """Append the rows of ``frame``; how many, in how many files.
@@ -111,51 +127,51 @@ class TablesTransaction:
         Columns are matched by name. Raises `InvalidInput` for columns or values that do not fit,
         and whatever makes the job of Spark fail; then the statement has done nothing.
         """
-        written = self._for_writing(name)
+        opened = self._table(name)
+        folder = opened.folder
         check_writing(self._spark)
-        descriptor = written.table.descriptor
+        descriptor = opened.table.descriptor
         rows = conform(frame, descriptor)
-        with self._discarding(written):
+        with self._discarding(opened):
             files = write_data_files(
                 rows,
-                written.folder,
+                folder,
                 descriptor,
                 txn_id=self.txn_id,
-                new_file_id=lambda: self._new_file_id(written),
-                placed=written.placed.append,
+                new_file_id=lambda: self._new_file_id(opened),
+                placed=opened.placed.append,
             )
             if files:
-                self._open.stage(written.id, add=files)
-        return Counts(rows=sum(one.rows for one in files), files=len(files))
+                self._stage(opened, add=files)
+        return Counts(rows=sum(file.rows for file in files), files=len(files))
 
     def delete(self, name: str, condition: str | Column) -> Counts:
         """Delete the rows for which ``condition`` is true; how many, in how many data files.
 
         Rows for which it is NULL stay. Raises `InvalidInput` for a condition that is none.
         """
-        table = self._resolve(name)
-        files = self._files(table)
-        hits = self._find(table, files, condition)
+        opened = self._table(name)
+        files = self._files(opened)
+        hits = self._find(opened.table, files, condition)
         if not hits.num_rows:
             return Counts(rows=0, files=0)
         counts = counts_by_file(hits)
         whole = _emptied(files, counts)
-        row_ids = {one.file.file_id: one.row_id for one in files.data_files}
+        paths = {file.file_id: file.path for file in files.data_files}
         kept = counts.keys() - whole
-        written = self._for_writing(name)
-        add: list[DataFileRow | DeleteFileRow] = []
-        with self._discarding(written):
+        add: list[DataFile | DeleteFile] = []
+        with self._discarding(opened):
             if kept:
-                row = write_delete_file(
-                    written.folder, select_files(hits, kept), txn_id=self.txn_id
+                delete_file = write_delete_file(
+                    opened.folder, select_files(hits, kept), txn_id=self.txn_id
                 )
-                written.placed.append(row.path)
-                add.append(row)
-            self._open.stage(
-                written.id,
+                opened.placed.append(delete_file.path)
+                add.append(delete_file)
+            self._stage(
+                opened,
                 add=add,
-                remove=[row_ids[file_id] for file_id in sorted(whole)],
-                touch=[row_ids[file_id] for file_id in sorted(kept)],
+                remove=[paths[file_id] for file_id in sorted(whole)],
+                touch=[paths[file_id] for file_id in sorted(kept)],
             )
         return Counts(rows=hits.num_rows, files=len(counts))
 
@@ -176,76 +192,79 @@ class TablesTransaction:
             ) from error
         return hits.toArrow().cast(SCHEMA)
 
-    def _resolve(self, name: str) -> ResolvedTable:
+    def _table(self, name: str) -> _OpenedTable:
         if self._ended:
             raise TransactionFinished(
                 f"transaction {self.txn_id} has ended with its block; begin another one"
             )
         check_reading(self._spark)
         key = table_key(name)
-        if key not in self._resolved:
-            found = self._session.table(name, at=AsOf(version=self.catalog_version))
-            check_supported(found, name)
-            self._resolved[key] = found
-        return self._resolved[key]
+        if key not in self._opened:
+            snapshot = self._open.open([name])
+            table = snapshot.table(name)
+            check_supported(table, name)
+            self._opened[key] = _OpenedTable(table, snapshot.write_ids_of(name))
+        return self._opened[key]
 
-    def _files(self, table: ResolvedTable) -> TableFiles:
-        table_id = table.descriptor.id
-        snapshot = self._open.snapshot([table_id])
-        return self._session.files(table_id, snapshot.write_ids[table_id])
+    def _files(self, opened: _OpenedTable) -> TableFiles:
+        return self._session.files(opened.id, opened.write_ids)
 
-    def _for_writing(self, name: str) -> _WrittenTable:
-        table = self._resolve(name)
-        written = self._written.get(table.descriptor.id)
-        if written is None:
-            written = _WrittenTable(table, name=name)
-            self._written[written.id] = written
-        return written
+    def _stage(
+        self,
+        opened: _OpenedTable,
+        *,
+        add: Sequence[DataFile | DeleteFile],
+        remove: Sequence[str] = (),
+        touch: Sequence[str] = (),
+    ) -> None:
+        write_id = self._open.stage(opened.id, add=add, remove=remove, touch=touch)
+        opened.write_ids = opened.write_ids.with_own_write(write_id)
 
-    def _new_file_id(self, written: _WrittenTable) -> int:
-        number = next(written.numbers)
+    def _new_file_id(self, opened: _OpenedTable) -> int:
+        number = next(opened.numbers)
         if number >= MAX_FILES:
             raise UnsupportedOperation(
                 f"one transaction adds at most {MAX_FILES} files to a table; write fewer, larger"
                 " files, for example after DataFrame.coalesce"
             )
-        return self._open.write_id(written.id) << FILES_OF_A_TRANSACTION_BITS | number
+        return self.txn_id << FILE_NUMBER_BITS | number
 
     @contextmanager
-    def _discarding(self, written: _WrittenTable) -> Iterator[None]:
+    def _discarding(self, opened: _OpenedTable) -> Iterator[None]:
         """Remove the statement's files if it fails.
 
         Where the metastore did not answer, it may know of them; then they stay until the
         transaction's end.
         """
-        before = len(written.placed)
+        before = len(opened.placed)
         try:
             yield
         except BaseException as error:
             if not isinstance(error, Unavailable):
-                for relative in written.placed[before:]:
-                    written.folder.discard(relative)
-                del written.placed[before:]
+                for relative in opened.placed[before:]:
+                    opened.folder.discard(relative)
+                del opened.placed[before:]
             raise
 
     def _end(self) -> None:
         """Let go of the folders, and of the files of a transaction that is certainly aborted."""
         self._ended = True
         aborted = self._is_aborted()
-        for written in self._written.values():
+        for opened in self._opened.values():
             if aborted:
-                for relative in written.placed:
-                    written.folder.discard(relative)
-            written.folder.close()
-        self._written.clear()
+                for relative in opened.placed:
+                    opened.folder.discard(relative)
+            opened.close()
+        self._opened.clear()
 
     def _is_aborted(self) -> bool:
-        if self._open.state is TransactionState.OPEN and self._written:
+        left_files = any(opened.placed for opened in self._opened.values())
+        if self._open.state is TransactionState.OPEN and left_files:
             try:
-                found = self._session.transaction(self.txn_id)
+                transaction = self._session.transaction(self.txn_id)
             except StrandlineError:
                 return False
-            return found.state is TransactionState.ABORTED
+            return transaction.state is TransactionState.ABORTED
         return self._open.state is TransactionState.ABORTED
 
 
@@ -267,6 +286,6 @@ def tables_transaction(spark: SparkSession, session: Session) -> Iterator[Tables
 
 def _emptied(files: TableFiles, counts: dict[int, int]) -> set[int]:
     """The data files of which ``counts`` deletes all rows that were left."""
-    gone = deleted_counts([one.file for one in files.delete_files])
-    rows = {one.file.file_id: one.file.rows for one in files.data_files}
+    gone = deleted_counts(files.delete_files)
+    rows = {file.file_id: file.rows for file in files.data_files}
     return {i for i, count in counts.items() if count + gone.get(i, 0) == rows[i]}

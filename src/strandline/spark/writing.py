@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
 
 from strandline.errors import InvalidInput, StrandlineError
-from strandline.metastore.store.rows import DataFileRow
+from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import TableDescriptor
 from strandline.spark.conforming import Conformed
 from strandline.spark.folder import TableFolder, spark_path
@@ -43,7 +43,7 @@ def write_data_files(
     txn_id: int,
     new_file_id: Callable[[], int],
     placed: Callable[[str], None],
-) -> list[DataFileRow]:
+) -> list[DataFile]:
     """Write ``rows`` and return the files, on disk and in place; none for no rows.
 
     ``placed`` is told of each file as it gets its place, so that an abort can remove it. Raises
@@ -62,7 +62,7 @@ def write_data_files(
                 path = folder.place(staged, one.name, file_id)
                 placed(path)
                 files.append(
-                    DataFileRow(
+                    DataFile(
                         file_id=file_id,
                         path=path,
                         rows=one.metadata.num_rows,

@@ -34,7 +34,7 @@ from strandline.catalog.commands import (
     SetDefaultZone,
     TableDefinition,
 )
-from strandline.metastore.store.rows import DataFileRow
+from strandline.metastore.store.rows import DataFile
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT
 from tests.metastore.hive.hive_node import HiveNode, storage, table
@@ -159,10 +159,10 @@ def test_transactions_tell_of_their_writes_and_of_their_end(
     flights = hive.create_transactional("d1", "flights", id="bigint")
     session = hive.node.session(user="ann")
     committed, aborted = session.begin().txn_id, session.begin().txn_id
-    file = DataFileRow(file_id=1, path="a.parquet", rows=1, bytes=9)
+    file = DataFile(file_id=1, path="a.parquet", rows=1, bytes=9)
     session.stage(committed, flights.id, add=[file])
     session.commit(committed)
-    session.allocate_write_id(aborted, flights.id)
+    session.stage(aborted, flights.id)
     session.abort(aborted)
     found = events(stub, since)
     assert kinds(found) == ["CREATE_TABLE", "ACID_WRITE", "COMMIT_TXN", "ABORT_TXN"]

@@ -33,7 +33,7 @@ from strandline.metastore.interface import AsOf, Session
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.credentials import Caller, basic, caller_of
 from strandline.metastore.session.http_app import application
-from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
+from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT
 from strandline.node import Node
@@ -115,20 +115,18 @@ def refusal(call: Callable[[], object]) -> str:
 def test_reading_needs_usage_and_select(guarded: Guarded, bob: Session) -> None:
     alice = guarded.node.session(user="alice")
     found = alice.table("s.t")
-    snapshot = alice.snapshot([found.descriptor.id])
-    write_ids = snapshot.write_ids[found.descriptor.id]
+    write_ids = alice.open(["s.t"]).write_ids_of("s.t")
     then = AsOf(version=found.catalog_version)
     reads: list[Callable[[], object]] = [
         lambda: bob.table("s.t"),
         lambda: bob.table("s.t", at=then),
-        lambda: bob.snapshot([found.descriptor.id]),
-        lambda: bob.snapshot([found.descriptor.id], at=then),
+        lambda: bob.open(["s.t"]),
+        lambda: bob.open(["s.t"], at=then),
         lambda: bob.files(found.descriptor.id, write_ids),
     ]
-    by_name: list[Callable[[], object]] = [*reads[:2], lambda: bob.table("s.never")]
+    by_name: list[Callable[[], object]] = [*reads[:4], lambda: bob.table("s.never")]
     by_id: list[Callable[[], object]] = [
-        *reads[2:],
-        lambda: bob.snapshot([10**9]),
+        *reads[4:],
         lambda: bob.files(10**9, write_ids),
     ]
     for read in by_name:
@@ -147,9 +145,9 @@ def test_reading_needs_usage_and_select(guarded: Guarded, bob: Session) -> None:
                 read()
 
 
-DATA = DataFileRow(file_id=1, path="f", rows=1, bytes=1)
+DATA = DataFile(file_id=1, path="f", rows=1, bytes=1)
 SEEN = replace(DATA, file_id=2, path="seen")
-DELETES = DeleteFileRow(path="d", file_ids=(SEEN.file_id,), counts=(1,))
+DELETES = DeleteFile(path="d", file_ids=(SEEN.file_id,), counts=(1,))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +163,7 @@ DELETES = DeleteFileRow(path="d", file_ids=(SEEN.file_id,), counts=(1,))
 def test_staging_needs_what_it_does(
     guarded: Guarded,
     bob: Session,
-    add: Sequence[DataFileRow | DeleteFileRow],
+    add: Sequence[DataFile | DeleteFile],
     enough: Privilege,
     missing: str,
     too_little: Privilege,
@@ -181,17 +179,7 @@ def test_staging_needs_what_it_does(
         refused = refusal(lambda: bob.stage(txn_id, table_id, add=add))
         assert refused.startswith(f"user bob lacks {missing} on table s.t")
     with guarded.granted(USAGE, on_table(enough)):
-        bob.allocate_write_id(txn_id, table_id)
         bob.stage(txn_id, table_id, add=add)
-    bob.abort(txn_id)
-
-
-def test_a_write_id_needs_a_privilege_to_write(guarded: Guarded, bob: Session) -> None:
-    table_id = guarded.node.session(user="alice").table("s.t").descriptor.id
-    txn_id = bob.begin().txn_id
-    with guarded.granted(USAGE, on_table(Privilege.SELECT)):
-        refused = refusal(lambda: bob.allocate_write_id(txn_id, table_id))
-    assert "lacks INSERT or UPDATE or DELETE on table s.t" in refused
     bob.abort(txn_id)
 
 
@@ -208,7 +196,7 @@ def test_a_transaction_is_its_users_own(guarded: Guarded, bob: Session) -> None:
 
 def test_a_hold_is_its_users_own(guarded: Guarded, bob: Session) -> None:
     alice, root = (guarded.node.session(user=user) for user in ("alice", "root"))
-    now = alice.snapshot([]).time
+    now = alice.open([]).time
     hers = alice.hold("reader", at=now)
     assert hers.owner == "alice"
     for call in (
@@ -224,7 +212,7 @@ def test_a_hold_is_its_users_own(guarded: Guarded, bob: Session) -> None:
 
 def test_a_hold_for_another_user_is_a_superusers(guarded: Guarded, bob: Session) -> None:
     root = guarded.node.session(user="root")
-    now = root.snapshot([]).time
+    now = root.open([]).time
     assert "cannot make alice the owner of a hold" in refusal(
         lambda: bob.hold("reader", "alice", at=now)
     )
@@ -261,8 +249,7 @@ def test_a_dropped_table_is_read_by_who_could_read_it_last(guarded: Guarded, bob
     granted = AsOf(version=alice.execute(grant).version)
     alice.execute(DropTable(schema="s", table="gone"))
     with guarded.granted(USAGE):
-        bob.snapshot([hers.id], at=granted)
-        assert "sees no table with the id" in refusal(lambda: bob.snapshot([10**9]))
+        assert bob.open(["s.gone"], at=granted).table("s.gone").descriptor.id == hers.id
 
 
 def test_what_was_revoked_is_not_read_in_an_older_version_once_it_is_dropped(
@@ -270,7 +257,6 @@ def test_what_was_revoked_is_not_read_in_an_older_version_once_it_is_dropped(
 ) -> None:
     alice = guarded.node.session(user="alice")
     alice.execute(table("gone"))
-    hers = alice.table("s.gone").descriptor
     select: dict[str, Any] = {
         "kind": ObjectKind.TABLE,
         "name": "s.gone",
@@ -280,9 +266,9 @@ def test_what_was_revoked_is_not_read_in_an_older_version_once_it_is_dropped(
     granted = AsOf(version=alice.execute(GrantPrivileges(**select)).version)
     alice.execute(RevokePrivileges(**select))
     with guarded.granted(USAGE):
-        assert "lacks SELECT" in refusal(lambda: bob.snapshot([hers.id], at=granted))
+        assert "lacks SELECT" in refusal(lambda: bob.open(["s.gone"], at=granted))
         alice.execute(DropTable(schema="s", table="gone"))
-        assert "lacks SELECT" in refusal(lambda: bob.snapshot([hers.id], at=granted))
+        assert "lacks SELECT" in refusal(lambda: bob.open(["s.gone"], at=granted))
         assert "lacks SELECT" in refusal(lambda: bob.table("s.gone", at=granted))
 
 

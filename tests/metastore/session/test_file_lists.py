@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import ProtocolError
-from strandline.metastore.interface import DataFile, DeleteFile, TableFiles
+from strandline.metastore.interface import TableFiles
 from strandline.metastore.session.file_lists import DELETE_FILES, read_files, write_files
-from strandline.metastore.store.rows import ColumnStatistics, DataFileRow, DeleteFileRow
+from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
 
 numbers = st.integers(0, 2**63 - 1)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 data_rows = st.builds(
-    DataFileRow,
+    DataFile,
     file_id=numbers,
     path=texts,
     rows=numbers,
@@ -32,7 +32,7 @@ data_rows = st.builds(
 )
 delete_rows = st.lists(st.tuples(numbers, numbers), max_size=3).flatmap(
     lambda pairs: st.builds(
-        DeleteFileRow,
+        DeleteFile,
         path=texts,
         file_ids=st.just(tuple(a for a, _ in pairs)),
         counts=st.just(tuple(b for _, b in pairs)),
@@ -41,8 +41,8 @@ delete_rows = st.lists(st.tuples(numbers, numbers), max_size=3).flatmap(
 
 
 @given(
-    st.lists(st.builds(DataFile, numbers, numbers, data_rows), max_size=4),
-    st.lists(st.builds(DeleteFile, numbers, numbers, delete_rows), max_size=4),
+    st.lists(data_rows, max_size=4),
+    st.lists(delete_rows, max_size=4),
 )
 def test_files_cross_unchanged(data: list[DataFile], deletes: list[DeleteFile]) -> None:
     files = TableFiles(tuple(data), tuple(deletes))
@@ -50,20 +50,16 @@ def test_files_cross_unchanged(data: list[DataFile], deletes: list[DeleteFile]) 
 
 
 def test_more_files_than_one_batch_cross_in_order() -> None:
-    data = tuple(
-        DataFile(n, 1, DataFileRow(file_id=n, path=f"p{n}", rows=n, bytes=0)) for n in range(70_000)
-    )
+    data = tuple(DataFile(file_id=n, path=f"p{n}", rows=n, bytes=0) for n in range(70_000))
     assert read_files(write_files(TableFiles(data, ()))) == TableFiles(data, ())
 
 
 def test_any_arrow_reader_can_read_them() -> None:
-    file = DataFileRow(file_id=7, path="a", rows=1, bytes=2, partition="p=1")
-    body = write_files(TableFiles((DataFile(5, 6, file),), ()))
+    file = DataFile(file_id=7, path="a", rows=1, bytes=2, partition="p=1")
+    body = write_files(TableFiles((file,), ()))
     with pa.ipc.open_stream(body) as reader:
         assert reader.read_all().to_pylist() == [
             {
-                "row_id": 5,
-                "write_id": 6,
                 "file_id": 7,
                 "path": "a",
                 "rows": 1,

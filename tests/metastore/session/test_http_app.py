@@ -116,16 +116,16 @@ BAD_BODIES: dict[str, tuple[str, object, str, str]] = {
     ),
     "unknown_file": (
         "stage", {"txn_id": 1, "table_id": 1, "add": [{"orc_file": {}}]}, "invalid_input",
-        "add[0]: 'orc_file' is not known; known are: data_file_row, delete_file_row",
+        "add[0]: 'orc_file' is not known; known are: data_file, delete_file",
     ),
     "counts_that_do_not_fit": (
         "stage",
         {
             "txn_id": 1,
             "table_id": 1,
-            "add": [{"delete_file_row": {"path": "d", "file_ids": [1], "counts": []}}],
+            "add": [{"delete_file": {"path": "d", "file_ids": [1], "counts": []}}],
         },
-        "invalid_input", "add[0].delete_file_row: delete file 'd' names 1 data files and 0 counts",
+        "invalid_input", "add[0].delete_file: delete file 'd' names 1 data files and 0 counts",
     ),
 }  # fmt: skip
 

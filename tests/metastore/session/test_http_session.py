@@ -34,12 +34,13 @@ from strandline.errors import (
 from strandline.metastore.session import HttpSession, LocalSession, http_app, http_session
 from strandline.metastore.session.http_app import application
 from strandline.metastore.session.http_transport import Lost
-from strandline.metastore.store.rows import DataFileRow
+from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.metastore.workers import Workers
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from strandline.transactions import Transaction, TransactionState
 from tests.metastore.session.served import CuttingProxy, listening_socket, serving
+from tests.metastore.snapshots import files_of, paths_of
 
 SHORT = 0.6
 """Seconds that a session has where its deadline is what is tested."""
@@ -54,20 +55,14 @@ class Scene:
     proxy: CuttingProxy
     session: HttpSession
     local: LocalSession
+    name: str
     table_id: int
 
     def impatient(self) -> HttpSession:
         return HttpSession(self.proxy.url, user="ann", timeout=SHORT)
 
     def paths(self, *, txn_id: int | None = None) -> list[str]:
-        taken = self.local.snapshot([self.table_id], txn_id=txn_id)
-        files = self.local.files(self.table_id, taken.write_ids[self.table_id])
-        return [one.file.path for one in files.data_files]
-
-    def row_id(self, path: str) -> int:
-        taken = self.local.snapshot([self.table_id])
-        files = self.local.files(self.table_id, taken.write_ids[self.table_id])
-        return next(one.row_id for one in files.data_files if one.file.path == path)
+        return paths_of(self.local, self.name, txn_id=txn_id)
 
     def written(self, *paths: str) -> int:
         """An open transaction that has staged these files."""
@@ -76,8 +71,8 @@ class Scene:
         return txn_id
 
 
-def data(path: str) -> DataFileRow:
-    return DataFileRow(file_id=crc32(path.encode()) >> 12, path=path, rows=10, bytes=100)
+def data(path: str) -> DataFile:
+    return DataFile(file_id=crc32(path.encode()) >> 12, path=path, rows=10, bytes=100)
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +95,10 @@ def scene(node: tuple[Node, str], request: pytest.FixtureRequest) -> Iterator[Sc
         transactional=True,
     )
     local.execute(CreateTable(schema="s", definition=definition))
-    table_id = local.table(f"s.{definition.name}").descriptor.id
+    table = local.table(f"s.{definition.name}")
     proxy = CuttingProxy(url)
     with HttpSession(proxy.url, user="ann") as session:
-        yield Scene(opened, url, proxy, session, local, table_id)
+        yield Scene(opened, url, proxy, session, local, table.name, table.descriptor.id)
     proxy.close()
 
 
@@ -139,10 +134,9 @@ def test_a_commit_goes_on_through_any_number_of_cuts(scene: Scene) -> None:
 
 def test_a_commit_that_was_refused_without_being_heard_is_finished(scene: Scene) -> None:
     scene.session.commit(scene.written("a"))
-    row_id = scene.row_id("a")
     first, second = scene.session.begin().txn_id, scene.session.begin().txn_id
     for txn_id in (first, second):
-        scene.session.stage(txn_id, scene.table_id, remove=[row_id])
+        scene.session.stage(txn_id, scene.table_id, remove=["a"])
     scene.session.commit(first)
     scene.proxy.cut_answer("commit")
     with pytest.raises(TransactionFinished, match="aborted"):
@@ -235,40 +229,38 @@ def test_a_node_that_does_not_know_the_outcome_is_asked_again(
     assert len(calls) == 2
 
 
-# -- staging and write ids -----------------------------------------------------------------------
+# -- staging -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cut", ["answer", "request"])
 def test_a_staging_that_was_cut_is_done_once(scene: Scene, cut: str) -> None:
     scene.session.commit(scene.written("old"))
-    old = scene.row_id("old")
     txn_id = scene.session.begin().txn_id
     cutting = scene.proxy.cut_answer if cut == "answer" else scene.proxy.cut_request
     cutting("stage")
-    staged = scene.session.stage(
-        txn_id, scene.table_id, add=[data("b"), data("a")], remove=[old], touch=[]
+    write_id = scene.session.stage(
+        txn_id, scene.table_id, add=[data("b"), data("a")], remove=["old"], touch=[]
     )
     assert scene.paths(txn_id=txn_id) == ["a", "b"]
     scene.session.commit(txn_id)
-    assert staged.row_ids == (scene.row_id("b"), scene.row_id("a"))
-    assert staged.write_id == scene.session.snapshot([scene.table_id]).write_ids[scene.table_id].hwm
+    assert write_id == scene.session.open([scene.name]).write_ids_of(scene.name).hwm == 2
+    assert scene.proxy.seen["stage"] == 3
 
 
 def test_a_removal_that_was_cut_is_done_once(scene: Scene) -> None:
     scene.session.commit(scene.written("old"))
     txn_id = scene.session.begin().txn_id
     scene.proxy.cut_answer("stage")
-    assert scene.session.stage(txn_id, scene.table_id, remove=[scene.row_id("old")]).row_ids == ()
+    assert scene.session.stage(txn_id, scene.table_id, remove=["old"]) == 2
     assert scene.paths(txn_id=txn_id) == []
 
 
 def test_touched_rows_of_a_staging_that_was_cut_are_in_conflict(scene: Scene) -> None:
     scene.session.commit(scene.written("old"))
-    old = scene.row_id("old")
     txn_id, other = scene.session.begin().txn_id, scene.session.begin().txn_id
     scene.proxy.cut_answer("stage")
-    scene.session.stage(txn_id, scene.table_id, add=[data("a")], touch=[old])
-    scene.session.stage(other, scene.table_id, remove=[old])
+    scene.session.stage(txn_id, scene.table_id, add=[data("a")], touch=["old"])
+    scene.session.stage(other, scene.table_id, remove=["old"])
     scene.session.commit(other)
     with pytest.raises(WriteConflict):
         scene.session.commit(txn_id)
@@ -280,7 +272,7 @@ def test_a_staging_that_is_refused_stays_refused_when_it_was_cut(scene: Scene) -
     scene.proxy.cut_answer("stage")
     with pytest.raises(AlreadyExists):
         scene.session.stage(txn_id, scene.table_id, add=[data("old")])
-    for removed, touched in (([10**9], []), ([], [10**9])):
+    for removed, touched in ((["never"], []), ([], ["never"])):
         scene.proxy.cut_answer("stage")
         with pytest.raises(WriteConflict):
             scene.session.stage(txn_id, scene.table_id, remove=removed, touch=touched)
@@ -295,10 +287,14 @@ def test_a_staging_is_unknown_at_the_deadline(scene: Scene) -> None:
         session.stage(txn_id, scene.table_id, add=[data("a")])
 
 
-def test_a_write_id_whose_answer_is_lost_is_asked_for_again(scene: Scene) -> None:
+def test_a_deletion_of_most_rows_that_was_cut_is_done_once(scene: Scene) -> None:
+    scene.session.commit(scene.written("old"))
     txn_id = scene.session.begin().txn_id
-    scene.proxy.cut_answer("allocate_write_id", times=2)
-    assert scene.session.allocate_write_id(txn_id, scene.table_id) == 1
+    deletes = DeleteFile(path="d", file_ids=(data("old").file_id,), counts=(9,))
+    scene.proxy.cut_answer("stage")
+    scene.session.stage(txn_id, scene.table_id, add=[deletes], touch=["old"])
+    scene.session.commit(txn_id)
+    assert files_of(scene.local, scene.name).delete_files == (deletes,)
 
 
 # -- what is sent once, and what is repeated -----------------------------------------------------
@@ -314,7 +310,7 @@ def test_ddl_whose_answer_is_lost_is_unknown_and_done_once(scene: Scene) -> None
 
 @pytest.mark.parametrize("call", ["begin", "hold"])
 def test_what_has_no_id_yet_is_not_sent_twice(scene: Scene, call: str) -> None:
-    at = scene.local.snapshot([]).time
+    at = scene.local.open([]).time
     scene.proxy.cut_answer(call)
     with pytest.raises(UnknownOutcome, match="by itself"):
         if call == "begin":
@@ -343,16 +339,16 @@ def test_what_never_left_is_sent_again(scene: Scene, monkeypatch: pytest.MonkeyP
 def test_reads_heartbeats_and_ends_of_holds_are_repeated(scene: Scene, cut: str) -> None:
     session, proxy = scene.session, scene.proxy
     txn_id = session.begin().txn_id
-    taken = session.snapshot([scene.table_id])
+    taken = session.open([scene.name])
     held = session.hold("reader", "ann", at=taken.time)
     cutting = proxy.cut_answer if cut == "answer" else proxy.cut_request
-    for call in ("tables", "history", "snapshot", "files", "transaction", "heartbeat"):
+    for call in ("tables", "history", "open", "files", "transaction", "heartbeat"):
         cutting(call)
     for call in ("renew_hold", "release_hold"):
         cutting(call)
     assert scene.local.tables("s") == session.tables("s")
     assert session.history() == scene.local.history()
-    assert session.snapshot([scene.table_id], txn_id=txn_id).write_ids == taken.write_ids
+    assert session.open([scene.name], txn_id=txn_id).write_ids == taken.write_ids
     assert session.files(scene.table_id, taken.write_ids[scene.table_id]).data_files == ()
     assert session.transaction(txn_id).state is TransactionState.OPEN
     session.heartbeat(txn_id)
@@ -465,5 +461,5 @@ def test_a_node_that_stays_full_is_an_error_that_says_so(node: tuple[Node, str])
 
 def test_a_snapshot_of_too_many_tables_is_refused(scene: Scene) -> None:
     with pytest.raises(LimitExceeded, match="10000 tables, 10001 were asked"):
-        scene.session.snapshot(range(1, 10_002))
-    assert scene.session.snapshot([scene.table_id] * 20_000).write_ids.keys() == {scene.table_id}
+        scene.session.open([f"s.t{number}" for number in range(10_001)])
+    assert scene.session.open([scene.name] * 20_000).write_ids.keys() == {scene.table_id}

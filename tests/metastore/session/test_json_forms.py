@@ -20,7 +20,7 @@ from strandline.catalog.commands import (
 )
 from strandline.clock import Timestamp
 from strandline.errors import InvalidInput, InvalidType
-from strandline.metastore.interface import Snapshot
+from strandline.metastore.interface import ResolvedTable, Snapshot
 from strandline.metastore.session.json_forms import Misfit, arguments_form, form_of, snake_case
 from strandline.metastore.session.wire_json import read_json, write_json
 from strandline.model.descriptors import (
@@ -135,6 +135,28 @@ def test_a_data_type_is_sparks_json() -> None:
     assert json.loads(write_json(BIGINT, DataType)) == "long"
 
 
+TABLE = TableDescriptor(
+    id=1,
+    schema_id=2,
+    name="t",
+    owner="ann",
+    kind=TableKind.EXTERNAL,
+    transactional=False,
+    provider="parquet",
+    schema_versions=(SchemaVersion(1, (ColumnDescriptor(1, "k", BIGINT, False, "c"),)),),
+    next_column_id=2,
+    zone_id=1,
+    partition_columns=(1,),
+    storage=StorageFormat(
+        serde_properties=(("a", "b"),),
+        buckets=-1,
+        sort_columns=(("k", 1),),
+        hive_columns=(("k", "bigint", None),),
+    ),
+    location="s3://b/t",
+    properties=(("x", ""),),
+)
+
 VALUES: dict[str, tuple[object, Any]] = {
     "transaction": (
         Transaction(
@@ -152,6 +174,7 @@ VALUES: dict[str, tuple[object, Any]] = {
         Snapshot(
             3,
             Timestamp(9),
+            {"s.t": ResolvedTable("s", TABLE, 3, "file:/s/t")},
             {
                 5: ValidWriteIdList.of(9, open_ids=[3, 8], aborted=[4]),
                 6: ValidWriteIdList(hwm=9, min_open=4, table="s.t"),
@@ -168,27 +191,7 @@ VALUES: dict[str, tuple[object, Any]] = {
         VersionInfo,
     ),
     "table": (
-        TableDescriptor(
-            id=1,
-            schema_id=2,
-            name="t",
-            owner="ann",
-            kind=TableKind.EXTERNAL,
-            transactional=False,
-            provider="parquet",
-            schema_versions=(SchemaVersion(1, (ColumnDescriptor(1, "k", BIGINT, False, "c"),)),),
-            next_column_id=2,
-            zone_id=1,
-            partition_columns=(1,),
-            storage=StorageFormat(
-                serde_properties=(("a", "b"),),
-                buckets=-1,
-                sort_columns=(("k", 1),),
-                hive_columns=(("k", "bigint", None),),
-            ),
-            location="s3://b/t",
-            properties=(("x", ""),),
-        ),
+        TABLE,
         TableDescriptor,
     ),
     "fractions": ([1.5, 2.0], list[float]),

@@ -14,12 +14,14 @@ from strandline.catalog.commands import (
 )
 from strandline.config import Settings
 from strandline.errors import TransactionFinished, Unavailable, UnknownOutcome, WriteConflict
+from strandline.metastore.interface import ResolvedTable
 from strandline.metastore.session import LocalSession
 from strandline.metastore.session.keep_alive import KeepAlive, transaction_scope
-from strandline.metastore.store.rows import DataFileRow
+from strandline.metastore.store.rows import DataFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
 from strandline.transactions import Transaction, TransactionState
+from tests.metastore.snapshots import paths_of
 
 TIMEOUT_MS = 600
 """Of the transactions of the `quick` node: long enough for a machine that is busy."""
@@ -72,35 +74,31 @@ def quick_session(quick: Node) -> Watched:
 
 
 @pytest.fixture
-def table_id(session: Watched, request: pytest.FixtureRequest) -> int:
+def table(session: Watched, request: pytest.FixtureRequest) -> ResolvedTable:
     definition = TableDefinition(
         name=request.node.name, columns=(ColumnDefinition("k", BIGINT),), transactional=True
     )
     session.execute(CreateTable(schema="s", definition=definition))
-    return session.table(f"s.{definition.name}").descriptor.id
+    return session.table(f"s.{definition.name}")
 
 
-def data(path: str) -> DataFileRow:
-    return DataFileRow(file_id=crc32(path.encode()) >> 12, path=path, rows=10, bytes=100)
+@pytest.fixture
+def table_id(table: ResolvedTable) -> int:
+    return table.descriptor.id
 
 
-def paths(session: LocalSession, table_id: int) -> list[str]:
-    taken = session.snapshot([table_id])
-    files = session.files(table_id, taken.write_ids[table_id])
-    return [one.file.path for one in files.data_files]
+def data(path: str) -> DataFile:
+    return DataFile(file_id=crc32(path.encode()) >> 12, path=path, rows=10, bytes=100)
 
 
-def test_a_block_that_ends_is_committed(session: Watched, table_id: int) -> None:
+def test_a_block_that_ends_is_committed(session: Watched, table: ResolvedTable) -> None:
     with transaction_scope(session) as transaction:
-        assert transaction.write_id(table_id) == 1
-        staged = transaction.stage(table_id, add=[data("a")])
-        assert staged.write_id == transaction.write_id(table_id)
-        seen = transaction.snapshot([table_id]).write_ids[table_id]
-        assert seen.valid(staged.write_id)
-        assert paths(session, table_id) == []
+        write_id = transaction.stage(table.descriptor.id, add=[data("a")])
+        assert transaction.open([table.name]).write_ids_of(table.name).valid(write_id)
+        assert paths_of(session, table.name) == []
     assert transaction.state is TransactionState.COMMITTED
     assert transaction.transaction == session.transaction(transaction.txn_id)
-    assert paths(session, table_id) == ["a"]
+    assert paths_of(session, table.name) == ["a"]
 
 
 def test_a_block_that_raises_is_aborted(session: Watched, table_id: int) -> None:
@@ -111,7 +109,9 @@ def test_a_block_that_raises_is_aborted(session: Watched, table_id: int) -> None
     assert session.transaction(transaction.txn_id).state is TransactionState.ABORTED
 
 
-def test_a_block_may_end_its_transaction_itself(session: Watched, table_id: int) -> None:
+def test_a_block_may_end_its_transaction_itself(
+    session: Watched, table: ResolvedTable, table_id: int
+) -> None:
     with transaction_scope(session) as first:
         first.stage(table_id, add=[data("a")])
         first.abort()
@@ -120,16 +120,16 @@ def test_a_block_may_end_its_transaction_itself(session: Watched, table_id: int)
         second.commit()
         _ = 1 / 0
     assert (first.state, second.state) == (TransactionState.ABORTED, TransactionState.COMMITTED)
-    assert paths(session, table_id) == ["b"]
+    assert paths_of(session, table.name) == ["b"]
 
 
 def test_a_conflict_is_what_the_block_ends_with(session: Watched, table_id: int) -> None:
     with transaction_scope(session) as before:
-        (row_id,) = before.stage(table_id, add=[data("a")]).row_ids
+        before.stage(table_id, add=[data("a")])
     with pytest.raises(WriteConflict), transaction_scope(session) as loser:
-        loser.stage(table_id, remove=[row_id])
+        loser.stage(table_id, remove=["a"])
         with transaction_scope(session) as winner:
-            winner.stage(table_id, remove=[row_id])
+            winner.stage(table_id, remove=["a"])
     assert session.transaction(loser.txn_id).state is TransactionState.ABORTED
 
 
@@ -185,7 +185,7 @@ def test_what_aborted_a_transaction_is_raised_by_its_next_use(quick_session: Wat
     ):
         quick_session.abort(transaction.txn_id)
         assert keep_alive.wait_for_failure(transaction.txn_id, timeout=WAIT)
-        transaction.write_id(1)
+        transaction.open([])
 
 
 def test_a_store_that_stays_away_for_a_time_out_is_raised(quick_session: Watched) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
-from strandline.errors import InvalidInput, StrandlineError, WriteConflict
+from strandline.errors import AlreadyExists, InvalidInput, StrandlineError, WriteConflict
+from strandline.metastore.interface import FILE_NUMBER_BITS as BITS
 from strandline.metastore.session import LocalSession
-from strandline.metastore.session.staged_files import FILES_OF_A_TRANSACTION_BITS as BITS
-from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
+from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
 
@@ -36,18 +36,18 @@ def table_id(session: LocalSession, name: str = "t") -> int:
     return session.table(name).descriptor.id
 
 
-def data(path: str = "f", *, file_id: int, rows: int = 10) -> DataFileRow:
-    return DataFileRow(file_id=file_id, path=path, rows=rows, bytes=1)
+def data(path: str = "f", *, file_id: int, rows: int = 10) -> DataFile:
+    return DataFile(file_id=file_id, path=path, rows=rows, bytes=1)
 
 
-def deletes(path: str, *counts: tuple[int, int]) -> DeleteFileRow:
+def deletes(path: str, *counts: tuple[int, int]) -> DeleteFile:
     ids, numbers = zip(*counts, strict=True)
-    return DeleteFileRow(path=path, file_ids=ids, counts=numbers)
+    return DeleteFile(path=path, file_ids=ids, counts=numbers)
 
 
 def refused(
     session: LocalSession,
-    *files: DataFileRow | DeleteFileRow,
+    *files: DataFile | DeleteFile,
     name: str = "t",
     kind: type[StrandlineError] = InvalidInput,
     match: str,
@@ -114,20 +114,20 @@ def test_an_id_that_another_file_has_is_refused(
 ) -> None:
     target = table_id(session)
     txn = session.begin().txn_id
-    own = session.allocate_write_id(txn, target) << BITS
-    first = own + 1 if numbered == "in its range" else 70 + (when == "before")
+    first = (txn << BITS) + 1 if numbered == "in its range" else 70 + (when == "before")
     session.stage(txn, target, add=[data(f"first{first}", file_id=first)])
     if when == "before":
         session.commit(txn)
         txn = session.begin().txn_id
-    with pytest.raises(InvalidInput, match=r"is that of another data file|belongs to write id"):
+    with pytest.raises(InvalidInput, match=r"is that of another data file|belongs to transaction"):
         session.stage(txn, target, add=[data(f"second{first}", file_id=first)])
     session.abort(txn)
 
 
 def test_an_id_in_the_range_of_another_transaction_is_refused(session: LocalSession) -> None:
-    for write_id in (1, 1 << 30):
-        refused(session, data(file_id=write_id << BITS), match=f"belongs to write id {write_id}")
+    earlier = session.begin().txn_id
+    for txn in (earlier, 1 << 30):
+        refused(session, data(file_id=txn << BITS), match=f"belongs to transaction {txn};")
 
 
 def test_deletes_are_of_files_that_the_transaction_sees(session: LocalSession) -> None:
@@ -143,9 +143,9 @@ def test_no_more_rows_are_deleted_than_there_are(session: LocalSession, touches:
     target = table_id(session, "u")
     txn = session.begin().txn_id
     file_id = 200 + touches
-    staged = session.stage(txn, target, add=[data(f"u{file_id}", file_id=file_id)])
+    session.stage(txn, target, add=[data(f"u{file_id}", file_id=file_id)])
     session.commit(txn)
-    touch = staged.row_ids if touches else ()
+    touch = [f"u{file_id}"] if touches else []
     txn = session.begin().txn_id
     with pytest.raises(InvalidInput, match="11 rows of data file"):
         session.stage(txn, target, add=[deletes("d", (file_id, 11))], touch=touch)
@@ -161,9 +161,8 @@ def test_no_more_rows_are_deleted_than_there_are(session: LocalSession, touches:
 def test_what_was_replaced_does_not_count(session: LocalSession) -> None:
     target = table_id(session, "u")
     txn = session.begin().txn_id
-    staged = session.stage(txn, target, add=[data("r", file_id=300), deletes("r1", (300, 10))])
-    file, whole = staged.row_ids
-    session.stage(txn, target, add=[deletes("r2", (300, 9))], remove=[whole], touch=[file])
+    session.stage(txn, target, add=[data("r", file_id=300), deletes("r1", (300, 10))])
+    session.stage(txn, target, add=[deletes("r2", (300, 9))], remove=["r1"], touch=["r"])
     session.commit(txn)
 
 
@@ -173,3 +172,33 @@ def test_an_id_of_an_aborted_transaction_is_free(session: LocalSession) -> None:
         txn = session.begin().txn_id
         session.stage(txn, target, add=[data("again", file_id=400)])
         end(txn)
+
+
+@pytest.mark.parametrize("change", ["remove", "touch"])
+@pytest.mark.parametrize("path", ["never", "unseen", "", "\ud800", "a" * 5000])
+def test_a_path_that_the_transaction_does_not_see_is_neither_removed_nor_changed(
+    session: LocalSession, change: str, path: str
+) -> None:
+    target = table_id(session)
+    other, txn = session.begin().txn_id, session.begin().txn_id
+    session.stage(other, target, add=[data("unseen", file_id=500)])
+    with pytest.raises(WriteConflict, match=r"does not see such a file; read again"):
+        session.stage(txn, target, **{change: [path]})  # type: ignore[arg-type]  # one of the two
+    session.abort(txn)
+    session.abort(other)
+
+
+def test_the_same_staging_once_more_changes_nothing(session: LocalSession) -> None:
+    target = table_id(session, "u")
+    before = session.begin().txn_id
+    session.stage(before, target, add=[data("old", file_id=600), data("left", file_id=601)])
+    session.commit(before)
+    txn = session.begin().txn_id
+    add: list[DataFile | DeleteFile] = [data("new", file_id=txn << BITS), deletes("d600", (601, 6))]
+    first = session.stage(txn, target, add=add, remove=["old"], touch=["left"])
+    assert session.stage(txn, target, add=add, remove=["old"], touch=["left"]) == first
+    with pytest.raises(AlreadyExists):
+        session.stage(txn, target, add=[data("new", file_id=txn << BITS, rows=11)])
+    with pytest.raises(WriteConflict):
+        session.stage(txn, target, add=add, remove=["left", "never"])
+    session.commit(txn)

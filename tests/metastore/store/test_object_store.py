@@ -17,7 +17,7 @@ from strandline.errors import (
 from strandline.metastore.store import tables
 from strandline.metastore.store.notifications import COMMIT, WRITE
 from strandline.metastore.store.rows import (
-    DataFileRow,
+    DataFile,
     PartitionRow,
     RowKind,
     TableParametersRow,
@@ -218,7 +218,7 @@ def test_a_transaction_replaces_what_it_staged_itself(dml: Dml) -> None:
         dml.store.stage(txn, FLIGHTS, remove=first.row_ids)
     dml.transactions.commit(txn)
     (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
-    assert row.as_(DataFileRow).rows == 2
+    assert row.as_(DataFile).rows == 2
 
 
 def test_a_staging_is_one_event_with_its_rows(dml: Dml) -> None:

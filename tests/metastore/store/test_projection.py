@@ -30,7 +30,7 @@ from strandline.metastore.store.folder_effects import MOST_EFFECTS, Turn
 from strandline.metastore.store.notifications import COMMIT, NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.projection import ProjectedCatalogs, Projector
-from strandline.metastore.store.rows import DataFileRow, RowKind, new_file
+from strandline.metastore.store.rows import DataFile, RowKind, new_file
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.transaction_events import TransactionEvents
 from strandline.model.descriptors import TableDescriptor, TableKind
@@ -350,7 +350,7 @@ def test_a_commit_comes_after_the_ddl_that_it_was_judged_by(node: Node, unprojec
     node.ddl(create(node, "a"))
     table = node.table("a")
     txn = node.transactions.begin(user="ann").txn_id
-    row = new_file(DataFileRow(file_id=1, path="f", rows=1, bytes=1))
+    row = new_file(DataFile(file_id=1, path="f", rows=1, bytes=1))
     node.store.stage(txn, table.id, add=[row])
     for number in range(unprojected):
         node.ddl(create(node, f"t{number}"), project=False)

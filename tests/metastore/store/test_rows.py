@@ -15,8 +15,8 @@ from strandline.metastore.store.notifications import DdlEvent, EndEvent, WriteEv
 from strandline.metastore.store.rows import (
     ColumnStatistics,
     Content,
-    DataFileRow,
-    DeleteFileRow,
+    DataFile,
+    DeleteFile,
     NewRow,
     PartitionRow,
     Row,
@@ -43,7 +43,7 @@ PARTITION = PartitionRow(
     storage=StorageFormat(serde="s"),
     columns=(("c", "int", None), ("d", "int", "x")),
 )
-FILE = DataFileRow(
+FILE = DataFile(
     file_id=300,
     path="p/a",
     rows=7,
@@ -70,7 +70,7 @@ GOLDEN: list[tuple[object, str]] = [
         " 01 2d00 01 02 01 01 31 00 01 00",  # statistics: count, header, then the payload
     ),
     (
-        DeleteFileRow(path="d", file_ids=(300, 1), counts=(2, 3)),
+        DeleteFile(path="d", file_ids=(300, 1), counts=(2, 3)),
         "0100 2a00 01 01 64 02 ac02 01 02 02 03",
     ),
     (
@@ -116,10 +116,10 @@ def stored(new: NewRow) -> Row:
         (new_partition(PARTITION, name="m=1"), RowKind.PARTITION, "m=1", PARTITION),
         (new_file(FILE, bucket=4), RowKind.DATA_FILE, "p/a", FILE),
         (
-            new_file(DeleteFileRow(path="d", file_ids=(), counts=())),
+            new_file(DeleteFile(path="d", file_ids=(), counts=())),
             RowKind.DELETE_FILE,
             "d",
-            DeleteFileRow(path="d", file_ids=(), counts=()),
+            DeleteFile(path="d", file_ids=(), counts=()),
         ),
         (
             new_parameters((("a", "b"),)),
@@ -141,13 +141,13 @@ def test_a_row_gives_back_its_content(
 
 
 def test_content_of_another_class_is_refused() -> None:
-    with pytest.raises(CorruptData, match="DataFileRow where a PartitionRow"):
+    with pytest.raises(CorruptData, match="DataFile where a PartitionRow"):
         stored(new_file(FILE)).as_(PartitionRow)
 
 
 def test_a_delete_file_needs_a_count_for_each_data_file() -> None:
     with pytest.raises(InvalidInput, match="2 data files and 1"):
-        DeleteFileRow(path="d", file_ids=(1, 2), counts=(1,))
+        DeleteFile(path="d", file_ids=(1, 2), counts=(1,))
 
 
 def test_buckets_are_the_same_for_ever() -> None:
@@ -163,7 +163,7 @@ def test_buckets_are_the_same_for_ever() -> None:
 def test_a_row_whose_columns_were_changed_is_corrupt(dml: Dml) -> None:
     dml.append("a")
     (row,) = dml.store.rows(FLIGHTS, RowKind.DATA_FILE, write_ids=None)
-    assert row.as_(DataFileRow).path == "a"
+    assert row.as_(DataFile).path == "a"
     changes: list[dict[str, Any]] = [
         {"row_id": 99},
         {"table_id": 2},

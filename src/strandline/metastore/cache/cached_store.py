@@ -50,8 +50,8 @@ from strandline.metastore.cache.replicas import Replica
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import ObjectStore, SqlObjectStore
 from strandline.metastore.store.partition_moves import PartitionMoves
-from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind
-from strandline.metastore.store.staging import PlainChange, Staged, Staging
+from strandline.metastore.store.rows import Removal, Row, RowKind
+from strandline.metastore.store.staging import PlainChange, Staging
 from strandline.transactions import Transactions, ValidWriteIdList
 
 DEFAULT_STALENESS = 1.0
@@ -349,21 +349,11 @@ class CachedStore(ObjectStore):
 
     # -- writing: the store writes, and its event is applied before the call returns
 
-    def stage(
-        self,
-        txn_id: int,
-        table_id: int,
-        *,
-        add: Sequence[NewRow] = (),
-        remove: Collection[int] = (),
-        touch: Collection[int] = (),
-        check: Callable[[Staging], None] | None = None,
-    ) -> Staged:
-        staged = self._store.stage(
-            txn_id, table_id, add=add, remove=remove, touch=touch, check=check
-        )
+    @contextmanager
+    def staging(self, txn_id: int, table_id: int) -> Iterator[Staging]:
+        with self._store.staging(txn_id, table_id) as staging:
+            yield staging
         self._applier.apply_own()
-        return staged
 
     @contextmanager
     def change(self, table_id: int, *, author: str) -> Iterator[PlainChange]:

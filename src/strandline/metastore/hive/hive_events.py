@@ -56,7 +56,7 @@ from strandline.metastore.store.notifications import (
     Notification,
     WriteEvent,
 )
-from strandline.metastore.store.rows import DataFileRow, PartitionRow, Row, RowKind
+from strandline.metastore.store.rows import DataFile, PartitionRow, Row, RowKind
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.json_text import JsonText
 from strandline.model.descriptors import FunctionDescriptor, SchemaDescriptor, TableDescriptor
@@ -258,7 +258,7 @@ class HiveEvents:
             return self._partitions(event, schema, table, added, removed)
         if kinds == {RowKind.TABLE_PARAMETERS}:
             return self._table_altered(event, schema, table)
-        files = [row.as_(DataFileRow).path for row in added if row.kind is RowKind.DATA_FILE]
+        files = [row.as_(DataFile).path for row in added if row.kind is RowKind.DATA_FILE]
         message = {
             "txnid": event.txn_id,
             "writeId": event.write_id,

@@ -24,9 +24,7 @@ ANONYMOUS = "anonymous"
 JSON_TYPE = "application/json"
 LARGE_BODY_BYTES = 64 * 1024
 """A call with a longer body is a large one."""
-_READS = frozenset(
-    {"differences", "files", "history", "snapshot", "table", "tables", "transaction"}
-)
+_READS = frozenset({"differences", "files", "history", "open", "table", "tables", "transaction"})
 """Methods that change nothing: they may be given up on the way, and asked again."""
 _DDL = frozenset({"compact", "execute", "undo", "undrop", "undrop_partitions"})
 """Methods that wait for other DDL."""

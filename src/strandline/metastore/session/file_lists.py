@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from strandline import work
 from strandline.errors import ProtocolError
-from strandline.metastore.interface import DataFile, DeleteFile, TableFiles
-from strandline.metastore.store.rows import ColumnStatistics, DataFileRow, DeleteFileRow
+from strandline.metastore.interface import TableFiles
+from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
 T = TypeVar("T")
@@ -37,8 +37,6 @@ _STATISTICS = pa.struct(
     ]
 )
 DATA_FILES = _columns(
-    row_id=pa.int64(),
-    write_id=pa.int64(),
     file_id=pa.int64(),
     path=pa.string(),
     rows=pa.int64(),
@@ -47,8 +45,6 @@ DATA_FILES = _columns(
     statistics=pa.list_(pa.field("element", _STATISTICS, nullable=False)),
 )
 DELETE_FILES = _columns(
-    row_id=pa.int64(),
-    write_id=pa.int64(),
     path=pa.string(),
     file_ids=pa.list_(pa.field("element", pa.int64(), nullable=False)),
     counts=pa.list_(pa.field("element", pa.int64(), nullable=False)),
@@ -66,16 +62,13 @@ def write_files(files: TableFiles) -> bytes:
 
 def _data_files(files: Sequence[DataFile]) -> list[pa.Array]:
     """The columns of `DATA_FILES`. Statistics are laid flat: an object for each would cost most."""
-    rows = [one.file for one in files]
     return [
-        _numbers([one.row_id for one in files]),
-        _numbers([one.write_id for one in files]),
-        _numbers([row.file_id for row in rows]),
-        _texts([row.path for row in rows]),
-        _numbers([row.rows for row in rows]),
-        _numbers([row.bytes for row in rows]),
-        _texts([row.partition for row in rows]),
-        _lists(DATA_FILES.field("statistics").type, [row.statistics for row in rows], _statistics),
+        _numbers([row.file_id for row in files]),
+        _texts([row.path for row in files]),
+        _numbers([row.rows for row in files]),
+        _numbers([row.bytes for row in files]),
+        _texts([row.partition for row in files]),
+        _lists(DATA_FILES.field("statistics").type, [row.statistics for row in files], _statistics),
     ]
 
 
@@ -91,13 +84,10 @@ def _statistics(found: Sequence[ColumnStatistics]) -> pa.Array:
 
 def _delete_files(files: Sequence[DeleteFile]) -> list[pa.Array]:
     """The columns of `DELETE_FILES`."""
-    rows = [one.file for one in files]
     return [
-        _numbers([one.row_id for one in files]),
-        _numbers([one.write_id for one in files]),
-        _texts([row.path for row in rows]),
-        _lists(DELETE_FILES.field("file_ids").type, [row.file_ids for row in rows], _numbers),
-        _lists(DELETE_FILES.field("counts").type, [row.counts for row in rows], _numbers),
+        _texts([row.path for row in files]),
+        _lists(DELETE_FILES.field("file_ids").type, [row.file_ids for row in files], _numbers),
+        _lists(DELETE_FILES.field("counts").type, [row.counts for row in files], _numbers),
     ]
 
 
@@ -140,28 +130,18 @@ def read_files(body: bytes) -> TableFiles:
     source = pa.BufferReader(body)
     data_files = tuple(
         DataFile(
-            row_id,
-            write_id,
-            DataFileRow(
-                file_id=file_id,
-                path=path,
-                rows=rows,
-                bytes=size,
-                partition=partition,
-                statistics=tuple(ColumnStatistics(**one) for one in statistics),
-            ),
+            file_id=file_id,
+            path=path,
+            rows=rows,
+            bytes=size,
+            partition=partition,
+            statistics=tuple(ColumnStatistics(**column) for column in statistics),
         )
-        for row_id, write_id, file_id, path, rows, size, partition, statistics in _read(
-            source, DATA_FILES
-        )
+        for file_id, path, rows, size, partition, statistics in _read(source, DATA_FILES)
     )
     delete_files = tuple(
-        DeleteFile(
-            row_id,
-            write_id,
-            DeleteFileRow(path=path, file_ids=tuple(file_ids), counts=tuple(counts)),
-        )
-        for row_id, write_id, path, file_ids, counts in _read(source, DELETE_FILES)
+        DeleteFile(path=path, file_ids=tuple(file_ids), counts=tuple(counts))
+        for path, file_ids, counts in _read(source, DELETE_FILES)
     )
     return TableFiles(data_files, delete_files)
 

@@ -6,12 +6,11 @@ happen twice.
 
 Every call is one of these:
 
-* **repeatable**: it reads, or doing it twice is doing it once (a heartbeat, a write id, the end of
-  a hold). It is sent again until it is answered or the session's time-out has passed;
-* **settled**: commit, abort and staging. When the answer is lost the node is *asked* how the
-  transaction stands, by its id, and that decides: done, to be sent again, or refused. Staging is
-  sent again, and if it is refused then, the files that the transaction sees tell whether it was
-  done. A request that is still on its way does no harm, since each takes effect once;
+* **repeatable**: it reads, or doing it twice is doing it once (a heartbeat, staging, the end of a
+  hold). It is sent again until it is answered or the session's time-out has passed;
+* **settled**: commit and abort. When the answer is lost the node is *asked* how the transaction
+  stands, by its id, and that decides: done, to be sent again, or refused. A request that is still
+  on its way does no harm, since each takes effect once;
 * **sent once**: DDL, a new transaction, a new hold. These have no id yet that could be asked for.
   A lost answer is `UnknownOutcome`, whose message says where to look. A request that never left
   (nobody accepted the connection) is sent again like any other.
@@ -29,34 +28,30 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strandline.catalog import Command, VersionInfo
 from strandline.catalog.differences import Difference
 from strandline.clock import Timestamp
 from strandline.errors import (
-    AlreadyExists,
     StrandlineError,
     TransactionFinished,
     Unavailable,
     UnknownOutcome,
-    WriteConflict,
 )
 from strandline.metastore.interface import (
     PRESENT,
     AsOf,
-    DataFile,
-    DeleteFile,
     Executed,
     ResolvedTable,
     Session,
     Snapshot,
-    Staged,
     TableFiles,
+    distinct_names,
 )
 from strandline.metastore.session.http_transport import HttpTransport, Lost
-from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
+from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.transactions import Hold, Transaction, TransactionState, ValidWriteIdList
 
 DEFAULT_TIMEOUT = 60.0
@@ -129,11 +124,11 @@ class HttpSession(Session):
 
     # -- snapshots -----------------------------------------------------------------------------
 
-    def snapshot(
-        self, table_ids: Iterable[int], *, at: AsOf = PRESENT, txn_id: int | None = None
+    def open(
+        self, names: Sequence[str], *, at: AsOf = PRESENT, txn_id: int | None = None
     ) -> Snapshot:
-        taken: Snapshot = self._repeat("snapshot", table_ids=tuple(table_ids), at=at, txn_id=txn_id)
-        return taken
+        snapshot: Snapshot = self._repeat("open", names=distinct_names(names), at=at, txn_id=txn_id)
+        return snapshot
 
     def files(self, table_id: int, write_ids: ValidWriteIdList) -> TableFiles:
         files: TableFiles = self._repeat("files", table_id=table_id, write_ids=write_ids)
@@ -173,44 +168,28 @@ class HttpSession(Session):
     def heartbeat(self, txn_id: int) -> None:
         self._repeat("heartbeat", txn_id=txn_id)
 
-    def allocate_write_id(self, txn_id: int, table_id: int) -> int:
-        write_id: int = self._repeat("allocate_write_id", txn_id=txn_id, table_id=table_id)
-        return write_id
-
     def stage(
         self,
         txn_id: int,
         table_id: int,
         *,
-        add: Sequence[DataFileRow | DeleteFileRow] = (),
-        remove: Sequence[int] = (),
-        touch: Sequence[int] = (),
-    ) -> Staged:
-        arguments = {
-            "txn_id": txn_id,
-            "table_id": table_id,
-            "add": tuple(add),
-            "remove": tuple(remove),
-            "touch": tuple(touch),
-        }
+        add: Sequence[DataFile | DeleteFile] = (),
+        remove: Sequence[str] = (),
+        touch: Sequence[str] = (),
+    ) -> int:
         attempts = self._attempts(
             f"staging files of table {table_id} in transaction {txn_id}",
             look="abort the transaction, and begin again",
         )
-        lost = False
-        while True:
-            try:
-                staged: Staged = self._transport.send("stage", arguments, attempts.share())
-                return staged
-            except Lost as loss:
-                lost = lost or loss.sent
-                attempts.pause(loss)
-            except (AlreadyExists, WriteConflict):
-                # Refused, perhaps because the request that was thought lost had arrived.
-                found = self._what_is_staged(txn_id, table_id, add, remove) if lost else None
-                if found is None:
-                    raise
-                return found
+        arguments = {
+            "txn_id": txn_id,
+            "table_id": table_id,
+            "add": add,
+            "remove": remove,
+            "touch": touch,
+        }
+        write_id: int = self._send_until_answered("stage", arguments, attempts)
+        return write_id
 
     def commit(self, txn_id: int) -> Transaction:
         return self._settle("commit", txn_id, TransactionState.COMMITTED)
@@ -232,7 +211,11 @@ class HttpSession(Session):
 
     def _repeat(self, name: str, /, **arguments: Any) -> Any:
         """A call that may be sent any number of times."""
-        attempts = self._attempts(name)
+        return self._send_until_answered(name, arguments, self._attempts(name))
+
+    def _send_until_answered(
+        self, name: str, arguments: Mapping[str, Any], attempts: _Attempts
+    ) -> Any:
         while True:
             try:
                 return self._transport.send(name, arguments, attempts.share())
@@ -298,43 +281,10 @@ class HttpSession(Session):
                 raise failure
 
     def _ask(self, txn_id: int, attempts: _Attempts) -> Transaction:
-        while True:
-            try:
-                found: Transaction = self._transport.send(
-                    "transaction", {"txn_id": txn_id}, attempts.share()
-                )
-                return found
-            except Lost as loss:
-                attempts.pause(loss)
-
-    def _what_is_staged(
-        self,
-        txn_id: int,
-        table_id: int,
-        add: Sequence[DataFileRow | DeleteFileRow],
-        remove: Sequence[int],
-    ) -> Staged | None:
-        """What staging these did, if it was done; staging is all or nothing.
-
-        An added file is there under the transaction's own write id. A removed one was seen when the
-        transaction began and is not seen any more.
-        """
-        write_id = self.allocate_write_id(txn_id, table_id)
-        own = self.snapshot([table_id], txn_id=txn_id)
-        files = self.files(table_id, own.write_ids[table_id])
-        listed = _all(files)
-        mine = {(type(one.file), one.file.path): one for one in listed if one.write_id == write_id}
-        added = [mine.get((type(file), file.path)) for file in add]
-        row_ids = tuple(one.row_id for one in added if one is not None)
-        if len(row_ids) < len(add) or {one.row_id for one in listed} & set(remove):
-            return None
-        if not add:
-            before = self.snapshot([table_id], at=AsOf(time=own.time))
-            was = self.files(table_id, before.write_ids[table_id])
-            seen = {one.row_id for one in _all(was)}
-            if not remove or not set(remove) <= seen:
-                return None
-        return Staged(write_id, row_ids)
+        transaction: Transaction = self._send_until_answered(
+            "transaction", {"txn_id": txn_id}, attempts
+        )
+        return transaction
 
     def _attempts(
         self,
@@ -351,10 +301,6 @@ class HttpSession(Session):
             closed=self._closed,
             always_unknown=always_unknown,
         )
-
-
-def _all(files: TableFiles) -> list[DataFile | DeleteFile]:
-    return [*files.data_files, *files.delete_files]
 
 
 class _Attempts:

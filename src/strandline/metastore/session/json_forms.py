@@ -44,7 +44,7 @@ from typing import Any, NewType
 
 from strandline.catalog import Command, commands
 from strandline.errors import InvalidInput
-from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
+from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.model.descriptors import Properties, properties
 from strandline.model.type_json import parse_type_json, type_json
 from strandline.model.types import DataType
@@ -114,7 +114,7 @@ register_union(
         if isinstance(one, type) and hasattr(one, "plan")
     ),
 )
-register_union(DataFileRow | DeleteFileRow, (DataFileRow, DeleteFileRow))
+register_union(DataFile | DeleteFile, (DataFile, DeleteFile))
 
 
 # -- forms -----------------------------------------------------------------------------------------

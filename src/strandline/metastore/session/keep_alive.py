@@ -21,13 +21,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from strandline.errors import Conflict, NotFound, StrandlineError, Unavailable, UnknownOutcome
-from strandline.metastore.interface import Session, Snapshot, Staged
-from strandline.metastore.store.rows import DataFileRow, DeleteFileRow
+from strandline.metastore.interface import Session, Snapshot
+from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.transactions import Transaction, TransactionState
 
 logger = logging.getLogger(__name__)
@@ -187,7 +187,6 @@ class OpenTransaction:
     def __init__(self, session: Session, keep_alive: KeepAlive, begun: Transaction) -> None:
         self._session = session
         self._keep_alive = keep_alive
-        self._write_ids: dict[int, int] = {}
         self.transaction = begun
         self.commit_is_unknown = False
 
@@ -201,31 +200,22 @@ class OpenTransaction:
         """Open, until `commit` or `abort` has returned."""
         return self.transaction.state
 
-    def write_id(self, table_id: int) -> int:
-        """The write id in a table; asked for once."""
+    def open(self, names: Sequence[str]) -> Snapshot:
+        """These tables as the transaction sees them, its own writes included."""
         self._keep_alive.check(self.txn_id)
-        if table_id not in self._write_ids:
-            self._write_ids[table_id] = self._session.allocate_write_id(self.txn_id, table_id)
-        return self._write_ids[table_id]
-
-    def snapshot(self, table_ids: Iterable[int]) -> Snapshot:
-        """What the transaction sees of these tables, its own writes included."""
-        self._keep_alive.check(self.txn_id)
-        return self._session.snapshot(table_ids, txn_id=self.txn_id)
+        return self._session.open(names, txn_id=self.txn_id)
 
     def stage(
         self,
         table_id: int,
         *,
-        add: Sequence[DataFileRow | DeleteFileRow] = (),
-        remove: Sequence[int] = (),
-        touch: Sequence[int] = (),
-    ) -> Staged:
+        add: Sequence[DataFile | DeleteFile] = (),
+        remove: Sequence[str] = (),
+        touch: Sequence[str] = (),
+    ) -> int:
         """See `Session.stage`."""
         self._keep_alive.check(self.txn_id)
-        staged = self._session.stage(self.txn_id, table_id, add=add, remove=remove, touch=touch)
-        self._write_ids[table_id] = staged.write_id
-        return staged
+        return self._session.stage(self.txn_id, table_id, add=add, remove=remove, touch=touch)
 
     def commit(self) -> Transaction:
         """See `Session.commit`. Nothing is left for the end of the block to do."""

@@ -10,14 +10,13 @@ versions in the history that they made themselves, compare no versions and trim 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from strandline import work
 from strandline.catalog import Command, VersionInfo
 from strandline.catalog.differences import Difference, differences
 from strandline.catalog.privileges.access import Access
-from strandline.catalog.privileges.judgement import WRITING
 from strandline.clock import Timestamp
 from strandline.errors import (
     InvalidInput,
@@ -31,21 +30,19 @@ from strandline.errors import (
 from strandline.metastore.interface import (
     PRESENT,
     AsOf,
-    DataFile,
-    DeleteFile,
     Executed,
     ResolvedTable,
     Session,
     Snapshot,
-    Staged,
     TableFiles,
+    distinct_names,
 )
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.partition_places import undrop_partitions
 from strandline.metastore.reader import Reader, present_catalog
 from strandline.metastore.session.placement import completed
-from strandline.metastore.session.staged_files import check_ids, check_paths
-from strandline.metastore.store.rows import DataFileRow, DeleteFileRow, RowKind, new_file
+from strandline.metastore.session.staged_files import check_paths, stage_files
+from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
 from strandline.metastore.workers import finish
 from strandline.model.identifiers import normalize
 from strandline.model.privileges import Privilege
@@ -124,20 +121,20 @@ class LocalSession(Session):
 
     # -- snapshots -----------------------------------------------------------------------------
 
-    def snapshot(
-        self, table_ids: Iterable[int], *, at: AsOf = PRESENT, txn_id: int | None = None
+    def open(
+        self, names: Sequence[str], *, at: AsOf = PRESENT, txn_id: int | None = None
     ) -> Snapshot:
         if txn_id is not None and at != PRESENT:
             raise InvalidInput("name a point in history or a transaction to read by, not both")
-        distinct_ids = tuple(dict.fromkeys(table_ids))
-        if len(distinct_ids) > MAX_SNAPSHOT_TABLES:
+        names = distinct_names(names)
+        if len(names) > MAX_SNAPSHOT_TABLES:
             raise LimitExceeded(
-                f"a snapshot may be of {MAX_SNAPSHOT_TABLES} tables, {len(distinct_ids)} were "
+                f"a snapshot may be of {MAX_SNAPSHOT_TABLES} tables, {len(names)} were "
                 "asked for; take several at one version or time"
             )
         if txn_id is not None:
             self._own(txn_id)
-        return finish(self._reader().snapshot(distinct_ids, at=at, txn_id=txn_id))
+        return finish(self._reader().open(names, at=at, txn_id=txn_id))
 
     def files(self, table_id: int, write_ids: ValidWriteIdList) -> TableFiles:
         reader, store = self._reader(), self._metastore.store
@@ -148,14 +145,8 @@ class LocalSession(Session):
         data = store.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids)
         deletes = store.rows(table_id, RowKind.DELETE_FILE, write_ids=write_ids)
         return TableFiles(
-            tuple(
-                DataFile(row.row_id, row.write_id, row.as_(DataFileRow))
-                for row in work.spending(data)
-            ),
-            tuple(
-                DeleteFile(row.row_id, row.write_id, row.as_(DeleteFileRow))
-                for row in work.spending(deletes)
-            ),
+            tuple(row.as_(DataFile) for row in work.spending(data)),
+            tuple(row.as_(DeleteFile) for row in work.spending(deletes)),
         )
 
     def hold(
@@ -197,34 +188,23 @@ class LocalSession(Session):
                 "long; begin again"
             )
 
-    def allocate_write_id(self, txn_id: int, table_id: int) -> int:
-        self._own(txn_id)
-        finish(self._reader().require(table_id, WRITING, all_of=False))
-        return self._metastore.transactions.allocate_write_id(txn_id, table_id)
-
     def stage(
         self,
         txn_id: int,
         table_id: int,
         *,
-        add: Sequence[DataFileRow | DeleteFileRow] = (),
-        remove: Sequence[int] = (),
-        touch: Sequence[int] = (),
-    ) -> Staged:
+        add: Sequence[DataFile | DeleteFile] = (),
+        remove: Sequence[str] = (),
+        touch: Sequence[str] = (),
+    ) -> int:
         for file in add:
             _check_numbers(file)
         self._own(txn_id)
         self._may_stage(table_id, add, replaces=bool(remove or touch))
         check_paths(add, folder=self._folder_of(table_id))
-        staged = self._metastore.store.stage(
-            txn_id,
-            table_id,
-            add=[new_file(file) for file in add],
-            remove=remove,
-            touch=touch,
-            check=lambda staging: check_ids(staging, add, remove=remove, touch=touch),
-        )
-        return Staged(staged.write_id, staged.row_ids)
+        with self._metastore.store.staging(txn_id, table_id) as staging:
+            stage_files(staging, add, remove=remove, touch=touch)
+        return staging.write_id
 
     def _folder_of(self, table_id: int) -> Path | None:
         """The folder of a table on this machine; None where there is none in reach."""
@@ -287,10 +267,10 @@ class LocalSession(Session):
         return may_touch
 
     def _may_stage(
-        self, table_id: int, add: Sequence[DataFileRow | DeleteFileRow], *, replaces: bool
+        self, table_id: int, add: Sequence[DataFile | DeleteFile], *, replaces: bool
     ) -> None:
-        adds = any(isinstance(file, DataFileRow) for file in add)
-        takes = replaces or any(isinstance(file, DeleteFileRow) for file in add)
+        adds = any(isinstance(file, DataFile) for file in add)
+        takes = replaces or any(isinstance(file, DeleteFile) for file in add)
         reader = self._reader()
         if adds and takes:
             try:
@@ -308,9 +288,9 @@ class LocalSession(Session):
             logger.warning("the cache did not catch up with an own write yet", exc_info=True)
 
 
-def _check_numbers(file: DataFileRow | DeleteFileRow) -> None:
+def _check_numbers(file: DataFile | DeleteFile) -> None:
     """Refuse a file that says of itself what cannot be."""
-    if isinstance(file, DataFileRow):
+    if isinstance(file, DataFile):
         numbers = [file.file_id, file.rows, file.bytes]
         numbers += [one.nulls for one in file.statistics if one.nulls is not None]
     else:

@@ -10,6 +10,11 @@ A row about a file is read by every later reader, so what cannot be is refused w
   rows left.
 
 The first is looked at before anything is written; the others in the SQL transaction that stages.
+
+A file id is the id of the transaction that adds the file, above `FILE_NUMBER_BITS` bits that number
+its files. Ids without a transaction in them may be given by hand. Up to 0.2.1 the write id stood in
+the place of the transaction's. Each write id of a table belongs to a transaction of its own, so all
+that such a store ever gave are below the ids of the transactions that follow.
 """
 
 from __future__ import annotations
@@ -21,20 +26,70 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from strandline.errors import InvalidInput, WriteConflict
-from strandline.metastore.store.rows import DataFileRow, DeleteFileRow, RowKind
+from strandline.errors import AlreadyExists, InvalidInput, WriteConflict
+from strandline.metastore.interface import FILE_NUMBER_BITS
+from strandline.metastore.store.rows import DataFile, DeleteFile, Row, RowKind, new_file
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import MAX_PART_BYTES, MAX_PATH_BYTES
 
-FILES_OF_A_TRANSACTION_BITS = 20
-"""The low bits of a file id number the files of one write id, which is in the bits above them."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
-Staged = DataFileRow | DeleteFileRow
+
+def stage_files(
+    staging: Staging,
+    add: Sequence[DataFile | DeleteFile],
+    *,
+    remove: Collection[str],
+    touch: Collection[str],
+) -> None:
+    """Stage files; see `Session.stage`. The same once more changes nothing."""
+    try:
+        removed = _seen(staging, remove, "removed")
+        touched = _seen(staging, touch, "changed")
+        _check_ids(staging, add, removed=removed, touched=touched)
+        staging.stage(
+            [new_file(file) for file in add],
+            [row.row_id for row in removed],
+            [row.row_id for row in touched],
+        )
+    except (AlreadyExists, InvalidInput, WriteConflict):
+        if not _is_repeated(staging, add, remove):
+            raise
 
 
-def check_paths(files: Iterable[Staged], *, folder: Path | None) -> None:
+def _is_repeated(
+    staging: Staging, add: Sequence[DataFile | DeleteFile], remove: Collection[str]
+) -> bool:
+    """Whether just this was staged before: its answer was lost, and its client asks again."""
+    own = {row.name: row.content for row in staging.own_rows()}
+    if not all(own.get(file.path) == file for file in add):
+        return False
+    return bool(add or remove) and {row.name for row in staging.own_removals()}.issuperset(remove)
+
+
+def _seen(staging: Staging, paths: Collection[str], change: str) -> list[Row]:
+    """The files of these paths that the transaction sees. Raises `WriteConflict` without one."""
+    rows = staging.find_files([path for path in paths if _is_text(path)])
+    for path in paths:
+        if path not in rows:
+            raise WriteConflict(
+                f"file {path[:200]!r} of table {staging.table_id} cannot be {change}: transaction"
+                f" {staging.txn_id} does not see such a file; read again, and begin again"
+            )
+    return list(rows.values())
+
+
+def _is_text(path: str) -> bool:
+    """Whether a database can be asked for it: half a surrogate pair is no character."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_paths(files: Iterable[DataFile | DeleteFile], *, folder: Path | None) -> None:
     """Raise `InvalidInput` for a path that leaves the folder of the table.
 
     ``folder`` is where the table lies on this machine, None if it lies elsewhere: then symbolic
@@ -86,22 +141,23 @@ def _refuse_link(place: Path, *, path: str) -> None:
         )
 
 
-def check_ids(
-    staging: Staging, add: Sequence[Staged], *, remove: Collection[int], touch: Collection[int]
+def _check_ids(
+    staging: Staging,
+    add: Sequence[DataFile | DeleteFile],
+    *,
+    removed: Sequence[Row],
+    touched: Sequence[Row],
 ) -> None:
-    """Raise `InvalidInput` or `WriteConflict` for ids and counts that cannot be.
-
-    Runs in the SQL transaction of ``staging``, before its rows are added.
-    """
-    data = [file for file in add if isinstance(file, DataFileRow)]
-    deletes = [file for file in add if isinstance(file, DeleteFileRow)]
+    """Raise `InvalidInput` or `WriteConflict` for ids and counts that cannot be."""
+    data = [file for file in add if isinstance(file, DataFile)]
+    deletes = [file for file in add if isinstance(file, DeleteFile)]
     if data:
         _check_data_files(staging, data)
     if deletes:
-        _check_deletes(staging, deletes, data, remove=remove, touch=touch)
+        _check_deletes(staging, deletes, data, removed=removed, touched=touched)
 
 
-def _check_data_files(staging: Staging, data: Sequence[DataFileRow]) -> None:
+def _check_data_files(staging: Staging, data: Sequence[DataFile]) -> None:
     # A file that is staged again under its own path is refused by its name, as one that is there.
     paths: dict[int, str] = {}
     for file in data:
@@ -109,14 +165,13 @@ def _check_data_files(staging: Staging, data: Sequence[DataFileRow]) -> None:
             raise InvalidInput(f"two data files have the id {file.file_id}; give each its own")
     by_hand = set()
     for file in data:
-        owner = file.file_id >> FILES_OF_A_TRANSACTION_BITS
-        if owner == staging.write_id:
+        owner = file.file_id >> FILE_NUMBER_BITS
+        if owner == staging.txn_id:
             continue
         if owner:
             raise InvalidInput(
-                f"the id {file.file_id} of {file.path!r} belongs to write id {owner}; this"
-                f" transaction has write id {staging.write_id}: number its files from"
-                f" {staging.write_id << FILES_OF_A_TRANSACTION_BITS} on"
+                f"the id {file.file_id} of {file.path!r} belongs to transaction {owner}; number the"
+                f" files of this one from {staging.txn_id << FILE_NUMBER_BITS} on"
             )
         by_hand.add(file.file_id)
     # Within its own range a transaction has only its own files to compare with.
@@ -125,17 +180,17 @@ def _check_data_files(staging: Staging, data: Sequence[DataFileRow]) -> None:
     if taken:
         raise InvalidInput(
             f"the id {taken[0]} is that of another data file of the table; number the files of"
-            f" this transaction from {staging.write_id << FILES_OF_A_TRANSACTION_BITS} on"
+            f" this transaction from {staging.txn_id << FILE_NUMBER_BITS} on"
         )
 
 
 def _check_deletes(
     staging: Staging,
-    deletes: Sequence[DeleteFileRow],
-    data: Sequence[DataFileRow],
+    deletes: Sequence[DeleteFile],
+    data: Sequence[DataFile],
     *,
-    remove: Collection[int],
-    touch: Collection[int],
+    removed: Sequence[Row],
+    touched: Sequence[Row],
 ) -> None:
     deleted_rows: Counter[int] = Counter()
     for file in deletes:
@@ -143,12 +198,14 @@ def _check_deletes(
             raise InvalidInput(f"delete file {file.path!r} names a data file twice")
         deleted_rows.update(dict(zip(file.file_ids, file.counts, strict=True)))
     rows = {file.file_id: file.rows for file in data}
-    rows |= staging.rows_of_files(touch)
+    for row in touched:
+        if row.kind is RowKind.DATA_FILE:
+            rows[row.as_(DataFile).file_id] = row.as_(DataFile).rows
     if deleted_rows.keys() - rows.keys():
         rows |= {
             file.file_id: file.rows
             for row in staging.visible(RowKind.DATA_FILE, None).values()
-            for file in (row.as_(DataFileRow),)
+            for file in (row.as_(DataFile),)
         }
     foreign = deleted_rows.keys() - rows.keys()
     if foreign:
@@ -156,10 +213,11 @@ def _check_deletes(
             f"data file {min(foreign)} is not in the table as the transaction sees it, so no rows"
             " of it can be deleted; read again, and begin again"
         )
+    removed_ids = {row.row_id for row in removed}
     for row in staging.visible(RowKind.DELETE_FILE, None).values():
-        if row.row_id in remove:
+        if row.row_id in removed_ids:
             continue
-        file = row.as_(DeleteFileRow)
+        file = row.as_(DeleteFile)
         for file_id, count in zip(file.file_ids, file.counts, strict=True):
             if file_id in deleted_rows:
                 deleted_rows[file_id] += count

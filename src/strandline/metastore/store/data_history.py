@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 
 from strandline.clock import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from strandline.metastore.store.row_queries import removals_of_write, rows_by_id, rows_of_write
-from strandline.metastore.store.rows import DataFileRow, DeleteFileRow, Row, RowKind
+from strandline.metastore.store.rows import DataFile, DeleteFile, Row, RowKind
 from strandline.transactions.tables import TXN, TXN_WRITE_ID
 
 
@@ -104,10 +104,8 @@ def _count(rows: list[Row], kind: RowKind) -> int:
 
 
 def _rows_of_data_files(rows: list[Row]) -> int:
-    return sum(row.as_(DataFileRow).rows for row in rows if row.kind is RowKind.DATA_FILE)
+    return sum(row.as_(DataFile).rows for row in rows if row.kind is RowKind.DATA_FILE)
 
 
 def _deleted_positions(rows: list[Row]) -> int:
-    return sum(
-        sum(row.as_(DeleteFileRow).counts) for row in rows if row.kind is RowKind.DELETE_FILE
-    )
+    return sum(sum(row.as_(DeleteFile).counts) for row in rows if row.kind is RowKind.DELETE_FILE)

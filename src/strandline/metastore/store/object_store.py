@@ -91,6 +91,12 @@ class ObjectStore(ABC):
         """The visible row of that name."""
 
     @abstractmethod
+    def staging(self, txn_id: int, table_id: int) -> AbstractContextManager[Staging]:
+        """Where an open transaction looks at a table, and then stages; undone when it raises.
+
+        Raises what `Transactions.check_writable` raises.
+        """
+
     def stage(
         self,
         txn_id: int,
@@ -99,15 +105,10 @@ class ObjectStore(ABC):
         add: Sequence[NewRow] = (),
         remove: Collection[int] = (),
         touch: Collection[int] = (),
-        check: Callable[[Staging], None] | None = None,
     ) -> Staged:
-        """Add and remove rows for an open transaction, all or nothing.
-
-        ``touch`` are ids of data files some of whose rows it deletes. ``check`` is asked first, in
-        the same SQL transaction, and refuses by raising. Raises `WriteConflict` for
-        an id that the transaction does not see, `AlreadyExists` for a name that it sees,
-        and what `Transactions.check_writable` raises.
-        """
+        """`Staging.stage` in a `staging` of its own."""
+        with self.staging(txn_id, table_id) as staging:
+            return staging.stage(add, remove, touch)
 
     @abstractmethod
     def change(self, table_id: int, *, author: str) -> AbstractContextManager[PlainChange]:
@@ -289,24 +290,13 @@ class SqlObjectStore(ObjectStore):
 
     # -- writing
 
-    def stage(
-        self,
-        txn_id: int,
-        table_id: int,
-        *,
-        add: Sequence[NewRow] = (),
-        remove: Collection[int] = (),
-        touch: Collection[int] = (),
-        check: Callable[[Staging], None] | None = None,
-    ) -> Staged:
+    @contextmanager
+    def staging(self, txn_id: int, table_id: int) -> Iterator[Staging]:
         self._transactions.check_writable(txn_id, table_id)
         with self._database.write() as connection:
             self._guard(connection)
             write_id = self._transactions.allocate_on(connection, txn_id, table_id)
-            staging = self._staging(connection, txn_id, table_id, write_id)
-            if check is not None:
-                check(staging)
-            return staging.stage(add, remove, touch)
+            yield self._staging(connection, txn_id, table_id, write_id)
 
     @contextmanager
     def change(self, table_id: int, *, author: str) -> Iterator[PlainChange]:

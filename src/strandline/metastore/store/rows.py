@@ -94,7 +94,7 @@ class ColumnStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataFileRow:
+class DataFile:
     """A data file; the row's name is its path.
 
     ``file_id`` is unique in the table for ever: delete files name it. ``path`` is relative to the
@@ -111,7 +111,7 @@ class DataFileRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteFileRow:
+class DeleteFile:
     """A file of positions of deleted rows; the row's name is its path.
 
     It takes ``counts[i]`` rows from the data file ``file_ids[i]``.
@@ -136,13 +136,13 @@ class TableParametersRow:
     parameters: Properties
 
 
-Content = PartitionRow | DataFileRow | DeleteFileRow | TableParametersRow
-C = TypeVar("C", PartitionRow, DataFileRow, DeleteFileRow, TableParametersRow)
+Content = PartitionRow | DataFile | DeleteFile | TableParametersRow
+C = TypeVar("C", PartitionRow, DataFile, DeleteFile, TableParametersRow)
 
 _CLASSES: dict[RowKind, type[Content]] = {
     RowKind.PARTITION: PartitionRow,
-    RowKind.DATA_FILE: DataFileRow,
-    RowKind.DELETE_FILE: DeleteFileRow,
+    RowKind.DATA_FILE: DataFile,
+    RowKind.DELETE_FILE: DeleteFile,
     RowKind.TABLE_PARAMETERS: TableParametersRow,
 }
 _KINDS = {of: kind for kind, of in _CLASSES.items()}
@@ -229,7 +229,7 @@ def new_partition(content: PartitionRow, *, name: str, bucket: int = TABLE_LEVEL
     return NewRow.of(content, name=name, bucket=bucket)
 
 
-def new_file(content: DataFileRow | DeleteFileRow, *, bucket: int = TABLE_LEVEL) -> NewRow:
+def new_file(content: DataFile | DeleteFile, *, bucket: int = TABLE_LEVEL) -> NewRow:
     """The row of a data or delete file: it is named by its path."""
     return NewRow.of(content, name=content.path, bucket=bucket)
 
@@ -304,7 +304,7 @@ def _read_statistics(reader: Reader) -> ColumnStatistics:
     return _read_any_statistics(reader)
 
 
-def _write_data_file(out: bytearray, value: DataFileRow) -> None:
+def _write_data_file(out: bytearray, value: DataFile) -> None:
     UINT.write(out, value.file_id)
     TEXT.write(out, value.path)
     UINT.write(out, value.rows)
@@ -313,8 +313,8 @@ def _write_data_file(out: bytearray, value: DataFileRow) -> None:
     _STATISTICS.write(out, value.statistics)
 
 
-def _read_data_file(reader: Reader) -> DataFileRow:
-    return DataFileRow(
+def _read_data_file(reader: Reader) -> DataFile:
+    return DataFile(
         file_id=reader.uint(),
         path=TEXT.read(reader),
         rows=reader.uint(),
@@ -336,14 +336,14 @@ register_codec(
     codec=Codec(_write_statistics, _read_statistics),
 )
 register_codec(
-    DataFileRow,
+    DataFile,
     type_id=41,
     version=1,
     since="0.1.0",
     codec=Codec(_write_data_file, _read_data_file),
 )
 register(
-    DeleteFileRow,
+    DeleteFile,
     type_id=42,
     version=1,
     since="0.1.0",

@@ -19,7 +19,7 @@ from strandline.metastore.store import partition_moves
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.notifications import WRITE, NewEvent, NotificationLog, WriteEvent
 from strandline.metastore.store.partition_moves import PartitionMove
-from strandline.metastore.store.rows import DataFileRow, NewRow, Row, RowKind, new_parameters
+from strandline.metastore.store.rows import DataFile, NewRow, Row, RowKind, new_parameters
 from strandline.model.descriptors import Properties
 from strandline.transactions import Transactions, ValidWriteIdList
 from strandline.wire import encode
@@ -73,18 +73,35 @@ class Staging:
             RowKind.DATA_FILE,
             write_id=self.write_id if own else None,
         )
-        return {row.as_(DataFileRow).file_id: row.name for row in rows}
+        return {row.as_(DataFile).file_id: row.name for row in rows}
 
-    def rows_of_files(self, row_ids: Collection[int]) -> dict[int, int]:
-        """How many rows the data files with these row ids have, by file id."""
-        touched = self._find(row_ids, "changed").values()
-        files = [row.as_(DataFileRow) for row in touched if row.kind is RowKind.DATA_FILE]
-        return {file.file_id: file.rows for file in files}
+    def find_files(self, paths: Collection[str]) -> dict[str, Row]:
+        """Those of these data files and delete files that the transaction sees, by path."""
+        if not paths:
+            return {}
+        data_files = self.visible(RowKind.DATA_FILE, paths)
+        rest = [path for path in paths if path not in data_files]
+        return data_files | (self.visible(RowKind.DELETE_FILE, rest) if rest else {})
+
+    def own_rows(self) -> list[Row]:
+        """All rows that this write id added so far."""
+        return queries.rows_of_write(self._connection, self.table_id, self.write_id)
+
+    def own_removals(self) -> list[Row]:
+        """All rows that this write id removed so far."""
+        removals = queries.removals_of_write(self._connection, self.table_id, self.write_id)
+        row_ids = [removal.row_id for removal in removals]
+        return list(queries.rows_by_id(self._connection, row_ids).values())
 
     def stage(
         self, add: Sequence[NewRow], remove: Collection[int], touch: Collection[int]
     ) -> Staged:
-        """See `ObjectStore.stage`."""
+        """Add and remove rows, all or nothing.
+
+        ``remove`` are row ids, ``touch`` those of data files some of whose rows are deleted.
+        Raises `WriteConflict` for an id that the transaction does not see, and `AlreadyExists` for
+        a name that it sees.
+        """
         row_ids, removed = self._put(add, remove, touch)
         event = WriteEvent(
             first_row_id=row_ids.start, rows=len(row_ids), removed=tuple(sorted(removed))

@@ -1,0 +1,20 @@
+"""The files of a table, by its name, in one question and its answer."""
+
+from __future__ import annotations
+
+from strandline.metastore.interface import PRESENT, AsOf, Session, TableFiles
+
+
+def files_of(
+    session: Session, name: str, *, at: AsOf = PRESENT, txn_id: int | None = None
+) -> TableFiles:
+    """The files of the table ``name`` as of ``at``, or as a transaction sees them."""
+    snapshot = session.open([name], at=at, txn_id=txn_id)
+    return session.files(snapshot.table(name).descriptor.id, snapshot.write_ids_of(name))
+
+
+def paths_of(
+    session: Session, name: str, *, at: AsOf = PRESENT, txn_id: int | None = None
+) -> list[str]:
+    """The paths of its data files."""
+    return [file.path for file in files_of(session, name, at=at, txn_id=txn_id).data_files]
