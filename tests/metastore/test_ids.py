@@ -23,7 +23,7 @@ from strandline.catalog.commands import (
 from strandline.clock import HybridClock, Timestamp, milliseconds
 from strandline.config import Settings
 from strandline.errors import InvalidInput, ObjectNotFound, StrandlineError, UnsupportedOperation
-from strandline.metastore.hive.hive_events import HiveEvents
+from strandline.metastore.hive.events import HiveEvents
 from strandline.metastore.interface import AsOf, Session
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.http_app import application

@@ -34,7 +34,7 @@ from strandline.errors import (
     PermissionDenied,
     VersionNotFound,
 )
-from strandline.metastore.hive.hive_events import HiveEvents
+from strandline.metastore.hive.events import HiveEvents
 from strandline.metastore.interface import AsOf, Session
 from strandline.metastore.store.rows import DataFile, PartitionRow, RowKind, new_partition
 from strandline.model.privileges import ObjectKind, Privilege

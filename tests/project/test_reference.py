@@ -20,13 +20,7 @@ from strandline.config import Settings
 from strandline.errors import StrandlineError
 from strandline.metastorage import sql_tables
 from strandline.metastorage.store import MAX_VALUE_BYTES
-from strandline.metastore.hive import (
-    like_patterns,
-    name_patterns,
-    notification_methods,
-    partition_chooser,
-    partition_filter,
-)
+from strandline.metastore.hive import events, partition_filter, patterns
 from strandline.metastore.hive.registry import METHODS
 from strandline.metastore.session import credentials, http_app, local_session
 from strandline.metastore.session.calls import CALLS
@@ -193,12 +187,12 @@ LIMITS = {
         ServerSettings().message_timeout
     ),
     "Thrift connections of a node": ServerSettings().max_connections,
-    "notifications in one Thrift answer": notification_methods.MAX_EVENTS,
-    "characters of a pattern of names": name_patterns.MAX_PATTERN_LENGTH,
-    "characters of a pattern of `like` in a partition filter": like_patterns.MAX_LIKE_LENGTH,
+    "notifications in one Thrift answer": events.MAX_EVENTS,
+    "characters of a pattern of names": patterns.MAX_PATTERN_LENGTH,
+    "characters of a pattern of `like` in a partition filter": patterns.MAX_LIKE_LENGTH,
     "characters of a partition filter": partition_filter.MAX_FILTER_LENGTH,
     "words, values, operators and marks of a partition filter": partition_filter.MAX_FILTER_TOKENS,
-    "conditions of a partition filter": partition_chooser.MAX_CONDITIONS,
+    "conditions of a partition filter": partition_filter.MAX_CONDITIONS,
 }
 
 

@@ -1,12 +1,16 @@
+"""Names of schemas, and locations, as Hive clients write them."""
+
 from __future__ import annotations
 
 import pytest
 
 from strandline.clock import parse_timestamp
-from strandline.errors import ObjectNotFound, UnsupportedOperation
+from strandline.errors import InvalidInput, ObjectNotFound, UnsupportedOperation
 from strandline.metastore.hive.names import (
+    hadoop_location,
     is_hive_name,
     present_schema,
+    same_location,
     shown_schema,
     split_schema,
     without_catalog,
@@ -56,3 +60,34 @@ def test_the_catalog_before_a_name_is_taken_off(name: str, expected: str | None)
 def test_hive_takes_letters_digits_and_underscores() -> None:
     assert is_hive_name("a_1")
     assert not any(map(is_hive_name, ["", "a-b", "a b", "ä", "a\n"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("file:///a/b", "file:/a/b"),
+        ("file:/a//b/", "file:/a/b"),
+        ("FILE:/a", "file:/a"),
+        ("/a/b/", "file:/a/b"),
+        ("/", "file:/"),
+        ("file:/a b/%20/ü", "file:/a b/%20/ü"),
+        ("s3a://bucket/a//b/", "s3a://bucket/a/b"),
+        ("s3a://bucket", "s3a://bucket"),
+        ("hdfs://host:8020/x", "hdfs://host:8020/x"),
+    ],
+)
+def test_a_location_is_written_as_hadoop_prints_it(text: str, expected: str) -> None:
+    assert hadoop_location(text) == expected
+    assert hadoop_location(expected) == expected
+
+
+@pytest.mark.parametrize("text", ["", "a/b", "file:a", "s3a:bucket"])
+def test_what_is_no_absolute_place_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        hadoop_location(text)
+
+
+def test_two_texts_of_one_place_are_the_same_and_a_text_of_none_is_never() -> None:
+    assert same_location("file:///a/", "/a")
+    assert not same_location("/a", "/b")
+    assert not same_location("a", "a")

@@ -25,8 +25,7 @@ from strandline.catalog.commands import (
 from strandline.catalog.planning import Planning
 from strandline.errors import IllegalChange, WriteConflict
 from strandline.metastore.hive.conversion import ClientTable, read_table, table_struct, view_struct
-from strandline.metastore.hive.locations import hadoop_location, same_location
-from strandline.metastore.hive.names import present_schema
+from strandline.metastore.hive.names import hadoop_location, present_schema, same_location
 from strandline.metastore.hive.parameters import DERIVED, SCHEMA
 from strandline.metastore.hive.transactional import redefined, transactional_struct
 from strandline.model.descriptors import (

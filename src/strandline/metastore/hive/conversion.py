@@ -16,7 +16,7 @@ from typing import Any
 
 from strandline.catalog.commands import ColumnDefinition, TableDefinition, ViewDefinition
 from strandline.errors import InvalidInput, UnsupportedOperation
-from strandline.metastore.hive.locations import hadoop_location
+from strandline.metastore.hive.names import hadoop_location
 from strandline.metastore.hive.parameters import (
     COMMENT,
     DERIVED,

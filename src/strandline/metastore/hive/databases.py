@@ -17,8 +17,8 @@ from strandline.catalog.commands import (
 from strandline.catalog.planning import Planning
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound
 from strandline.metastore.hive.exceptions import meta_exception
-from strandline.metastore.hive.locations import hadoop_location
 from strandline.metastore.hive.names import (
+    hadoop_location,
     is_hive_name,
     is_shown,
     present_schema,

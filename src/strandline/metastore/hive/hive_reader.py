@@ -13,15 +13,14 @@ from strandline.catalog import Catalog, Relation
 from strandline.clock import format_timestamp
 from strandline.errors import ObjectNotFound
 from strandline.metastore.hive.conversion import table_struct, view_struct
-from strandline.metastore.hive.locations import hadoop_location
-from strandline.metastore.hive.name_patterns import NamePattern
-from strandline.metastore.hive.names import is_shown, shown_schema, split_schema
+from strandline.metastore.hive.names import hadoop_location, is_shown, shown_schema, split_schema
 from strandline.metastore.hive.past_tables import (
     find_hidden,
     hidden_name,
     is_written_by_clients,
     past_view_struct,
 )
+from strandline.metastore.hive.patterns import NamePattern
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.transactional import transactional_struct
 from strandline.metastore.interface import PRESENT

@@ -1,9 +1,13 @@
-"""Names of schemas as Hive clients send them, and the versions that stand in them.
+"""Names of schemas, and locations, as Hive clients write them.
 
 Hive lowers the case of names; clients of Hive 3 and later put the catalog before the name of a
 schema, as ``@hive#sales``. Behind the name may stand a version or a time: ``sales@42``,
 ``sales@2026-11-20t10:00:00z``. Such a schema can be read and not changed: here every change is
 refused; `strandline.metastore.hive.past_tables` is about clients that do not ask.
+
+Clients compare locations as texts, so equal places must be equal texts. Hadoop prints a local
+folder as ``file:/a/b``, with however many slashes it was given. Hive takes a path without a scheme
+for one of its default file system, which is the local one here. Percent escapes are not touched.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import re
 from strandline.catalog import DEFAULT_DATABASE
 from strandline.catalog.reserved_schemas import is_reserved
 from strandline.clock import parse_timestamp
-from strandline.errors import InvalidName, ObjectNotFound, UnsupportedOperation
+from strandline.errors import InvalidInput, InvalidName, ObjectNotFound, UnsupportedOperation
 from strandline.metastore.interface import PRESENT, AsOf
 from strandline.model.descriptors import SchemaDescriptor
 from strandline.model.identifiers import split_version
@@ -90,3 +94,34 @@ def is_shown(schema: SchemaDescriptor) -> bool:
 def is_hive_name(name: str) -> bool:
     """Whether Hive takes the name for a schema or table: letters, digits and ``_``."""
     return _HIVE_NAME.fullmatch(name) is not None
+
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
+_SLASHES = re.compile("/{2,}")
+
+
+def hadoop_location(text: str) -> str:
+    """``text`` as Hadoop prints it: ``file:///a//b/`` and ``/a/b`` are ``file:/a/b``.
+
+    Raises `InvalidInput` for what is neither a URI nor an absolute path.
+    """
+    found = _SCHEME.fullmatch(text)
+    scheme, rest = (found[1].lower(), found[2]) if found else ("file", text)
+    if not rest.startswith("/"):
+        raise InvalidInput(f"{text!r} is not an absolute path or a URI; write file:/path")
+    host = ""
+    if rest.startswith("//") and not rest.startswith("///"):
+        host, slash, tail = rest[2:].partition("/")
+        host, rest = f"//{host}", slash + tail
+    path = _SLASHES.sub("/", rest)
+    if len(path) > 1:
+        path = path.rstrip("/")
+    return f"{scheme}:{host}{path}"
+
+
+def same_location(first: str, second: str) -> bool:
+    """Whether both texts name one place. A text that is no location names none."""
+    try:
+        return hadoop_location(first) == hadoop_location(second)
+    except InvalidInput:
+        return False

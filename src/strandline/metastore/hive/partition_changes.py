@@ -24,10 +24,9 @@ from strandline.errors import (
 )
 from strandline.metastore.hive.exceptions import invalid_object, meta_exception
 from strandline.metastore.hive.names import present_schema
-from strandline.metastore.hive.parameters import if_purge
-from strandline.metastore.hive.partition_names import partition_values
+from strandline.metastore.hive.parameters import QuickStatistics, if_purge
 from strandline.metastore.hive.partition_rows import Partitioned
-from strandline.metastore.hive.quick_statistics import QuickStatistics
+from strandline.metastore.hive.partition_values import partition_values
 from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.transactional import refuse_content_change

@@ -14,9 +14,9 @@ from typing import Any
 from strandline.errors import InvalidInput
 from strandline.metastore.hive.conversion import partition_columns_of, plain_columns_of
 from strandline.metastore.hive.exceptions import meta_exception
-from strandline.metastore.hive.locations import hadoop_location
+from strandline.metastore.hive.names import hadoop_location
 from strandline.metastore.hive.parameters import LAST_DDL_TIME
-from strandline.metastore.hive.partition_names import partition_name
+from strandline.metastore.hive.partition_values import partition_name
 from strandline.metastore.hive.storage import (
     HiveColumn,
     Struct,

@@ -15,9 +15,9 @@ from strandline import work
 from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.exceptions import meta_exception
 from strandline.metastore.hive.hive_reader import Scope
-from strandline.metastore.hive.partition_chooser import partition_chooser
-from strandline.metastore.hive.partition_names import partition_values
+from strandline.metastore.hive.partition_filter import partition_chooser
 from strandline.metastore.hive.partition_rows import Partitioned
+from strandline.metastore.hive.partition_values import partition_values
 from strandline.metastore.hive.registry import Call, reads
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.partition_places import partition_places

@@ -32,17 +32,13 @@ from typing import Any
 from strandline import work
 from strandline.errors import StrandlineError, error_of
 from strandline.metastore.hive import (  # noqa: F401 - each registers its methods
-    column_statistics,
-    columns,
-    constraints,
     databases,
+    events,
+    fixed_answers,
     functions,
     locks,
-    notification_methods,
     partition_changes,
     partitions,
-    privileges,
-    settings,
     table_changes,
     tables,
 )

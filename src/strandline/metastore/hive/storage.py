@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from strandline.errors import InvalidInput, InvalidType, UnsupportedOperation
-from strandline.metastore.hive.locations import same_location
+from strandline.metastore.hive.names import same_location
 from strandline.metastore.hive.parameters import DERIVED, PATH
 from strandline.model.descriptors import StorageFormat, properties
 from strandline.model.type_parser import parse_hive_type

@@ -22,11 +22,20 @@ from strandline.errors import (
 from strandline.metastore.hive.altering import AlterRelation
 from strandline.metastore.hive.conversion import ClientTable, read_table
 from strandline.metastore.hive.exceptions import invalid_object, invalid_operation, meta_exception
-from strandline.metastore.hive.locations import hadoop_location, same_location
-from strandline.metastore.hive.names import is_hive_name, present_schema
-from strandline.metastore.hive.parameters import LAST_DDL_TIME, if_purge, without_time
+from strandline.metastore.hive.names import (
+    hadoop_location,
+    is_hive_name,
+    present_schema,
+    same_location,
+)
+from strandline.metastore.hive.parameters import (
+    LAST_DDL_TIME,
+    QuickStatistics,
+    if_purge,
+    is_counted_table,
+    without_time,
+)
 from strandline.metastore.hive.partition_changes import give_table_columns
-from strandline.metastore.hive.quick_statistics import QuickStatistics, is_counted_table
 from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.transactional import refuse_cascade, refuse_transactional

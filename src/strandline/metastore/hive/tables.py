@@ -1,26 +1,40 @@
-"""Methods that read tables and views."""
+"""Methods that read tables and views, and their columns.
+
+Statistics of columns are not kept yet. Trino and Presto ask for them to plan any query and end the
+query at any error, so the answer is that there are none, in the words of each method. The methods
+that store or delete statistics stay unknown: to answer that they were stored would be a lie.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from strandline.catalog import Relation
-from strandline.errors import ObjectNotFound
+from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.conversion import (
     EXTERNAL_TABLE,
     MANAGED_TABLE,
     TABLE_TYPES,
     VIRTUAL_VIEW,
 )
-from strandline.metastore.hive.exceptions import meta_exception
+from strandline.metastore.hive.exceptions import meta_exception, unknown_table
 from strandline.metastore.hive.hive_reader import Scope
 from strandline.metastore.hive.names import is_shown, without_catalog
+from strandline.metastore.hive.partition_filter import (
+    And,
+    Expression,
+    Or,
+    bind_filter,
+    parse_filter,
+)
+from strandline.metastore.hive.partition_values import DEFAULT_PARTITION
 from strandline.metastore.hive.registry import Call, reads
 from strandline.metastore.hive.storage import Struct
-from strandline.metastore.hive.table_filter import table_chooser
 from strandline.metastore.thrift.messages import ThriftException
 from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import TableKind, ViewDescriptor
+from strandline.model.types import INT, STRING, DataType
 
 
 def shown_type(scope: Scope, relation: Relation) -> str:
@@ -155,3 +169,106 @@ async def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struc
         for relation in found
         if relation is not None and call.reader.may_read(*relation)
     ]
+
+
+@reads("get_fields", "get_fields_with_environment_context")
+async def get_fields(call: Call) -> list[Struct]:
+    """The columns that are no partition keys."""
+    return await _columns(call, call.text("db_name"), call.text("table_name"), keys=False)
+
+
+@reads("get_schema", "get_schema_with_environment_context")
+async def get_schema(call: Call) -> list[Struct]:
+    """The columns, partition keys last."""
+    return await _columns(call, call.text("db_name"), call.text("table_name"), keys=True)
+
+
+async def _columns(call: Call, schema: str, table: str, *, keys: bool) -> list[Struct]:
+    try:
+        struct = await call.reader.struct(*await call.reader.relation(schema, table))
+    except ObjectNotFound as error:
+        raise unknown_table(error.message) from error
+    columns: list[Struct] = struct["sd"]["cols"]
+    return columns + (struct["partitionKeys"] if keys else [])
+
+
+@reads("get_table_statistics_req")
+async def get_table_statistics_req(call: Call) -> Struct:
+    await _require_table(call.of("request"), schema="dbName", table="tblName")
+    return {"tableStats": []}
+
+
+@reads("get_partitions_statistics_req")
+async def get_partitions_statistics_req(call: Call) -> Struct:
+    await _require_table(call.of("request"), schema="dbName", table="tblName")
+    return {"partStats": {}}
+
+
+@reads("get_aggr_stats_for")
+async def get_aggr_stats_for(call: Call) -> Struct:
+    await _require_table(call.of("request"), schema="dbName", table="tblName")
+    return {"colStats": [], "partsFound": 0}
+
+
+@reads("get_table_column_statistics")
+async def get_table_column_statistics(call: Call) -> Struct:
+    await _require_table(call, schema="db_name", table="tbl_name")
+    raise ObjectNotFound(
+        f"Statistics for dbName={call.text('db_name')}, tableName={call.text('tbl_name')}, "
+        f"columnName={call.text('col_name')} doesn't exist."
+    )
+
+
+@reads("get_partition_column_statistics")
+async def get_partition_column_statistics(call: Call) -> Struct:
+    await _require_table(call, schema="db_name", table="tbl_name")
+    raise ObjectNotFound(
+        f"Statistics for dbName={call.text('db_name')}, tableName={call.text('tbl_name')}, "
+        f"partName={call.text('part_name')}, columnName={call.text('col_name')} doesn't exist."
+    )
+
+
+async def _require_table(call: Call, *, schema: str, table: str) -> None:
+    """Raises `ObjectNotFound`, and `PermissionDenied` for a table that the user may not read."""
+    await call.reader.relation(call.text(schema), call.text(table))
+
+
+_OWNER = "hive_filter_field_owner__"
+_LAST_ACCESS = "hive_filter_field_last_access__"
+_PARAMETER = "hive_filter_field_params__"
+
+
+def table_chooser(text: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether a ``Table`` is chosen by the filter ``text``. Raises `InvalidInput`."""
+    expression = parse_filter(text)
+    keys = list(dict.fromkeys(_keys(expression)))
+    chooses = bind_filter(expression, [(key, _type(key)) for key in keys])
+    return lambda table: chooses([_value(table, key) for key in keys])
+
+
+def _keys(expression: Expression) -> Iterator[str]:
+    if isinstance(expression, And | Or):
+        for part in expression.parts:
+            yield from _keys(part)
+    else:
+        yield expression.key
+
+
+def _type(key: str) -> DataType:
+    if key == _LAST_ACCESS:
+        return INT
+    if key == _OWNER or (key.startswith(_PARAMETER) and key != _PARAMETER):
+        return STRING
+    raise InvalidInput(
+        f"Invalid filter: {key} is none of {_OWNER}, {_LAST_ACCESS} and {_PARAMETER} with a name"
+    )
+
+
+def _value(table: Mapping[str, Any], key: str) -> str:
+    if key == _OWNER:
+        return str(table.get("owner", ""))
+    if key == _LAST_ACCESS:
+        return str(table.get("lastAccessTime", 0))
+    parameters: Mapping[str, str] = table.get("parameters") or {}
+    # The chooser takes the name of the default partition for a value that is not there.
+    return parameters.get(key.removeprefix(_PARAMETER), DEFAULT_PARTITION)

@@ -27,7 +27,7 @@ from strandline.catalog import Catalog, Relation
 from strandline.catalog.commands import ColumnDefinition, TableDefinition
 from strandline.errors import IllegalChange, UnsupportedOperation
 from strandline.metastore.hive.conversion import EXTERNAL_TABLE, ClientTable, table_struct
-from strandline.metastore.hive.locations import same_location
+from strandline.metastore.hive.names import same_location
 from strandline.metastore.hive.parameters import (
     DERIVED,
     EXTERNAL,

@@ -1,31 +1,36 @@
-r"""Patterns of names, as ``SHOW TABLES LIKE`` sends them: ``flights|air*``.
+r"""Patterns that clients send: of names (``SHOW TABLES LIKE``), and of ``like`` in a filter.
 
-Hive's rule: ``|`` separates alternatives, ``*`` stands for any characters, everything else is a
-regular expression (so a dot stands for one character), and case does not count. No pattern at all
-means every name; an empty one means none.
+**Names**: ``flights|air*``. Hive's rule: ``|`` separates alternatives, ``*`` stands for any
+characters, everything else is a regular expression (so a dot stands for one character), and case
+does not count. No pattern at all means every name; an empty one means none.
 
-The expressions come from clients, and a backtracking matcher (Java's, Python's) can be kept busy
-for years by thirty characters. RE2 matches in a time that grows with the size of the compiled
-pattern times the length of the text, at most. It is used through pyarrow, which compares a whole
-list of names in one call and lets other threads run meanwhile. So two numbers bound what a request
-costs: the *weight* of its pattern, which is above the number of steps that RE2 compiles it into,
-and the *work*, which is the weight times the characters of the names.
+The expressions come from clients, and thirty characters can keep a backtracking matcher (Java's,
+Python's) busy for years. RE2 matches in a time that grows at most with the size of the compiled
+pattern times the length of the text. It is used through pyarrow, which compares a whole list of
+names in one call and lets other threads run meanwhile. Two numbers bound the cost of a request: the
+*weight* of its pattern, which is above the number of steps that RE2 compiles it into, and the
+*work*, which is the weight times the characters of the names. RE2 has neither back references nor
+look-around; Unicode classes (``\p``) are refused because one weighs as much as a long pattern, and
+``\Q`` and ``&&`` because RE2 reads them otherwise than Java.
 
-The language is RE2's. It has neither back references nor look-around; Unicode classes (``\p``) are
-refused because one of them weighs as much as a long pattern, and ``\Q`` and ``&&`` because they
-would be read otherwise than Java reads them.
+**like** in a partition filter: ``price $.*``. ``.`` stands for one character, ``.*`` for any number
+of them, newlines included; everything else stands for itself. So ``price $.*`` is how Spark asks
+for the values that begin with ``price $``. Between two ``.*`` lies a piece of fixed length. The
+first piece must stand at the beginning and the last at the end; each other piece is taken at the
+first place where it fits, which is never worse than a later one. So nothing is tried twice.
 
 Rejected: an automaton of our own in Python (seconds for a pattern of 3 KB); the package google-re2,
-which reports the true size but is a dependency more and needs fifty times as long for each name.
+which reports the true size but is one more dependency and takes fifty times as long for each name.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import prod
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -139,3 +144,54 @@ def _array(names: Sequence[str]) -> pa.Array:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 200 else text[:200] + "…")
+
+
+MAX_LIKE_LENGTH = 4_096
+"""Characters."""
+
+_Find: TypeAlias = Callable[[str, int], int]
+"""Where a piece of a pattern begins in a text, at or behind a position; -1 if it does not occur."""
+
+
+def like(pattern: str) -> Callable[[str], bool]:
+    """The test whether a whole value fits. Raises `LimitExceeded` on a pattern that is too long."""
+    if len(pattern) > MAX_LIKE_LENGTH:
+        raise LimitExceeded(
+            f"a pattern of 'like' may have {MAX_LIKE_LENGTH} characters, found {len(pattern)}"
+        )
+    first, *others = pattern.split(".*")
+    begins = _compiled(first)
+    if not others:
+        return lambda value: begins.fullmatch(value) is not None
+    ends, last_size = _compiled(others[-1]), len(others[-1])
+    finds = [(_find(piece), len(piece)) for piece in others[:-1] if piece]
+
+    def fits(value: str) -> bool:
+        behind, last_at = len(first), len(value) - last_size
+        if behind > last_at or not begins.match(value) or not ends.match(value, last_at):
+            return False
+        for find, size in finds:
+            at = find(value, behind)
+            if at < 0:
+                return False
+            behind = at + size
+        return behind <= last_at
+
+    return fits
+
+
+def _compiled(piece: str) -> re.Pattern[str]:
+    """The regular expression of a piece. Its length is fixed, so matching tries nothing twice."""
+    return re.compile(".".join(map(re.escape, piece.split("."))), re.DOTALL)
+
+
+def _find(piece: str) -> _Find:
+    if "." not in piece:
+        return lambda value, behind: value.find(piece, behind)
+    search = _compiled(piece).search
+
+    def find(value: str, behind: int) -> int:
+        match = search(value, behind)
+        return -1 if match is None else match.start()
+
+    return find

@@ -1,13 +1,18 @@
-"""Methods on settings, and on the names of partitions, which need nothing from the store."""
+"""Methods that need nothing from the store: settings, roles and privileges, constraints, texts.
+
+The answers about roles and privileges are those of a metastore that knows none: what is enforced is
+not told in Hive's terms, and a refusal names what is missing. There are no constraints to list.
+"""
 
 from __future__ import annotations
 
 import re
 
 from strandline.metastore.hive.exceptions import config_forbidden, meta_exception
-from strandline.metastore.hive.locations import hadoop_location
-from strandline.metastore.hive.partition_names import parse_partition_name
+from strandline.metastore.hive.names import hadoop_location
+from strandline.metastore.hive.partition_values import parse_partition_name
 from strandline.metastore.hive.registry import Request, answers
+from strandline.metastore.hive.storage import Struct
 
 _READABLE = re.compile(r"(hive|hdfs|mapred).*")
 _WAREHOUSE = "hive.metastore.warehouse.dir"
@@ -48,3 +53,44 @@ def partition_name_has_valid_characters(request: Request) -> bool:
 @answers("flushCache")
 def flush_cache(request: Request) -> None:
     """Nothing: what is kept here is right by construction."""
+
+
+@answers("get_role_names")
+def get_role_names(request: Request) -> list[str]:
+    return ["admin", "public"]
+
+
+@answers("list_roles")
+def list_roles(request: Request) -> list[Struct]:
+    """Everybody has the role ``public``."""
+    return [{"roleName": "public", "createTime": 0, "ownerName": "public"}]
+
+
+@answers("get_privilege_set")
+def get_privilege_set(request: Request) -> Struct:
+    return {"userPrivileges": {}, "groupPrivileges": {}, "rolePrivileges": {}}
+
+
+@answers("list_privileges")
+def list_privileges(request: Request) -> list[Struct]:
+    return []
+
+
+_LISTS = {
+    "get_primary_keys": "primaryKeys",
+    "get_foreign_keys": "foreignKeys",
+    "get_unique_constraints": "uniqueConstraints",
+    "get_not_null_constraints": "notNullConstraints",
+    "get_default_constraints": "defaultConstraints",
+    "get_check_constraints": "checkConstraints",
+}
+
+
+def _register(method: str, field: str) -> None:
+    @answers(method)
+    def none(request: Request) -> Struct:
+        return {field: []}
+
+
+for _method, _field in _LISTS.items():
+    _register(_method, _field)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import InvalidInput
-from strandline.metastore.hive.partition_names import (
+from strandline.metastore.hive.partition_values import (
     DEFAULT_PARTITION,
     escape,
     is_default,

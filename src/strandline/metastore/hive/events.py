@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import Any, TypeVar
 
+from strandline import work
 from strandline.catalog import Catalog
 from strandline.clock import milliseconds
 from strandline.errors import NotFound
@@ -42,9 +43,9 @@ from strandline.metastore.hive.event_texts import (
     relation_struct,
 )
 from strandline.metastore.hive.functions import function_struct
-from strandline.metastore.hive.locations import hadoop_location
-from strandline.metastore.hive.names import is_shown
+from strandline.metastore.hive.names import hadoop_location, is_shown
 from strandline.metastore.hive.partition_rows import Partitioned
+from strandline.metastore.hive.registry import Call, reads
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.notifications import (
@@ -59,6 +60,7 @@ from strandline.metastore.store.notifications import (
 from strandline.metastore.store.rows import DataFile, PartitionRow, Row, RowKind
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.json_text import JsonText
+from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import FunctionDescriptor, SchemaDescriptor, TableDescriptor
 from strandline.wire import decode
 
@@ -436,3 +438,29 @@ def _event(
     if table is not None:
         struct["tableName"] = table
     return struct
+
+
+MAX_EVENTS = 10_000
+"""Events in one answer, whatever was asked for; who wants more asks again behind the last one."""
+
+
+@reads("get_current_notificationEventId")
+async def get_current_notification_event_id(call: Call) -> Struct:
+    await off_loop()
+    return {"eventId": call.notifications.head()}
+
+
+@reads("get_next_notification")
+async def get_next_notification(call: Call) -> Struct:
+    """The events behind one, in Hive's form. ``eventTypeSkipList`` leaves out types."""
+    await off_loop()
+    # An event holds the definition of its table, whoever may read that.
+    call.reader.access.require_superuser("read the notification log")
+    request = call.struct("rqst")
+    limit = request.get("maxEvents") or 0
+    limit = min(limit, MAX_EVENTS) if limit > 0 else MAX_EVENTS
+    last = request["lastEvent"]
+    work.spend(min(limit, max(0, call.notifications.head() - last)))
+    events = HiveEvents(call.metastore).render(call.notifications.read(last, limit=limit))
+    skipped = set(request.get("eventTypeSkipList") or ())
+    return {"events": [event for event in events if event["eventType"] not in skipped]}
