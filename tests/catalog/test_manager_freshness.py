@@ -183,6 +183,24 @@ def what_was_learned_lasts_from_before_the_look(new_node: Nodes) -> None:
     assert reader.manager.known_present() is None, "memory lasts from after the look"
 
 
+def test_a_catalog_that_was_just_made_is_active_when_its_node_has_started(
+    new_node: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = new_node()
+    waited: list[Timestamp] = []
+
+    def wait_until(target: Timestamp, *, timeout: float) -> None:
+        waited.append(target)
+        node.passes(milliseconds(target) - node.wall.now)
+
+    monkeypatch.setattr(node.clock, "wait_until", wait_until)
+    made = node.manager.catalog(1)
+    assert not node.has("default"), "it is not active yet"
+    node.manager.start()
+    assert waited == [round_up(add_milliseconds(made.time, SKEW))]
+    assert node.has("default")
+
+
 CHECKS = [
     what_was_learned_lasts_from_before_the_look,
     a_read_right_after_the_call_has_it,

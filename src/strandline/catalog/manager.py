@@ -160,8 +160,19 @@ class CatalogManager(CatalogFollower):
         """The present by this node's clock."""
         return self._clock.current()
 
+    def start(self) -> None:
+        """See `CatalogApplier.start`. Waits until a catalog that was just made is active.
+
+        Before that, the catalog of the present is the empty one. Where the delay is longer than a
+        call may wait, so is the wait for the first catalog, and this does not wait.
+        """
+        super().start()
+        first = self._history.find(1)
+        if first is not None and self.delay + self.skew <= 1000 * DEFAULT_TIMEOUT:
+            self._await_activation(first, time.monotonic() + DEFAULT_TIMEOUT)
+
     def stop(self) -> None:
-        """See `CatalogFollower.stop`."""
+        """See `CatalogApplier.stop`."""
         self._stop.set()
         self._commits.stop()
         super().stop()
