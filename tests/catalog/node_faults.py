@@ -17,7 +17,7 @@ from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.applier import ROUND_SECONDS
 from strandline.catalog.follower import CatalogFollower
 from strandline.catalog.group_commit import GroupCommit
-from strandline.catalog.requests import Request, Round, Stage
+from strandline.catalog.requests import Group, Request, Stage
 from strandline.clock import add_milliseconds
 from strandline.durable import CatalogTransaction, Update
 from strandline.errors import Unavailable
@@ -58,9 +58,9 @@ def acknowledge_a_lost_append(patch: Patch) -> None:
     """Who lost to the append of another node is told that it is done."""
     real = GroupCommit._rebase
 
-    def rebase(self: GroupCommit, judged: Round) -> Round | None:
-        real(self, judged)
-        self._tell(judged, [self._follower.latest_catalog() for _ in judged.requests()])
+    def rebase(self: GroupCommit, group: Group) -> Group | None:
+        real(self, group)
+        self._answer(group, [self._follower.latest_catalog() for _ in group.requests()])
         return None
 
     patch.setattr(GroupCommit, "_rebase", rebase)
@@ -68,12 +68,12 @@ def acknowledge_a_lost_append(patch: Patch) -> None:
 
 def one_version_for_a_group(patch: Patch) -> None:
     """All callers that shared an append are told its last version."""
-    real = GroupCommit._tell
+    real = GroupCommit._answer
 
-    def tell(self: GroupCommit, judged: Round, catalogs: Sequence[Catalog]) -> None:
-        real(self, judged, [catalogs[-1] for _ in catalogs])
+    def answer(self: GroupCommit, group: Group, catalogs: Sequence[Catalog]) -> None:
+        real(self, group, [catalogs[-1] for _ in catalogs])
 
-    patch.setattr(GroupCommit, "_tell", tell)
+    patch.setattr(GroupCommit, "_answer", answer)
 
 
 def new_ids_for_each_try(patch: Patch) -> None:

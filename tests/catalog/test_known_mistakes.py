@@ -18,7 +18,7 @@ from strandline.catalog.commands import (
     MakeIndexAvailable,
     StartBuildingIndex,
 )
-from strandline.catalog.requests import Judged, Request, judge
+from strandline.catalog.requests import Request, Validated, validate
 from strandline.clock import Timestamp
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Change, Entry, Snapshot, Update
@@ -40,16 +40,16 @@ def new_catalog() -> Catalog:
     return Catalog(1, NOW, transaction.contents)
 
 
-def judged(base: Catalog, commands: list[Command]) -> Judged:
+def validated(base: Catalog, commands: list[Command]) -> Validated:
     transaction = CatalogTransaction(base, author="ann")
-    return judge(base, transaction, Request(commands, "ann", 1e12, identity=None), NOW)
+    return validate(base, transaction, Request(commands, "ann", 1e12, identity=None), NOW)
 
 
-def entries(judged: Judged) -> list[Entry]:
-    return [] if judged.transaction is None else judged.transaction.entries
+def entries(validated: Validated) -> list[Entry]:
+    return [] if validated.transaction is None else validated.transaction.entries
 
 
-# -- a command that is judged twice ----------------------------------------------------------------
+# -- a command that is validated twice -------------------------------------------------------------
 
 
 SAID = [(module, s) for module, s in ALL if "cannot even be said" not in s.name]
@@ -58,14 +58,14 @@ SAID = [(module, s) for module, s in ALL if "cannot even be said" not in s.name]
 @pytest.mark.parametrize(
     "scenario", [s for _, s in SAID], ids=[f"{module}: {s.name}" for module, s in SAID]
 )
-def test_a_command_that_is_judged_again_comes_to_the_same(scenario: Scenario) -> None:
+def test_a_command_that_is_validated_again_comes_to_the_same(scenario: Scenario) -> None:
     base = new_catalog()
     for step in scenario.setup:
-        done = judged(base, commands_of(step, base))
+        done = validated(base, commands_of(step, base))
         assert done.error is None
         base = done.catalog
     commands = commands_of(scenario.run, base)
-    first, second = judged(base, commands), judged(base, commands)
+    first, second = validated(base, commands), validated(base, commands)
     assert entries(first) == entries(second)
     assert first.applied == second.applied
     assert type(first.error) is type(second.error)
@@ -116,7 +116,7 @@ def test_a_stopping_index_of_a_dropped_column_survives_a_snapshot(new_manager: M
 
 def test_a_colocation_that_equals_the_key_has_the_same_bytes_wherever_it_came_from() -> None:
     table = create_table("s.t", "a int not null", primary_key=("a",), colocation=("a",))
-    made = judged(judged(new_catalog(), [SCHEMA]).catalog, [table]).catalog.table("s", "t")
+    made = validated(validated(new_catalog(), [SCHEMA]).catalog, [table]).catalog.table("s", "t")
     assert made is not None
     shared = replace(made, colocation=made.primary_key)
     apart = replace(made, colocation=tuple(one for one in made.primary_key))

@@ -27,7 +27,7 @@ from strandline.catalog.commands import (
 from strandline.catalog.events import Listeners
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.planning import Planning
-from strandline.catalog.requests import Request, Round, Stage, judge
+from strandline.catalog.requests import Group, Request, Stage, validate
 from strandline.durable import AppliedUpdate, CatalogTransaction, DurableCatalogState
 from strandline.durable.update import Entry, Update
 from strandline.errors import (
@@ -250,7 +250,7 @@ def test_a_command_that_would_end_the_thread_fails_its_caller_alone(
 def test_a_round_that_grows_large_is_cut(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strandline.catalog.group_commit.ROUND_BYTES", 1)
+    monkeypatch.setattr("strandline.catalog.group_commit.GROUP_BYTES", 1)
     gate = Gate(manager)
     calls = together(manager, gate, [create(name) for name in "abc"])
     assert [call.outcome() for call in calls] == [4, 5, 6]
@@ -657,14 +657,14 @@ def tell_before_the_append(patch: pytest.MonkeyPatch) -> None:
     """The callers are told, and then their versions are appended."""
     real = GroupCommit._append
 
-    def append(self: GroupCommit, judged: Round) -> None:
-        self._tell(judged, [one.catalog for one in judged.judged if one.transaction is not None])
+    def append(self: GroupCommit, group: Group) -> None:
+        self._answer(group, [one.catalog for one in group.members if one.transaction is not None])
         with self._lock:
-            for one in judged.judged:
+            for one in group.members:
                 one.request.stage = Stage.WAITING
                 one.request.gate = threading.Lock()
                 one.request.gate.acquire()
-        real(self, judged)
+        real(self, group)
 
     patch.setattr(GroupCommit, "_append", append)
 
@@ -692,11 +692,13 @@ def new_ids_for_each_try(patch: pytest.MonkeyPatch) -> None:
 def all_on_one_base(patch: pytest.MonkeyPatch) -> None:
     """Every caller of a round is judged by the catalog that the round began with."""
 
-    def judge_all(self: GroupCommit, base: Catalog, group: Sequence[Request]) -> Round:
+    def judge_all(self: GroupCommit, base: Catalog, requests: Sequence[Request]) -> Group:
         begin, now = self._follower.state.transaction, self._follower.now()
-        return Round(base, [judge(base, begin(base, author=one.author), one, now) for one in group])
+        return Group(
+            base, [validate(base, begin(base, author=one.author), one, now) for one in requests]
+        )
 
-    patch.setattr(GroupCommit, "_judge", judge_all)
+    patch.setattr(GroupCommit, "_validate", judge_all)
 
 
 def rebase_without_a_look(patch: pytest.MonkeyPatch) -> None:
@@ -706,16 +708,16 @@ def rebase_without_a_look(patch: pytest.MonkeyPatch) -> None:
 
 def forget_the_failed(patch: pytest.MonkeyPatch) -> None:
     """One caller's failure ends the round for all."""
-    real = GroupCommit._judge
+    real = GroupCommit._validate
 
-    def judge_all(self: GroupCommit, base: Catalog, group: Sequence[Request]) -> Round:
-        judged = real(self, base, group)
-        for one in judged.judged:
+    def judge_all(self: GroupCommit, base: Catalog, requests: Sequence[Request]) -> Group:
+        group = real(self, base, requests)
+        for one in group.members:
             if one.error is not None:
                 raise one.error
-        return judged
+        return group
 
-    patch.setattr(GroupCommit, "_judge", judge_all)
+    patch.setattr(GroupCommit, "_validate", judge_all)
 
 
 def exchange_the_authors(patch: pytest.MonkeyPatch) -> None:
@@ -737,11 +739,11 @@ def tell_the_refused_at_once(patch: pytest.MonkeyPatch) -> None:
     """Who is refused is told before the append of the version that refuses it."""
     real = GroupCommit._append
 
-    def append(self: GroupCommit, judged: Round) -> None:
-        for one in judged.judged:
+    def append(self: GroupCommit, group: Group) -> None:
+        for one in group.members:
             if one.error is not None:
                 self._end([one.request], one.error)
-        real(self, judged)
+        real(self, group)
 
     patch.setattr(GroupCommit, "_append", append)
 

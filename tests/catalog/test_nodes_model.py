@@ -38,7 +38,7 @@ from strandline.catalog.commands import (
 from strandline.catalog.configuration import MAX_TABLES
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.planning import Planning
-from strandline.catalog.requests import Round
+from strandline.catalog.requests import Group
 from strandline.catalog.undo.reading import read_undo
 from strandline.clock import HybridClock, Timestamp
 from strandline.durable import (
@@ -472,12 +472,12 @@ def present_between_look_and_apply(patch: pytest.MonkeyPatch) -> None:
 def retry_without_judging(patch: pytest.MonkeyPatch) -> None:
     """A lost append is sent again as it was, behind what it lost to."""
 
-    def rebase(self: GroupCommit, judged: Round) -> Round:
+    def rebase(self: GroupCommit, group: Group) -> Group:
         self._follower.sync()
-        again = Round(self._follower.latest_catalog())
-        for one in judged.judged:
+        again = Group(self._follower.latest_catalog())
+        for one in group.members:
             if one.transaction is not None:
-                moved, view = one.transaction.rebased(again.view), again.view
+                moved, view = one.transaction.rebased(again.catalog), again.catalog
                 catalog = Catalog(moved.version, view.time, moved.contents)
                 again.add(replace(one, catalog=catalog, transaction=moved))
         return again
@@ -527,7 +527,8 @@ def trimming_takes_the_time_of_today(patch: pytest.MonkeyPatch) -> None:
     real = MetastorageLog.snapshot
 
     def snapshot(self: MetastorageLog, as_of: int | None = None) -> Snapshot:
-        return replace(real(self, as_of), time=self.check().time)
+        snapshot = real(self, as_of)
+        return snapshot if as_of is None else replace(snapshot, time=self.check().time)
 
     patch.setattr(MetastorageLog, "snapshot", snapshot)
 
@@ -620,7 +621,7 @@ def batch_applied_by_halves(patch: pytest.MonkeyPatch) -> None:
 Fault = Callable[[pytest.MonkeyPatch], None]
 
 FAULTS: dict[Fault, str] = {
-    stale_present: "an old catalog for the present|is no longer kept",
+    stale_present: "an old catalog for the present|is no longer kept|does not exist; the latest is",
     present_between_look_and_apply: "an old catalog for the present",
     retry_without_judging: r"CorruptData\(.*, not ",
     ids_from_what_is_there: "handed out twice|is another one",

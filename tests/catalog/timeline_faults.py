@@ -14,7 +14,7 @@ from strandline.catalog.events import Listeners
 from strandline.catalog.follower import CatalogFollower
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.history import History
-from strandline.catalog.requests import Judged, Request, Round, judge
+from strandline.catalog.requests import Group, Request, Validated, validate
 from strandline.clock import Timestamp
 from strandline.durable import CatalogTransaction, MetastorageLog, Snapshot
 from strandline.durable.update import Update
@@ -92,22 +92,22 @@ def every_command_counts_as_applied(patch: pytest.MonkeyPatch) -> None:
 
     def all_applied(
         view: Catalog, transaction: CatalogTransaction, request: Request, now: Timestamp
-    ) -> Judged:
-        judged = judge(view, transaction, request, now)
-        judged.applied = tuple([any(judged.applied)] * len(judged.applied))
-        return judged
+    ) -> Validated:
+        validated = validate(view, transaction, request, now)
+        validated.applied = tuple([any(validated.applied)] * len(validated.applied))
+        return validated
 
-    patch.setattr("strandline.catalog.group_commit.judge", all_applied)
+    patch.setattr("strandline.catalog.group_commit.validate", all_applied)
 
 
 def ten_tries_are_enough(patch: pytest.MonkeyPatch) -> None:
     """An append that is lost for the eleventh time is given up."""
     real = GroupCommit._rebase
 
-    def rebase(self: GroupCommit, judged: Round) -> Round | None:
+    def rebase(self: GroupCommit, group: Group) -> Group | None:
         if self.counts.lost_appends > 10:
             raise OutOfSync("lost too often")
-        return real(self, judged)
+        return real(self, group)
 
     patch.setattr(GroupCommit, "_rebase", rebase)
 
@@ -151,7 +151,8 @@ def a_snapshot_has_the_time_of_today(patch: pytest.MonkeyPatch) -> None:
     real = MetastorageLog.snapshot
 
     def snapshot(self: MetastorageLog, as_of: int | None = None) -> Snapshot:
-        return replace(real(self, as_of), time=self.check().time)
+        snapshot = real(self, as_of)
+        return snapshot if as_of is None else replace(snapshot, time=self.check().time)
 
     patch.setattr(MetastorageLog, "snapshot", snapshot)
 

@@ -4,21 +4,21 @@ An append costs a write to disk or a round trip to the store, and the log takes 
 while one is under way the callers that arrive wait in a queue, and the next append carries a
 version for each of them.
 
-One thread, started with the first caller, does this in rounds. It takes what waits; judges each
-caller's commands by the catalog as the callers before it leave it; appends the versions of all in
-one step; applies them; and tells each caller. A refused caller, or one that changes nothing, takes
-no version, and is told once the catalog that it was judged by is known to be in the log: by the
-append of those before it, or else by a look at the log. A lost append is judged again on the newer
-catalog, unless it was lost to silent versions alone, which no command is judged by.
+One thread, started with the first caller, works in rounds. It takes the requests that wait,
+validates each against the catalog that the ones before it leave, appends the versions of all in one
+step, applies them, and answers each caller. A caller whose command is refused or changes nothing
+consumes no version. It gets its answer once the catalog it was validated against is in the log:
+with the append of the requests before it, or else after a look at the log. An append that is lost
+to another node's is validated again against the newer catalog, unless it was lost to silent
+versions alone, which no command looks at.
 
 What must stay true:
 
-* A caller's deadline is its own. Until its commands are sent to the log it may leave, and nothing
-  of it is ever appended (the others are judged again without it). After that it is told that the
-  outcome is unknown.
+* A caller's deadline is its own. Until its commands are sent to the log it may leave, and they are
+  never appended (the others are validated again without them). After that it gets `UnknownOutcome`.
 * One caller's failure never fails another.
 * An append whose outcome is unknown is sent again *as it is*, with the same ids, until the log says
-  what became of it; only then is anything judged anew. So no caller's commands happen twice.
+  what became of it. Only then is anything validated again. So no command happens twice.
 
 Rejected: the first waiting caller as the leader of a round. It saves the hand-over between two
 threads (some 30 µs), but its own deadline, or an interrupt that hits its thread, would then end the
@@ -38,7 +38,7 @@ from typing import Protocol
 
 from strandline import faults
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.requests import Request, Round, Stage, judge
+from strandline.catalog.requests import Group, Request, Stage, validate
 from strandline.clock import Timestamp
 from strandline.durable.state import AppliedUpdate, DurableCatalogState
 from strandline.durable.transaction import CatalogTransaction
@@ -58,8 +58,8 @@ logger = logging.getLogger(__name__)
 
 MAX_WAITING = 1024
 """Callers in the queue; more wait for room."""
-ROUND_BYTES = 1 << 20
-"""A round that has grown to this takes no further caller."""
+GROUP_BYTES = 1 << 20
+"""A group whose changes hold more bytes than this takes no further caller."""
 IDLE_SECONDS = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 _STOP_PATIENCE = 5.0
@@ -118,7 +118,7 @@ class GroupCommit:
     # -- callers -------------------------------------------------------------------------------
 
     def execute(self, request: Request) -> None:
-        """Have ``request`` carried out; returns when it is done, refused ones included.
+        """Have ``request`` carried out; returns when it is done, also where it was refused.
 
         Raises `DeadlineExceeded` (and nothing of it happens), `UnknownOutcome` or `Stopping`.
         """
@@ -149,7 +149,7 @@ class GroupCommit:
             self._news.notify()
 
     def _leave(self, request: Request) -> bool:
-        """Wait no longer for ``request``; False if it is done in this moment."""
+        """Wait no longer for ``request``; False if it was just done."""
         with self._lock:
             if request.stage is Stage.DONE:
                 return False
@@ -181,7 +181,7 @@ class GroupCommit:
         )
 
     def stop(self) -> None:
-        """Refuse everybody from now on; who waits gets `Stopping`. Idempotent."""
+        """Refuse all callers from now on; those that wait get `Stopping`. Idempotent."""
         with self._lock:
             if self._stop.is_set():
                 return
@@ -218,7 +218,7 @@ class GroupCommit:
                 self._room.notify(len(self._working))
             try:
                 self._commit(self._working)
-            except BaseException as error:  # whatever it is, nobody may wait for ever
+            except BaseException as error:  # of any kind: no caller may wait for ever
                 if not isinstance(error, StrandlineError):
                     logger.exception("committing a group of changes failed")
                 self._end(self._working, error)
@@ -228,7 +228,7 @@ class GroupCommit:
                 self._working = []
 
     def _join_newer_epoch(self) -> None:
-        """So that the callers who come next are not refused as those were who came before."""
+        """So that the next callers are not refused as these were."""
         try:
             self._follower.sync()
         except StrandlineError as error:
@@ -238,53 +238,53 @@ class GroupCommit:
         """Carry out all requests, in as many appends as it takes."""
         pause = _FIRST_PAUSE
         synced = False  # whether this node has looked at the log since these requests came
-        while group := self._still_waiting(requests):
-            judged = self._judge(self._follower.latest_catalog(), group)
+        while waiting := self._still_waiting(requests):
+            group = self._validate(self._follower.latest_catalog(), waiting)
             try:
-                if judged.requests():
-                    self._append(judged)
+                if group.requests():
+                    self._append(group)
                 elif synced:
-                    self._tell(judged, [])
+                    self._answer(group, [])
                 else:
                     self._follower.sync()
                     synced = True
                 pause = _FIRST_PAUSE
             except Unavailable as error:
-                for request in group:
+                for request in waiting:
                     request.error = error
-                self._unsend(group)
+                self._unsend(waiting)
                 self._stop.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _still_waiting(self, requests: Sequence[Request]) -> list[Request]:
         with self._lock:
-            return [one for one in requests if one.stage is Stage.WAITING]
+            return [request for request in requests if request.stage is Stage.WAITING]
 
-    def _judge(self, base: Catalog, group: Sequence[Request]) -> Round:
-        judged = Round(base)
+    def _validate(self, base: Catalog, requests: Sequence[Request]) -> Group:
+        group = Group(base)
         now = self._follower.now()
-        for request in group:
-            view = judged.view
-            transaction = self._follower.state.transaction(view, author=request.author)
-            judged.add(judge(view, transaction, request, now))
-            if judged.size > ROUND_BYTES:
+        for request in requests:
+            catalog = group.catalog
+            transaction = self._follower.state.transaction(catalog, author=request.author)
+            group.add(validate(catalog, transaction, request, now))
+            if group.size > GROUP_BYTES:
                 break
-        return judged
+        return group
 
-    def _append(self, judged: Round) -> None:
-        """Append and apply a round and tell its callers; who is still waiting is judged again."""
-        if self._send(judged.requests()):
-            with self._follower.own_append(judged.transactions()):
-                self._append_and_apply(judged)
+    def _append(self, group: Group) -> None:
+        """Append and apply a group and answer its callers; the others stay waiting."""
+        if self._send(group.requests()):
+            with self._follower.own_append(group.transactions()):
+                self._append_and_apply(group)
 
-    def _append_and_apply(self, judged: Round) -> None:
-        requests = judged.requests()
+    def _append_and_apply(self, group: Group) -> None:
+        requests = group.requests()
         try:
-            appended = self._settle(judged.transactions(), requests)
+            appended = self._settle(group.transactions(), requests)
         except OutOfSync:
             self.counts.lost_appends += 1
             self._unsend(requests)
-            rebased = self._rebase(judged)
+            rebased = self._rebase(group)
             if rebased is not None:
                 self.counts.rebased += 1
                 self._append(rebased)
@@ -311,7 +311,7 @@ class GroupCommit:
             for request, applied in zip(requests, appended, strict=True):
                 self._end([request], _appended_only(applied, error))
             raise
-        self._tell(judged, catalogs)
+        self._answer(group, catalogs)
 
     def _settle(
         self, transactions: Sequence[CatalogTransaction], requests: Sequence[Request]
@@ -327,37 +327,43 @@ class GroupCommit:
             except Unavailable:
                 if unknown is None:
                     raise
-            self._stop.wait(min(pause, max(one.left() for one in requests)))
-            if self._stop.is_set() or not any(one.left() for one in requests):
-                raise unknown  # nobody is there any more who would be told
+            self._stop.wait(min(pause, max(request.left() for request in requests)))
+            if self._stop.is_set() or not any(request.left() for request in requests):
+                raise unknown  # every caller has left
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def _rebase(self, judged: Round) -> Round | None:
-        """The round on the newer catalog as it was judged, if only silent versions came between."""
+    def _rebase(self, group: Group) -> Group | None:
+        """The group on the newer catalog as it was validated, if it lost to silent versions only.
+
+        None if another version came between, or one that changed the same objects.
+        """
         self._follower.sync()
         newer = self._follower.latest_catalog()
         try:
-            between = self._follower.state.log.updates(judged.base.version + 1, newer.version + 1)
+            between = self._follower.state.log.updates(group.base.version + 1, newer.version + 1)
         except VersionNotFound:
             return None
-        ours = {
+        own_objects = {
             (change.kind, change.key)
-            for transaction in judged.transactions()
+            for transaction in group.transactions()
             for change in transaction.changes()
         }
-        theirs = {(c.kind, c.key) for update in between for c in update.changes()}
-        if not between or not all(update.silent for update in between) or ours & theirs:
+        objects_between = {
+            (change.kind, change.key) for update in between for change in update.changes()
+        }
+        silent = bool(between) and all(update.silent for update in between)
+        if not silent or own_objects & objects_between:
             return None
-        rebased = Round(newer)
-        for one in judged.judged:
-            catalog = rebased.view
-            transaction = one.transaction and one.transaction.rebased(catalog)
+        rebased = Group(newer)
+        for member in group.members:
+            catalog = rebased.catalog
+            transaction = member.transaction and member.transaction.rebased(catalog)
             if transaction is not None:
                 catalog = Catalog(transaction.version, catalog.time, transaction.contents)
-            rebased.add(replace(one, catalog=catalog, transaction=transaction))
+            rebased.add(replace(member, catalog=catalog, transaction=transaction))
         return rebased
 
-    # -- telling the callers -------------------------------------------------------------------
+    # -- answering the callers -----------------------------------------------------------------
 
     def _send(self, requests: Sequence[Request]) -> bool:
         """Mark all as sent; False, and none is, where one of them has left."""
@@ -377,21 +383,23 @@ class GroupCommit:
                     if self._stop.is_set():
                         self._finish(request, _stopping())
 
-    def _tell(self, judged: Round, catalogs: Sequence[Catalog]) -> None:
-        made = iter(catalogs)
-        last = judged.base
+    def _answer(self, group: Group, catalogs: Sequence[Catalog]) -> None:
+        """Answer each caller of ``group``, whose versions are ``catalogs``."""
+        versions = iter(catalogs)
+        latest = group.base
         with self._lock:
-            for one in judged.judged:
-                if one.transaction is not None:
-                    last = next(made)
-                    one.request.actions = tuple(
+            for member in group.members:
+                request = member.request
+                if member.transaction is not None:
+                    latest = next(versions)
+                    request.actions = tuple(
                         (entry.verb, entry.arguments)
-                        for entry in one.transaction.entries
+                        for entry in member.transaction.entries
                         if not entry.silent
                     )
-                one.request.catalog = last
-                one.request.applied = one.applied
-                self._finish(one.request, one.error)
+                request.catalog = latest
+                request.applied = member.applied
+                self._finish(request, member.error)
 
     def _end(self, requests: Sequence[Request], error: BaseException) -> None:
         with self._lock:
@@ -399,7 +407,7 @@ class GroupCommit:
                 self._finish(request, error)
 
     def _finish(self, request: Request, error: BaseException | None) -> None:
-        """Tell one caller; under the lock. Whoever has left hears nothing."""
+        """Answer one caller; under the lock. Callers that left are not notified."""
         if request.stage in (Stage.WAITING, Stage.SENT):
             request.stage = Stage.DONE
             request.error = error

@@ -1,4 +1,4 @@
-"""What group commit works on: requests of callers, and what they are judged to come to."""
+"""What group commit works on: requests of callers, validated one on top of the other."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class Request:
         self.began = time.monotonic()
         self.end = end  # an instant of time.monotonic()
         self.stage = Stage.WAITING
-        self.gone = False  # its caller was told that the outcome is unknown
+        self.gone = False  # its caller has left with `UnknownOutcome`
         self.version: int | None = None  # that its commands have in the log, once they are there
         self.gate = threading.Lock()
         self.gate.acquire()
         self.applied: tuple[bool, ...] = ()
         self.actions: tuple[tuple[str, Arguments], ...] = ()  # what its version did, for people
-        self.catalog: Catalog | None = None  # the one it made, or was judged by
+        self.catalog: Catalog | None = None  # that it made, or was validated against
         self.error: BaseException | None = None
 
     def left(self) -> float:
@@ -68,11 +68,12 @@ class Request:
 
 
 @dataclass(slots=True)
-class Judged:
-    """A request, and what its commands come to on the catalog that those before it leave.
+class Validated:
+    """A request, carried out on the catalog that the requests before it in the group leave.
 
-    ``catalog`` is the one that ``transaction`` makes, or without one the one it was judged by. What
-    is not in the log yet has no time yet; such a catalog carries that of the round's base.
+    ``catalog`` is the one that ``transaction`` makes, or, where there is none, the one that the
+    request was validated against. A version that is not in the log has no time yet; its catalog
+    carries the time of the group's base.
     """
 
     request: Request
@@ -83,54 +84,57 @@ class Judged:
 
 
 @dataclass(slots=True)
-class Round:
-    """What one append is to do: requests judged one after the other, the first on ``base``."""
+class Group:
+    """Requests that share one append, validated in this order, the first against ``base``.
+
+    ``size`` is the number of bytes that their changes hold.
+    """
 
     base: Catalog
-    judged: list[Judged] = field(default_factory=list)
+    members: list[Validated] = field(default_factory=list)
     size: int = 0
 
-    def add(self, judged: Judged) -> None:
-        """Behind those that were judged before."""
-        self.judged.append(judged)
-        if judged.transaction is not None:
+    def add(self, member: Validated) -> None:
+        """Add a request that was validated against `catalog`."""
+        self.members.append(member)
+        if member.transaction is not None:
             self.size += sum(
                 len(change.old or b"") + len(change.new or b"")
-                for change in judged.transaction.changes()
+                for change in member.transaction.changes()
             )
 
     @property
-    def view(self) -> Catalog:
-        """The catalog that the next request is judged by."""
-        return self.judged[-1].catalog if self.judged else self.base
+    def catalog(self) -> Catalog:
+        """The catalog that the next request is validated against."""
+        return self.members[-1].catalog if self.members else self.base
 
     def requests(self) -> list[Request]:
-        """Those that make a version, in the order of the versions."""
-        return [judged.request for judged in self.judged if judged.transaction is not None]
+        """The requests that make a version, in the order of the versions."""
+        return [member.request for member in self.members if member.transaction is not None]
 
     def transactions(self) -> list[CatalogTransaction]:
-        """What makes the versions, in their order."""
-        return [judged.transaction for judged in self.judged if judged.transaction is not None]
+        """The transactions that make the versions, in their order."""
+        return [member.transaction for member in self.members if member.transaction is not None]
 
 
-def judge(
-    view: Catalog, transaction: CatalogTransaction, request: Request, now: Timestamp
-) -> Judged:
-    """Carry the commands of ``request`` out in ``transaction``, which is on ``view``.
+def validate(
+    base: Catalog, transaction: CatalogTransaction, request: Request, now: Timestamp
+) -> Validated:
+    """Carry out the commands of ``request`` in ``transaction``, which is on ``base``.
 
-    Nothing of them is in the round where one of them refuses.
+    A request of which one command is refused makes no version.
     """
-    planning = Planning(view, transaction, now, author=request.author)
+    planning = Planning(base, transaction, now, author=request.author)
     applied = []
     try:
         for command in request.commands:
             before = len(transaction.entries)
             command.plan(planning)
             applied.append(len(transaction.entries) > before)
-        permit(view, transaction.entries, transaction.contents, user=request.identity)
-    except BaseException as error:  # also what would end this thread: it is one caller's alone
-        return Judged(request, view, error=error)
+        permit(base, transaction.entries, transaction.contents, user=request.identity)
+    except BaseException as error:  # of any kind: it must not fail the other callers
+        return Validated(request, base, error=error)
     if not transaction.entries:
-        return Judged(request, view, tuple(applied))
-    catalog = Catalog(transaction.version, view.time, transaction.contents)
-    return Judged(request, catalog, tuple(applied), transaction=transaction)
+        return Validated(request, base, tuple(applied))
+    catalog = Catalog(transaction.version, base.time, transaction.contents)
+    return Validated(request, catalog, tuple(applied), transaction=transaction)
