@@ -198,6 +198,19 @@ def test_a_call_that_is_cancelled_while_it_runs_keeps_its_place_until_it_ends() 
     asyncio.run(main())
 
 
+def test_a_call_that_is_cancelled_while_it_waits_never_begins() -> None:
+    async def main() -> None:
+        workers = Workers(threads=1)
+        first, second = submit(workers, "ann", SMALL), submit(workers, "ann", SMALL)
+        second[1].cancel()
+        await settle()
+        assert workers.statistics().calls == 1
+        await end(first)
+        assert not second[0].begun.is_set()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("kind", [KeyError, StopIteration])
 def test_an_error_is_raised(kind: type[Exception]) -> None:
     def work() -> str:

@@ -187,6 +187,7 @@ class Workers:
         self._number += 1
         result = asyncio.get_running_loop().create_future()
         call = PooledCall(self._number, user, kind, work, copy_context(), result, self)
+        result.add_done_callback(lambda done: done.cancelled() and call.withdraw())
         if (user, kind) in self._waiting or self._threads.shortage(user, kind) is not None:
             self._waiting.setdefault((user, kind), deque()).append(call)
         else:
@@ -198,11 +199,12 @@ class Workers:
         request: Coroutine[Any, Any, T],
         *,
         user: str,
-        go_on: Callable[[Coroutine[Any, Any, T]], T] = finish,
+        go_on: Callable[[Coroutine[Any, Any, T]], Any] = finish,  # Any: what the call gives
     ) -> T | PooledCall:
         """Run ``request`` here up to its first `off_loop`; ``go_on`` runs the rest in a thread.
 
-        Gives what it gives, or the call whose result will be that. Raises `Overloaded`.
+        Gives what the request gives, or the call whose result is what ``go_on`` gives. Raises
+        `Overloaded`.
         """
         try:
             request.send(None)

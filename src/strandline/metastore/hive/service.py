@@ -174,15 +174,24 @@ class HiveMetastoreService:
         # A listing must be heard of, so its answer is not kept.
         key = b"" if method.name == _LISTING else connection.request
         mark = self._notifications.mark()
+
+        def go_on(reading: Coroutine[Any, Any, _Answer]) -> _Answer | bytes:
+            """In a thread; the arguments, if the request costs more than it may there."""
+            try:
+                with work.budget(None if self._helpers is None else work.IN_THREAD):
+                    return finish(reading)
+            except work.TooLong:
+                return HIVE_CODEC.encode_args(method.name, request.args)
+
         if connection.is_large:
             read = self._workers.submit(
-                lambda: self._finish(self._encoded(method, request)),
+                lambda: go_on(self._encoded(method, request)),
                 user=request.user,
                 kind=CallKind.LARGE,
             )
         else:
             answer = self._workers.begin(
-                self._encoded(method, request), user=request.user, go_on=self._finish
+                self._encoded(method, request), user=request.user, go_on=go_on
             )
             if not isinstance(answer, PooledCall):
                 self._at_once += 1
@@ -192,19 +201,12 @@ class HiveMetastoreService:
 
         async def waited() -> Encoded | Answer:
             self._waited += 1
-            try:
-                answer: _Answer = await read.result
-            except work.TooLong:
-                args = await asyncio.to_thread(HIVE_CODEC.encode_args, method.name, request.args)
-                return await self._delegated(connection, method, args)
+            answer: _Answer | bytes = await read.result
+            if isinstance(answer, bytes):
+                return await self._delegated(connection, method, answer)
             return self._keep(key, mark, answer)
 
         return waited()
-
-    def _finish(self, request: Coroutine[Any, Any, _Answer]) -> _Answer:
-        """Go on in this thread, within what a request may cost there."""
-        with work.budget(None if self._helpers is None else work.IN_THREAD):
-            return finish(request)
 
     # -- in a helper process
 
