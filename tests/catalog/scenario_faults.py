@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from strandline.catalog import Catalog, CatalogManager, Command
+from strandline.catalog import Catalog, CatalogManager, Command, Relation
 from strandline.catalog.commands import AlterColumn, CreateIndex, DropColumns, RenameTable
-from strandline.catalog.commands.schemas import drop_relation
+from strandline.catalog.commands.tables import drop_relation
 from strandline.catalog.commands.zones import _quorum
 from strandline.catalog.planning import Planning
 from strandline.durable.collections import COLLECTIONS, Collection, collection_of
@@ -128,10 +128,10 @@ def a_key_may_lose_a_column(patch: pytest.MonkeyPatch) -> None:
 def a_table_goes_before_its_indexes(patch: pytest.MonkeyPatch) -> None:
     """The entries of a drop are in another order."""
 
-    def drop(planning: Planning, schema: str, name: str, **named: bool) -> None:
+    def drop(planning: Planning, relation: Relation, **named: bool) -> None:
         entries = planning.transaction.entries
         before = len(entries)
-        drop_relation(planning, schema, name, **named)
+        drop_relation(planning, relation, **named)
         entries.insert(before, entries.pop())
 
     patch.setattr(f"{COMMANDS}.tables.drop_relation", drop)

@@ -27,7 +27,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from sqlalchemy import Connection
 
-from strandline.catalog import AppliedVersion, Catalog, CatalogManager, Command, initial_catalog
+from strandline.catalog import (
+    AppliedVersion,
+    Catalog,
+    CatalogManager,
+    Command,
+    Relation,
+    initial_catalog,
+)
 from strandline.catalog.commands import (
     CreateSchema,
     CreateTable,
@@ -584,11 +591,9 @@ def state_ahead_of_the_history(patch: pytest.MonkeyPatch) -> None:
 def index_outlives_its_table(patch: pytest.MonkeyPatch) -> None:
     """A table is dropped alone, and its indexes stay."""
 
-    def drop_relation(
-        planning: Planning, schema: str, name: str, *, keep_data: bool, **_: bool
-    ) -> None:
-        with planning.entry("drop_table", table=name) as transaction:
-            transaction.delete("table", planning.table(schema, name).id)
+    def drop_relation(planning: Planning, relation: Relation, **_: bool) -> None:
+        with planning.entry("drop_table", table=relation.name) as transaction:
+            transaction.delete("table", relation.id)
 
     patch.setattr("strandline.catalog.commands.tables.drop_relation", drop_relation)
 

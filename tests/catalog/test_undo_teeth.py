@@ -233,11 +233,11 @@ def types_get_narrower(patch: Patch) -> None:
 def drop_without_the_rules(patch: Patch) -> None:
     """A zone that the version made is deleted, whoever uses it."""
 
-    def delete(planning: Planning, now: Any, _: Any) -> None:
+    def delete(planning: Planning, now: Any) -> None:
         with planning.entry("drop_zone", zone=now.name) as transaction:
             transaction.delete("zone", now.id)
 
-    plant_undo(patch, "zone", command=delete)
+    plant(patch, "zone", drop=delete)
 
 
 def parameters_go_back_over_what_they_were(patch: Patch) -> None:

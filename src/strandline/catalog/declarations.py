@@ -8,11 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG, Catalog
-from strandline.catalog.commands.clusters import DropCluster, keep_replicas
-from strandline.catalog.commands.databases import DropDatabase
-from strandline.catalog.commands.roles import DropRole
-from strandline.catalog.commands.schemas import DEFAULT_SCHEMA
-from strandline.catalog.commands.zones import DropZone
+from strandline.catalog.commands.clusters import drop_cluster, keep_replicas
+from strandline.catalog.commands.databases import drop_database
+from strandline.catalog.commands.functions import drop_function
+from strandline.catalog.commands.indexes import drop_index
+from strandline.catalog.commands.replicas import drop_replica
+from strandline.catalog.commands.roles import drop_role
+from strandline.catalog.commands.schemas import DEFAULT_SCHEMA, drop_schema
+from strandline.catalog.commands.tables import drop_relation
+from strandline.catalog.commands.zones import drop_zone
 from strandline.catalog.kinds import Kind, Undoing, declare, name_of, spoken
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges import judgement as rules
@@ -103,9 +107,7 @@ declare(
         grantable=Privilege.USAGE | Privilege.CREATE,
         after_owner=_nothing_follows,
         rule=rules.top_level(Privilege.CREATE_DATABASE),
-        undo=Undoing(
-            command=lambda planning, now, _: DropDatabase(name=now.name).plan(planning),
-        ),
+        drop=drop_database,
         in_events=True,
         views=(rows.databases,),
     ),
@@ -118,7 +120,8 @@ declare(
         carries_comment=True,
         after_owner=_nothing_follows,
         rule=rules.in_database,
-        undo=Undoing(command=undo.take_schema_away, by_name=True),
+        drop=drop_schema,
+        undo=Undoing(by_name=True),
         built_in=_schema_is_built_in,
         in_events=True,
         folders={
@@ -138,8 +141,8 @@ declare(
         carries_comment=True,
         after_owner=_nothing_follows,
         rule=rules.in_schema,
+        drop=drop_relation,
         undo=Undoing(
-            command=undo.take_relation_away,
             goes_first=True,
             same=undo.same_table,
             comes_back=undo.table_comes_back,
@@ -173,7 +176,8 @@ declare(
         carries_comment=True,
         after_owner=_nothing_follows,
         rule=rules.in_schema,
-        undo=Undoing(command=undo.take_relation_away, goes_first=True, by_name=True),
+        drop=drop_relation,
+        undo=Undoing(goes_first=True, by_name=True),
         in_events=True,
         views=(rows.views,),
     ),
@@ -199,8 +203,8 @@ declare(
         references={**_IN_SCHEMA, "table_id": "table"},
         object_kind=ObjectKind.INDEX,
         rule=rules.of_its_table,
+        drop=drop_index,
         undo=Undoing(
-            command=undo.take_index_away,
             goes_first=True,
             part_of="table_id",
             comes_back=undo.index_comes_back,
@@ -223,7 +227,8 @@ declare(
         grantable=Privilege.EXECUTE,
         after_owner=_nothing_follows,
         rule=rules.in_schema,
-        undo=Undoing(command=undo.take_function_away, goes_first=True, by_name=True),
+        drop=drop_function,
+        undo=Undoing(goes_first=True, by_name=True),
         in_events=True,
         views=(rows.functions,),
     ),
@@ -233,20 +238,16 @@ declare(
         grantable=Privilege.USAGE,
         after_owner=_nothing_follows,
         rule=rules.top_level(Privilege.CREATE_ZONE),
-        undo=Undoing(
-            command=lambda planning, now, _: DropZone(name=now.name).plan(planning),
-            check=undo.check_zone,
-        ),
+        drop=drop_zone,
+        undo=Undoing(check=undo.check_zone),
         views=(rows.zones, rows.zone_storage_profiles),
     ),
     Kind(
         collection=Collection("role", RoleDescriptor, scope="role"),
         object_kind=ObjectKind.ROLE,
         rule=rules.role,
-        undo=Undoing(
-            command=lambda planning, now, _: DropRole(name=now.name).plan(planning),
-            check=undo.check_role,
-        ),
+        drop=drop_role,
+        undo=Undoing(check=undo.check_role),
         # The role that they change is the member, and they are said to be about the group.
         verbs=(Verb(name="grant_role", subject="role"), Verb(name="revoke_role", subject="role")),
         views=(rows.roles, rows.role_members),
@@ -257,11 +258,8 @@ declare(
         grantable=Privilege.USAGE | Privilege.CREATE,
         after_owner=lambda planning, cluster: keep_replicas(planning, cluster, address=None),
         rule=rules.top_level(Privilege.CREATE_CLUSTER),
-        undo=Undoing(
-            command=lambda planning, now, _: DropCluster(name=now.name).plan(planning),
-            goes_first=True,
-            check=undo.check_size,
-        ),
+        drop=drop_cluster,
+        undo=Undoing(goes_first=True, check=undo.check_size),
         views=(rows.clusters,),
     ),
     Kind(
@@ -270,8 +268,8 @@ declare(
         references={"cluster_id": "cluster"},
         object_kind=ObjectKind.CLUSTER_REPLICA,
         rule=rules.in_cluster,
+        drop=drop_replica,
         undo=Undoing(
-            command=undo.take_replica_away,
             goes_first=True,
             part_of="cluster_id",
             following=undo.introspection_follows,
@@ -322,7 +320,7 @@ declare(
     Kind(
         collection=Collection("system_configuration", SystemConfiguration, has_id=False),
         rule=rules.configuration,
-        undo=Undoing(command=undo.set_parameter_back, restores=True),
+        undo=Undoing(set_back=undo.set_parameter_back),
         verbs=(Verb(name="set_configuration", kind="system_configuration", subject="name"),),
         views=(rows.configuration,),
     ),

@@ -63,8 +63,7 @@ def _always_agrees(planning: Planning, before: Any, after: Any) -> None:
 class Undoing:
     """How a change of an object is taken back. By default its old bytes are put back.
 
-    ``command(planning, now, then)`` takes away what is there ``now``, by the rules of its drop;
-    where it ``restores``, it also sets what was there ``then``. What ``goes_first`` is needed by
+    ``set_back(planning, now, then)`` does it by a command instead. What ``goes_first`` is needed by
     nothing that is put back and might stand in its way. ``part_of`` is the field that holds the id
     of the object with which it comes and goes. ``same(left, now)`` is whether two values say the
     same to people. ``comes_back(then, now, net, whole)`` is what to put in the place of ``now`` so
@@ -75,8 +74,7 @@ class Undoing:
     changed one cannot be undone.
     """
 
-    command: Callable[[Planning, Any, Any], None] | None = None
-    restores: bool = False
+    set_back: Callable[[Planning, Any, Any], None] | None = None
     goes_first: bool = False
     part_of: str | None = None
     same: Callable[[Any, Any], bool] = operator.eq
@@ -107,9 +105,11 @@ class Kind:
     is set; None where none can be. ``called`` gives the name of an object whose name is not its
     own.
 
-    ``rule`` refuses a change that a user may not make; without one, only superusers may.
-    ``is_book(name)`` is whether the program keeps that object for itself, so that nobody is shown a
-    change of it; ``built_in`` whether it came with the catalog and is as it was.
+    ``drop(planning, value)`` removes an object with what goes with it, by the rules and the entries
+    of its command, as where its schema is dropped or the version that made it is undone; without it
+    an object is just deleted. ``rule`` refuses a change that a user may not make; without one, only
+    superusers may. ``is_book(name)`` is whether the program keeps that object for itself, so that
+    nobody is shown a change of it; ``built_in`` whether it came with the catalog and is as it was.
 
     ``subject`` is the argument of entries that names an object, the kind's name by default.
     ``in_events`` is whether DDL events carry the change of one. ``verbs`` are those beside the five
@@ -125,6 +125,7 @@ class Kind:
     carries_comment: bool = False
     after_owner: Callable[[Planning, Any], None] | None = None
     called: Callable[[Catalog, Any], str] | None = None
+    drop: Callable[[Planning, Any], None] | None = None
     rule: Callable[[Case], None] | None = None
     undo: Undoing = Undoing()
     is_book: Callable[[str], bool] = lambda name: False

@@ -151,12 +151,16 @@ class DropCluster:
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`."""
         cluster = find_cluster(planning, self.name, if_exists=self.if_exists)
-        if cluster is None:
-            return
-        for replica in planning.catalog.replicas(cluster.id):
-            drop_replica(planning, cluster, replica)
-        with planning.entry("drop_cluster", cluster=cluster.name) as transaction:
-            delete_with_comment(transaction, "cluster", cluster.id)
+        if cluster is not None:
+            drop_cluster(planning, cluster)
+
+
+def drop_cluster(planning: Planning, cluster: ClusterDescriptor) -> None:
+    """Remove a cluster, its replicas first, each in an entry of its own."""
+    for replica in planning.catalog.replicas(cluster.id):
+        drop_replica(planning, replica)
+    with planning.entry("drop_cluster", cluster=cluster.name) as transaction:
+        delete_with_comment(transaction, "cluster", cluster.id)
 
 
 def find_cluster(
@@ -187,7 +191,7 @@ def keep_replicas(planning: Planning, cluster: ClusterDescriptor, *, address: st
     there = sorted(planning.catalog.replicas(cluster.id), key=lambda one: int(one.name[1:]))
     local = local_address(size_of(planning, size))
     for replica in there[cluster.replication_factor :]:
-        drop_replica(planning, cluster, replica)
+        drop_replica(planning, replica)
     kept = there[: cluster.replication_factor]
     for replica in kept:
         place = _address_of(planning, replica, local) if address is None else address or local

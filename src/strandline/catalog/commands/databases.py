@@ -89,19 +89,23 @@ class DropDatabase:
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `IllegalChange`."""
-        found = _find(planning, self.name, if_exists=self.if_exists)
-        if found is None:
-            return
-        _refuse_default(found, "dropped")
-        schemas = planning.catalog.schemas(database=found.name)
-        if schemas:
-            raise IllegalChange(
-                f"database {found.name} is not empty: schema {schemas[0].name} is in it; drop its "
-                "schemas first"
-            )
-        with planning.entry("drop_database", database=found.name) as transaction:
-            delete_with_comment(transaction, "database", found.id)
-            drop_default_privileges(transaction, database=found.id)
+        database = _find(planning, self.name, if_exists=self.if_exists)
+        if database is not None:
+            drop_database(planning, database)
+
+
+def drop_database(planning: Planning, database: DatabaseDescriptor) -> None:
+    """Remove an empty database, the comment on it and its default privileges. `IllegalChange`."""
+    _refuse_default(database, "dropped")
+    schemas = planning.catalog.schemas(database=database.name)
+    if schemas:
+        raise IllegalChange(
+            f"database {database.name} is not empty: schema {schemas[0].name} is in it; drop its "
+            "schemas first"
+        )
+    with planning.entry("drop_database", database=database.name) as transaction:
+        delete_with_comment(transaction, "database", database.id)
+        drop_default_privileges(transaction, database=database.id)
 
 
 def _find(planning: Planning, name: str, *, if_exists: bool) -> DatabaseDescriptor | None:

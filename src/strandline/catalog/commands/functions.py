@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from strandline.catalog.kinds import delete_with_comment
+from strandline.catalog.kinds import delete_with_comment, object_name
 from strandline.catalog.planning import Planning
 from strandline.catalog.reserved_schemas import refuse_reserved
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
@@ -144,15 +144,15 @@ class DropFunction:
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`."""
-        found = _find(planning, self.schema, self.function, if_exists=self.if_exists)
-        if found is None:
-            return
-        drop_function(planning, found, schema=planning.schema(self.schema).name)
+        function = _find(planning, self.schema, self.function, if_exists=self.if_exists)
+        if function is not None:
+            drop_function(planning, function)
 
 
-def drop_function(planning: Planning, function: FunctionDescriptor, *, schema: str) -> None:
+def drop_function(planning: Planning, function: FunctionDescriptor) -> None:
     """Remove a function and the comment on it, in an entry of its own."""
-    with planning.entry("drop_function", function=f"{schema}.{function.name}") as transaction:
+    name = object_name(planning.catalog, function)
+    with planning.entry("drop_function", function=name) as transaction:
         delete_with_comment(transaction, "function", function.id)
 
 

@@ -163,18 +163,22 @@ class DropIndex:
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `IllegalChange` for the index of a primary key."""
         index = _alive(planning, self.schema, self.index, if_exists=self.if_exists)
-        if index is None:
-            return
-        table = planning.catalog.table_by_id(index.table_id)
-        if table is not None and table.primary_key_index == index.id:
-            raise IllegalChange(
-                f"{index.name} is the index of the primary key of {table.name} and cannot be "
-                "dropped; it goes with its table"
-            )
-        if index.status is IndexStatus.AVAILABLE:
-            _move(planning, index, IndexStatus.STOPPING, verb="index_stopping")
-        else:
-            _remove(planning, index)
+        if index is not None:
+            drop_index(planning, index)
+
+
+def drop_index(planning: Planning, index: IndexDescriptor) -> None:
+    """Let an available index stop, and remove any other. `IllegalChange`, see `DropIndex`."""
+    table = planning.catalog.table_by_id(index.table_id)
+    if table is not None and table.primary_key_index == index.id:
+        raise IllegalChange(
+            f"{index.name} is the index of the primary key of {table.name} and cannot be "
+            "dropped; it goes with its table"
+        )
+    if index.status is IndexStatus.AVAILABLE:
+        _move(planning, index, IndexStatus.STOPPING, verb="index_stopping")
+    else:
+        remove_index(planning, index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +214,7 @@ class RemoveIndex:
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `IndexStatusConflict`."""
         index = _in_status(planning, self.index_id, IndexStatus.STOPPING, "be removed")
-        _remove(planning, index)
+        remove_index(planning, index)
 
 
 def _alive(
@@ -241,7 +245,8 @@ def _move(planning: Planning, index: IndexDescriptor, status: IndexStatus, *, ve
         transaction.put(replace(index, status=status))
 
 
-def _remove(planning: Planning, index: IndexDescriptor) -> None:
+def remove_index(planning: Planning, index: IndexDescriptor) -> None:
+    """Remove an index and the comment on it, whatever its status, in an entry of its own."""
     arguments = _arguments(planning, index)
     with planning.entry("index_removed", **arguments, status=index.status.name) as transaction:
         delete_with_comment(transaction, "index", index.id)

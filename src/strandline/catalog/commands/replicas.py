@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.configuration import CLUSTER_SIZES, ClusterSize
-from strandline.catalog.kinds import delete_with_comment, kind_named
+from strandline.catalog.kinds import delete_with_comment, kind_named, object_name
 from strandline.catalog.planning import Planning
 from strandline.catalog.verbs import Action
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
@@ -181,7 +181,7 @@ class DropClusterReplica:
         if found is None:
             return
         _refuse_managed(found[0], "lose a replica", "its replication factor")
-        drop_replica(planning, *found)
+        drop_replica(planning, found[1])
 
 
 def put_replica(
@@ -218,11 +218,10 @@ def put_replica(
             transaction.put(replace(one, owner=replica.owner))
 
 
-def drop_replica(planning: Planning, cluster: ClusterDescriptor, replica: ClusterReplica) -> None:
+def drop_replica(planning: Planning, replica: ClusterReplica) -> None:
     """Remove a replica and its introspection indexes, in an entry of its own."""
-    with planning.entry(
-        "drop_cluster_replica", replica=f"{cluster.name}.{replica.name}"
-    ) as transaction:
+    name = object_name(planning.catalog, replica)
+    with planning.entry("drop_cluster_replica", replica=name) as transaction:
         for index in planning.catalog.introspection_indexes(replica.id):
             transaction.delete("introspection_index", index.id)
         delete_with_comment(transaction, "cluster_replica", replica.id)

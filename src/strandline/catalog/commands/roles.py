@@ -149,23 +149,26 @@ class DropRole:
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `IllegalChange` while it owns something."""
-        catalog = planning.catalog
-        if self.if_exists and catalog.role(self.name) is None:
+        if self.if_exists and planning.catalog.role(self.name) is None:
             return
-        role = role_named(catalog, self.name)
-        target = self.reassign_to
-        if target is None:
-            _refuse_owner(catalog, role)
-        elif normalize(target) in {normalize(role.name), ""}:
-            raise IllegalChange(f"what role {role.name} owns must go to somebody else")
-        with planning.entry("drop_role", role=role.name, reassign_to=target) as transaction:
-            if target is not None:
-                _give(catalog, transaction, role.name, target)
-            for other in catalog.roles():
-                if other.id != role.id:
-                    _without_membership(transaction, other.id, role.id)
-            _drop_privileges(catalog, transaction, role.id)
-            delete_with_comment(transaction, "role", role.id)
+        drop_role(planning, role_named(planning.catalog, self.name), reassign_to=self.reassign_to)
+
+
+def drop_role(planning: Planning, role: RoleDescriptor, *, reassign_to: str | None = None) -> None:
+    """Remove a role, its memberships and privileges, and the comment on it. `IllegalChange`."""
+    catalog = planning.catalog
+    if reassign_to is None:
+        _refuse_owner(catalog, role)
+    elif normalize(reassign_to) in {normalize(role.name), ""}:
+        raise IllegalChange(f"what role {role.name} owns must go to somebody else")
+    with planning.entry("drop_role", role=role.name, reassign_to=reassign_to) as transaction:
+        if reassign_to is not None:
+            _give(catalog, transaction, role.name, reassign_to)
+        for other in catalog.roles():
+            if other.id != role.id:
+                _without_membership(transaction, other.id, role.id)
+        _drop_privileges(catalog, transaction, role.id)
+        delete_with_comment(transaction, "role", role.id)
 
 
 def _refuse_owner(catalog: Catalog, role: RoleDescriptor) -> None:

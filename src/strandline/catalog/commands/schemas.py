@@ -8,24 +8,24 @@ are, and new ones go beside them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from strandline.catalog.catalog import DEFAULT_DATABASE
-from strandline.catalog.commands.functions import drop_function
-from strandline.catalog.kinds import delete_with_comment, kind_of
+from strandline.catalog.kinds import Kind, all_kinds
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.defaults import drop_default_privileges
 from strandline.catalog.reserved_schemas import is_reserved, refuse_reserved
-from strandline.catalog.verbs import Action
+from strandline.durable.contents import Namespace
 from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
 from strandline.model.descriptors import (
     DatabaseDescriptor,
     PrincipalType,
     Properties,
     SchemaDescriptor,
-    TableDescriptor,
 )
 from strandline.model.identifiers import check_name, normalize
+from strandline.wire.stored import AnyStored
 
 DEFAULT_SCHEMA = "default"
 """The schema that every catalog has, and that cannot be dropped."""
@@ -153,32 +153,41 @@ class DropSchema:
         """Raises `ObjectNotFound`, `IllegalChange`."""
         refuse_reserved(self.name, "dropped")
         schema = _find(planning, self.name, self.database, if_exists=self.if_exists)
-        if schema is None:
-            return
-        in_default = _is_default(self.database)
-        if in_default and normalize(schema.name) == DEFAULT_SCHEMA:
-            raise IllegalChange("Can not drop default database")
-        # Only schemas of the default database have anything in them.
-        names = planning.catalog.relation_names(schema.name) if in_default else []
-        functions = planning.catalog.functions(schema.name) if in_default else []
-        if (names or functions) and not self.cascade:
-            what = "tables" if names else "functions"
+        if schema is not None:
+            drop_schema(planning, schema, cascade=self.cascade)
+
+
+def drop_schema(planning: Planning, schema: SchemaDescriptor, *, cascade: bool = False) -> None:
+    """Remove a schema, with ``cascade`` all that is in it first. `IllegalChange`."""
+    database = planning.catalog.get("database", schema.database_id).name
+    if _is_default(database) and normalize(schema.name) == DEFAULT_SCHEMA:
+        raise IllegalChange("Can not drop default database")
+    for kind, stored in _inside(planning, schema):
+        if not cascade:
+            what = "tables" if kind.collection.scope == "relation" else f"{kind.spoken}s"
             raise IllegalChange(
                 f"Database {schema.name} is not empty. One or more {what} exist. "
                 "Drop them first, or drop the database with CASCADE"
             )
-        for name in names:
-            drop_relation(planning, schema.name, name)
-        for function in functions:
-            drop_function(planning, function, schema=schema.name)
-        with planning.entry(
-            "drop_schema",
-            schema=schema.name,
-            location=schema.location,
-            database=_shown(self.database),
-        ) as transaction:
-            transaction.delete("schema", schema.id)
-            drop_default_privileges(transaction, schema=schema.id)
+        assert kind.drop is not None  # nothing else is made in a schema that people can drop
+        kind.drop(planning, stored.value)
+    with planning.entry(
+        "drop_schema", schema=schema.name, location=schema.location, database=_shown(database)
+    ) as transaction:
+        transaction.delete("schema", schema.id)
+        drop_default_privileges(transaction, schema=schema.id)
+
+
+def _inside(planning: Planning, schema: SchemaDescriptor) -> Iterator[tuple[Kind, AnyStored]]:
+    """What is in a schema and goes by itself, by namespace and name."""
+    contents = planning.catalog.contents
+    kinds = {kind.name: kind for kind in all_kinds() if kind.in_schema and not kind.undo.part_of}
+    for scope in dict.fromkeys(kind.collection.scope or "" for kind in kinds.values()):
+        names = contents.names(Namespace(scope, schema.id))
+        for _, holder in sorted(names.items()):
+            stored = contents.get(*holder)
+            if holder.kind in kinds and stored is not None:
+                yield kinds[holder.kind], stored
 
 
 def find_database(planning: Planning, name: str) -> DatabaseDescriptor:
@@ -206,31 +215,3 @@ def _is_default(database: str) -> bool:
 def _shown(database: str) -> str | None:
     """The database as an argument of an entry: nothing for the default one."""
     return None if _is_default(database) else database
-
-
-def drop_relation(
-    planning: Planning, schema: str, name: str, *, keep_data: bool = False, purge: bool = False
-) -> None:
-    """Remove the table or view of that name, in an entry of its own.
-
-    Each index of a table goes first, whatever its status, in an entry of its own too.
-    """
-    relation = planning.relation(schema, name)
-    kind = kind_of(relation)
-    qualified = planning.catalog.qualified_name(relation)
-    for index in (
-        planning.catalog.indexes(relation.id) if isinstance(relation, TableDescriptor) else ()
-    ):
-        with planning.entry(
-            "index_removed",
-            index=planning.catalog.qualified_name(index),
-            id=index.id,
-            table=qualified,
-            status=index.status.name,
-        ) as transaction:
-            delete_with_comment(transaction, "index", index.id)
-    arguments: dict[str, str | int] = {kind.name: qualified, "id": relation.id}
-    if keep_data or purge:
-        arguments["data"] = "keep" if keep_data else "purge"
-    with planning.entry(kind.verb(Action.DROP), **arguments) as transaction:
-        transaction.delete(kind.name, relation.id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from strandline.catalog.catalog import DEFAULT_ZONE_NAME
+from strandline.catalog.catalog import DEFAULT_ZONE_NAME, Relation
 from strandline.catalog.commands.columns import check_redefinition
 from strandline.catalog.commands.definition import (
     TableDefinition,
@@ -21,7 +21,7 @@ from strandline.catalog.commands.definition import (
     redefine_columns,
     with_columns,
 )
-from strandline.catalog.commands.schemas import drop_relation
+from strandline.catalog.commands.indexes import remove_index
 from strandline.catalog.configuration import MAX_TABLES
 from strandline.catalog.kinds import kind_of
 from strandline.catalog.planning import Planning
@@ -172,7 +172,26 @@ class DropTable:
             raise InvalidInput(f"{self.table}: files are kept or purged, not both")
         if self.if_exists and planning.catalog.relation(self.schema, self.table) is None:
             return
-        drop_relation(planning, self.schema, self.table, keep_data=self.keep_data, purge=self.purge)
+        relation = planning.relation(self.schema, self.table)
+        drop_relation(planning, relation, keep_data=self.keep_data, purge=self.purge)
+
+
+def drop_relation(
+    planning: Planning, relation: Relation, *, keep_data: bool = False, purge: bool = False
+) -> None:
+    """Remove a table or view, in an entry of its own.
+
+    Each index of a table goes first, whatever its status, in an entry of its own too.
+    """
+    for index in planning.catalog.indexes(relation.id):
+        remove_index(planning, index)
+    kind = kind_of(relation)
+    qualified = planning.catalog.qualified_name(relation)
+    arguments: dict[str, str | int] = {kind.name: qualified, "id": relation.id}
+    if keep_data or purge:
+        arguments["data"] = "keep" if keep_data else "purge"
+    with planning.entry(kind.verb(Action.DROP), **arguments) as transaction:
+        transaction.delete(kind.name, relation.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

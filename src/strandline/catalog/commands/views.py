@@ -10,8 +10,7 @@ from strandline.catalog.commands.definition import (
     check_columns,
     new_columns,
 )
-from strandline.catalog.commands.schemas import drop_relation
-from strandline.catalog.commands.tables import RenameTable
+from strandline.catalog.commands.tables import RenameTable, drop_relation
 from strandline.catalog.planning import Planning
 from strandline.catalog.reserved_schemas import refuse_reserved
 from strandline.errors import InvalidInput, UnsupportedOperation
@@ -142,7 +141,7 @@ class DropView:
         """Raises `ObjectNotFound`, `UnsupportedOperation`."""
         view = _existing(planning, self.schema, self.view, if_exists=self.if_exists)
         if view is not None:
-            drop_relation(planning, self.schema, view.name)
+            drop_relation(planning, view)
 
 
 def _existing(

@@ -208,21 +208,25 @@ class DropZone:
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `IllegalChange`."""
         zone = _find(planning, self.name, if_exists=self.if_exists)
-        if zone is None:
-            return
-        if zone == planning.catalog.default_zone():
-            raise IllegalChange(
-                f"zone {zone.name} is the default zone and cannot be dropped; make another zone "
-                "the default one first"
-            )
-        user = next(_tables_in(planning, zone), None)
-        if user is not None:
-            raise IllegalChange(
-                f"zone {zone.name} cannot be dropped: table "
-                f"{planning.catalog.qualified_name(user)} is in it"
-            )
-        with planning.entry("drop_zone", zone=zone.name) as transaction:
-            delete_with_comment(transaction, "zone", zone.id)
+        if zone is not None:
+            drop_zone(planning, zone)
+
+
+def drop_zone(planning: Planning, zone: ZoneDescriptor) -> None:
+    """Remove a zone and the comment on it. `IllegalChange`, see `DropZone`."""
+    if zone == planning.catalog.default_zone():
+        raise IllegalChange(
+            f"zone {zone.name} is the default zone and cannot be dropped; make another zone "
+            "the default one first"
+        )
+    table = next(_tables_in(planning, zone), None)
+    if table is not None:
+        raise IllegalChange(
+            f"zone {zone.name} cannot be dropped: table "
+            f"{planning.catalog.qualified_name(table)} is in it"
+        )
+    with planning.entry("drop_zone", zone=zone.name) as transaction:
+        delete_with_comment(transaction, "zone", zone.id)
 
 
 def quorum_range(replicas: int | None) -> tuple[int, int]:

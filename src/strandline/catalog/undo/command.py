@@ -283,23 +283,28 @@ class _Step:
     def let_go(self) -> None:
         """Drop what the entry made, of the kinds that nothing which is put back can need."""
         for change in reversed(self.entry.changes):
-            undo = kind_named(change.kind).undo
-            if undo.goes_first and undo.command is not None and self._made(change):
-                undo.command(self.planning, self._now(change), None)
+            kind = kind_named(change.kind)
+            if kind.undo.goes_first and kind.drop is not None and self._made(change):
+                kind.drop(self.planning, self._now(change))
 
     def take(self) -> None:
         """Take the entry back."""
         rest: list[Change] = []
         for change in reversed(self.entry.changes):
-            net, undo = self.undo.net.get(target_of(change)), kind_named(change.kind).undo
+            net, kind = self.undo.net.get(target_of(change)), kind_named(change.kind)
+            set_back = kind.undo.set_back
             if net is None or (net.old is None and self._goes_anyway(change)):
                 continue
-            if undo.command is None or (change.old is not None and not undo.restores):
+            is_dropped = change.old is None and kind.drop is not None
+            if set_back is None and not is_dropped:
                 rest.append(change)
             elif change.old == net.old:
                 self._write(rest)
                 rest = []
-                undo.command(self.planning, self._now(change), net.was)
+                if set_back is not None:
+                    set_back(self.planning, self._now(change), net.was)
+                elif kind.drop is not None:
+                    kind.drop(self.planning, self._now(change))
         self._write(rest)
 
     def _now(self, change: Change) -> Any:  # Any: a descriptor of the change's kind

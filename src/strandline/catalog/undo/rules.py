@@ -15,10 +15,7 @@ from strandline.catalog.commands.columns import check_column_change
 from strandline.catalog.commands.configuration import SetConfiguration
 from strandline.catalog.commands.defaults import JUDGED_BY_SPARK
 from strandline.catalog.commands.definition import refuse_indexed_column
-from strandline.catalog.commands.functions import DropFunction
-from strandline.catalog.commands.indexes import DropIndex, RemoveIndex
-from strandline.catalog.commands.replicas import drop_replica, size_of
-from strandline.catalog.commands.schemas import DropSchema, drop_relation
+from strandline.catalog.commands.replicas import size_of
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.access import roles_above
 from strandline.catalog.undo.net import Net
@@ -34,40 +31,11 @@ from strandline.model.descriptors import (
 from strandline.model.indexes import IndexDescriptor, IndexStatus
 from strandline.model.privileges import RoleDescriptor
 
-# -- what is undone by an ordinary command ---------------------------------------------------------
-
-
-def _schema(planning: Planning, schema_id: int) -> str:
-    found = planning.catalog.schema_by_id(schema_id)
-    return found.name if found else ""
-
-
-def take_relation_away(planning: Planning, now: Any, _: Any) -> None:
-    drop_relation(planning, _schema(planning, now.schema_id), now.name)
-
-
-def take_function_away(planning: Planning, now: Any, _: Any) -> None:
-    DropFunction(schema=_schema(planning, now.schema_id), function=now.name).plan(planning)
-
-
-def take_index_away(planning: Planning, now: IndexDescriptor, _: Any) -> None:
-    """One that stops already was made and dropped in one version: nobody began with it."""
-    if now.alive:
-        DropIndex(schema=_schema(planning, now.schema_id), index=now.name).plan(planning)
-    else:
-        RemoveIndex(index_id=now.id).plan(planning)
-
-
-def take_schema_away(planning: Planning, now: Any, _: Any) -> None:
-    database = planning.catalog.get("database", now.database_id)
-    DropSchema(name=now.name, database=database.name).plan(planning)
-
-
-def take_replica_away(planning: Planning, now: Any, _: Any) -> None:
-    drop_replica(planning, planning.catalog.get("cluster", now.cluster_id), now)
+# -- what is undone by a command -------------------------------------------------------------------
 
 
 def set_parameter_back(planning: Planning, now: Any, then: SystemConfiguration | None) -> None:
+    """Set a parameter to what it was ``then``, by the rules of its command."""
     name = then.name if then is not None else now.name
     SetConfiguration(name=name, value=None if then is None else then.value).plan(planning)
 
