@@ -10,10 +10,13 @@ from sqlalchemy import Connection
 from strandline.clock import HybridClock
 from strandline.errors import Fenced
 from strandline.metastore.cache.cached_store import CachedStore, ZoneAssignment
-from strandline.metastore.store.notifications import Notification, NotificationLog
+from strandline.metastore.store.notifications import NewEvent, Notification, NotificationLog
 from strandline.metastore.store.object_store import ObjectStore, ProjectsDdl, SqlObjectStore
 from strandline.metastore.store.rows import DataFile, NewRow, Row, RowKind, new_file
+from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.store.table_places import put_places
 from strandline.metastore.store.transaction_events import TransactionEvents
+from strandline.model.places import Place
 from strandline.sql import open_sqlite
 from strandline.transactions import Transactions
 from tests.transactions.catalogs import Catalogs, Table
@@ -44,8 +47,20 @@ class Dml:
             listeners=[TransactionEvents(self.log, projector=projector)],
         )
         self.store = SqlObjectStore(
-            self.database, self.transactions, self.log, guard=self.guard, projector=projector
+            self.database,
+            self.transactions,
+            self.log,
+            guard=self.guard,
+            folders=StoreFolders(path.parent),
+            projector=projector,
         )
+
+    def put_place(self, table_id: int, text: str) -> str:
+        """Say where a table lies, as the projection does; its URI."""
+        with self.database.write() as connection:
+            put_places(connection, {table_id: Place(text)})
+            self.log.append(connection, [NewEvent(verb="rename_table", table_id=table_id)])
+        return f"file://{self.path.parent}/warehouse/{text}"
 
     def guard(self, connection: Connection) -> None:
         if self.fenced:

@@ -42,7 +42,7 @@ from strandline.model.types import INT, STRING
 from strandline.node import Node
 from strandline.transactions import ValidWriteIdList
 
-READ_UNDO = "strandline.catalog.undo.sight.read_undo"
+READ_UNDO = "strandline.catalog.undo.reading.read_undo"
 
 
 @pytest.fixture

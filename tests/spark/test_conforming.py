@@ -31,7 +31,7 @@ pytestmark = pytest.mark.spark
 
 def table(ddl: str) -> TableDescriptor:
     definition = TableDefinition(name="orders", columns=column_definitions(ddl), transactional=True)
-    return describe(definition, table_id=1, schema_id=1, zone_id=1, created=0)
+    return describe(definition, owner="ann", table_id=1, schema_id=1, zone_id=1, created=0)
 
 
 @pytest.mark.parametrize(

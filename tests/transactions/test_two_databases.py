@@ -42,6 +42,7 @@ class Halves:
             self.database,
             NotificationLog(self.database, self.clock),
             updates=self.catalogs.updates,
+            catalog=self.catalogs.catalog,
             guard=lambda _: None,
             folders=StoreFolders(folder),
         )

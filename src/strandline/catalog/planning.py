@@ -49,6 +49,10 @@ class Planning:
         """The catalog with everything that this batch did so far."""
         return Catalog(self.base.version, self.base.time, self.transaction.contents)
 
+    def owner(self, named: str | None) -> str:
+        """Who owns what a command makes: the author, unless it names an owner, or none ("")."""
+        return self.author if named is None else named
+
     @property
     def now_seconds(self) -> int:
         """The time of planning in seconds since 1970."""

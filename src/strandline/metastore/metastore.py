@@ -7,45 +7,33 @@ carried out with all its effects.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import re
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from itertools import chain, count
-from urllib.parse import quote
 
-from strandline.catalog import DEFAULT_DATABASE, Applied, Catalog, CatalogManager, Command
-from strandline.catalog.commands import (
-    AlterTable,
-    CreateSchema,
-    CreateTable,
-    RenameTable,
-)
+from strandline.catalog import Applied, CatalogManager, Command
 from strandline.catalog.undo.command import HistoryMoved, Undo
 from strandline.catalog.undo.reading import visible_undo, visible_undrop
 from strandline.catalog.verbs import describe_all
 from strandline.clock import Timestamp
 from strandline.errors import (
-    InvalidInput,
+    DeadlineExceeded,
     ObjectNotFound,
-    UnsupportedOperation,
+    UnknownOutcome,
 )
 from strandline.logs import kept
+from strandline.metastore.asked_places import AskedPlaces
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.projection import Projector
-from strandline.metastore.store.store_folders import SCHEMA_SUFFIX, StoreFolders
-from strandline.metastore.undo_places import places_of_undo
+from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
+from strandline.model.places import place_of_table
 from strandline.transactions import Hold, Transactions
 
 logger = logging.getLogger("strandline.ddl")
 
-_LONGEST_FOLDER_NAME = 240
-"""Characters, all ASCII; the rest of 255 is for what stands behind the name of a schema."""
-_HASH_DIGITS = 16
+LEAST_SECONDS_FOR_FOLDERS = 1.0
+"""How long a call waits for its folders and events though its time is over."""
 
 
 class Metastore:
@@ -80,8 +68,11 @@ class Metastore:
 
         ``identity`` is whose privileges it is judged by; None is the program itself.
         """
-        self._refuse_places(commands)
-        applied = self.catalogs.execute(commands, author=author, identity=identity, timeout=timeout)
+        batch = list(commands) if isinstance(commands, Sequence) else [commands]
+        deadline = time.monotonic() + timeout
+        applied = self.catalogs.execute(
+            AskedPlaces(self).settle(batch), author=author, identity=identity, timeout=timeout
+        )
         if applied.actions:
             logger.info(
                 "version %d: %s",
@@ -89,51 +80,15 @@ class Metastore:
                 describe_all(applied.actions),
                 extra=kept(user=author, catalog_version=applied.version),
             )
-        self.projector.project_up_to(applied.version)
+        try:
+            left = max(deadline - time.monotonic(), LEAST_SECONDS_FOR_FOLDERS)
+            self.projector.project_up_to(applied.version, timeout=left)
+        except DeadlineExceeded as late:
+            raise UnknownOutcome(
+                f"the change is in the log as version {applied.version}, and its folders and events"
+                f" will be made: do not repeat it ({late.message})"
+            ) from late
         return applied
-
-    def _refuse_places(self, commands: Command | Sequence[Command]) -> None:
-        """Raise `InvalidInput` for places that no managed table can have, or no folder."""
-        catalog = self.catalogs.latest_catalog()
-        for command in commands if isinstance(commands, Sequence) else [commands]:
-            match command:
-                case CreateSchema(name=name, location=place, database=database) if place:
-                    self.folders.refuse_former(place)
-                    if catalog.schema(name, database=database) is None:
-                        self._refuse_taken(catalog, place, schema=name)
-                        self._refuse_unmakeable(place)
-                case (
-                    CreateTable(definition=table, managed_location=None)
-                    | AlterTable(definition=table)
-                ):
-                    self.folders.refuse_former(table.location)
-                case CreateTable(schema=schema, definition=table, managed_location=place) if place:
-                    if not self.folders.is_own_table(place):
-                        raise InvalidInput(_not_own(place, table=table.name))
-                    if catalog.relation(schema, table.name) is None:
-                        self._refuse_unmakeable(place)
-                case RenameTable(new_name=name, new_location=place) if place:
-                    if not self.folders.is_own_table(place):
-                        raise InvalidInput(_not_own(place, table=name))
-                case _:
-                    pass
-
-    def _refuse_unmakeable(self, place: str) -> None:
-        with suppress(UnsupportedOperation):
-            self.folders.path(place)
-        if self.folders.may_make(place):
-            self.folders.refuse_unmakeable(place)
-
-    def _refuse_taken(self, catalog: Catalog, place: str, *, schema: str) -> None:
-        """Raise `InvalidInput` where another schema has that folder of the store."""
-        if not self.folders.is_own_schema(place):
-            return
-        for other in catalog.all_schemas():
-            if other.location and self.folders.same(other.location, place):
-                raise InvalidInput(
-                    f"schema {schema} cannot lie at {place}: that is the folder of schema"
-                    f" {other.name}; name another place, or none"
-                )
 
     def undo(
         self,
@@ -185,11 +140,9 @@ class Metastore:
     ) -> Applied:
         deadline = time.monotonic() + timeout
         while True:
-            undo = read()
-            undo = replace(undo, places=places_of_undo(self, undo))
             left = max(0.0, deadline - time.monotonic())
             try:
-                return self.execute(undo, author=author, identity=identity, timeout=left)
+                return self.execute(read(), author=author, identity=identity, timeout=left)
             except HistoryMoved:
                 if time.monotonic() >= deadline:
                     raise
@@ -237,81 +190,13 @@ class Metastore:
             )
         return location
 
-    def free_schema_location(
-        self, name: str, *, database: str = DEFAULT_DATABASE, moved: bool = False
-    ) -> str:
-        """The URI of the folder that a new schema gets: one that no other schema has.
-
-        A schema that was renamed keeps its folder, which is called as the schema was. ``moved``
-        says that the schema of that name has just been renamed itself.
-        """
-        catalog = self.catalogs.present()
-        present = None if moved else catalog.schema(name, database=database)
-        taken = {
-            _place(self.location_of_schema(one))
-            for one in catalog.all_schemas()
-            if present is None or one.id != present.id
-        }
-        first = self.schema_location(name)
-        numbered = (f"{first.removesuffix('.db')}~{number}.db" for number in count(2))
-        return next(one for one in chain([first], numbered) if _place(one) not in taken)
-
-    def schema_location(self, name: str) -> str:
-        """The URI of the folder that a new schema gets unless its creator names one."""
-        return f"{self.warehouse}/{_folder_name(name)}.db"
-
     def location_of_schema(self, schema: SchemaDescriptor) -> str:
         """The URI of the folder of ``schema``."""
         if schema.location:
             return self.folders.shown(schema.location)
-        return self.schema_location(schema.name)
+        return self.folders.location(self.folders.place_of_schema(schema))
 
-    def table_location(self, schema: SchemaDescriptor, name: str) -> str:
-        """The URI of the folder that a managed table of that name gets.
-
-        It is an own place of the store (`strandline.metastore.store.store_folders`): in the folder
-        of its schema if that is one, else in the folder that such a schema would get.
-        """
-        parent = self.location_of_schema(schema)
-        if not self.folders.is_own_schema(parent):
-            parent = self.schema_location(schema.name)
-        return self._in_schema(parent, name)
-
-    def expected_location(self, schema: SchemaDescriptor, name: str) -> str:
-        """The URI of the folder where a Hive client that names no place expects its new table.
-
-        It may have written there already: in the folder of the schema, wherever that is.
-        """
-        return self._in_schema(self.location_of_schema(schema), name)
-
-    def _in_schema(self, parent: str, name: str) -> str:
-        folder = _folder_name(name)
-        if folder.endswith(SCHEMA_SUFFIX):  # only folders of schemas do
-            folder = f"{folder.removesuffix(SCHEMA_SUFFIX)}%2E{SCHEMA_SUFFIX[1:]}"
-        return f"{parent.rstrip('/')}/{folder}"
-
-
-def _place(location: str) -> str:
-    """A location in one of the two ways in which the URI of a local file is written."""
-    return location.rstrip("/").replace("file:///", "file:/", 1)
-
-
-def _not_own(place: str, *, table: str) -> str:
-    return (
-        f"the managed table {table} cannot lie at {place}: the store chooses the folders of its"
-        " managed tables; leave the location out, or create an external table there"
-    )
-
-
-def _folder_name(name: str) -> str:
-    """A name as one part of a path: lower case, with nothing in it that leads elsewhere.
-
-    A leading dot is escaped too: such folders are ours (``.dropped``) or mean another one (``..``).
-    What would be too long for a file system ends in a hash of the name.
-    """
-    escaped = quote(name.lower(), safe="", errors="surrogatepass")
-    if len(escaped) > _LONGEST_FOLDER_NAME:
-        digest = hashlib.sha256(escaped.encode()).hexdigest()[:_HASH_DIGITS]
-        kept = re.sub("%.?$", "", escaped[: _LONGEST_FOLDER_NAME - _HASH_DIGITS - 1])
-        escaped = f"{kept}~{digest}"
-    return f"%2E{escaped[1:]}" if escaped.startswith(".") else escaped
+    def default_location(self, schema: SchemaDescriptor, name: str) -> str:
+        """The URI of the folder that a managed table of that name gets."""
+        place = self.folders.place_of_schema(schema)
+        return self.folders.location(place_of_table(place, name, schema_name=schema.name))

@@ -22,6 +22,7 @@ from strandline.errors import (
     ObjectNotFound,
     StrandlineError,
 )
+from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.partition_moves import PURGED, PartitionMove, PartitionMoves
 from strandline.metastore.store.rows import NewRow, PartitionRow, Row, new_partition
@@ -32,10 +33,10 @@ from strandline.metastore.store.warehouse import (
     Moved,
     Unsynced,
     delete_folder,
-    relative_location,
     resolve_location,
 )
 from strandline.model.descriptors import TableDescriptor, TableKind
+from strandline.model.places import Place
 
 logger = logging.getLogger(__name__)
 
@@ -44,20 +45,18 @@ GONE = "the-files-of-this-partition-were-deleted:/"
 
 
 class PartitionPlaces:
-    """The partitions of one table. ``location`` is where the table lies, ``warehouse`` a URI."""
+    """The partitions of one table. ``location`` is the URI of where the table lies."""
 
     def __init__(
         self,
         table: TableDescriptor,
         *,
         location: str,
-        warehouse: str,
         moves: PartitionMoves,
         folders: StoreFolders,
     ) -> None:
         self._table = table
         self._location = location
-        self._warehouse = warehouse
         self._moves = moves
         self._folders = folders
 
@@ -99,7 +98,7 @@ class PartitionPlaces:
             PartitionMove(
                 location=row.as_(PartitionRow).location,
                 up_to_row=row.row_id,
-                target=PURGED if purge else self._relative_aside(row),
+                target=PURGED if purge else f"{self._dropped.text}{PARTITIONS_SUFFIX}/{row.row_id}",
             )
             for row in rows
             if self.is_own(row)
@@ -107,14 +106,13 @@ class PartitionPlaces:
 
     def carry_out(self, moves: Sequence[PartitionMove]) -> None:
         """Move the folders of dropped partitions aside, or delete them. What is refused stays."""
-        dropped = self._folders.dropped_place(self._location, self._table.id)
         unsynced = Unsynced()
         for move in moves:
             place = resolve_location(self._location, move.location)
             aside = self._aside_of(move)
             try:
                 self._folders.verify_below(place, table=self._location)
-                self._folders.verify(dropped)
+                self._folders.verify(self._dropped)
                 if aside is None:
                     delete_folder(self._folders.path(place))
                 elif self._folders.exists(place):
@@ -164,14 +162,13 @@ class PartitionPlaces:
         change.brought_back(move)
         return moved
 
-    def _relative_aside(self, row: Row) -> str:
-        dropped = self._folders.dropped_place(self._location, self._table.id)
-        return relative_location(self._warehouse, f"{dropped}.partitions/{row.row_id}")
+    @property
+    def _dropped(self) -> Place:
+        """Where the folder of the table goes when that is dropped."""
+        return self._folders.place(self._location).aside(self._table.id)
 
     def _aside_of(self, move: PartitionMove) -> str | None:
-        if move.target == PURGED:
-            return None
-        return self._folders.shown(resolve_location(self._warehouse, move.target))
+        return None if move.target == PURGED else self._folders.shown(move.target)
 
 
 class _Placed(Protocol):
@@ -179,8 +176,6 @@ class _Placed(Protocol):
 
     @property
     def store(self) -> ObjectStore: ...
-    @property
-    def warehouse(self) -> str: ...
     @property
     def folders(self) -> StoreFolders: ...
     def location(self, table: TableDescriptor) -> str: ...
@@ -193,7 +188,6 @@ def partition_places(
     return PartitionPlaces(
         table,
         location=location,
-        warehouse=metastore.warehouse,
         moves=metastore.store.partition_moves(table.id),
         folders=metastore.folders,
     )

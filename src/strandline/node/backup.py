@@ -44,11 +44,12 @@ from strandline.errors import (
     InvalidInput,
     NotFound,
 )
-from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
+from strandline.metastore.store.table_places import all_places
 from strandline.metastore.store.tables import STORE_ROW
 from strandline.metastore.store.warehouse import make_folders
+from strandline.model.places import Place
 from strandline.node.node import Node
 from strandline.node.place import DATABASE_FILE, Relocated, relocate
 from strandline.sql import open_sqlite
@@ -267,15 +268,15 @@ def _fetch_moved(node: Node, target: Path, manifest: Manifest) -> None:
     """Put tables whose folders moved meanwhile where the copied database says; find what misses."""
     folders = StoreFolders(node.folder)
     with node.database.read() as connection:
-        now = dict(queries.locations(connection))
+        now = all_places(connection)
     database = open_sqlite(target / DATABASE_FILE)
     try:
         with database.read() as connection:
-            for table_id, location in queries.locations(connection):
-                place = _inside(folders, location)
+            for table_id, then in all_places(connection).items():
+                place = _inside(folders, then)
                 if place is None:
                     continue
-                if now.get(table_id, location) != location:
+                if now.get(table_id, then) != then:
                     _copy_folder(folders.path(now[table_id]), target, place, manifest)
                 committed = (
                     select(STORE_ROW.c.name)
@@ -312,7 +313,7 @@ def _copy_folder(source: Path, target: Path, place: str, manifest: Manifest) -> 
                     manifest.files[name] = _copy(file, target / name)
 
 
-def _inside(folders: StoreFolders, location: str) -> str | None:
+def _inside(folders: StoreFolders, location: Place) -> str | None:
     """The path of a place below the folder of the store; None for one elsewhere."""
     if not folders.is_inside(location):
         return None

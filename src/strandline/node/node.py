@@ -106,6 +106,7 @@ class Node:
             database,
             self.notifications,
             updates=self.catalogs.updates,
+            catalog=self.catalogs.catalog,
             guard=guard,
             folders=folders,
         )
@@ -129,6 +130,7 @@ class Node:
             self.transactions,
             self.notifications,
             guard=guard,
+            folders=folders,
             projector=self.projector,
         )
         self.aborted_rows = AbortedRows(database, guard=guard)
@@ -211,6 +213,7 @@ class Node:
             raise
 
     def _follow(self) -> None:
+        self.projector.adopt()
         self.projector.project_up_to(self.catalogs.latest_catalog().version)
         self.catalogs.subscribe(
             lambda applied: self.projector.applied(applied.update),

@@ -55,8 +55,8 @@ from strandline.durable.state import ENVIRONMENT, new_environment_id
 from strandline.errors import Conflict, CorruptData, NotFound, StoreMoved
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqliteMetastorage
-from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
+from strandline.metastore.store.table_places import adopt_places
 from strandline.model.bookkeeping import ConfigEntry
 from strandline.node.membership import new_member_id
 from strandline.sql import FenceRow, SqliteDatabase, open_sqlite
@@ -182,10 +182,7 @@ def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocate
     names = _united(kept.names if kept else (), [old] if old else (), present.names)
     folders = StoreFolders(folder, names=names)
     with database.write() as connection:
-        for table_id, location in queries.locations(connection):
-            shown = folders.shown(location)
-            if shown != location:
-                queries.put_location(connection, table_id, shown)
+        adopt_places(connection, folders)
         put(connection, Place(present.path, present.inode, names))
     return Relocated(old, present.path, environment, copy)
 

@@ -39,9 +39,10 @@ from strandline.metastore.store.notifications import ABORT, COMMIT, WRITE, Notif
 from strandline.metastore.store.row_queries import TableContents
 from strandline.metastore.store.rows import DataFile, DeleteFile, Row, RowKind
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
+from strandline.metastore.store.table_places import all_places, place_of
 from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
-from strandline.metastore.store.warehouse import DROPPED
 from strandline.model.descriptors import TableDescriptor, TableKind
+from strandline.model.places import DROPPED
 from strandline.node.store_database import head_of
 from strandline.sql import Database
 from strandline.sql.sqlite_file import driver_of
@@ -235,7 +236,8 @@ class Verification:
         if table.descriptor.kind is TableKind.EXTERNAL:
             return table.descriptor.location
         with self.database.read() as connection:
-            return queries.location_of(connection, table.descriptor.id)
+            place = place_of(connection, table.descriptor.id)
+        return None if place is None else StoreFolders(self.folder).shown(place.text)
 
     def _look_at(self, table: _Table, location: str | None) -> Iterator[Finding]:
         descriptor, folders = table.descriptor, StoreFolders(self.folder)
@@ -261,7 +263,6 @@ class Verification:
         places = PartitionPlaces(
             descriptor,
             location=location,
-            warehouse=f"file://{self.folder / WAREHOUSE_FOLDER}",
             moves=moves,
             folders=folders,
         )
@@ -349,9 +350,9 @@ class Verification:
     def _dropped_folders(self) -> Iterator[Finding]:
         """Folders of dropped tables that are no table's place."""
         with self.database.read() as connection:
-            places = {text for _, text in queries.locations(connection)}
+            places = set(all_places(connection).values())
         folders = StoreFolders(self.folder)
-        known = {str(folders.path(text)) for text in places if folders.reaches(text)}
+        known = {str(folders.path(place)) for place in places if folders.reaches(place)}
         warehouse = self.folder / WAREHOUSE_FOLDER
         for dropped in (*warehouse.glob(DROPPED), *warehouse.glob(f"*/{DROPPED}")):
             for path in sorted(dropped.iterdir()):

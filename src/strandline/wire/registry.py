@@ -73,6 +73,8 @@ class Format:
     read: Callable[[Reader], Any]
     timed: bool = False
     """Whether the payload begins with the time that the store gave the record."""
+    fields: tuple[tuple[str, Callable[[Reader], Any]], ...] = ()
+    """What reads each field, in the order of the bytes; none for a layout that is no such list."""
 
 
 _by_type: dict[type[Any], list[Format]] = {}
@@ -115,8 +117,15 @@ def register(
         return make(*[take(reader) for take in readers])
 
     timed = bool(fields) and fields[0][1] is TIME
-    codec = Codec(write, read)
-    register_codec(of, type_id=type_id, version=version, since=since, codec=codec, timed=timed)
+    register_codec(
+        of,
+        type_id=type_id,
+        version=version,
+        since=since,
+        codec=Codec(write, read),
+        timed=timed,
+        fields=tuple(zip(names, readers, strict=True)),
+    )
 
 
 def _in_order(of: type[Any], names: Sequence[str]) -> bool:
@@ -131,7 +140,14 @@ def _by_name(of: Callable[..., T], names: Sequence[str]) -> Callable[..., T]:
 
 
 def register_codec(
-    of: type[T], *, type_id: int, version: int, since: str, codec: Codec[T], timed: bool = False
+    of: type[T],
+    *,
+    type_id: int,
+    version: int,
+    since: str,
+    codec: Codec[T],
+    timed: bool = False,
+    fields: tuple[tuple[str, Callable[[Reader], Any]], ...] = (),
 ) -> None:
     """Register a layout that is not a list of fields; see `register`."""
     versions = _by_id.setdefault(type_id, [])
@@ -147,7 +163,9 @@ def register_codec(
         )
     header = bytearray(type_id.to_bytes(2, "little"))
     write_uint(header, version)
-    added = Format(type_id, version, since, of, bytes(header), codec.write, codec.read, timed)
+    added = Format(
+        type_id, version, since, of, bytes(header), codec.write, codec.read, timed, fields
+    )
     versions.append(added)
     _by_type[of] = versions
     _by_header[added.header] = added
@@ -296,6 +314,23 @@ def decode(data: bytes, of: type[T], *, context: bytes = b"") -> T:
         raise reader.corrupt(f"a {of.__name__} that cannot be ({error.message})") from None
     reader.finish()
     return value
+
+
+def decode_up_to(data: bytes, of: type[Any], last: str) -> dict[str, Any]:
+    """The first fields of the record ``data`` by name, up to the field ``last``.
+
+    For what needs the head of many large records. Raises `CorruptData` or `IncompatibleFormat`.
+    """
+    compare(data)
+    found, reader = open_record(data)
+    if found.of is not of:
+        raise CorruptData(f"a {found.of.__name__} record where a {of.__name__} belongs")
+    values: dict[str, Any] = {}
+    for name, read in found.fields:
+        values[name] = read(reader)
+        if name == last:
+            return values
+    raise ValueError(f"format {found.version} of {of.__name__} has no field {last}")
 
 
 def nested(of: type[T]) -> Codec[T]:

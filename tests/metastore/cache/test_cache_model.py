@@ -18,6 +18,7 @@ from strandline.metastore.store.notifications import ABORT, COMMIT, WRITE, Notif
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.row_queries import TableContents
 from strandline.metastore.store.rows import Row, RowKind
+from strandline.metastore.store.store_folders import StoreFolders
 from strandline.transactions import ValidWriteIdList
 from tests.metastore.cache.cache_model import CacheMachine, check_small_histories
 from tests.metastore.dml import Dml
@@ -171,7 +172,8 @@ def faulty_dml(fault: type, path: Path) -> tuple[Dml, type[CachedStore]]:
     if issubclass(fault, CachedStore):
         return dml, fault
     assert issubclass(fault, SqlObjectStore)
-    dml.store = fault(dml.database, dml.transactions, dml.log, guard=dml.guard)
+    folders = StoreFolders(path.parent)
+    dml.store = fault(dml.database, dml.transactions, dml.log, guard=dml.guard, folders=folders)
     return dml, CachedStore
 
 

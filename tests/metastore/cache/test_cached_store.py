@@ -15,6 +15,7 @@ from strandline.metastore.store.notifications import Notification
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.row_queries import TableContents
 from strandline.metastore.store.rows import RowKind
+from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.tables import NOTIFICATION_LOG
 from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files, names
 
@@ -223,7 +224,8 @@ class Interrupted(SqlObjectStore):
 def test_events_that_come_while_a_table_loads_are_neither_lost_nor_doubled(
     dml: Dml, when: str, applied: bool, ends: str
 ) -> None:
-    store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard)
+    folders = StoreFolders(dml.path.parent)
+    store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard, folders=folders)
     cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
     dml.append("there")
     opened = dml.begin()
@@ -250,7 +252,8 @@ def test_events_that_come_while_a_table_loads_are_neither_lost_nor_doubled(
 
 
 def test_a_load_that_fails_leaves_the_table_loadable(dml: Dml) -> None:
-    store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard)
+    folders = StoreFolders(dml.path.parent)
+    store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard, folders=folders)
     cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
     dml.append("a")
 
@@ -338,28 +341,26 @@ def test_a_log_that_was_cleaned_makes_the_cache_begin_anew(dml: Dml) -> None:
 
 def test_a_place_is_remembered_until_it_moves(dml: Dml) -> None:
     cache = dml.cached()
-    dml.store.set_location(None, FLIGHTS, "file:/w/a")
+    before = dml.put_place(FLIGHTS, "s.db/a")
     cache.catch_up()
     assert cache.known_location(FLIGHTS) is None
-    assert cache.location(FLIGHTS) == "file:/w/a"
-    assert cache.known_location(FLIGHTS) == "file:/w/a"
-    dml.store.set_location(None, FLIGHTS, "file:/w/b")
+    assert cache.location(FLIGHTS) == before
+    assert cache.known_location(FLIGHTS) == before
+    after = dml.put_place(FLIGHTS, "s.db/b")
     assert cache.known_location(FLIGHTS) is None
-    assert cache.location(FLIGHTS) == "file:/w/b"
-    cache.set_location(None, FLIGHTS, "file:/w/c")
-    assert cache.location(FLIGHTS) == "file:/w/c"
+    assert cache.location(FLIGHTS) == after
     assert cache.location(WEATHER) is None
 
 
 def test_a_place_is_known_again_after_commits_that_moved_nothing(dml: Dml) -> None:
     cache = dml.cached()
-    dml.store.set_location(None, FLIGHTS, "file:/w/a")
+    location = dml.put_place(FLIGHTS, "s.db/a")
     cache.catch_up()
     cache.location(FLIGHTS)
     dml.append("a")
     assert cache.known_location(FLIGHTS) is None
     cache.catch_up()
-    assert cache.known_location(FLIGHTS) == "file:/w/a"
+    assert cache.known_location(FLIGHTS) == location
 
 
 # -- following

@@ -67,8 +67,7 @@ class HiveNode:
             provider="strandline",
         )
         session = self.node.session(user="ann")
-        place = f"{self.warehouse}/{schema}.db/{name}"
-        session.execute(CreateTable(schema=schema, definition=definition, managed_location=place))
+        session.execute(CreateTable(schema=schema, definition=definition))
         return session.table(f"{schema}.{name}").descriptor
 
 

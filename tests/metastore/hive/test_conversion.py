@@ -29,7 +29,7 @@ SET_BY_SERVER = {"createTime"}
 def described(table: dict[str, Any], *, location: str = "file:/w/d1.db/t") -> TableDescriptor:
     definition = read_table(table, default_location=location).definition
     assert isinstance(definition, TableDefinition)
-    return describe(definition, table_id=7, schema_id=1, zone_id=2, created=99)
+    return describe(definition, owner="ann", table_id=7, schema_id=1, zone_id=2, created=99)
 
 
 def answered(table: dict[str, Any], *, location: str = "file:/w/d1.db/t") -> dict[str, Any]:

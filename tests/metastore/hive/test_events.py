@@ -197,7 +197,6 @@ def test_everything_since_the_store_was_made_can_be_told(hive: HiveNode, stub: A
         CreateTable(
             schema="d1",
             definition=TableDefinition(name="t", columns=(ColumnDefinition("a", INT),)),
-            managed_location=f"{hive.warehouse}/d1.db/t",
         )
     )
     found = events(stub, 0)

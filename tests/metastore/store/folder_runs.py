@@ -11,17 +11,19 @@ from pathlib import Path
 
 from sqlalchemy import Connection, delete
 
+from strandline.catalog import Catalog
 from strandline.clock import HybridClock, Timestamp
 from strandline.durable.update import Change, Entry, Update
 from strandline.fencing import FenceToken
-from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store import tables
 from strandline.metastore.store.folder_effects import Turn
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.store.table_places import all_places, put_places
 from strandline.metastore.store.warehouse import Moved, Unsynced
 from strandline.model.descriptors import TableDescriptor, TableKind
+from strandline.model.places import Place
 from strandline.sql import FenceRow, SqliteDatabase, open_sqlite
 from strandline.wire import encode
 
@@ -46,18 +48,20 @@ class Interrupted(StoreFolders):
         if len(self.done) == self._after:
             raise PowerCut
 
-    def make(self, location: str, *, unsynced: Unsynced | None = None) -> None:
+    def make(self, location: str | Place, *, unsynced: Unsynced | None = None) -> None:
         new = self.missing(location)
         super().make(location, unsynced=unsynced)
         self._count(None, self.path(location) if new else None)
 
-    def move(self, source: str, target: str, *, unsynced: Unsynced | None = None) -> Moved:
+    def move(
+        self, source: str | Place, target: str | Place, *, unsynced: Unsynced | None = None
+    ) -> Moved:
         moved = super().move(source, target, unsynced=unsynced)
         did = moved is Moved.MOVED
         self._count(*((self.path(source), self.path(target)) if did else (None, None)))
         return moved
 
-    def remove_empty(self, location: str, *, unsynced: Unsynced | None = None) -> bool:
+    def remove_empty(self, location: str | Place, *, unsynced: Unsynced | None = None) -> bool:
         there = not self.missing(location)
         gone = super().remove_empty(location, unsynced=unsynced)
         self._count(self.path(location) if there and gone else None, None)
@@ -168,8 +172,13 @@ class Script:
         return found
 
 
-State = tuple[frozenset[str], dict[int, str]]
+State = tuple[frozenset[str], dict[int, Place]]
 """The paths of all folders and files below the base, and the places of all tables."""
+
+
+def no_catalog(version: int) -> Catalog:
+    """The entries name their places themselves, as those of release 0.2.1."""
+    raise AssertionError(f"version {version} is asked for")
 
 
 class Store:
@@ -194,17 +203,16 @@ class Store:
             ):
                 connection.execute(delete(table))
             for name, table_id in script.alive.items():
-                place = f"{self.base}/s.db/{name}"
-                Path(place).mkdir()
-                queries.put_location(connection, table_id, place)
+                (self.base / "s.db" / name).mkdir()
+                put_places(connection, {table_id: Place(f"s.db/{name}")})
             self.write_files(connection)
         LAYOUTS[layout](self.base / "s.db")
 
     def write_files(self, connection: Connection) -> None:
         """What the writers of tables do between the SQL transactions."""
-        for table_id, place in queries.locations(connection):
-            if Path(place).is_dir():
-                (Path(place) / str(table_id)).touch()
+        for table_id, place in all_places(connection).items():
+            if (self.base / place.path).is_dir():
+                (self.base / place.path / str(table_id)).touch()
 
     def attempt(self, updates: Sequence[Update], warehouse: StoreFolders) -> bool:
         """Project what one SQL transaction may have; whether all is projected then."""
@@ -212,6 +220,7 @@ class Store:
             self.database,
             self.log,
             updates=lambda start, end: updates[start - 1 : end - 1],
+            catalog=no_catalog,
             guard=lambda _: None,
             folders=warehouse,
         )
@@ -224,7 +233,7 @@ class Store:
     def state(self) -> State:
         found = frozenset(str(path.relative_to(self.base)) for path in self.base.rglob("*"))
         with self.database.read() as connection:
-            return found, dict(queries.locations(connection))
+            return found, all_places(connection)
 
     def undisturbed(self, updates: Sequence[Update]) -> tuple[State, list[int]]:
         """How it ends, and how many operations each SQL transaction had."""

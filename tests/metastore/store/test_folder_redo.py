@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from strandline.metastore.store import warehouse
 from strandline.metastore.store.folder_effects import Turn
 from strandline.metastore.store.store_folders import StoreFolders
+from strandline.model.places import Place
 from tests.metastore.store.folder_runs import LAYOUTS, Script, Store, points
 
 Step = Callable[[Script], bool]
@@ -178,13 +179,13 @@ def test_folders_inside_folders_and_with_two_names_are_not_taken_for_others(
     store: Store, monkeypatch: pytest.MonkeyPatch, write: Callable[[Script], None], rule: str
 ) -> None:
     if rule == "paths only":
-        monkeypatch.setattr(Turn, "_names", lambda _, paths: set(map(str, paths)))
+        monkeypatch.setattr(Turn, "_names", lambda _, paths: set(paths))
         monkeypatch.setattr(
             Turn, "_free", lambda self, *names: self._touched.isdisjoint(set().union(*names))
         )
     # The places of the script are not own ones of a store.
-    for asked in ("is_own_table", "is_own_schema", "may_make"):
-        monkeypatch.setattr(StoreFolders, asked, lambda *_: True)
+    monkeypatch.setattr(Place, "is_of_table", True)
+    monkeypatch.setattr(StoreFolders, "may_make", lambda *_: True)
     monkeypatch.setattr(StoreFolders, "verify", lambda *_: None)
     before = Script(f"{store.base}/s.db", alive={"a": 1})
     script = Script(f"{store.base}/s.db", alive={"a": 1})

@@ -25,8 +25,9 @@ from strandline.metastore.store.rows import (
     new_partition,
 )
 from strandline.metastore.store.upgrades import STEPS
+from strandline.model.places import Place
 from strandline.transactions import TransactionState, ValidWriteIdList
-from tests.metastore.dml import CANCELLATIONS, FLIGHTS, Dml, data_file, files, names
+from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files, names
 
 FILES = RowKind.DATA_FILE
 
@@ -235,13 +236,10 @@ def test_a_staging_is_one_event_with_its_rows(dml: Dml) -> None:
 def test_a_fenced_store_writes_nothing(dml: Dml) -> None:
     dml.append("a")
     txn = dml.begin()
-    dml.store.set_location(None, FLIGHTS, "file:/w/flights")
     before = dml.contents()
     dml.fenced = True
     with pytest.raises(Fenced):
         dml.store.stage(txn, FLIGHTS, add=[data_file("b")])
-    with pytest.raises(Fenced):
-        dml.store.set_location(None, FLIGHTS, "file:/elsewhere")
     with pytest.raises(Fenced), dml.store.change(FLIGHTS, author="ann"):
         pytest.fail("the block of a fenced change ran")
     with pytest.raises(Fenced):
@@ -314,16 +312,13 @@ def test_two_writers_may_set_parameters_and_the_newest_row_counts(dml: Dml) -> N
     assert dml.store.parameters(FLIGHTS, write_ids=None) == ()
 
 
-def test_a_location_is_one_fact_and_its_change_is_an_event(dml: Dml) -> None:
+def test_a_place_is_one_fact_for_each_table(dml: Dml) -> None:
     assert dml.store.location(FLIGHTS) is None
-    for place in ("file:/w/a", "file:/w/b"):
-        dml.store.set_location(None, FLIGHTS, place)
-        assert dml.store.location(FLIGHTS) == place
-    assert dml.verbs() == ["set_location"] * 2
-    with dml.database.write() as connection:
-        dml.store.set_location(connection, FLIGHTS, "file:/w/c")
-    assert dml.store.location(FLIGHTS) == "file:/w/c"
-    assert len(dml.verbs()) == 2
+    for text in ("s.db/a", "s.db/b"):
+        location = dml.put_place(FLIGHTS, text)
+        assert dml.store.location(FLIGHTS) == location
+    assert dml.store.places_by_id([FLIGHTS, WEATHER, -1, 1 << 70]) == {FLIGHTS: Place("s.db/b")}
+    assert dml.store.tables_at([Place("s.db/a"), Place("s.db/b")]) == {Place("s.db/b"): {FLIGHTS}}
 
 
 def test_rows_of_a_write_are_there_before_it_commits(dml: Dml) -> None:

@@ -65,6 +65,7 @@ class Node:
             self.database,
             self.log,
             updates=self.catalogs.updates,
+            catalog=self.catalogs.catalog,
             guard=self.guard,
             folders=StoreFolders(folder),
         )
@@ -84,6 +85,7 @@ class Node:
             self.transactions,
             self.log,
             guard=self.guard,
+            folders=StoreFolders(folder),
             projector=self.projector,
         )
 
@@ -113,7 +115,7 @@ class Node:
         return found
 
     def place(self, name: str) -> str:
-        return f"file:{self.warehouse}/nyc.db/{name}"
+        return f"file://{self.warehouse}/nyc.db/{name}"
 
     def folder(self, name: str) -> Path:
         return self.warehouse / "nyc.db" / name
@@ -125,7 +127,7 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     made = Node(tmp_path)
-    made.ddl(CreateSchema(name="nyc", location=f"file:{made.warehouse}/nyc.db"))
+    made.ddl(CreateSchema(name="nyc"))
     yield made
     made.catalogs.stop()
     made.database.close()
@@ -140,8 +142,7 @@ def create(node: Node, name: str, **more: object) -> CreateTable:
         transactional=kind is TableKind.MANAGED,
         location=f"file:{node.warehouse}/elsewhere" if more.get("external") else None,
     )
-    place = None if more.get("external") else node.place(name)
-    return CreateTable(schema="nyc", definition=definition, managed_location=place)
+    return CreateTable(schema="nyc", definition=definition)
 
 
 def failing(code: int, *, at: Path | None = None) -> Callable[..., None]:
@@ -156,8 +157,8 @@ def failing(code: int, *, at: Path | None = None) -> Callable[..., None]:
     return make
 
 
-def rename(node: Node, name: str, to: str) -> RenameTable:
-    return RenameTable(schema="nyc", table=name, new_name=to, new_location=node.place(to))
+def rename(_: Node, name: str, to: str) -> RenameTable:
+    return RenameTable(schema="nyc", table=name, new_name=to)
 
 
 def test_each_entry_is_one_event_in_the_order_of_versions(node: Node) -> None:
@@ -222,7 +223,7 @@ def test_a_drop_that_keeps_the_data_moves_nothing(node: Node) -> None:
 
 
 def test_a_schema_gets_a_folder_and_loses_it_when_it_is_empty(node: Node) -> None:
-    node.ddl(CreateSchema(name="other", location=f"file:{node.warehouse}/other.db"))
+    node.ddl(CreateSchema(name="other"))
     assert (node.warehouse / "other.db").is_dir()
     node.ddl(DropSchema(name="other"))
     assert not (node.warehouse / "other.db").exists()
@@ -230,21 +231,6 @@ def test_a_schema_gets_a_folder_and_loses_it_when_it_is_empty(node: Node) -> Non
     table = node.table("a")
     node.ddl(DropSchema(name="nyc", cascade=True))
     assert (node.warehouse / "nyc.db" / ".dropped" / str(table.id)).is_dir()
-
-
-def test_what_lies_out_of_reach_stops_nothing(node: Node) -> None:
-    node.ddl(CreateSchema(name="far", location="s3://bucket/far"))
-    far = CreateTable(
-        schema="far",
-        definition=create(node, "t").definition,
-        managed_location="s3://bucket/far/t",
-    )
-    node.ddl(far)
-    table = node.table("t", "far")
-    node.ddl(RenameTable(schema="far", table="t", new_name="u", new_location="s3://bucket/far/u"))
-    node.ddl(DropTable(schema="far", table="u"))
-    assert node.store.location(table.id) == "s3://bucket/far/t"
-    assert node.projector.statistics().stayed == 0
 
 
 def test_a_folder_whose_new_place_is_taken_stays_and_is_found(node: Node) -> None:

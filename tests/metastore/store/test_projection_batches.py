@@ -150,9 +150,10 @@ def test_what_no_caller_waits_for_is_projected_in_the_background(
     made = threading.Event()
     move = node.log.move_projection
 
-    def moved(*arguments: Any, **named: Any) -> None:
-        move(*arguments, **named)
+    def moved(*arguments: Any, **named: Any) -> object:
+        reached = move(*arguments, **named)
         made.set()
+        return reached
 
     monkeypatch.setattr(node.log, "move_projection", moved)
     failures = [OSError(errno.ENOSPC, "No space left on device")]

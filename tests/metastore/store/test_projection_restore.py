@@ -16,17 +16,15 @@ from tests.metastore.store.test_projection import Node, create, rename
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     made = Node(tmp_path)
-    made.ddl(CreateSchema(name="nyc", location=f"file:{made.warehouse}/nyc.db"))
+    made.ddl(CreateSchema(name="nyc"))
     yield made
     made.catalogs.stop()
     made.database.close()
 
 
-def undo_of(node: Node, version: int, **places: str) -> Undo:
-    """What undoes ``version``, whose entry n has its table at the place ``e<n>``."""
-    read = read_undo(node.catalogs, version)
-    at = {int(entry[1:]): place for entry, place in places.items()}
-    return Undo(update=read.update, later=read.later, restored=read.restored, places=at)
+def undo_of(node: Node, version: int) -> Undo:
+    """What undoes ``version``."""
+    return read_undo(node.catalogs, version)
 
 
 def test_a_restored_table_is_moved_back(node: Node) -> None:
@@ -34,7 +32,7 @@ def test_a_restored_table_is_moved_back(node: Node) -> None:
     table = node.table("a")
     (node.folder("a") / "f").write_text("x")
     version = node.ddl(DropTable(schema="nyc", table="a"))
-    node.ddl(undo_of(node, version, e0=node.place("a")))
+    node.ddl(undo_of(node, version))
     assert node.store.location(table.id) == node.place("a")
     assert (node.folder("a") / "f").read_text() == "x"
     assert node.verbs()[-2:] == ["drop_table", "restore_table"]
@@ -48,7 +46,7 @@ def test_an_external_table_has_no_folder_to_move(node: Node) -> None:
 
 
 def test_a_restored_schema_has_its_folder_again(node: Node) -> None:
-    node.ddl(CreateSchema(name="other", location=f"file:{node.warehouse}/other.db"))
+    node.ddl(CreateSchema(name="other"))
     version = node.ddl(DropSchema(name="other"))
     assert not (node.warehouse / "other.db").exists()
     node.ddl(undo_of(node, version))
@@ -64,9 +62,9 @@ def test_a_move_back_that_was_done_and_not_noted_is_recognized(
     for name in "ab":
         (node.folder(name) / name).touch()
     dropped = node.ddl(DropTable(schema="nyc", table="a"), DropTable(schema="nyc", table="b"))
-    undone = node.ddl(undo_of(node, dropped, e0=node.place("a"), e1=node.place("b")), project=False)
+    undone = node.ddl(undo_of(node, dropped), project=False)
     renamed = node.ddl(rename(node, "a", "c"), project=False)
-    last = node.ddl(undo_of(node, renamed, e0=node.place("a")), project=False)
+    last = node.ddl(undo_of(node, renamed), project=False)
     move_projection = node.log.move_projection
     survived: list[int] = []
 

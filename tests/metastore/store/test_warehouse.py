@@ -18,7 +18,6 @@ from strandline.metastore.store.warehouse import (
     Warehouse,
     relative_location,
     resolve_location,
-    same_place,
 )
 
 FOLDERS = Warehouse()
@@ -278,27 +277,12 @@ def test_what_cannot_be_seen_is_not_missing(
         FOLDERS.move(f"{tmp_path}/t", f"{tmp_path}/u")
 
 
-@pytest.mark.parametrize(
-    "text", ["/w/t", "file:/w/t", "file:///w/t/", "FILE:/w//t", "file://localhost/w/x/../t"]
-)
-def test_a_place_is_the_same_however_it_is_written(text: str) -> None:
-    assert same_place(text) == "/w/t"
-    assert same_place(text) != same_place("s3://w/t")
-    assert same_place("s3://w/t/") == same_place("s3://w/t")
-
-
 def test_only_an_empty_folder_is_removed(tmp_path: Path) -> None:
     (tmp_path / "db" / ".dropped").mkdir(parents=True)
     assert not FOLDERS.remove_empty(str(tmp_path / "db"))
     assert FOLDERS.remove_empty(str(tmp_path / "db" / ".dropped"))
     assert FOLDERS.remove_empty(str(tmp_path / "db"))
     assert FOLDERS.remove_empty(str(tmp_path / "db"))
-
-
-def test_a_dropped_folder_goes_beside_its_tables() -> None:
-    assert FOLDERS.dropped_place("file:/w/nyc.db/t/", 9) == "file:/w/nyc.db/.dropped/9"
-    assert FOLDERS.dropped_place("file:/w/.dropped/9", 9) == "file:/w/.dropped/9"
-    assert FOLDERS.dropped_place("file:/w/.dropped/8", 9) == "file:/w/.dropped/.dropped/9"
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ class TableDefinition:
 
     name: str
     columns: tuple[ColumnDefinition, ...]
-    owner: str = ""
+    owner: str | None = None
     kind: TableKind = TableKind.MANAGED
     transactional: bool = False
     provider: str = "parquet"
@@ -318,6 +318,7 @@ def _check_key(definition: TableDefinition) -> None:
 def describe(
     definition: TableDefinition,
     *,
+    owner: str,
     table_id: int,
     schema_id: int,
     zone_id: int,
@@ -337,7 +338,7 @@ def describe(
         id=table_id,
         schema_id=schema_id,
         name=definition.name,
-        owner=definition.owner,
+        owner=owner,
         kind=definition.kind,
         transactional=definition.transactional,
         provider=definition.provider,

@@ -25,6 +25,7 @@ from strandline.model.descriptors import (
     SchemaDescriptor,
 )
 from strandline.model.identifiers import check_name, normalize
+from strandline.model.places import Place, places_of_schema
 from strandline.wire.stored import AnyStored
 
 DEFAULT_SCHEMA = "default"
@@ -33,10 +34,10 @@ DEFAULT_SCHEMA = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateSchema:
-    """CREATE SCHEMA. ``location`` empty: the node decides where its tables lie."""
+    """CREATE SCHEMA. Without a ``location`` it gets a place of its own below the warehouse."""
 
     name: str
-    owner: str = ""
+    owner: str | None = None
     owner_type: PrincipalType = PrincipalType.USER
     comment: str | None = None
     location: str = ""
@@ -57,10 +58,11 @@ class CreateSchema:
             if self.if_not_exists:
                 return
             raise AlreadyExists(f"Database {self.name} already exists")
+        location = self.location or _free_place(planning, self.name).text
         with planning.entry(
             "create_schema",
             schema=self.name,
-            location=self.location,
+            location=location,
             database=_shown(self.database),
         ) as transaction:
             transaction.put(
@@ -68,10 +70,10 @@ class CreateSchema:
                     id=planning.new_id(),
                     database_id=database.id,
                     name=self.name,
-                    owner=self.owner,
+                    owner=planning.owner(self.owner),
                     owner_type=self.owner_type,
                     comment=self.comment,
-                    location=self.location,
+                    location=location,
                     properties=self.properties,
                 )
             )
@@ -188,6 +190,17 @@ def _inside(planning: Planning, schema: SchemaDescriptor) -> Iterator[tuple[Kind
             stored = contents.get(*holder)
             if holder.kind in kinds and stored is not None:
                 yield kinds[holder.kind], stored
+
+
+def _free_place(planning: Planning, name: str) -> Place:
+    """The place of a new schema: one that no other has. A renamed schema keeps its place."""
+    # Older releases wrote URIs, of which the warehouse is a part.
+    taken = [f"/{schema.location.rstrip('/')}" for schema in planning.catalog.all_schemas()]
+    return next(
+        place
+        for place in places_of_schema(name)
+        if not any(location.endswith(f"/{place.text}") for location in taken)
+    )
 
 
 def find_database(planning: Planning, name: str) -> DatabaseDescriptor:

@@ -45,15 +45,16 @@ DEFAULT_ZONE = DEFAULT_ZONE_NAME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTable:
-    """CREATE TABLE, with the index of its primary key."""
+    """CREATE TABLE, with the index of its primary key.
+
+    A managed table gets its place when the version is projected; an external one names it.
+    """
 
     schema: str
     definition: TableDefinition
-    managed_location: str | None = None
-    """URI of the folder of a managed table; an external one names it in its definition."""
-    location_given: bool = False
-    """Whether a client named that folder; kept for clients of release 0.2.0, and of no effect."""
     if_not_exists: bool = False
+    instead_of: int | None = None
+    """The dropped table whose place a managed one takes over: its client has written there."""
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `AlreadyExists`, `InvalidInput`, `LimitExceeded`.
@@ -75,6 +76,7 @@ class CreateTable:
         table_id = planning.next_id
         table = describe(
             definition,
+            owner=planning.owner(definition.owner),
             table_id=table_id,
             schema_id=schema.id,
             zone_id=zone.id,
@@ -86,7 +88,7 @@ class CreateTable:
             table=f"{schema.name}.{table.name}",
             id=table_id,
             columns=[f"{c.name} {simple_string(c.type)}" for c in table.columns],
-            location=self.managed_location,
+            instead_of=self.instead_of,
         ) as transaction:
             transaction.allocate_id(amount=2 if has_key else 1)
             transaction.put(table)
@@ -198,15 +200,14 @@ def drop_relation(
 class RenameTable:
     """ALTER TABLE … RENAME TO, also into another schema. Tables and views.
 
-    Indexes of a table stay in its schema. To its own name: nothing to do.
+    Indexes of a table stay in its schema. To its own name: nothing to do. The folder of a managed
+    table follows its name when the version is projected.
     """
 
     schema: str
     table: str
     new_name: str
     new_schema: str | None = None
-    new_location: str | None = None
-    """URI that the folder of a managed table moves to; None leaves it where it is."""
     if_exists: bool = False
 
     def plan(self, planning: Planning) -> None:
@@ -225,7 +226,6 @@ class RenameTable:
         renamed = replace(relation, name=self.new_name, schema_id=target.id)
         moved = _moved_indexes(planning, relation, renamed, target)
         arguments: dict[str, Argument] = {kind.name: old, "to": new, "id": relation.id}
-        arguments["location"] = self.new_location
         with planning.entry(kind.verb(Action.RENAME), **arguments) as transaction:
             transaction.put(renamed)
             for before, after in moved:

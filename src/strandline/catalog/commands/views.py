@@ -26,7 +26,7 @@ class ViewDefinition:
     columns: tuple[ColumnDefinition, ...]
     original_text: str
     expanded_text: str
-    owner: str = ""
+    owner: str | None = None
     storage: StorageFormat = StorageFormat()
     properties: Properties = ()
     comment: str | None = None
@@ -65,6 +65,7 @@ class CreateView:
             transaction.put(
                 _describe(
                     self.definition,
+                    owner=planning.owner(self.definition.owner),
                     view_id=planning.new_id(),
                     schema_id=schema.id,
                     created=planning.now_seconds,
@@ -91,18 +92,15 @@ class AlterView:
         if old is None:
             return
         new = _describe(
-            self.definition, view_id=old.id, schema_id=old.schema_id, created=old.created
+            self.definition,
+            owner=self.definition.owner or old.owner,
+            view_id=old.id,
+            schema_id=old.schema_id,
+            created=old.created,
         )
         qualified = planning.catalog.qualified_name(old)
         with planning.entry("alter_view", view=qualified) as transaction:
-            transaction.put(
-                replace(
-                    new,
-                    name=old.name,
-                    owner=new.owner or old.owner,
-                    privileges=old.privileges,
-                )
-            )
+            transaction.put(replace(new, name=old.name, privileges=old.privileges))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,14 +159,14 @@ def _check(definition: ViewDefinition) -> None:
 
 
 def _describe(
-    definition: ViewDefinition, *, view_id: int, schema_id: int, created: int
+    definition: ViewDefinition, *, owner: str, view_id: int, schema_id: int, created: int
 ) -> ViewDescriptor:
     columns, _ = new_columns(definition.columns, FIRST_COLUMN_ID)
     return ViewDescriptor(
         id=view_id,
         schema_id=schema_id,
         name=definition.name,
-        owner=definition.owner,
+        owner=owner,
         columns=columns,
         original_text=definition.original_text,
         expanded_text=definition.expanded_text,

@@ -37,8 +37,8 @@ under a new id (its rows would have to be copied).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -107,8 +107,7 @@ class Undo:
 
     Several versions are undone as the one update that `as_one` makes of them, from ``first`` on.
     ``later`` are the updates since that touched the same objects, or dropped what they refer to;
-    ``restored`` is how many tables had come back when these were read. ``places`` are the folders,
-    as URIs, that managed tables go to, by the number of the entry that is undone.
+    ``restored`` is how many tables had come back when these were read.
     """
 
     update: Update
@@ -116,7 +115,6 @@ class Undo:
     later: tuple[Update, ...] = ()
     restored: int = 1
     only: frozenset[Target] | None = None
-    places: Mapping[int, str] = field(default_factory=dict)
 
     def plan(self, planning: Planning) -> None:
         """Raises `IllegalChange`, `Conflict`, `AlreadyExists`, `ObjectNotFound`, `InvalidInput`."""
@@ -408,10 +406,8 @@ class _Step:
             named = {own: object_name(catalog, now), "to": named[own]}
         if "id" in entry.arguments or about.kind == "table":
             named["id"] = int.from_bytes(about.key, "big")
-        location = self.undo.places.get(self.number)
         if isinstance(value, SchemaDescriptor) and now is None:
-            location = value.location
-        named["location"] = location
+            named["location"] = value.location
         return verb.name, named
 
 

@@ -40,8 +40,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import Connection
-
 from strandline import work
 from strandline.metastore.cache.follower import Follower
 from strandline.metastore.cache.log_applier import BATCH, LogApplier
@@ -52,6 +50,7 @@ from strandline.metastore.store.object_store import ObjectStore, SqlObjectStore
 from strandline.metastore.store.partition_moves import PartitionMoves
 from strandline.metastore.store.rows import Removal, Row, RowKind
 from strandline.metastore.store.staging import PlainChange, Staging
+from strandline.model.places import Place
 from strandline.transactions import Transactions, ValidWriteIdList
 
 DEFAULT_STALENESS = 1.0
@@ -252,8 +251,8 @@ class CachedStore(ObjectStore):
         # Nothing moved before the log was seen to end; what moves later came after this read.
         return found if moves == self._locations.moves else None
 
-    def locations_by_id(self, table_ids: Collection[int]) -> dict[int, str]:
-        return self._store.locations_by_id(table_ids)
+    def places_by_id(self, table_ids: Collection[int]) -> dict[int, Place]:
+        return self._store.places_by_id(table_ids)
 
     def partition_moves(self, table_id: int) -> PartitionMoves:
         return self._store.partition_moves(table_id)
@@ -361,13 +360,8 @@ class CachedStore(ObjectStore):
             yield change
         self._applier.apply_own()
 
-    def tables_at(self, location: str) -> frozenset[int]:
-        return self._store.tables_at(location)
-
-    def set_location(self, connection: Connection | None, table_id: int, location: str) -> None:
-        self._store.set_location(connection, table_id, location)
-        if connection is None:
-            self._applier.apply_own()
+    def tables_at(self, places: Collection[Place]) -> dict[Place, set[int]]:
+        return self._store.tables_at(places)
 
     # -- following the log
 

@@ -80,7 +80,6 @@ class AlterRelation:
                 table=old.name,
                 new_name=self._new_name(),
                 new_schema=target.name,
-                new_location=next_location,
             ).plan(planning)
 
     def wanted(

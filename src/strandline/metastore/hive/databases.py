@@ -28,9 +28,9 @@ from strandline.metastore.hive.past_tables import NO_PLACE
 from strandline.metastore.hive.registry import Call, changes, reads
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.transactional import refuse_cascade
-from strandline.metastore.store.store_folders import SCHEMA_SUFFIX
 from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import PrincipalType, SchemaDescriptor, properties
+from strandline.model.places import SCHEMA_SUFFIX
 
 SPARK_WAREHOUSE = "spark-warehouse"
 """The folder, where a driver was started, that ``spark.sql.warehouse.dir`` names by default."""
@@ -98,20 +98,15 @@ async def create_database(call: Call) -> None:
     if not is_hive_name(name):
         raise InvalidInput(f"{name} is not a valid database name")
     location = database.get("locationUri")
-    # Spark sends the place that a schema of that name gets, though another may have it by now.
-    if (
-        not location
-        or _is_chosen_by_spark(location, name)
-        or call.folders.same(location, call.metastore.schema_location(name))
-    ):
-        location = call.metastore.free_schema_location(name)
+    if location and _is_chosen_by_spark(location, name):
+        location = None
     call.execute(
         CreateSchema(
             name=name,
             owner=call.owner(database.get("ownerName")),
             owner_type=_owner_type(database) or PrincipalType.USER,
             comment=database.get("description"),
-            location=hadoop_location(location),
+            location=hadoop_location(location) if location else "",
             properties=properties(database.get("parameters") or {}),
         )
     )

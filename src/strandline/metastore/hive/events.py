@@ -62,6 +62,7 @@ from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.json_text import JsonText
 from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import FunctionDescriptor, SchemaDescriptor, TableDescriptor
+from strandline.model.places import Place
 from strandline.wire import decode
 
 FORMAT = "json-0.2"
@@ -113,7 +114,7 @@ class HiveEvents:
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
         self._rows: dict[int, Row] = {}
-        self._places: dict[int, str] = {}
+        self._places: dict[int, Place] = {}
         self._present = metastore.catalogs.present()
         self._latest: _Written | None = None
         self._texts = DefinitionTexts(self._place_of, self._shown)
@@ -130,7 +131,7 @@ class HiveEvents:
             bodies = [_body(event) for event in page]
             store = self._metastore.store
             self._rows = store.rows_by_id(_row_ids(bodies))
-            self._places = store.locations_by_id(_table_ids(page, bodies))
+            self._places = store.places_by_id(_table_ids(page, bodies))
             structs += map(self._render, page, bodies)
         self._rows, self._places = {}, {}
         return structs
@@ -228,7 +229,10 @@ class HiveEvents:
 
     def _place_of(self, table_id: int) -> str:
         """Where a managed table lies now."""
-        return self._shown(self._places.get(table_id) or self._metastore.warehouse)
+        place = self._places.get(table_id)
+        if place is None:
+            return hadoop_location(self._metastore.warehouse)
+        return hadoop_location(self._metastore.folders.location(place))
 
     def _shown(self, place: str) -> str:
         return hadoop_location(self._metastore.folders.shown(place))

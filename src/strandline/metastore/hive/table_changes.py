@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from strandline.catalog import Command
 from strandline.catalog.commands import CreateTable, CreateView, DropTable, TableDefinition
-from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.judgement import WRITING
 from strandline.clock import system_wall_clock
 from strandline.errors import (
@@ -40,6 +39,7 @@ from strandline.metastore.hive.registry import Call, changes
 from strandline.metastore.hive.storage import Struct
 from strandline.metastore.hive.transactional import refuse_cascade, refuse_transactional
 from strandline.model.descriptors import Properties, TableDescriptor, TableKind, properties
+from strandline.model.places import table_folder
 from strandline.model.privileges import Privilege
 
 CASCADE = "CASCADE"
@@ -79,7 +79,8 @@ async def _create(call: Call, table: Struct, context: Struct | None) -> None:
     call.reader.access.require(Privilege.USAGE | Privilege.CREATE, schema)
     if (table.get("sd") or {}).get("serdeInfo") is None:
         raise meta_exception("Invalid SerDeInfo object")
-    default = call.metastore.expected_location(schema, sent)
+    # In the folder of its schema, wherever that is: a client may have written there already.
+    default = f"{call.metastore.location_of_schema(schema).rstrip('/')}/{table_folder(sent)}"
     client = read_table(table, default_location=hadoop_location(default))
     try:
         applied = call.execute(_creation(call, schema_name, client, default=default))
@@ -99,42 +100,23 @@ def _creation(call: Call, schema: str, client: ClientTable, *, default: str) -> 
     definition = replace(client.definition, owner=call.owner(client.definition.owner))
     if not isinstance(definition, TableDefinition):
         return CreateView(schema=schema, definition=definition)
-    place = client.location or default
+    location = client.location or default
+    own = call.folders.same(location, default) and call.folders.is_own_table(default)
+    if definition.kind is TableKind.MANAGED and own:
+        replaced = _dropped_holder(call, default, table=definition.name)
+        return CreateTable(schema=schema, definition=definition, instead_of=replaced)
     if definition.kind is TableKind.MANAGED:
-        if call.folders.same(place, default) and call.folders.is_own_table(default):
-            # Spark knows the default place too, and writes there before it creates the table.
-            command = CreateTable(schema=schema, definition=definition, managed_location=default)
-            replaced = _dropped_holder(call, default, table=definition.name)
-            return command if replaced is None else CreateInstead(command, replaced)
-        definition = replace(definition, kind=TableKind.EXTERNAL, location=place)
+        definition = replace(definition, location=location)
     _make_folder(call, definition.location)
     return CreateTable(schema=schema, definition=definition)
-
-
-@dataclass(frozen=True, slots=True)
-class CreateInstead:
-    """The command; the place of the dropped table ``replaced`` becomes the new table's."""
-
-    command: CreateTable
-    replaced: int
-
-    def plan(self, planning: Planning) -> None:
-        entries = planning.transaction.entries
-        first = len(entries)
-        self.command.plan(planning)
-        entries[first:] = [
-            replace(entry, arguments={**entry.arguments, "instead_of": self.replaced})
-            if entry.verb == "create_table"
-            else entry
-            for entry in entries[first:]
-        ]
 
 
 def _dropped_holder(call: Call, place: str, *, table: str) -> int | None:
     """The dropped table that has ``place``. Raises `InvalidInput` if a present one has it."""
     catalog = call.metastore.catalogs.latest_catalog()
     call.metastore.projector.project_up_to(catalog.version)
-    holders = call.metastore.store.tables_at(place)
+    at = call.folders.place(place)
+    holders = call.metastore.store.tables_at([at]).get(at, set())
     for holder in map(catalog.table_by_id, holders):
         if holder is not None and holder.name.lower() != table.lower():
             raise InvalidInput(
@@ -223,7 +205,7 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
         location=location,
         counted=counted,
         expected=None if expected is None else (expected, options.get("expected_parameter_value")),
-        place=call.metastore.table_location,
+        place=call.metastore.default_location,
     )
     if expected is not None and (table.get("parameters") or {}).get(expected) is None:
         raise meta_exception(f"New value for expected key {expected} is not set")

@@ -40,7 +40,6 @@ from strandline.metastore.interface import (
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.partition_places import undrop_partitions
 from strandline.metastore.reader import Reader, present_catalog
-from strandline.metastore.session.placement import completed
 from strandline.metastore.session.staged_files import check_paths, stage_files
 from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
 from strandline.metastore.workers import finish
@@ -64,9 +63,8 @@ class LocalSession(Session):
     # -- catalog -------------------------------------------------------------------------------
 
     def execute(self, commands: Command | Sequence[Command], *, timeout: float = 30.0) -> Executed:
-        batch = list(commands) if isinstance(commands, Sequence) else [commands]
         applied = self._metastore.execute(
-            completed(self._metastore, batch, user=self._user),
+            commands,
             author=self._user,
             identity=self._user,
             timeout=timeout,

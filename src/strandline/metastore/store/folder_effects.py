@@ -13,10 +13,16 @@ time, or what it did itself, whichever of the others were done, and whichever of
 took back. All are put on disk before the transaction commits: every folder in which something
 changed is synced, once.
 
-Where a table lies is one fact per table id and not versioned. So what is refused stops nobody. A
-folder that cannot be moved stays and is found where it is; one that cannot be made is left unmade,
-and whoever writes the table makes it, or is refused in turn. Each is counted, and logged as a
-warning. What is merely short (space, descriptors, a disk that fails) is an error and tried again.
+Where a table lies is one fact per table id and not versioned, and it is decided here alone. An
+entry says what was asked for: a table was made, renamed, dropped, restored. A new managed table
+lies where its name says, in the place of its schema; a renamed one follows its name if it lay where
+its name said, else it stays; a restored one goes back beside the folder of dropped ones. Entries of
+release 0.2.1 and older name the place themselves.
+
+What is refused stops nobody. A folder that cannot be moved stays and is found where it is; one that
+cannot be made is left unmade, and whoever writes the table makes it, or is refused in turn. Each is
+counted, and logged as a warning. What is merely short (space, descriptors, a disk that fails) is an
+error and tried again.
 
 Only an own place of the store is moved or removed (`strandline.metastore.store.store_folders`), and
 it is verified just before. What lies elsewhere stays, also the managed tables that older releases
@@ -36,34 +42,32 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count
-from pathlib import Path
+from itertools import chain
 
 from sqlalchemy import Connection
 
+from strandline.catalog import Catalog
 from strandline.catalog.verbs import FolderEffect, verb_named
-from strandline.durable.update import Entry
+from strandline.durable.update import Change, Entry, Update
 from strandline.errors import StrandlineError
-from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.store.warehouse import (
-    FolderRefused,
-    Moved,
-    Unsynced,
-    delete_folder,
-    same_place,
-)
-from strandline.model.descriptors import TableDescriptor, TableKind
+from strandline.metastore.store.table_places import TablePlaces
+from strandline.metastore.store.warehouse import FolderRefused, Moved, Unsynced, delete_folder
+from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
+from strandline.model.places import Place, place_of_table
 from strandline.wire import decode
+from strandline.wire.registry import decode_up_to
 
 logger = logging.getLogger(__name__)
 
+PARTITIONS_SUFFIX = ".partitions"
+"""What the folder of a table's dropped partitions is called, behind that of the dropped table."""
 PURGED_SUFFIX = ".purged"
 """What the folder of a purged table is called while its files are being deleted."""
-MOST_EFFECTS = 256
+MOST_EFFECTS = 512
 """Effects that one SQL transaction carries out; others wait for the database meanwhile."""
 
 
@@ -84,14 +88,14 @@ class Turn:
     """What one SQL transaction does with folders: effects that do not touch one another."""
 
     def __init__(self, connection: Connection, *, most: int = MOST_EFFECTS) -> None:
-        self.places = Places(connection)
+        self.places = TablePlaces(connection)
         self.unsynced = Unsynced()
         self._most = self._left = most
         self._touched: set[str] = set()
         self._above_touched: set[str] = set()
         self._moved: set[str] = set()
         self._above_moved: set[str] = set()
-        self._real: dict[Path, str] = {}
+        self._real: dict[str, str] = {}
 
     @property
     def untouched(self) -> bool:
@@ -99,14 +103,14 @@ class Turn:
         return self._left == self._most
 
     @property
-    def full(self) -> bool:
-        """Whether nothing more can be taken."""
-        return self._left == 0
+    def left(self) -> int:
+        """How many effects can still be taken."""
+        return self._left
 
-    def take(self, *, makes: Iterable[Path], moves: Iterable[Path]) -> bool:
+    def take(self, *, makes: Iterable[str], moves: Iterable[str]) -> bool:
         """Take an effect that makes and moves or removes these; False where it has to wait."""
         making, moving = self._names(makes), self._names(moves)
-        if self.full or not self._free(making, moving):
+        if not self._left or not self._free(making, moving):
             return False
         self._left -= 1
         self._touched |= making | moving
@@ -125,97 +129,56 @@ class Turn:
             and self._above_moved.isdisjoint(making)
         )
 
-    def _names(self, paths: Iterable[Path]) -> set[str]:
+    def _names(self, paths: Iterable[str]) -> set[str]:
         """The paths as they are written, and as they are without symbolic links above them."""
-        found = set()
+        names = set()
         for path in paths:
-            real = self._real.get(path.parent)
+            parent, _, name = path.rpartition("/")
+            real = self._real.get(parent)
             if real is None:
-                real = self._real[path.parent] = os.path.realpath(path.parent)
-            found |= {str(path), os.path.join(real, path.name)}
-        return found
+                real = self._real[parent] = os.path.realpath(parent)
+            names |= {path, f"{real}/{name}"}
+        return names
 
 
-class Places:
-    """Where managed tables lie, as one SQL transaction sees it and changes it."""
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The head of a table's record."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._asked = False
-        self._known: dict[int, str] | None = None
-        self._holders: dict[str, set[int]] = {}
+    id: int
+    schema_id: int
+    name: str
+    kind: TableKind
 
-    def of(self, table_id: int) -> str | None:
-        """Where that table lies; None if it has no place."""
-        return queries.location_of(self._connection, table_id)
-
-    def put(self, table_id: int, location: str) -> None:
-        """Say where that table lies."""
-        queries.put_location(self._connection, table_id, location)
-        if self._known is not None:
-            self._hold(table_id, location)
-
-    def forget(self, table_id: int) -> None:
-        """Say that the table has no place any more."""
-        queries.delete_location(self._connection, table_id)
-        if self._known is not None:
-            before = self._known.pop(table_id, None)
-            if before is not None:
-                self._holders[before].discard(table_id)
-
-    def taken(self, location: str, *, by_other_than: int) -> bool:
-        """Whether another table, be it a dropped one, lies there."""
-        return not self.holders(location) <= {by_other_than}
-
-    def holders(self, location: str) -> frozenset[int]:
-        """The tables, dropped ones too, that lie there.
-
-        The first question is put to the database, which costs little; at the second, all places
-        are read, so that more cost nothing.
-        """
-        wanted = same_place(location)
-        if not self._asked:
-            self._asked = True
-            near = queries.locations(self._connection, part=wanted.rpartition("/")[2])
-            return frozenset(i for i, place in near if same_place(place) == wanted)
-        if self._known is None:
-            self._known = {}
-            for table_id, place in queries.locations(self._connection):
-                self._hold(table_id, place)
-        return frozenset(self._holders.get(wanted, ()))
-
-    def _hold(self, table_id: int, location: str) -> None:
-        assert self._known is not None
-        before, now = self._known.get(table_id), same_place(location)
-        if before is not None:
-            self._holders[before].discard(table_id)
-        self._known[table_id] = now
-        self._holders.setdefault(now, set()).add(table_id)
+    @classmethod
+    def read(cls, record: bytes) -> _Table:
+        head = decode_up_to(record, TableDescriptor, "kind")
+        return cls(head["id"], head["schema_id"], head["name"], head["kind"])
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """An entry whose effect is to be carried out in a turn."""
+    """An entry whose effect is to be carried out in a turn, and the update that it belongs to."""
 
     turn: Turn
+    update: Update
     entry: Entry
-    version: int
 
-    @property
-    def table(self) -> TableDescriptor:
-        """The table that it is about, as it is after it; as it was, if it is dropped."""
+    def table(self) -> tuple[_Table | None, _Table]:
+        """The table that it is about: as it was before, and as it is after it or was last."""
         for change in self.entry.changes:
-            record = change.new or change.old
-            if change.kind == "table" and record is not None:
-                return decode(record, TableDescriptor)
+            if change.kind == "table":
+                old = None if change.old is None else _Table.read(change.old)
+                new = old if change.new is None else _Table.read(change.new)
+                if new is not None:
+                    return old, new
         raise StrandlineError(
             f"a {self.entry.verb} holds no table; its catalog version cannot be projected"
         )
 
-    @property
-    def location(self) -> str | None:
-        """The place that it names."""
-        value = self.entry.arguments.get("location")
+    def argument(self, name: str) -> str | None:
+        """What the entry says under that name."""
+        value = self.entry.arguments.get(name)
         return value if isinstance(value, str) and value else None
 
 
@@ -224,31 +187,46 @@ class _Work:
     """What an effect does, and the places of the folders that it makes, and moves or removes."""
 
     do: Callable[[], None]
-    makes: tuple[str, ...] = ()
-    moves: tuple[str, ...] = ()
+    makes: tuple[Place, ...] = ()
+    moves: tuple[Place, ...] = ()
 
 
 class FolderEffects:
-    """The effects of entries on folders and places. Counts what was refused."""
+    """The effects of entries on folders and places. Counts what was refused.
 
-    def __init__(self, warehouse: StoreFolders) -> None:
-        self._warehouse = warehouse
+    ``catalog`` gives a version that this node has applied.
+    """
+
+    def __init__(self, folders: StoreFolders, *, catalog: Callable[[int], Catalog]) -> None:
+        self._folders = folders
+        self._schemas = _Schemas(catalog)
         self._refused: Counter[str] = Counter()
-        self._purged: deque[str] = deque()
+        self._purged: deque[Place] = deque()
 
     def refused(self) -> RefusedFolders:
         """What was refused so far."""
         return RefusedFolders(**self._refused)
 
-    def carry_out(self, turn: Turn, entry: Entry, *, version: int) -> bool:
-        """Do what ``entry`` asks for; False where it has to wait for the next turn.
+    def expect(self, turn: Turn, entries: Iterable[Entry]) -> None:
+        """Read what the effects of ``entries`` will ask for, in a few statements."""
+        new_ids: list[int] = []
+        table_ids: list[int] = []
+        for entry in entries:
+            makes = verb_named(entry.verb).folders is FolderEffect.MAKE_TABLE
+            ids = [_table_id(change) for change in entry.changes if change.kind == "table"]
+            (new_ids if makes else table_ids).extend(ids)
+        turn.places.expect_none(new_ids)
+        turn.places.expect(table_ids)
+
+    def carry_out(self, turn: Turn, entry: Entry, *, update: Update) -> bool:
+        """Do what ``entry`` of ``update`` asks for; False where it has to wait for the next turn.
 
         It may have been done before. Raises `Unavailable` for what is short.
         """
-        if turn.full:
+        if not turn.left:
             return False
         effect = verb_named(entry.verb).folders
-        work = None if effect is None else _PLANS[effect](self, _Task(turn, entry, version))
+        work = None if effect is None else _PLANS[effect](self, _Task(turn, update, entry))
         if work is None:
             return True
         if not turn.take(makes=self._paths(work.makes), moves=self._paths(work.moves)):
@@ -256,72 +234,108 @@ class FolderEffects:
         work.do()
         return True
 
-    def _paths(self, locations: Iterable[str]) -> list[Path]:
+    def _paths(self, places: Iterable[Place]) -> Sequence[str]:
         """The folders at these places, as far as they are in reach."""
-        return [self._warehouse.path(one) for one in locations if self._warehouse.reaches(one)]
+        return [str(self._folders.path(one)) for one in places if self._folders.reaches(one)]
 
     # -- what each verb asks for
 
     def _schema_made(self, task: _Task) -> _Work | None:
-        place = task.location
-        return _Work(partial(self._make, task, place), makes=(place,)) if place else None
+        location = task.argument("location")
+        if location is None:
+            return None
+        place = self._folders.place(location)
+        return _Work(partial(self._make, task, place), makes=(place,))
 
     def _schema_dropped(self, task: _Task) -> _Work | None:
-        place = task.location
-        if place is None or not self._warehouse.is_own_schema(place):
+        location = task.argument("location")
+        if location is None or not self._folders.place(location).is_of_schema:
             return None
+        place = self._folders.place(location)
         return _Work(partial(self._remove, task, place), moves=(place,))
 
     def _table_made(self, task: _Task) -> _Work | None:
         """A new managed table: a place that no other table has."""
-        table, asked = task.table, task.location
-        if table.kind is not TableKind.MANAGED or asked is None:
+        _, table = task.table()
+        if table.kind is not TableKind.MANAGED:
+            return None
+        asked = self._named(task) or self._default_place(task, table, argument="table")
+        if asked is None:
             return None
         place, places = asked, task.turn.places
-        replaced = task.entry.arguments.get("instead_of")
         # Where nothing is there no files can be shown, and nobody has to be asked.
-        if not (self._warehouse.reaches(asked) and self._warehouse.missing(asked)):
+        if not (self._folders.reaches(asked) and self._folders.missing(asked)):
+            replaced = task.entry.arguments.get("instead_of")
             holders = places.holders(asked) - {table.id}
             if holders and holders == {replaced}:
-                places.forget(next(iter(holders)))
-            beside = f"{asked.rstrip('/')}~{table.id}"
-            others = chain([asked, beside], (f"{beside}~{number}" for number in count(2)))
-            place = next(one for one in others if not places.taken(one, by_other_than=table.id))
+                places.put(next(iter(holders)), None)
+            choices = chain([asked], asked.beside(table.id))
+            place = next(one for one in choices if not places.taken(one, by_other_than=table.id))
         return _Work(partial(self._make_table, task, table.id, place), makes=(asked, place))
 
-    def _table_placed(self, task: _Task) -> _Work | None:
-        """A renamed or restored table goes to where the entry says."""
-        table, target = task.table, task.location
-        if table.kind is not TableKind.MANAGED or target is None:
+    def _table_moved(self, task: _Task) -> _Work | None:
+        """A renamed table follows its name, if it lay where its name said.
+
+        A restored one goes back to where its name says, beside the dropped ones.
+        """
+        old, new = task.table()
+        place = task.turn.places.of(new.id)
+        if new.kind is not TableKind.MANAGED or place is None:
             return None
-        return self._moving(task, table.id, task.turn.places.of(table.id), target, own=False)
+        target = self._named(task)
+        if target is None and old is None:
+            target = place.back(new.id, new.name)
+        elif target is None and old is not None:
+            before = self._default_place(task, old, argument="table")
+            if place == before:
+                target = self._default_place(task, new, argument="to")
+        return self._moving(task, new.id, place, target, own=False)
 
     def _table_dropped(self, task: _Task) -> _Work | None:
-        table = task.table
-        if table.kind is not TableKind.MANAGED or task.entry.arguments.get("data") == "keep":
+        _, table = task.table()
+        if table.kind is not TableKind.MANAGED or task.argument("data") == "keep":
             return None
         place = task.turn.places.of(table.id)
-        aside = self._warehouse.dropped_place(place or "", table.id)
-        if task.entry.arguments.get("data") == "purge":
-            own = place is not None and self._warehouse.is_own_table(place)
-            if place is None or not own:
+        if place is None:
+            return None
+        aside = place.aside(table.id)
+        if task.argument("data") == "purge":
+            if not place.is_of_table:
                 return None
             do = partial(self._purge, task, table.id, place, aside)
-            return _Work(do, moves=(place, f"{aside}{PURGED_SUFFIX}"))
+            return _Work(do, moves=(place, _purged(aside)))
         return self._moving(task, table.id, place, aside, own=True)
 
-    def _moving(
-        self, task: _Task, table_id: int, source: str | None, target: str, *, own: bool
-    ) -> _Work | None:
-        if source is None or source == target:
+    def _default_place(self, task: _Task, table: _Table, *, argument: str) -> Place | None:
+        """Where a table lies unless something else is there already; None without its schema.
+
+        ``argument`` of the entry is its whole name, and so tells what its schema was called then.
+        """
+        schema = self._schemas.schema(task.update, table.schema_id)
+        named = task.argument(argument)
+        if schema is None or named is None:
             return None
-        if not self._warehouse.is_own_table(source):
+        schema_name = named[: -len(table.name) - 1]
+        place = self._folders.place_of_schema(schema)
+        return place_of_table(place, table.name, schema_name=schema_name)
+
+    def _named(self, task: _Task) -> Place | None:
+        """The place that an entry of release 0.2.1 or older names."""
+        location = task.argument("location")
+        return None if location is None else self._folders.place(location)
+
+    def _moving(
+        self, task: _Task, table_id: int, source: Place | None, target: Place | None, *, own: bool
+    ) -> _Work | None:
+        if source is None or target is None or source == target:
+            return None
+        if not source.is_of_table:
             logger.info(
                 "version %d leaves the files of table %d where they are, at %s: a user named that"
                 " place",
-                task.version,
+                task.update.version,
                 table_id,
-                source,
+                self._folders.location(source),
             )
             return None
         do = partial(self._move, task, table_id, source, target, own=own)
@@ -329,114 +343,148 @@ class FolderEffects:
 
     # -- doing it
 
-    def _make_table(self, task: _Task, table_id: int, place: str) -> None:
+    def _make_table(self, task: _Task, table_id: int, place: Place) -> None:
         self._make(task, place)
-        task.turn.places.put(table_id, self._warehouse.shown(place))
+        task.turn.places.put(table_id, place)
 
-    def _make(self, task: _Task, place: str) -> None:
-        own = self._warehouse.is_own_table(place) or self._warehouse.is_own_schema(place)
-        if not own and not self._warehouse.may_make(place):
+    def _make(self, task: _Task, place: Place) -> None:
+        own = place.is_of_table or place.is_of_schema
+        if not own and not self._folders.may_make(place):
             return
         try:
             if own:
-                self._warehouse.verify(place)
-            self._warehouse.make(place, unsynced=task.turn.unsynced)
+                self._folders.verify(place)
+            self._folders.make(place, unsynced=task.turn.unsynced)
         except FolderRefused as refused:
             self._refused["unmade"] += 1
             logger.warning(
                 "version %d is carried out without the folder %s: %s. Make it, with permission for"
                 " those who write there",
-                task.version,
-                place,
+                task.update.version,
+                self._folders.location(place),
                 refused.message,
             )
 
-    def _move(self, task: _Task, table_id: int, source: str, target: str, *, own: bool) -> None:
+    def _move(self, task: _Task, table_id: int, source: Place, target: Place, *, own: bool) -> None:
         """Move the folder of a table; ``own`` says that nobody else can have ``target``."""
         places = task.turn.places
         try:
-            self._warehouse.verify(source)
-            self._warehouse.verify(target)
+            self._folders.verify(source)
+            self._folders.verify(target)
             if places.taken(source, by_other_than=table_id):
-                raise FolderRefused(f"{source} is the place of another table too")
+                raise FolderRefused(
+                    f"{self._folders.location(source)} is the place of another table too"
+                )
             if not own and places.taken(target, by_other_than=table_id):
-                raise FolderRefused(f"{target} is the place of another table")
-            moved = self._warehouse.move(source, target, unsynced=task.turn.unsynced)
+                raise FolderRefused(
+                    f"{self._folders.location(target)} is the place of another table"
+                )
+            moved = self._folders.move(source, target, unsynced=task.turn.unsynced)
         except FolderRefused as refused:
             self._refused["stayed"] += 1
             logger.warning(
                 "version %d is carried out, but the folder of table %d stays at %s and is found"
                 " there: %s. To move it, mend that, undo the version and make the change again",
-                task.version,
+                task.update.version,
                 table_id,
-                source,
+                self._folders.location(source),
                 refused.message,
             )
             return
         if moved is Moved.MISSING:
             self._make(task, target)
-        places.put(table_id, self._warehouse.shown(target))
+        places.put(table_id, target)
 
-    def _purge(self, task: _Task, table_id: int, place: str, aside: str) -> None:
+    def _purge(self, task: _Task, table_id: int, place: Place, aside: Place) -> None:
         """Take the folder of a table away under a name of its own, and forget its place.
 
         Its files are deleted by `delete_purged`, when no lock is held.
         """
         try:
-            self._warehouse.verify(place)
-            self._warehouse.verify(aside)
-            purged = f"{aside}{PURGED_SUFFIX}"
-            self._warehouse.move(place, purged, unsynced=task.turn.unsynced)
+            self._folders.verify(place)
+            self._folders.verify(aside)
+            purged = _purged(aside)
+            self._folders.move(place, purged, unsynced=task.turn.unsynced)
         except FolderRefused as refused:
             self._refused["stayed"] += 1
             logger.warning(
                 "version %d is carried out, but the folder %s that it purges stays: %s. No table"
                 " names it any more; delete it",
-                task.version,
-                place,
+                task.update.version,
+                self._folders.location(place),
                 refused.message,
             )
         else:
-            self._purged += [purged, f"{aside}.partitions"]
-        task.turn.places.forget(table_id)
+            self._purged += [purged, Place(f"{aside.text}{PARTITIONS_SUFFIX}")]
+        task.turn.places.put(table_id, None)
 
     def delete_purged(self) -> None:
         """Delete what purged tables had. What cannot be deleted is a leftover, and logged."""
         while self._purged:
             place = self._purged.popleft()
             try:
-                delete_folder(self._warehouse.path(place))
+                delete_folder(self._folders.path(place))
             except OSError:
                 logger.warning("the purged folder %s cannot be deleted", place, exc_info=True)
 
-    def _remove(self, task: _Task, place: str) -> None:
+    def _remove(self, task: _Task, place: Place) -> None:
         try:
-            self._warehouse.verify(place)
-            self._warehouse.remove_empty(place, unsynced=task.turn.unsynced)
+            self._folders.verify(place)
+            self._folders.remove_empty(place, unsynced=task.turn.unsynced)
         except FolderRefused as refused:
             self._refused["unremoved"] += 1
             logger.warning(
                 "version %d is carried out, but the folder %s of its schema is still there: %s."
                 " Nobody needs it; remove it when you can",
-                task.version,
-                place,
+                task.update.version,
+                self._folders.location(place),
                 refused.message,
             )
+
+
+class _Schemas:
+    """The schemas of tables, as of the update that is being projected."""
+
+    def __init__(self, catalog: Callable[[int], Catalog]) -> None:
+        self._catalog = catalog
+        self._update: Update | None = None
+        self._known: dict[int, SchemaDescriptor | None] = {}
+
+    def schema(self, update: Update, schema_id: int) -> SchemaDescriptor | None:
+        """The schema with that id, also one that ``update`` drops; its name may be a later one."""
+        if update is not self._update:
+            self._update = update
+            records = (
+                change.new or change.old for change in update.changes() if change.kind == "schema"
+            )
+            changed = (decode(record, SchemaDescriptor) for record in records if record)
+            self._known = {schema.id: schema for schema in changed}
+        if schema_id not in self._known:
+            self._known[schema_id] = self._catalog(update.version).schema_by_id(schema_id)
+        return self._known[schema_id]
 
 
 _PLANS: dict[FolderEffect, Callable[[FolderEffects, _Task], _Work | None]] = {
     FolderEffect.MAKE_SCHEMA: FolderEffects._schema_made,
     FolderEffect.REMOVE_SCHEMA: FolderEffects._schema_dropped,
     FolderEffect.MAKE_TABLE: FolderEffects._table_made,
-    FolderEffect.MOVE_TABLE: FolderEffects._table_placed,
+    FolderEffect.MOVE_TABLE: FolderEffects._table_moved,
     FolderEffect.REMOVE_TABLE: FolderEffects._table_dropped,
 }
 
 
+def _table_id(change: Change) -> int:
+    return int.from_bytes(change.key, "big")
+
+
+def _purged(aside: Place) -> Place:
+    return Place(f"{aside.text}{PURGED_SUFFIX}")
+
+
 def _above(names: Iterable[str]) -> set[str]:
     """The paths above these, but for the root, which is never moved."""
-    found: set[str] = set()
+    above: set[str] = set()
     for name in names:
-        while (name := name.rpartition("/")[0]) and name not in found:
-            found.add(name)
-    return found
+        while (name := name.rpartition("/")[0]) and name not in above:
+            above.add(name)
+    return above

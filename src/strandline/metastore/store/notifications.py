@@ -204,28 +204,45 @@ class NotificationLog:
         return LogPosition(0, 0, 0) if row is None else LogPosition(*row)
 
     def move_projection(
-        self, connection: Connection, before: LogPosition, *, version: int, entries: int
-    ) -> None:
-        """Say that the catalog's log is projected up to there, in the caller's transaction.
+        self,
+        connection: Connection,
+        before: LogPosition,
+        *,
+        version: int,
+        entries: int,
+        events: Sequence[NewEvent] = (),
+    ) -> LogPosition:
+        """Log ``events`` and say that the catalog's log is projected up to there.
 
-        Raises `OutOfSync` if it does not stand at ``before`` any more.
+        In the caller's write transaction; returns where the log stands then. The events have times.
+        Raises `OutOfSync` if the log does not stand at ``before`` any more.
         """
+        after = LogPosition(before.event_id + len(events), version, entries)
+        columns = {
+            "event_id": after.event_id,
+            "projected_version": version,
+            "projected_entries": entries,
+        }
         row = NOTIFICATION_SEQUENCE.c
         moved = connection.execute(
             update(NOTIFICATION_SEQUENCE)
+            .where(row.event_id == before.event_id)
             .where(row.projected_version == before.projected_version)
             .where(row.projected_entries == before.projected_entries)
-            .values(projected_version=version, projected_entries=entries)
+            .values(columns)
         ).rowcount
-        if not moved and self.position_on(connection) == LogPosition(0, 0, 0):
-            first = {"id": 1, "event_id": 0}
-            first |= {"projected_version": version, "projected_entries": entries}
-            connection.execute(insert(NOTIFICATION_SEQUENCE), first)
+        if not moved and self.position_on(connection) == before == LogPosition(0, 0, 0):
+            connection.execute(insert(NOTIFICATION_SEQUENCE), {"id": 1} | columns)
         elif not moved:
             raise OutOfSync(
                 f"catalog version {version} was about to be projected behind"
                 f" {before.projected_version}, and another node did it; read again"
             )
+        if events:
+            numbered = enumerate(events, before.event_id + 1)
+            rows = [_columns(event_id, event, None) for event_id, event in numbered]
+            connection.execute(insert(NOTIFICATION_LOG), rows)
+        return after
 
     def mark(self) -> int:
         """A number that stays the same only while nothing is committed to the store.

@@ -27,12 +27,9 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
-from strandline.metastore.store import partition_moves, tables
+from strandline.metastore.store import partition_moves, table_places, tables
 from strandline.metastore.store import row_queries as queries
-from strandline.metastore.store.folder_effects import Places
 from strandline.metastore.store.notifications import (
-    SET_LOCATION,
-    NewEvent,
     NotificationLog,
     WriteEvent,
 )
@@ -47,8 +44,10 @@ from strandline.metastore.store.rows import (
     TableParametersRow,
 )
 from strandline.metastore.store.staging import PlainChange, Staged, Staging
+from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.upgrades import STEPS
 from strandline.model.descriptors import Properties
+from strandline.model.places import Place
 from strandline.sql import Database
 from strandline.transactions import Behind, Step, Transactions, ValidWriteIdList, records
 from strandline.transactions.valid_ids import write_ids_at
@@ -119,19 +118,12 @@ class ObjectStore(ABC):
         """Where the files of a managed table lie now, as a URI or path; None if it has no place."""
 
     @abstractmethod
-    def locations_by_id(self, table_ids: Collection[int]) -> dict[int, str]:
-        """`location` of those among ``table_ids`` that have a place."""
+    def places_by_id(self, table_ids: Collection[int]) -> dict[int, Place]:
+        """The places of those among ``table_ids`` that have one."""
 
     @abstractmethod
-    def tables_at(self, location: str) -> frozenset[int]:
-        """The ids of the managed tables, dropped ones too, whose place that is."""
-
-    @abstractmethod
-    def set_location(self, connection: Connection | None, table_id: int, location: str) -> None:
-        """Say where the files of a managed table lie, for all its versions.
-
-        In the caller's write transaction, whose event tells of it; or in one of its own.
-        """
+    def tables_at(self, places: Collection[Place]) -> dict[Place, set[int]]:
+        """The ids of the managed tables, dropped ones too, that lie at each of these places."""
 
     @abstractmethod
     def partition_moves(self, table_id: int) -> PartitionMoves:
@@ -196,6 +188,7 @@ class SqlObjectStore(ObjectStore):
         notifications: NotificationLog,
         *,
         guard: Callable[[Connection], None],
+        folders: StoreFolders,
         projector: ProjectsDdl | None = None,
     ) -> None:
         database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=STEPS)
@@ -203,6 +196,7 @@ class SqlObjectStore(ObjectStore):
         self._transactions = transactions
         self._notifications = notifications
         self._guard = guard
+        self._folders = folders
         self._projector = projector
 
     # -- reading
@@ -231,7 +225,8 @@ class SqlObjectStore(ObjectStore):
 
     def location(self, table_id: int) -> str | None:
         with self._database.read() as connection:
-            return queries.location_of(connection, table_id)
+            place = table_places.place_of(connection, table_id)
+        return None if place is None else self._folders.location(place)
 
     def is_level(self) -> bool:
         return True
@@ -252,9 +247,9 @@ class SqlObjectStore(ObjectStore):
     def catch_up(self) -> None:
         """Nothing: this store has no memory."""
 
-    def locations_by_id(self, table_ids: Collection[int]) -> dict[int, str]:
+    def places_by_id(self, table_ids: Collection[int]) -> dict[int, Place]:
         with self._database.read() as connection:
-            return queries.locations_by_id(connection, table_ids)
+            return table_places.places_by_id(connection, table_ids)
 
     def partition_moves(self, table_id: int) -> PartitionMoves:
         with self._database.read() as connection:
@@ -305,18 +300,9 @@ class SqlObjectStore(ObjectStore):
             txn_id = step.transaction.txn_id
             yield PlainChange(self._staging(step.connection, txn_id, table_id, step.write_id))
 
-    def tables_at(self, location: str) -> frozenset[int]:
+    def tables_at(self, places: Collection[Place]) -> dict[Place, set[int]]:
         with self._database.read() as connection:
-            return Places(connection).holders(location)
-
-    def set_location(self, connection: Connection | None, table_id: int, location: str) -> None:
-        if connection is not None:
-            queries.put_location(connection, table_id, location)
-            return
-        with self._database.write() as own:
-            self._guard(own)
-            queries.put_location(own, table_id, location)
-            self._notifications.append(own, [NewEvent(verb=SET_LOCATION, table_id=table_id)])
+            return table_places.tables_at(connection, places)
 
     def _staging(
         self, connection: Connection, txn_id: int, table_id: int, write_id: int

@@ -34,7 +34,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
@@ -59,6 +59,7 @@ from strandline.metastore.store.notifications import (
     NotificationLog,
 )
 from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.store.table_places import adopt_places
 from strandline.sql import Database, FenceRow
 from strandline.wire import encode
 
@@ -101,7 +102,8 @@ class Projector:
     """The projection of one store. Safe for threads, and for several processes on one store.
 
     ``updates(start, end)`` gives the catalog's updates of the versions from ``start`` to ``end``
-    − 1. History must not be compacted above the projected version. ``grace`` is in seconds.
+    − 1, ``catalog`` a version as a whole. History must not be compacted above the projected
+    version. ``grace`` is in seconds.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Projector:
         *,
         updates: ReadUpdates,
         guard: Callable[[Connection], None],
+        catalog: Callable[[int], Catalog],
         folders: StoreFolders,
         grace: float = GRACE_SECONDS,
     ) -> None:
@@ -118,7 +121,8 @@ class Projector:
         self._notifications = notifications
         self._updates = AppliedUpdates(updates)
         self._guard = guard
-        self._folders = FolderEffects(folders)
+        self._store_folders = folders
+        self._folders = FolderEffects(folders, catalog=catalog)
         self._turns: WeakKeyDictionary[object, Turn] = WeakKeyDictionary()
         self._state = threading.Condition()
         self._projecting = False
@@ -237,6 +241,12 @@ class Projector:
         self._applied = max(self._applied, version)
         self._news.set()
 
+    def adopt(self) -> None:
+        """Bring what older releases recorded about places to the form of this one."""
+        with self._database.write() as connection:
+            self._guard(connection)
+            adopt_places(connection, self._store_folders)
+
     def start(self) -> None:
         """Begin to project in the background."""
         self._thread.start()
@@ -290,12 +300,16 @@ class Projector:
         if last >= version:
             return before
         events: list[NewEvent] = []
-        for update in self._updates(last + 1, min(version, last + BATCH) + 1):
+        updates = self._updates(last + 1, min(version, last + BATCH) + 1)
+        entries = chain.from_iterable(update.entries for update in updates)
+        effects = (entry for entry in islice(entries, done, None) if verb_named(entry.verb).folders)
+        self._folders.expect(turn, islice(effects, turn.left))
+        for update in updates:
             for entry in islice(update.entries, done, None):
                 if verb_named(entry.verb).folders is not None:
                     first = turn.untouched
                     try:
-                        if not self._folders.carry_out(turn, entry, version=update.version):
+                        if not self._folders.carry_out(turn, entry, update=update):
                             break
                     except StrandlineError as error:
                         failed = self._failed(update.version, entry.verb, error)
@@ -313,11 +327,13 @@ class Projector:
             turn.unsynced.sync()
         except Unavailable as error:
             raise self._failed(last + 1 if done else last, "change of folders", error) from error
-        self._notifications.append(connection, events)
-        self._notifications.move_projection(connection, before, version=last, entries=done)
+        turn.places.write()
+        after = self._notifications.move_projection(
+            connection, before, version=last, entries=done, events=events
+        )
         FenceRow.note_version(connection, last)
         self._entries += len(events)
-        return LogPosition(before.event_id + len(events), last, done)
+        return after
 
     def _failed(self, version: int, what: str, error: StrandlineError) -> _NotCarriedOut:
         self._failures += 1

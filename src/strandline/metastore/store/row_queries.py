@@ -1,4 +1,4 @@
-"""The statements on rows, removals and locations. Each runs on the caller's connection.
+"""The statements on rows and removals. Each runs on the caller's connection.
 
 SQL narrows by table, kind, name and high-water mark; the exceptions of the reader's list are taken
 out here, since there are few of them and a statement's parameters are limited.
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, and_, delete, func, insert, select, update
+from sqlalchemy import Connection, Select, and_, func, insert, select
 
 from strandline import work
 from strandline.errors import CorruptData
 from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind, row_context
-from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW, TABLE_LOCATION
+from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
 from strandline.transactions import TransactionState, ValidWriteIdList
 from strandline.transactions.tables import LAST_ID, TXN, TXN_WRITE_ID
 from strandline.transactions.valid_ids import write_ids_at
@@ -274,49 +274,6 @@ def _aborted_write_ids(connection: Connection, table_id: int) -> frozenset[int]:
             .where(TXN.c.state == TransactionState.ABORTED.value)
         ).scalars()
     )
-
-
-def location_of(connection: Connection, table_id: int) -> str | None:
-    """The place of a managed table."""
-    if not 0 < table_id <= LAST_ID:
-        return None
-    return connection.execute(
-        select(TABLE_LOCATION.c.location).where(TABLE_LOCATION.c.table_id == table_id)
-    ).scalar_one_or_none()
-
-
-def locations_by_id(connection: Connection, table_ids: Collection[int]) -> dict[int, str]:
-    """The places of those of these managed tables that have one."""
-    places: dict[int, str] = {}
-    for chunk in chunks([table_id for table_id in table_ids if 0 < table_id <= LAST_ID]):
-        statement = select(TABLE_LOCATION.c.table_id, TABLE_LOCATION.c.location)
-        statement = statement.where(TABLE_LOCATION.c.table_id.in_(chunk))
-        places |= {row.table_id: row.location for row in connection.execute(statement)}
-    return places
-
-
-def locations(connection: Connection, *, part: str = "") -> list[tuple[int, str]]:
-    """The places of managed tables, of dropped ones too; those with ``part`` in the text."""
-    statement = select(TABLE_LOCATION.c.table_id, TABLE_LOCATION.c.location)
-    if part:
-        statement = statement.where(TABLE_LOCATION.c.location.contains(part, autoescape=True))
-    return [(table_id, location) for table_id, location in connection.execute(statement)]
-
-
-def put_location(connection: Connection, table_id: int, location: str) -> None:
-    """Say where a managed table lies."""
-    changed = connection.execute(
-        update(TABLE_LOCATION)
-        .where(TABLE_LOCATION.c.table_id == table_id)
-        .values(location=location)
-    ).rowcount
-    if not changed:
-        connection.execute(insert(TABLE_LOCATION).values(table_id=table_id, location=location))
-
-
-def delete_location(connection: Connection, table_id: int) -> None:
-    """Say that a managed table has no place any more."""
-    connection.execute(delete(TABLE_LOCATION).where(TABLE_LOCATION.c.table_id == table_id))
 
 
 def chunks(items: Iterable[T]) -> Iterator[list[T]]:

@@ -4,17 +4,11 @@ The problem: a place is a text, and clients send texts. A table that lies where 
 once dropped, move whatever is there: another table, the store itself, a user's home.
 
 The rule: a place is the store's *own* if Strandline chooses it, and every place that it chooses has
-one of these forms, below the warehouse (the folder ``warehouse`` in the folder of the store):
-
-    <table>                       a table of the schema ``default``
-    <schema>.db                   a schema
-    <schema>.db/<table>           a table of that schema
-    .dropped/<table id>           a dropped table, in the warehouse and in the folder of a schema
-
-No other part begins with a dot, and no table directly below the warehouse ends in ``.db``. So two
-own places of tables are equal or apart; none lies in another, and none holds anything of the store.
-Only an own place is moved or removed, and it is verified in that moment: there is no symbolic link
-between the warehouse and it. The warehouse itself may be a link, which its operator set.
+one of the forms of `strandline.model.places`, below the warehouse (the folder ``warehouse`` in the
+folder of the store). So two own places of tables are equal or apart, and none holds anything of the
+store. Only an own place is moved or removed, and it is verified in that moment: there is no
+symbolic link between the warehouse and it. The warehouse itself may be a link, which its operator
+set.
 
 A place of any other form was named by a user. The table there is external. What releases 0.1.0 and
 0.2.0 recorded as managed tables at such places stays where it is, and its files are never touched.
@@ -35,12 +29,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from strandline.errors import InvalidInput, UnsupportedOperation
-from strandline.metastore.store.warehouse import DROPPED, FolderRefused, Warehouse
+from strandline.metastore.store.warehouse import FolderRefused, Warehouse
+from strandline.model.descriptors import SchemaDescriptor
+from strandline.model.places import Place, places_of_schema
 
 WAREHOUSE_FOLDER = "warehouse"
 _PLACES_REMEMBERED = 1024
-SCHEMA_SUFFIX = ".db"
-"""What the name of a schema's folder ends in."""
 
 
 class StoreFolders(Warehouse):
@@ -64,29 +58,44 @@ class StoreFolders(Warehouse):
         super().__init__(mode=mode)
         self.folder = folder
         self.warehouse = folder / WAREHOUSE_FOLDER if warehouse is None else warehouse
-        self._warehouse_parts = self.warehouse.relative_to(folder).parts
+        below = self.warehouse.relative_to(folder)
         real = os.path.realpath(folder)
         # Clients may name the folder by its real path, and by the one that the node was given.
         self._names = tuple(dict.fromkeys((folder, Path(real))))
+        self._warehouses = tuple(name / below for name in self._names)
         former = {Path(name) for name in names if os.path.realpath(name) != real}
         # The longest first: one may lie in another.
         self._former = tuple(sorted(former - set(self._names), key=lambda p: -len(str(p))))
         # A place is asked about several times in a row, and paths are slow.
-        self._inside = lru_cache(maxsize=_PLACES_REMEMBERED)(self._find_inside)
+        self._known_place = lru_cache(maxsize=_PLACES_REMEMBERED)(self._find_place)
         self._roots = tuple(os.path.realpath(root) for root in roots)
 
-    def path(self, location: str) -> Path:
-        """See `Warehouse.path`; what lies below a former name of the folder is inside it."""
-        path = super().path(location)
-        if any(path.is_relative_to(name) for name in self._names):
-            return path
-        for name in self._former:
-            if path.is_relative_to(name):
-                return self.folder / path.relative_to(name)
-        return path
+    # -- texts, places and paths
+
+    def place(self, location: str) -> Place:
+        """The place that a text names: one that is stored, or a location of a client."""
+        return self._known_place(location)
+
+    def place_of_schema(self, schema: SchemaDescriptor) -> Place:
+        """The place of a schema."""
+        if not schema.location:  # of release 0.1.0
+            return next(places_of_schema(schema.name))
+        return self.place(schema.location)
+
+    def location(self, place: Place) -> str:
+        """The URI of a place, as Hadoop writes it: a path behind the scheme, nothing escaped."""
+        if place.is_inside:
+            return f"file://{self.warehouse}/{place.path}".rstrip("/")
+        return f"file://{place.text}" if place.text.startswith("/") else place.text
 
     def shown(self, location: str) -> str:
-        """``location`` as it is now: the same unless it lies below a former name of the folder."""
+        """The URI or path of a text that is stored.
+
+        It is another one than the text if that is relative to the warehouse, or lies below a former
+        name of the folder.
+        """
+        if Place(location).is_inside:
+            return self.location(Place(location))
         if not self._former:
             return location
         try:
@@ -95,73 +104,77 @@ class StoreFolders(Warehouse):
             return location
         return location if written == path else f"file://{path}"
 
+    def path(self, location: str | Place) -> Path:
+        """See `Warehouse.path`; what lies below a former name of the folder is inside it."""
+        if isinstance(location, Place) and location.is_inside:
+            return Path(f"{self.warehouse}/{location.path}")
+        path = super().path(location)
+        if any(path.is_relative_to(name) for name in self._names):
+            return path
+        for name in self._former:
+            if path.is_relative_to(name):
+                return self.folder / path.relative_to(name)
+        return path
+
+    def same(self, first: str, second: str) -> bool:
+        """Whether both texts name one place."""
+        return self.place(first) == self.place(second)
+
     def refuse_former(self, location: str | None) -> None:
         """Raise `InvalidInput` for a place below a former name of the folder.
 
         It would be taken for one in this folder; and it is that of a copy's original.
         """
-        if location and self.shown(location) != location:
+        if location and self._former and self.shown(location) != location:
             raise InvalidInput(
                 f"{location} lies where the folder of this store was before it was moved or copied"
                 f" to {self.folder}; name a place elsewhere"
             )
 
+    # -- what may be done there
+
     def is_own_table(self, location: str) -> bool:
         """Whether ``location`` has the form of a table's own place, dropped or not."""
-        parts = self._parts(location)
-        if len(parts) > 1 and _is_schema(parts[0]):
-            parts = parts[1:]
-        elif len(parts) == 1 and parts[0].endswith(SCHEMA_SUFFIX):
-            return False
-        if len(parts) == 2:
-            return parts[0] == DROPPED and parts[1].isascii() and parts[1].isdecimal()
-        return len(parts) == 1 and not parts[0].startswith(".")
+        return self.place(location).is_of_table
 
-    def is_own_schema(self, location: str) -> bool:
-        """Whether ``location`` has the form of a schema's own place, or is the warehouse."""
-        if self._inside(location) == self._warehouse_parts:
-            return True
-        parts = self._parts(location)
-        return len(parts) == 1 and _is_schema(parts[0])
-
-    def is_inside(self, location: str) -> bool:
+    def is_inside(self, location: str | Place) -> bool:
         """Whether ``location`` is the folder of the store or lies in it."""
-        return self._inside(location) is not None
-
-    def same(self, first: str, second: str) -> bool:
-        """Whether both texts name one place."""
         try:
-            return self._canonical(first) == self._canonical(second)
+            path = self.path(location)
         except (InvalidInput, UnsupportedOperation):
-            return first.rstrip("/") == second.rstrip("/")
+            return False
+        return any(path.is_relative_to(name) for name in self._names)
 
-    def verify(self, location: str) -> None:
-        """Raise `FolderRefused` unless ``location`` is own now: no link leads out of the warehouse.
+    def verify(self, place: Place) -> None:
+        """Raise `FolderRefused` unless ``place`` is own now: no link leads out of the warehouse.
 
         To be asked just before it is moved, made or removed.
         """
-        if not (self.is_own_table(location) or self.is_own_schema(location)):
-            raise FolderRefused(f"{location} was named by a user, and is not the store's to change")
-        self._refuse_links(self._parts(location))
+        if not (place.is_of_table or place.is_of_schema):
+            raise FolderRefused(
+                f"{self.location(place)} was named by a user, and is not the store's to change"
+            )
+        self._refuse_links(place)
 
     def verify_below(self, location: str, *, table: str) -> None:
         """Raise `FolderRefused` unless ``location`` lies in the own place ``table``, without links.
 
         For folders of partitions.
         """
-        self.verify(table)
-        inside, base = self._parts(location), self._parts(table)
-        if len(inside) <= len(base) or inside[: len(base)] != base:
+        inside, base = self.place(location), self.place(table)
+        self.verify(base)
+        if not inside.is_inside or not inside.path.startswith(f"{base.path}/"):
             raise FolderRefused(f"{location} does not lie in the folder of its table, {table}")
         self._refuse_links(inside)
 
-    def may_make(self, location: str) -> bool:
+    def may_make(self, location: str | Place) -> bool:
         """Whether a folder may be made there: in an own place, or below one of the roots."""
         if not self.reaches(location):
             return False
         if self.is_inside(location):
+            place = location if isinstance(location, Place) else self.place(location)
             try:
-                self.verify(location)
+                self.verify(place)
             except FolderRefused:
                 return False
             return True
@@ -174,43 +187,32 @@ class StoreFolders(Warehouse):
         """Whether files there may be counted: none of what the store keeps for itself."""
         if not self.reaches(location):
             return False
-        inside = self._inside(location)
-        if inside is not None:
-            return bool(self._parts(location))
+        if self.is_inside(location):
+            place = self.place(location)
+            return place.is_inside and bool(place.path)
         real = os.path.realpath(self.path(location))
         return not any(_within(real, str(name)) for name in self._names)
 
-    def _refuse_links(self, parts: tuple[str, ...]) -> None:
-        """Raise `FolderRefused` where one of these, from the warehouse down, is a link."""
-        place = str(self.warehouse)
-        for part in parts:
-            place = f"{place}/{part}"
-            if os.path.islink(place):
-                raise FolderRefused(f"the symbolic link {place} leads to {os.path.realpath(place)}")
+    def _refuse_links(self, place: Place) -> None:
+        """Raise `FolderRefused` where the place, or one between the warehouse and it, is a link."""
+        path = str(self.warehouse)
+        for part in place.path.split("/"):
+            path = f"{path}/{part}"
+            if os.path.islink(path):
+                raise FolderRefused(f"the symbolic link {path} leads to {os.path.realpath(path)}")
 
-    def _canonical(self, location: str) -> Path:
-        inside = self._inside(location)
-        return self.path(location) if inside is None else self.folder.joinpath(*inside)
-
-    def _find_inside(self, location: str) -> tuple[str, ...] | None:
-        """The parts of the path below the folder of the store; None where it lies elsewhere."""
+    def _find_place(self, location: str) -> Place:
+        if Place(location).is_inside:
+            return Place(location)
         try:
             path = self.path(location)
         except (InvalidInput, UnsupportedOperation):
-            return None
-        for name in self._names:
-            if path.is_relative_to(name):
-                return path.relative_to(name).parts
-        return None
-
-    def _parts(self, location: str) -> tuple[str, ...]:
-        """The parts of the path below the warehouse; none where it does not lie in it."""
-        inside, warehouse = self._inside(location) or (), self._warehouse_parts
-        return inside[len(warehouse) :] if inside[: len(warehouse)] == warehouse else ()
-
-
-def _is_schema(name: str) -> bool:
-    return name.endswith(SCHEMA_SUFFIX) and not name.startswith(".")
+            return Place(location.rstrip("/"))
+        for warehouse in self._warehouses:
+            if path.is_relative_to(warehouse):
+                parts = path.relative_to(warehouse).parts
+                return Place.below("/".join(parts))
+        return Place(str(path))
 
 
 def _within(path: str, root: str) -> bool:

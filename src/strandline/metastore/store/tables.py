@@ -24,8 +24,12 @@ from sqlalchemy import (
 from strandline.sql.ground import whole_row
 
 PART = "metastore"
-VERSION = 2
-"""Version 2, of release 0.2.1, added ``partition_move`` and indexes that find flipped bytes."""
+VERSION = 3
+"""Version 2, of release 0.2.1, added ``partition_move`` and indexes that find flipped bytes.
+
+Version 3, of release 0.3.0, finds tables by their places, and notes the folders of dropped
+partitions that are still to be moved.
+"""
 
 METADATA = MetaData()
 
@@ -64,6 +68,7 @@ TABLE_LOCATION = Table(
     METADATA,
     Column("table_id", BigInteger, primary_key=True, autoincrement=False),
     Column("location", Text, nullable=False),
+    Index("table_location_by_place", "location"),
 )
 
 PARTITION_MOVE = Table(
@@ -74,6 +79,16 @@ PARTITION_MOVE = Table(
     Column("up_to_row", BigInteger, primary_key=True, autoincrement=False),
     Column("target", Text, nullable=False),
     Column("target_row", BigInteger),
+)
+
+# The moves aside whose folders may still be where they were.
+UNFINISHED_MOVE = Table(
+    "unfinished_move",
+    METADATA,
+    Column("table_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("location", Text, primary_key=True),
+    Column("up_to_row", BigInteger, primary_key=True, autoincrement=False),
+    Column("target", Text, nullable=False),
 )
 
 NOTIFICATION_LOG = Table(
@@ -100,6 +115,12 @@ NOTIFICATION_SEQUENCE = Table(
 )
 
 
-WHOLE = (STORE_SEQUENCE, NOTIFICATION_SEQUENCE, TABLE_LOCATION, PARTITION_MOVE)
+WHOLE = (
+    STORE_SEQUENCE,
+    NOTIFICATION_SEQUENCE,
+    TABLE_LOCATION,
+    PARTITION_MOVE,
+    UNFINISHED_MOVE,
+)
 for _table in WHOLE:
     whole_row(_table)

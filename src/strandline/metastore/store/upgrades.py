@@ -20,22 +20,28 @@ from strandline.metastore.store import partition_moves, row_queries
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.metastore.store.tables import (
+    NOTIFICATION_SEQUENCE,
     PARTITION_MOVE,
     STORE_REMOVAL,
     STORE_ROW,
-    WHOLE,
+    STORE_SEQUENCE,
+    TABLE_LOCATION,
+    UNFINISHED_MOVE,
 )
-from strandline.metastore.store.warehouse import DROPPED
+from strandline.model.places import DROPPED
 from strandline.sql.ground import Step, add_indexes
 from strandline.transactions.tables import TXN_WRITE_ID
 
 logger = logging.getLogger(__name__)
 
+_WHOLE_OF_2 = (STORE_SEQUENCE, NOTIFICATION_SEQUENCE, TABLE_LOCATION, PARTITION_MOVE)
+
 
 def _add_partition_moves_and_indexes(connection: Connection) -> None:
     PARTITION_MOVE.create(connection, checkfirst=True)
-    add_indexes(connection, *WHOLE)
-    places = dict(row_queries.locations(connection))
+    add_indexes(connection, *_WHOLE_OF_2)
+    locations = select(TABLE_LOCATION.c.table_id, TABLE_LOCATION.c.location)
+    places: dict[int, str] = {row.table_id: row.location for row in connection.execute(locations)}
     for table_id, removed in _removed_partitions(connection).items():
         parent = places.get(table_id, "").rstrip("/").rpartition("/")[0]
         if parent:
@@ -99,5 +105,13 @@ def _own_location(row: Row) -> str | None:
     return location if location.lower() == row.name.lower() else None
 
 
-STEPS: Mapping[int, Step] = {2: _add_partition_moves_and_indexes}
+def _find_places_and_unfinished_moves(connection: Connection) -> None:
+    UNFINISHED_MOVE.create(connection, checkfirst=True)
+    add_indexes(connection, TABLE_LOCATION, UNFINISHED_MOVE)
+
+
+STEPS: Mapping[int, Step] = {
+    2: _add_partition_moves_and_indexes,
+    3: _find_places_and_unfinished_moves,
+}
 """How the tables of an older release become those of this one."""

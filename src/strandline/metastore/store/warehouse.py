@@ -1,8 +1,8 @@
 """The warehouse: the one seam through which folders of tables are made and moved.
 
-A location is text as Hive writes it: a URI with the scheme ``file``, or a plain absolute path; the
-path of a URI stands there as it is, without percent escapes. Nothing but local folders can be
-reached in this release.
+A folder is named by a `Place`, or by a location: text as Hive writes it, a URI with the scheme
+``file`` or a plain absolute path; the path of a URI stands there as it is, without percent escapes.
+Nothing but local folders can be reached in this release.
 
 Each operation may be done again after a crash that left it done: `make` finds the folder there,
 `move` finds nothing at the old place and the folder at the new one. What was done is on disk before
@@ -27,14 +27,13 @@ from itertools import takewhile
 from pathlib import Path
 
 from strandline.errors import InvalidInput, Unavailable, UnsupportedOperation
+from strandline.model.places import Place
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _LOCAL = re.compile(r"^file:(//(localhost)?)?(?=/)", re.IGNORECASE)
 MAX_PART_BYTES = 255
 MAX_PATH_BYTES = 4095
 """What file systems and the kernel allow a name, and a path, to have."""
-DROPPED = ".dropped"
-"""The folder, beside those of the tables, that keeps what was dropped."""
 
 REFUSED = frozenset(
     {
@@ -111,7 +110,7 @@ class Warehouse:
     def __init__(self, *, mode: int = 0o700) -> None:
         self._mode = mode
 
-    def reaches(self, location: str) -> bool:
+    def reaches(self, location: str | Place) -> bool:
         """Whether ``location`` lies where this warehouse can make and move folders."""
         try:
             self.path(location)
@@ -119,12 +118,14 @@ class Warehouse:
             return False
         return True
 
-    def path(self, location: str) -> Path:
+    def path(self, location: str | Place) -> Path:
         """The folder on this machine that ``location`` names.
 
         Raises `UnsupportedOperation` for another scheme or machine, `InvalidInput` for a path that
         is not absolute, or too long for any folder to be there.
         """
+        if isinstance(location, Place):
+            location = location.text
         scheme = _SCHEME.match(location)
         if scheme is None:
             return _absolute(location, location)
@@ -144,7 +145,7 @@ class Warehouse:
             rest = slash + tail
         return _absolute(rest, location)
 
-    def refuse_unmakeable(self, location: str) -> None:
+    def refuse_unmakeable(self, location: str | Place) -> None:
         """Raise `InvalidInput` where a folder cannot be made, as far as can be seen now.
 
         What lies out of reach is not looked at. This is asked before a change is appended: after
@@ -156,18 +157,18 @@ class Warehouse:
             return
         found = next(folder for folder in (path, *path.parents) if os.path.lexists(folder))
         if not os.path.isdir(found):
-            raise InvalidInput(f"no folder can be made at {location}: {found} is not a folder")
+            raise InvalidInput(f"no folder can be made at {path}: {found} is not a folder")
         if found != path and not os.access(found, os.W_OK | os.X_OK):
             raise InvalidInput(
-                f"no folder can be made at {location}: this node may not make one in {found}; give "
+                f"no folder can be made at {path}: this node may not make one in {found}; give "
                 "it the permission, or name another place"
             )
 
-    def exists(self, location: str) -> bool:
+    def exists(self, location: str | Place) -> bool:
         """Whether the folder is there."""
         return os.path.isdir(self.path(location))
 
-    def missing(self, location: str) -> bool:
+    def missing(self, location: str | Place) -> bool:
         """Whether nothing at all is there; False where this cannot be seen."""
         try:
             return _is_missing(self.path(location))
@@ -177,19 +178,21 @@ class Warehouse:
     # Each of these raises `FolderRefused` and `Unavailable`, and with ``unsynced`` leaves the
     # syncing to the caller. Then what was done before is synced too: perhaps that attempt was not.
 
-    def make(self, location: str, *, unsynced: Unsynced | None = None) -> None:
+    def make(self, location: str | Place, *, unsynced: Unsynced | None = None) -> None:
         """Make the folder and those above it, unless it is there."""
         path = self.path(location)
         try:
             made = make_folders(path, mode=self._mode)
         except OSError as error:
-            raise _failed("make", location, error) from error
+            raise _failed("make", path, error) from error
         if made or unsynced is None:
             _note(unsynced, [folder.parent for folder in made])
         else:
             _note(unsynced, path.parents)
 
-    def move(self, source: str, target: str, *, unsynced: Unsynced | None = None) -> Moved:
+    def move(
+        self, source: str | Place, target: str | Place, *, unsynced: Unsynced | None = None
+    ) -> Moved:
         """Move the folder ``source`` to ``target``, making the folders above it.
 
         An empty folder at ``target`` is replaced; anything else there, and another file system, is
@@ -208,11 +211,11 @@ class Warehouse:
             made = make_folders(new.parent, mode=self._mode)
             os.rename(old, new)
         except OSError as error:
-            raise _failed("move", f"{source} to {target}", error) from error
+            raise _failed("move", f"{old} to {new}", error) from error
         _note(unsynced, [new.parent, old.parent, *(folder.parent for folder in made)])
         return Moved.MOVED
 
-    def remove_empty(self, location: str, *, unsynced: Unsynced | None = None) -> bool:
+    def remove_empty(self, location: str | Place, *, unsynced: Unsynced | None = None) -> bool:
         """Remove the folder if there is nothing in it; whether it is gone."""
         path = self.path(location)
         try:
@@ -222,16 +225,9 @@ class Warehouse:
         except OSError as error:
             if error.errno in _NOT_EMPTY:
                 return False
-            raise _failed("remove", location, error) from error
+            raise _failed("remove", path, error) from error
         _note(unsynced, [path.parent])
         return True
-
-    def dropped_place(self, location: str, table_id: int) -> str:
-        """Where the folder of a dropped table goes: ``.dropped/<table id>`` beside it."""
-        aside = f"/{DROPPED}/{table_id}"
-        if location.endswith(aside):  # it could not be moved back when it was restored
-            return location
-        return f"{location.rstrip('/').rpartition('/')[0]}{aside}"
 
 
 def delete_folder(path: Path) -> None:
@@ -262,12 +258,6 @@ def relative_location(base: str, location: str) -> str:
     if rest == inner or rest.startswith("/") or _SCHEME.match(rest):
         return location
     return rest
-
-
-def same_place(location: str) -> str:
-    """A text that is the same for all the ways in which ``location`` can be written."""
-    text = _comparable(location)
-    return os.path.normpath(text) if text.startswith("/") else text.rstrip("/")
 
 
 def _comparable(location: str) -> str:
@@ -335,7 +325,7 @@ def _reason(error: OSError) -> str:
     return f"{text} ({error.filename})" if error.filename else text
 
 
-def _failed(what: str, where: str, error: OSError) -> Unavailable:
+def _failed(what: str, where: object, error: OSError) -> Unavailable:
     said = f"could not {what} the folder {where}: {_reason(error)}"
     if error.errno in REFUSED:
         return FolderRefused(f"{said}; check what is there and who may write there")

@@ -23,7 +23,6 @@ from strandline.catalog.commands import (
 )
 from strandline.errors import InvalidInput, InvalidName
 from strandline.metastore.session import LocalSession
-from strandline.metastore.session.placement import completed
 from strandline.model.descriptors import TableKind
 from strandline.model.types import BIGINT
 from strandline.node import Node
@@ -178,15 +177,11 @@ def test_what_is_created_without_an_owner_belongs_to_the_user(
     assert owners == ["ann", "ann", "ann"]
 
 
-def test_what_has_an_owner_keeps_it(node: Node) -> None:
-    commands: list[Command] = [
-        CreateSchema(name="x", owner="bob"),
-        DropTable(schema="s", table="t"),
-    ]
-    done = completed(node.metastore, commands, user="ann")
-    assert isinstance(done[0], CreateSchema)
-    assert done[0].owner == "bob"
-    assert done[1] is commands[1]
+def test_what_has_an_owner_keeps_it(node: Node, session: LocalSession) -> None:
+    session.execute(CreateSchema(name="bobs", owner="bob"))
+    schema = node.catalogs.present().schema("bobs")
+    assert schema is not None
+    assert schema.owner == "bob"
 
 
 def test_a_schema_named_as_one_that_was_renamed_gets_a_folder_of_its_own(
@@ -211,7 +206,7 @@ def test_schemas_of_two_databases_have_folders_of_their_own(
     session.execute([CreateDatabase(name="lake"), CreateSchema(name="s", database="lake")])
     other = node.catalogs.present().schema("s", database="lake")
     assert other is not None
-    assert other.location == f"{warehouse}/s~2.db"
+    assert node.metastore.location_of_schema(other) == f"{warehouse}/s~2.db"
     session.execute([DropSchema(name="s", database="lake"), DropDatabase(name="lake")])
 
 

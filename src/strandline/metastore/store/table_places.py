@@ -1,0 +1,147 @@
+"""Where managed tables lie: one row for each table id, dropped tables too.
+
+A row holds the text of a `Place`, so equal places are equal texts, and who lies at a place is a
+look-up. Rows of release 0.2.1 and older hold URIs; `adopt_places` rewrites them when a node starts.
+
+`TablePlaces` is what one SQL transaction of the projection sees and changes. It reads the rows of
+many tables at once, and writes them at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from sqlalchemy import Connection, delete, insert, select
+
+from strandline.metastore.store.row_queries import chunks
+from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.store.tables import TABLE_LOCATION
+from strandline.model.places import Place
+from strandline.transactions.tables import LAST_ID
+
+_COLUMNS = TABLE_LOCATION.c
+
+
+def place_of(connection: Connection, table_id: int) -> Place | None:
+    """Where a managed table lies; None if it has no place."""
+    return places_by_id(connection, [table_id]).get(table_id)
+
+
+def places_by_id(connection: Connection, table_ids: Collection[int]) -> dict[int, Place]:
+    """The places of those of these managed tables that have one."""
+    places: dict[int, Place] = {}
+    for chunk in chunks(table_id for table_id in table_ids if 0 < table_id <= LAST_ID):
+        statement = select(_COLUMNS.table_id, _COLUMNS.location)
+        rows = connection.execute(statement.where(_COLUMNS.table_id.in_(chunk)))
+        places |= {table_id: Place(text) for table_id, text in rows}
+    return places
+
+
+def all_places(connection: Connection) -> dict[int, Place]:
+    """The places of all managed tables, of dropped ones too."""
+    rows = connection.execute(select(_COLUMNS.table_id, _COLUMNS.location))
+    return {table_id: Place(text) for table_id, text in rows}
+
+
+def tables_at(connection: Connection, places: Collection[Place]) -> dict[Place, set[int]]:
+    """The tables that lie at each of these places, dropped ones too; nothing for none."""
+    holders: dict[Place, set[int]] = {}
+    for chunk in chunks([place.text for place in places]):
+        statement = select(_COLUMNS.table_id, _COLUMNS.location)
+        for table_id, text in connection.execute(statement.where(_COLUMNS.location.in_(chunk))):
+            holders.setdefault(Place(text), set()).add(table_id)
+    return holders
+
+
+def put_places(
+    connection: Connection,
+    places: Mapping[int, Place | None],
+    *,
+    new_ids: Collection[int] = frozenset(),
+) -> None:
+    """Say where tables lie; None for one without a place. ``new_ids`` have no row yet."""
+    for chunk in chunks(table_id for table_id in places if table_id not in new_ids):
+        connection.execute(delete(TABLE_LOCATION).where(_COLUMNS.table_id.in_(chunk)))
+    rows = [
+        {"table_id": table_id, "location": place.text}
+        for table_id, place in places.items()
+        if place is not None
+    ]
+    if rows:
+        connection.execute(insert(TABLE_LOCATION), rows)
+
+
+def adopt_places(connection: Connection, folders: StoreFolders) -> None:
+    """Rewrite the rows of older releases, and those that name this store's folder of before."""
+    outside = _COLUMNS.location.startswith("/") | _COLUMNS.location.contains(":")
+    rows = connection.execute(select(_COLUMNS.table_id, _COLUMNS.location).where(outside))
+    places = {table_id: (text, folders.place(text)) for table_id, text in rows}
+    put_places(connection, {i: place for i, (text, place) in places.items() if place.text != text})
+
+
+class TablePlaces:
+    """See the module."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._of: dict[int, Place | None] = {}
+        self._at: dict[Place, set[int]] = {}
+        self._changed: dict[int, Place | None] = {}
+        self._new: set[int] = set()
+
+    def expect_none(self, table_ids: Iterable[int]) -> None:
+        """These tables are new: there is no row of them."""
+        for table_id in table_ids:
+            if table_id not in self._of:
+                self._of[table_id] = None
+                self._new.add(table_id)
+
+    def expect(self, table_ids: Iterable[int]) -> None:
+        """Read the places of these tables, and who else lies there, in two statements."""
+        unread = [table_id for table_id in table_ids if table_id not in self._of]
+        places = places_by_id(self._connection, unread)
+        self._of |= {table_id: places.get(table_id) for table_id in unread}
+        self.expect_at(places.values())
+
+    def expect_at(self, places: Iterable[Place]) -> None:
+        """Read who lies at these places, in one statement."""
+        unread = [place for place in dict.fromkeys(places) if place not in self._at]
+        found = tables_at(self._connection, unread)
+        for place in unread:
+            # What this transaction changed and did not write yet is not in the rows.
+            self._at[place] = {i for i in found.get(place, ()) if i not in self._changed}
+        for table_id, changed in self._changed.items():
+            if changed in unread:
+                self._at[changed].add(table_id)
+
+    def of(self, table_id: int) -> Place | None:
+        """Where that table lies; None if it has no place."""
+        if table_id not in self._of:
+            self.expect([table_id])
+        return self._of[table_id]
+
+    def put(self, table_id: int, place: Place | None) -> None:
+        """Say where that table lies; None: it has no place any more."""
+        before = self.of(table_id)
+        if before is not None and before in self._at:
+            self._at[before].discard(table_id)
+        if place is not None and place in self._at:
+            self._at[place].add(table_id)
+        self._of[table_id] = self._changed[table_id] = place
+
+    def taken(self, place: Place, *, by_other_than: int) -> bool:
+        """Whether another table, be it a dropped one, lies there."""
+        return not self.holders(place) <= {by_other_than}
+
+    def holders(self, place: Place) -> frozenset[int]:
+        """The tables, dropped ones too, that lie there."""
+        if place not in self._at:
+            self.expect_at([place])
+        return frozenset(self._at[place])
+
+    def write(self) -> None:
+        """Write what was changed."""
+        if self._changed:
+            put_places(self._connection, self._changed, new_ids=self._new)
+            self._changed = {}
+            self._new.clear()
