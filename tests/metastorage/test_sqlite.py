@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -231,3 +232,13 @@ def test_tables_that_are_gone_are_corrupt_data(tmp_path: Path) -> None:
             call()
     store.close()
     database.close()
+
+
+def test_a_waiter_returns_when_its_database_is_woken(
+    store: SqliteMetastorage, database: SqliteDatabase
+) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(store.wait_for_change, "", 0, timeout=3600)
+        while not waiting.done():  # it may not wait yet
+            database.wake()
+    assert waiting.result() is False

@@ -175,10 +175,14 @@ class CatalogApplier:
         self._applier = threading.Thread(target=self._follow, name="catalog-applier", daemon=True)
         self._applier.start()
 
-    def stop(self) -> None:
-        """Stop following; pending and later calls get `Stopping`. Reads from memory go on."""
+    def stop(self, *, wake: Callable[[], None] = lambda: None) -> None:
+        """Stop following; pending and later calls get `Stopping`. Reads from memory go on.
+
+        ``wake`` ends the wait for news, which takes up to `LONGEST_ROUND_SECONDS` otherwise.
+        """
         self._stop.set()
         self._tell_awaiting()
+        wake()
         if self._applier is not None and self._applier is not threading.current_thread():
             self._applier.join()
 

@@ -171,11 +171,11 @@ class CatalogManager(CatalogFollower):
         if first is not None and self.delay + self.skew <= 1000 * DEFAULT_TIMEOUT:
             self._await_activation(first, time.monotonic() + DEFAULT_TIMEOUT)
 
-    def stop(self) -> None:
+    def stop(self, *, wake: Callable[[], None] = lambda: None) -> None:
         """See `CatalogApplier.stop`."""
         self._stop.set()
         self._commits.stop()
-        super().stop()
+        super().stop(wake=wake)
 
     def _await_activation(self, catalog: Catalog, end: float) -> None:
         """Return when the clock of every node has passed the activation of ``catalog``."""

@@ -78,8 +78,10 @@ class PostgresMetastorage(SqlMetastorage):
             pause = max(finish - time.monotonic(), 0.0)
             if failed is not None:
                 pause = min(pause, _LOOK_AGAIN_SECONDS)
-            self._database.wait_for_commit(mark, timeout=pause)
+            news = self._database.wait_for_commit(mark, timeout=pause)
             self._refuse_when_closed()
+            if news == mark and failed is None and time.monotonic() < finish:
+                return False  # the database was woken
 
     def _look(self, start: str, end: str, after: int) -> tuple[int, bool]:
         """The revision, and whether a key of the range changed after a revision, or may have."""

@@ -71,14 +71,11 @@ class SqliteMetastorage(SqlMetastorage):
                         return True
             # What was looked through need not be looked through again.
             after = max(after, revision)
-            seen = mark
-            while seen == mark:
-                left = finish - time.monotonic()
-                if left <= 0:
-                    self._count("waits_timed_out")
-                    return False
-                seen = self._database.wait_for_commit(mark, timeout=left)
-                self._refuse_when_closed()
+            seen = self._database.wait_for_commit(mark, timeout=finish - time.monotonic())
+            self._refuse_when_closed()
+            if seen == mark:  # the time is over, or the database was woken
+                self._count("waits_timed_out")
+                return False
 
     def _rows(
         self, statement: str, parameters: tuple[Parameter, ...] = ()

@@ -293,9 +293,9 @@ class Node:
         if self._stop.is_set():
             return
         self._stop.set()
-        self.catalogs.stop()
+        self.catalogs.stop(wake=self.database.wake)
         self.projector.stop()
-        self.store.stop()
+        self.store.stop(wake=self.database.wake)
         if self._reaper.is_alive():
             self._reaper.join()
         self._opened_store.close()

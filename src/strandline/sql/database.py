@@ -188,7 +188,7 @@ class Database(ABC):
                 raise InvalidInput(
                     f"{self.name} is the database of another program; choose another one"
                 )
-            metadata.create_all(connection)
+            metadata.create_all(connection, checkfirst=False)  # there are none, see above
             if part == ground.GROUND_PART:
                 connection.execute(insert(ground.CLOCK).values(id=1, time=0))
             connection.execute(insert(ground.SCHEMA).values(part=part, version=version))

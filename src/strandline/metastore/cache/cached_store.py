@@ -165,9 +165,12 @@ class CachedStore(ObjectStore):
         """Follow the notification log in a thread of its own until `stop`."""
         self._follower.start()
 
-    def stop(self) -> None:
-        """Stop following. Reads and writes go on, and apply what they need by themselves."""
-        self._follower.stop()
+    def stop(self, *, wake: Callable[[], None] = lambda: None) -> None:
+        """Stop following. Reads and writes go on, and apply what they need by themselves.
+
+        ``wake`` ends the wait for commits.
+        """
+        self._follower.stop(wake=wake)
 
     @property
     def applied_event(self) -> int:

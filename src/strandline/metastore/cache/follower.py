@@ -38,9 +38,13 @@ class Follower:
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """End after the round that runs now, and wait for that. Nothing happens if it ended."""
+    def stop(self, *, wake: Callable[[], None] = lambda: None) -> None:
+        """End after the round that runs now, and wait for that. Nothing happens if it ended.
+
+        ``wake`` cuts the round short where it waits.
+        """
         self._stop.set()
+        wake()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join()
