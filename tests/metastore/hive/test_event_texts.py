@@ -17,7 +17,7 @@ from strandline.metastore.hive.event_texts import (
     relation_struct,
 )
 from strandline.metastore.hive.parameters import DERIVED, PATH, PROVIDER
-from strandline.metastore.hive.storage import Struct
+from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.model.descriptors import (
     ColumnDescriptor,

@@ -25,7 +25,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from strandline.metastore.hive.altering import AlterRelation
+from strandline.metastore.hive.alter_relation import AlterRelation
 from strandline.transactions import locks as locks_of_transactions
 from tests.metastore.hive.hive_node import HiveNode
 

@@ -26,8 +26,8 @@ from strandline.metastore.hive.names import (
 )
 from strandline.metastore.hive.past_tables import NO_PLACE
 from strandline.metastore.hive.registry import Call, changes, reads
-from strandline.metastore.hive.storage import Struct
-from strandline.metastore.hive.transactional import refuse_cascade
+from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.transactional_tables import refuse_cascade
 from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import PrincipalType, SchemaDescriptor, properties
 from strandline.model.places import SCHEMA_SUFFIX

@@ -1,17 +1,17 @@
 """Definitions of tables and views as text, written once for many that differ in name and place.
 
-The problem: an event about a table holds its whole definition, and a client that has fallen behind
-asks for thousands of them. To decode one of twenty columns, to make its struct and to write that
-takes half a millisecond. What makes tables in numbers gives them the same columns, so their
+The problem: an event about a table has its whole definition, and a client that has fallen behind
+asks for thousands of events. To decode a definition of twenty columns, make its struct and write it
+takes half a millisecond. A program that creates many tables gives them the same columns, so their
 records differ in a few bytes.
 
-So a definition is not decoded if its record has, behind id and name, the bytes of one that was
-written before: then its text is that one's with another name and place. A text with blanks is made
-by writing a definition whose name and place are *marks*, and by cutting where these came out.
-A mark holds half of a surrogate pair, which no text that is kept has.
+The model: a definition is not decoded if its record has the same bytes, behind id and name, as one
+that was written before. Its text is then the earlier text with another name and place. Such a form
+is made by writing a definition whose name and place are *marks*, and by cutting the text at the
+marks. A mark has half of a surrogate pair, which no stored text has.
 
-In a message such a text is a string of JSON, and to quote it costs more than all else. So it is
-quoted before it is cut (`Quoted`).
+In a message such a text is a string of JSON, and quoting it costs more than everything else. So it
+is quoted before it is cut (`Quoted`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from strandline.errors import CorruptData
-from strandline.metastore.hive.conversion import table_struct, view_struct
-from strandline.metastore.hive.storage import Struct
-from strandline.metastore.hive.transactional import transactional_struct
+from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.table_structs import table_struct, view_struct
+from strandline.metastore.hive.transactional_tables import transactional_struct
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.model.descriptors import TableDescriptor, ViewDescriptor
 from strandline.wire import decode
@@ -35,14 +35,14 @@ from strandline.wire.registry import open_record
 
 NAME = "\ud800name"
 PLACE = "file:/\ud801place"
-"""Marks: what a definition says in the place of its name, and of where it lies."""
+"""Marks, which stand for the name and for the place of a definition."""
 _CUT = re.compile("(\ud800name|file:/\ud801place)")
 
 _QUOTED = "\ud802"
 _write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 FORMS = 16
-"""Texts with blanks that are remembered at once."""
+"""Forms that are remembered at once."""
 
 _CLASSES: dict[str, type[TableDescriptor] | type[ViewDescriptor]] = {
     "table": TableDescriptor,
@@ -94,11 +94,11 @@ class Definition:
 
 def definition(kind: str, record: bytes) -> Definition:
     """Read the head of a record of a table or view. Raises `CorruptData`, `IncompatibleFormat`."""
-    found, reader = open_record(record)
-    if found.of is not _CLASSES[kind]:
-        raise CorruptData(f"a {found.of.__name__} record where a {kind} belongs")
+    serializer, reader = open_record(record)
+    if serializer.of is not _CLASSES[kind]:
+        raise CorruptData(f"a {serializer.of.__name__} record where a {kind} belongs")
     id_, _parent, name = reader.uint(), reader.uint(), TEXT.read(reader)
-    return Definition(kind, id_, name, (found.version, record[reader.position :]), record)
+    return Definition(kind, id_, name, (serializer.version, record[reader.position :]), record)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The notification log in Hive's form, made when a client asks.
 
-The log keeps records of ours; Hive's clients read JSON (format ``json-0.2``) in which tables and
+The log keeps our own records; Hive's clients read JSON (format ``json-0.2``) in which tables and
 partitions stand as text of Thrift's JSON protocol. Each event of the log becomes one of Hive's,
 with the same number: a client takes a gap in the numbers for lost events.
 
@@ -15,8 +15,8 @@ with the same number: a client takes a gap in the numbers for lost events.
 | create, drop of a function | CREATE_FUNCTION, DROP_FUNCTION |
 | anything else | its own verb, with nothing but its time |
 
-Two traps are Hive's: the row of an ALTER_TABLE is filed under the *new* name while its message
-names the old one, and a COMMIT_TXN says nothing but its number.
+Two surprises are Hive's: the row of an ALTER_TABLE has the *new* name while its message has the old
+one, and a COMMIT_TXN says nothing but its number.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from strandline.metastore.hive.event_texts import (
 )
 from strandline.metastore.hive.functions import function_struct
 from strandline.metastore.hive.names import hadoop_location, is_shown
-from strandline.metastore.hive.partition_rows import Partitioned
+from strandline.metastore.hive.partition_structs import Partitioned
 from strandline.metastore.hive.registry import Call, reads
-from strandline.metastore.hive.storage import Struct
+from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.notifications import (
     ABORT,
@@ -122,8 +122,8 @@ class HiveEvents:
     def render(self, events: Sequence[Notification]) -> list[Struct]:
         """``NotificationEvent`` structs, one for each event.
 
-        The store is asked for the rows and places of `PAGE` events at once, and definitions are
-        written as text once where event after event has the same one.
+        The rows and places of `PAGE` events are read at once, and a definition that several
+        events in a row share is written as text once.
         """
         structs: list[Struct] = []
         for first in range(0, len(events), PAGE):
@@ -228,7 +228,7 @@ class HiveEvents:
         return _event(event, kind, message, schema=new[0], table=new[2])
 
     def _place_of(self, table_id: int) -> str:
-        """Where a managed table lies now."""
+        """The place of a managed table."""
         place = self._places.get(table_id)
         if place is None:
             return hadoop_location(self._metastore.warehouse)
@@ -278,7 +278,7 @@ class HiveEvents:
         return _event(event, "ACID_WRITE", message, schema=schema, table=table.name.lower())
 
     def _rows_of(self, body: WriteEvent) -> tuple[list[Row], list[Row]]:
-        """The rows that a staging added, and those that it removed; what is cleaned is missing."""
+        """The rows that a staging added and removed; rows that were cleaned are missing."""
         rows = self._rows
         staged = range(body.first_row_id, body.first_row_id + body.rows)
         added = [rows[row_id] for row_id in staged if row_id in rows]
@@ -324,7 +324,7 @@ class HiveEvents:
         return _event(event, kind, message, schema=schema, table=table.name.lower())
 
     def _written(self, schema: str, table: TableDescriptor) -> _Written:
-        """The text of a table's definition; that of the event before, where it is the same."""
+        """The text of a table's definition; the one of the event before, if it is the same."""
         latest = self._latest
         if latest is None or latest.partitioned.table is not table or latest.schema != schema:
             place = self._shown(table.location) if table.location else self._place_of(table.id)
@@ -359,7 +359,7 @@ class HiveEvents:
 
 
 def _body(event: Notification) -> _Body:
-    """What the event says beside its columns; None of verbs that say nothing more.
+    """What the event says beside its columns; None if its verb says nothing more.
 
     Raises `CorruptData` or `IncompatibleFormat`.
     """
@@ -369,7 +369,7 @@ def _body(event: Notification) -> _Body:
         event.compare()
         return None
     ddl = event.ddl()
-    # Of a table the head alone is read: what it is like was written before, as a rule.
+    # Only the head of a table is read: as a rule, its definition was written before.
     return _Ddl(ddl, *_first_change(ddl, ("table", "view"), definition))
 
 
@@ -393,7 +393,7 @@ def _table_ids(events: Iterable[Notification], bodies: Iterable[_Body]) -> set[i
 
 
 def _changed(body: DdlEvent, kind: str) -> tuple[Any, Any]:
-    """The object of this kind before and after; None where it was not there."""
+    """The object of this kind before and after; None where it did not exist."""
     of = _CLASSES[kind]
     return _first_change(body, (kind,), lambda _, record: decode(record, of))
 
@@ -445,7 +445,7 @@ def _event(
 
 
 MAX_EVENTS = 10_000
-"""Events in one answer, whatever was asked for; who wants more asks again behind the last one."""
+"""Events in one answer, at most; a client that wants more asks again from the last one on."""
 
 
 @reads("get_current_notificationEventId")
@@ -458,7 +458,7 @@ async def get_current_notification_event_id(call: Call) -> Struct:
 async def get_next_notification(call: Call) -> Struct:
     """The events behind one, in Hive's form. ``eventTypeSkipList`` leaves out types."""
     await off_loop()
-    # An event holds the definition of its table, whoever may read that.
+    # An event has the definition of its table, which not everyone may read.
     call.reader.access.require_superuser("read the notification log")
     request = call.struct("rqst")
     limit = request.get("maxEvents") or 0

@@ -12,7 +12,7 @@ from strandline.metastore.hive.exceptions import config_forbidden, meta_exceptio
 from strandline.metastore.hive.names import hadoop_location
 from strandline.metastore.hive.partition_values import parse_partition_name
 from strandline.metastore.hive.registry import Request, answers
-from strandline.metastore.hive.storage import Struct
+from strandline.metastore.hive.storage_descriptors import Struct
 
 _READABLE = re.compile(r"(hive|hdfs|mapred).*")
 _WAREHOUSE = "hive.metastore.warehouse.dir"

@@ -25,7 +25,7 @@ from strandline.metastore.hive.names import (
     without_catalog,
 )
 from strandline.metastore.hive.registry import Call, changes, reads
-from strandline.metastore.hive.storage import Struct
+from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import FunctionDescriptor, PrincipalType
 from strandline.model.privileges import Privilege

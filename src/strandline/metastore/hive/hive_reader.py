@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from strandline.catalog import Catalog, Relation
 from strandline.clock import format_timestamp
 from strandline.errors import ObjectNotFound
-from strandline.metastore.hive.conversion import table_struct, view_struct
 from strandline.metastore.hive.names import hadoop_location, is_shown, shown_schema, split_schema
 from strandline.metastore.hive.past_tables import (
     find_hidden,
@@ -21,8 +20,9 @@ from strandline.metastore.hive.past_tables import (
     past_view_struct,
 )
 from strandline.metastore.hive.patterns import NamePattern
-from strandline.metastore.hive.storage import Struct
-from strandline.metastore.hive.transactional import transactional_struct
+from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.table_structs import table_struct, view_struct
+from strandline.metastore.hive.transactional_tables import transactional_struct
 from strandline.metastore.interface import PRESENT
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.reader import Point, Reader

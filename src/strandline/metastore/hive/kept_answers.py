@@ -1,12 +1,13 @@
 """Answers that are kept encoded, for as long as they are right.
 
 A kept answer belongs to the bytes of its request and to a *mark*: a number of the store that stays
-the same exactly while nobody commits anything, DDL or DML. The mark is taken before the answer is
-made. So whoever finds the mark unchanged knows that the answer would be the same again, and the
-mark costs microseconds. A commit of anyone makes every kept answer useless, and the next request
-for each makes it anew; that is the price of needing no list of what an answer depends on.
+the same as long as nothing is committed, neither DDL nor DML. The mark is taken before the answer
+is made. So while the mark is unchanged, the answer would be the same again; and reading the mark
+takes microseconds. Each commit, by any client, makes every kept answer useless, and the next
+request for one makes it anew. That is the price of not keeping a list of what an answer depends on.
 
-Bounded by bytes; what was not asked for longest goes first. For the event loop alone.
+The memory is bounded in bytes; the answers that were unused longest go first. For the event loop
+alone.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 _OVERHEAD = 200
-"""Bytes that an entry takes beside its request and its answer, about."""
+"""Bytes that an entry takes beside its request and its answer, approximately."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswersStatistics:
-    """Counts since the start, and what is held; ``size`` is in bytes, about."""
+    """Counts since the start, and the answers that are kept; ``size`` is in bytes, about."""
 
     hits: int
     misses: int
@@ -60,7 +61,7 @@ class KeptAnswers:
             self._evictions += 1
 
     def statistics(self) -> KeptAnswersStatistics:
-        """What is held, and how it did."""
+        """How the answers were used, and how many are kept."""
         return KeptAnswersStatistics(
             self._hits, self._misses, len(self._answers), self._size, self._evictions
         )

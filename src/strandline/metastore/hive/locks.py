@@ -19,7 +19,7 @@ from strandline.errors import (
 )
 from strandline.metastore.hive.names import without_catalog
 from strandline.metastore.hive.registry import Call, waits
-from strandline.metastore.hive.storage import Struct
+from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.thrift.messages import ThriftException
 from strandline.model.identifiers import normalize
 from strandline.model.privileges import Privilege

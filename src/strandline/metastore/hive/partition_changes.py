@@ -25,11 +25,11 @@ from strandline.errors import (
 from strandline.metastore.hive.exceptions import invalid_object, meta_exception
 from strandline.metastore.hive.names import present_schema
 from strandline.metastore.hive.parameters import QuickStatistics, if_purge
-from strandline.metastore.hive.partition_rows import Partitioned
+from strandline.metastore.hive.partition_structs import Partitioned
 from strandline.metastore.hive.partition_values import partition_values
 from strandline.metastore.hive.registry import Call, changes
-from strandline.metastore.hive.storage import Struct
-from strandline.metastore.hive.transactional import refuse_content_change
+from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.transactional_tables import refuse_content_change
 from strandline.metastore.partition_places import partition_places
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import NewRow, PartitionRow, Row, RowKind, new_partition

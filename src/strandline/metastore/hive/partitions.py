@@ -16,10 +16,10 @@ from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.exceptions import meta_exception
 from strandline.metastore.hive.hive_reader import Scope
 from strandline.metastore.hive.partition_filter import partition_chooser
-from strandline.metastore.hive.partition_rows import Partitioned
+from strandline.metastore.hive.partition_structs import Partitioned
 from strandline.metastore.hive.partition_values import partition_values
 from strandline.metastore.hive.registry import Call, reads
-from strandline.metastore.hive.storage import Struct
+from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.partition_places import partition_places
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.metastore.thrift.codec import HIVE_CODEC

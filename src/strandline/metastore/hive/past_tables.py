@@ -42,13 +42,13 @@ from dataclasses import replace
 from hashlib import blake2b
 
 from strandline.catalog import Catalog, Relation
-from strandline.metastore.hive.conversion import (
+from strandline.metastore.hive.parameters import DERIVED, SCHEMA
+from strandline.metastore.hive.storage_descriptors import Struct, field_structs, shown_columns
+from strandline.metastore.hive.table_structs import (
     partition_key_structs,
     plain_columns_of,
     view_struct,
 )
-from strandline.metastore.hive.parameters import DERIVED, SCHEMA
-from strandline.metastore.hive.storage import Struct, field_structs, shown_columns
 from strandline.model.descriptors import (
     ColumnDescriptor,
     Properties,

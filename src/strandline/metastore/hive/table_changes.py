@@ -18,8 +18,7 @@ from strandline.errors import (
     UnsupportedOperation,
     WriteConflict,
 )
-from strandline.metastore.hive.altering import AlterRelation
-from strandline.metastore.hive.conversion import ClientTable, read_table
+from strandline.metastore.hive.alter_relation import AlterRelation
 from strandline.metastore.hive.exceptions import invalid_object, invalid_operation, meta_exception
 from strandline.metastore.hive.names import (
     hadoop_location,
@@ -36,8 +35,9 @@ from strandline.metastore.hive.parameters import (
 )
 from strandline.metastore.hive.partition_changes import give_table_columns
 from strandline.metastore.hive.registry import Call, changes
-from strandline.metastore.hive.storage import Struct
-from strandline.metastore.hive.transactional import refuse_cascade, refuse_transactional
+from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.table_structs import ClientTable, read_table
+from strandline.metastore.hive.transactional_tables import refuse_cascade, refuse_transactional
 from strandline.model.descriptors import Properties, TableDescriptor, TableKind, properties
 from strandline.model.places import table_folder
 from strandline.model.privileges import Privilege

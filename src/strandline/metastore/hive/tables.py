@@ -12,12 +12,6 @@ from typing import Any
 
 from strandline.catalog import Relation
 from strandline.errors import InvalidInput, ObjectNotFound
-from strandline.metastore.hive.conversion import (
-    EXTERNAL_TABLE,
-    MANAGED_TABLE,
-    TABLE_TYPES,
-    VIRTUAL_VIEW,
-)
 from strandline.metastore.hive.exceptions import meta_exception, unknown_table
 from strandline.metastore.hive.hive_reader import Scope
 from strandline.metastore.hive.names import is_shown, without_catalog
@@ -30,7 +24,13 @@ from strandline.metastore.hive.partition_filter import (
 )
 from strandline.metastore.hive.partition_values import DEFAULT_PARTITION
 from strandline.metastore.hive.registry import Call, reads
-from strandline.metastore.hive.storage import Struct
+from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.table_structs import (
+    EXTERNAL_TABLE,
+    MANAGED_TABLE,
+    TABLE_TYPES,
+    VIRTUAL_VIEW,
+)
 from strandline.metastore.thrift.messages import ThriftException
 from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import TableKind, ViewDescriptor

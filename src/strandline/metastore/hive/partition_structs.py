@@ -12,12 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from strandline.errors import InvalidInput
-from strandline.metastore.hive.conversion import partition_columns_of, plain_columns_of
 from strandline.metastore.hive.exceptions import meta_exception
 from strandline.metastore.hive.names import hadoop_location
 from strandline.metastore.hive.parameters import LAST_DDL_TIME
 from strandline.metastore.hive.partition_values import partition_name
-from strandline.metastore.hive.storage import (
+from strandline.metastore.hive.storage_descriptors import (
     HiveColumn,
     Struct,
     read_fields,
@@ -25,6 +24,7 @@ from strandline.metastore.hive.storage import (
     shown_columns,
     storage_struct,
 )
+from strandline.metastore.hive.table_structs import partition_columns_of, plain_columns_of
 from strandline.metastore.store.rows import PartitionRow
 from strandline.metastore.store.warehouse import relative_location, resolve_location
 from strandline.model.descriptors import StorageFormat, TableDescriptor, properties

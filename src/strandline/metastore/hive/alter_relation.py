@@ -1,11 +1,12 @@
-"""ALTER TABLE of a client that sends the whole new table, as one command of the catalog.
+"""ALTER TABLE by a client that sends the whole new table, as one command of the catalog.
 
-Hive's clients read a table, change a field and send everything back. What they meant is the
-difference to what stands there, so it is worked out inside the command, on the very catalog that
-the change is judged by, and with it the one condition that such a client can set: that a parameter
-still has the value that it read. An Iceberg commit is exactly this, and thus one compare-and-set.
+Hive's clients read a table, change a field and send everything back. They mean the difference to
+the table as it stands, so the command computes that difference, on the catalog that the change is
+validated against. There it also checks the one condition that such a client can set: that a
+parameter still has the value that the client read. An Iceberg commit is exactly this, and thus one
+compare-and-set.
 
-The object store's facts about the table (its location, its counted parameters) are handed in.
+The caller hands in the object store's facts about the table: its location and counted parameters.
 """
 
 from __future__ import annotations
@@ -24,10 +25,15 @@ from strandline.catalog.commands import (
 )
 from strandline.catalog.planning import Planning
 from strandline.errors import IllegalChange, WriteConflict
-from strandline.metastore.hive.conversion import ClientTable, read_table, table_struct, view_struct
 from strandline.metastore.hive.names import hadoop_location, present_schema, same_location
 from strandline.metastore.hive.parameters import DERIVED, SCHEMA
-from strandline.metastore.hive.transactional import redefined, transactional_struct
+from strandline.metastore.hive.table_structs import (
+    ClientTable,
+    read_table,
+    table_struct,
+    view_struct,
+)
+from strandline.metastore.hive.transactional_tables import redefined, transactional_struct
 from strandline.model.descriptors import (
     Properties,
     SchemaDescriptor,
@@ -85,7 +91,7 @@ class AlterRelation:
     def wanted(
         self, *, shown: Mapping[str, Any] | None = None, next_location: str | None = None
     ) -> ClientTable:
-        """The request, split."""
+        """What the request says."""
         return read_table(
             self.request,
             default_location=self.location or "file:/",
@@ -102,19 +108,19 @@ class AlterRelation:
             return
         key, value = self.expected
         parameters: Mapping[str, str] = self._shown(old)["parameters"]
-        found = parameters.get(key)
-        if found != value:
+        current = parameters.get(key)
+        if current != value:
             raise WriteConflict(
                 f"The table has been modified. The parameter value for key '{key}' is "
-                f"'{'null' if found is None else found}'. The expected was value was "
+                f"'{'null' if current is None else current}'. The expected was value was "
                 f"'{'null' if value is None else value}'"
             )
 
     def _check_iceberg_base(self, old: Relation) -> None:
         """Refuse an Iceberg commit that was made on another state of the table.
 
-        Its client has a lock against this; but a lock that timed out while the client slept is
-        gone, and then the commit in between would be lost without a word.
+        The client takes a lock against this. A lock that timed out while the client slept is gone,
+        and then the commit in between would be lost silently.
         """
         sent: Mapping[str, str] = self.request.get("parameters") or {}
         now: Mapping[str, str] = self._shown(old)["parameters"]
@@ -155,7 +161,7 @@ class AlterRelation:
     def _next_location(
         self, planning: Planning, old: Relation, target: SchemaDescriptor | None
     ) -> str | None:
-        """Where the folder of a managed table goes that lies in its default place."""
+        """The new place of a managed table that lies in its default place; None if it stays."""
         if target is None or not isinstance(old, TableDescriptor) or self.location is None:
             return None
         if old.kind is not TableKind.MANAGED:

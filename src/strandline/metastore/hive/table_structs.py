@@ -1,11 +1,11 @@
-"""Hive's tables and views, to definitions of the catalog and back.
+"""Hive's ``Table`` structs, to definitions of the catalog and back.
 
-What comes in is a ``Table`` as a client sends it; `read_table` splits it by the rule in
-`strandline.metastore.hive.parameters` into a definition, counted parameters and a location. What
-goes out is made by `table_struct` and `view_struct` from a descriptor, and from the two facts that
-the object store holds. A table that goes in and comes out again is what Hive 2.3 would answer:
-names in lower case, but Spark's schema with its own case; type and ``EXTERNAL`` brought into line;
-what is not set as Hive fills it.
+`read_table` splits the ``Table`` that a client sends into a definition, counted parameters and a
+location, by the rule in `strandline.metastore.hive.parameters`. `table_struct` and `view_struct`
+make the ``Table`` that a client gets, from a descriptor and from the two facts that the object
+store has. A table that is created and read again is what Hive 2.3 would answer: names in lower
+case, but Spark's schema in its own case; type and ``EXTERNAL`` in agreement; fields that the client
+did not set as Hive sets them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from strandline.metastore.hive.parameters import (
     split_parameters,
 )
 from strandline.metastore.hive.spark_schema import SparkSchema, schema_parameters, take_schema
-from strandline.metastore.hive.storage import (
+from strandline.metastore.hive.storage_descriptors import (
     PLACEHOLDER_COLUMNS,
     Struct,
     declared_columns,
@@ -61,14 +61,14 @@ TABLE_TYPES = (
     "INDEX_TABLE",
     "MATERIALIZED_VIEW",
 )
-"""All types that Hive knows. There are none of the last two here."""
+"""All types that Hive knows. No table here is of the last two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTable:
-    """A table or view as a client described it, split.
+    """A table or view as a client described it.
 
-    ``location`` is None where the client named none, and for views.
+    ``location`` is None if the client named none, and for views.
     """
 
     definition: TableDefinition | ViewDefinition
@@ -79,7 +79,7 @@ class ClientTable:
 def table_type_of(table: Mapping[str, Any]) -> str:
     """The type of a client's table by Hive's rule: ``EXTERNAL`` = TRUE decides, not the type.
 
-    Raises `UnsupportedOperation` for types that are not kept here.
+    Raises `UnsupportedOperation` for types that do not exist here.
     """
     external = (table.get("parameters") or {}).get(EXTERNAL) == "TRUE"
     named = table.get("tableType")
@@ -105,7 +105,7 @@ def read_table(
     """What a client's ``Table`` says. ``default_location`` is where it lies if it names no place.
 
     For an alter, ``shown`` is the table as it stands and ``next_location`` where it will lie
-    after it. Raises `InvalidInput` for columns and types that cannot be, `UnsupportedOperation`.
+    after it. Raises `InvalidInput` for invalid columns and types, `UnsupportedOperation`.
     """
     sd = table.get("sd")
     if sd is None:
@@ -169,7 +169,7 @@ def read_table(
 def _columns(
     table: Mapping[str, Any], schema: SparkSchema | None
 ) -> tuple[tuple[ColumnDefinition, ...], tuple[str, ...]]:
-    """All columns, partition columns last, and the names of these."""
+    """All columns, partition columns last, and the names of the partition columns."""
     keys = read_fields(table.get("partitionKeys"))
     if schema is not None:
         names = schema.partition_columns
@@ -189,9 +189,9 @@ def _columns(
 def _followed(
     schema: SparkSchema, table: Mapping[str, Any], shown: Mapping[str, Any]
 ) -> SparkSchema:
-    """The schema with what a client of Hive changed in its own columns.
+    """Spark's schema with the changes that a client made in Hive's columns.
 
-    Such a client changes the columns that it knows, and sends Spark's schema back as it got it.
+    Such a client changes Hive's columns, and sends Spark's schema back as it got it.
     """
     declared = read_fields(table["sd"].get("cols"))
     if declared == read_fields(shown["sd"]["cols"]) or declared == PLACEHOLDER_COLUMNS:

@@ -26,7 +26,6 @@ from typing import Any
 from strandline.catalog import Catalog, Relation
 from strandline.catalog.commands import ColumnDefinition, TableDefinition
 from strandline.errors import IllegalChange, UnsupportedOperation
-from strandline.metastore.hive.conversion import EXTERNAL_TABLE, ClientTable, table_struct
 from strandline.metastore.hive.names import same_location
 from strandline.metastore.hive.parameters import (
     DERIVED,
@@ -38,7 +37,8 @@ from strandline.metastore.hive.parameters import (
     without_time,
 )
 from strandline.metastore.hive.spark_schema import schema_parameters
-from strandline.metastore.hive.storage import Struct
+from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.table_structs import EXTERNAL_TABLE, ClientTable, table_struct
 from strandline.model.descriptors import (
     Properties,
     StorageFormat,
