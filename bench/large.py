@@ -85,12 +85,15 @@ class Store:
         return HttpSession(self.node.http_uri, user="bench", timeout=TIMEOUT)
 
     def memory(self) -> float:
-        """The resident memory of the node and of the processes that it started, in MiB."""
+        """The memory of the node and of the processes that it started, in MiB.
+
+        Pages that several of them share count once.
+        """
         node = psutil.Process(self.node.pid)
         found = 0
         for process in (node, *node.children(recursive=True)):
             try:
-                found += process.memory_info().rss
+                found += process.memory_full_info().pss
             except psutil.NoSuchProcess:
                 continue
         return found / 2**20

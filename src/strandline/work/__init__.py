@@ -5,7 +5,7 @@ a switch of the interpreter at each step of a small request, a call into C or a 
 holds it back for its whole length, and the memory that large work took stays with the process.
 
 The model. Cost is counted in *things*: a row, a partition, a file, an event, a version, or as much
-of a message as one of these takes (`things_of_bytes`, `things_of_values`). Each place where a
+of a message as one of these takes (`things_of_values` and its kin). Each place where a
 request can be computed has a budget of them:
 
 | where | budget | what may wait |
@@ -32,7 +32,6 @@ event loop for everything (each handler would have to be written twice); a proce
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import sys
 from collections.abc import Iterable, Iterator
@@ -53,6 +52,7 @@ YOUNG_OBJECTS, YOUNG_ROUNDS = 1_000, 3
 _STEP = 50
 """Things that `spending` gives between two looks at the budget."""
 _BYTES_OF_A_THING = 200
+_JSON_OF_A_THING = 32
 _VALUES_OF_A_THING = 20
 
 
@@ -107,6 +107,11 @@ def things_of_bytes(size: int) -> int:
     return size // _BYTES_OF_A_THING
 
 
+def things_of_json(size: int) -> int:
+    """What a JSON text of so many bytes costs: it is read in one call, which is not interrupted."""
+    return size // _JSON_OF_A_THING
+
+
 def things_of_values(values: int) -> int:
     """What a message of so many values (fields, elements) costs."""
     return values // _VALUES_OF_A_THING
@@ -122,13 +127,3 @@ def settle_interpreter() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_ROUNDS, 1_000_000)
-
-
-def return_memory() -> None:
-    """Return what the allocators of Arrow and of C hold free to the system."""
-    arrow = sys.modules.get("pyarrow")
-    if arrow is not None:
-        arrow.default_memory_pool().release_unused()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:  # there with glibc
-        trim(0)

@@ -16,7 +16,8 @@ What must stay true:
 
 * A helper ends when the node closes its connection, or dies. In the middle of a task it ends at
   once if the task only reads; else it finishes the task first.
-* A helper that has taken much memory ends after its reply, and so gives all of it back.
+* A helper that has taken much memory ends after its reply, and so gives all of it back. It takes at
+  most `MEMORY_BYTES`.
 * A helper that ends without a reply is told as `Unavailable` for a task that reads, and as
   `UnknownOutcome` for one that changes something; the next task gets a new one.
 
@@ -42,6 +43,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.errors import (
+    LimitExceeded,
     Overloaded,
     Stopping,
     StrandlineError,
@@ -60,6 +62,8 @@ IDLE_SECONDS = 30.0
 """How long a helper without a task is kept."""
 KEPT_BYTES = 32 << 20
 """Memory that a helper may have taken and still be kept for another task."""
+MEMORY_BYTES = 4 << 30
+"""Memory that a helper may take at most."""
 NICE = 5
 """By how much helpers are nicer than the node: where processors are few, its loop comes first."""
 _PACKET = 64 * 1024
@@ -99,6 +103,12 @@ def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
                     reply_fields, answer = serve(fields, data)
             except StrandlineError as error:
                 reply_fields, answer = {"error": [error.code, error.message[:_MESSAGE]]}, b""
+            except MemoryError:
+                message = (
+                    f"{fields.get('name')} needs more than the {MEMORY_BYTES >> 30} GiB of memory "
+                    "that one call may take; ask for less at once"
+                )
+                reply_fields, answer = {"error": [LimitExceeded.code, message]}, b""
             except Exception:
                 logger.exception("a helper failed at %s", fields.get("name"))
                 message = f"{fields.get('name')} failed inside; the log of the node says where"
@@ -231,6 +241,7 @@ def _fork_helpers(control: socket.socket, open_service: OpenService) -> None:
                     control.close()
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     gc.disable()  # it ends before garbage matters
+                    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
                     serve_tasks(connection, open_service)
 
 

@@ -21,9 +21,8 @@ from strandline.metastore.thrift import (
     request_key,
 )
 from strandline.metastore.thrift.codec import decode_application_exception
-from strandline.metastore.thrift.compiler import MAX_DEPTH, VALUES_A_SLICE
+from strandline.metastore.thrift.compiler import MAX_DEPTH
 from strandline.metastore.thrift.messages import CALL, REPLY, decode_head, encode_message
-from strandline.metastore.thrift.slices import finish
 from tests.metastore.thrift.values import structs
 
 EVERY_TYPE = Codec(
@@ -308,8 +307,6 @@ def test_damaged_bytes_decode_or_are_refused(data: st.DataObject) -> None:
         damaged[at] ^= 1 << data.draw(st.integers(0, 7))
     found = decoded(lambda: EVERY_TYPE.decode_struct("All", bytes(damaged)))
     assert not isinstance(found, ProtocolError) or bytes(damaged) != bytes(whole)
-    slices = EVERY_TYPE.decode_struct_in_slices("All", bytes(damaged))
-    assert repr(decoded(lambda: finish(slices))) == repr(found)
 
 
 def decoded(decode: Callable[[], dict[str, Any]]) -> dict[str, Any] | ProtocolError:
@@ -317,21 +314,6 @@ def decoded(decode: Callable[[], dict[str, Any]]) -> dict[str, Any] | ProtocolEr
         return decode()
     except ProtocolError as error:
         return error
-
-
-def test_decoding_in_slices_yields_at_least_once_in_so_many_values() -> None:
-    value = {
-        "points": [{"x": i} for i in range(1_000)],
-        "rows": [[1] * 10_000] * 10,
-        "names": {str(i): "" for i in range(1_000)},
-    }
-    # A field that nobody knows: a list of a thousand empty structs.
-    data = bytes.fromhex("0f 0100 0c 000003e8") + bytes(1_000)
-    data += EVERY_TYPE.encode_struct("All", value)
-    slices = EVERY_TYPE.decode_struct_in_slices("All", data)
-    yields = sum(1 for _ in slices)
-    assert yields >= 3 * 1_000 / VALUES_A_SLICE + 10 * 2
-    assert finish(EVERY_TYPE.decode_struct_in_slices("All", data)) == value
 
 
 @pytest.mark.parametrize(

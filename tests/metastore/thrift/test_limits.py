@@ -59,7 +59,45 @@ def half(message: bytes) -> bytes:
     return message[: len(message) // 2]
 
 
-def test_a_large_request_is_read_in_slices(serve: Serve) -> None:
+def long_names(connection: ConnectionInfo, method: str, args: dict[str, Any]) -> Any:
+    if method == "get_all_tables":
+        return ["x" * 1000] * 20_000
+    return toy(connection, method, args)
+
+
+def test_answers_that_are_not_read_are_bounded_in_sum(serve: Serve) -> None:
+    running = serve(long_names, settings=ServerSettings(answer_memory_bytes=30_000_000))
+    asked = request("get_all_tables", 7, db_name="d1")
+    with connect(running) as first, connect(running) as second, running.client() as small:
+        first.sendall(asked)
+        while not running.on_loop(running.server.statistics).answer_memory:
+            pass
+        second.sendall(asked)
+        answer = read_messages(second, 1)[0]
+        with pytest.raises(ThriftException, match="this node is full") as refusal:
+            HIVE_CODEC.decode_result("get_all_tables", answer, at=decode_head(answer).body)
+        assert refusal.value.name == "MetaException"
+        assert small.call("get_all_databases") == ["d1"]
+        assert len(read_messages(first, 1)[0]) > 20_000_000
+        second.sendall(asked)
+        assert len(read_messages(second, 1)[0]) > 20_000_000
+    assert running.on_loop(running.server.statistics).answer_memory == 0
+
+
+def test_a_client_that_leaves_in_the_middle_of_an_answer_gives_its_memory_back(
+    serve: Serve,
+) -> None:
+    running = serve(long_names)
+    with connect(running) as stream:
+        stream.sendall(request("get_all_tables", 7, db_name="d1"))
+        while not running.on_loop(running.server.statistics).answer_memory:
+            pass
+        reset(stream)
+    while running.on_loop(running.server.statistics).answer_memory:
+        pass
+
+
+def test_a_large_request_is_walked_in_slices(serve: Serve) -> None:
     running = serve(counting)
     with running.client() as client:
         names = [str(number) for number in range(200_000)]

@@ -22,8 +22,6 @@ USER_HEADER = "X-Strandline-User"
 """Who calls, percent-encoded."""
 ANONYMOUS = "anonymous"
 JSON_TYPE = "application/json"
-LARGE_BODY_BYTES = 64 * 1024
-"""A call with a longer body is a large one."""
 _READS = frozenset({"differences", "files", "history", "open", "table", "tables", "transaction"})
 """Methods that change nothing: they may be given up on the way, and asked again."""
 _DDL = frozenset({"compact", "execute", "undo", "undrop", "undrop_partitions"})
@@ -67,7 +65,9 @@ class Call:
         """What the call may hold up."""
         if self.name in _DDL:
             return CallKind.DDL
-        return CallKind.LARGE if body_bytes > LARGE_BODY_BYTES else CallKind.SMALL
+        return (
+            CallKind.LARGE if work.things_of_json(body_bytes) > work.IN_THREAD else CallKind.SMALL
+        )
 
 
 def _call(name: str) -> Call:

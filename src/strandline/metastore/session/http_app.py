@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import monotonic
@@ -97,6 +98,7 @@ def application(
     slow_call_ms: int = DEFAULT_SLOW_MS,
     body_seconds: float = BODY_SECONDS,
     body_memory_bytes: int = BODY_MEMORY_BYTES,
+    answer_memory_bytes: int = ANSWER_BYTES,
     hosts: Collection[str] = (),
 ) -> Starlette:
     """The application for ``metastore``; any ASGI server can run it.
@@ -111,6 +113,7 @@ def application(
         max_body_bytes=max_body_bytes,
         body_seconds=body_seconds,
         memory=RequestMemory(body_memory_bytes),
+        answers=RequestMemory(answer_memory_bytes, admits_single=True),
         workers=workers or Workers(),
         helpers=helpers,
         authenticate=authenticate,
@@ -135,12 +138,14 @@ def application(
 class HttpStatistics:
     """Counts since the start.
 
-    ``body_memory`` is now; ``full`` counts the requests that were refused for lack of memory.
+    ``body_memory`` and ``answer_memory`` are now; ``full`` counts the requests that were refused
+    for lack of either.
     """
 
     requests: int = 0
     errors: int = 0
     body_memory: int = 0
+    answer_memory: int = 0
     full: int = 0
 
 
@@ -203,7 +208,7 @@ class _Body:
             self._content.write(chunk)
             return
         self._chunks.append(chunk)
-        if self._helped and work.things_of_bytes(self._size) > work.IN_THREAD:
+        if self._helped and work.things_of_json(self._size) > work.IN_THREAD:
             self._content = Content.of(b"".join(self._chunks))
             self._chunks.clear()
 
@@ -273,6 +278,7 @@ class _Application:
         max_body_bytes: int,
         body_seconds: float,
         memory: RequestMemory,
+        answers: RequestMemory,
         workers: Workers,
         helpers: HelperPool | None,
         authenticate: Authenticate | None,
@@ -286,7 +292,7 @@ class _Application:
         self._memory = memory
         self._workers = workers
         self._helpers = helpers
-        self._answers = RequestMemory(ANSWER_BYTES, admits_single=True)
+        self._answers = answers
         self._check_health = check_health
         self._slow_call_ms = slow_call_ms
         self._counts = HttpStatistics()  # touched on the loop only
@@ -459,10 +465,7 @@ class _Application:
                 until_left=until_left,
             )
         assert helpers is not None  # else nothing is too long
-        fields = {"service": SERVICE, "user": asking.user, "host": host}
-        asked = asyncio.ensure_future(
-            helpers.run(call.name, fields, body, only_reads=call.only_reads)
-        )
+        asked = asyncio.ensure_future(self._helped(call, asking, body, host))
         leaving = asyncio.ensure_future(until_left())
         try:
             await asyncio.wait({asked, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -470,16 +473,29 @@ class _Application:
                 await asyncio.wait({asked})
             if not asked.done():
                 raise ClientLeft
-            return asked.result().content
+            return asked.result()
         finally:
             leaving.cancel()
             asked.cancel()
+
+    async def _helped(
+        self, call: Call, asking: Caller, body: bytes | Content, host: str
+    ) -> bytes | Content:
+        """The body of the answer, made by a helper process."""
+        assert self._helpers is not None  # the caller knows
+        fields = {"service": SERVICE, "user": asking.user, "host": host}
+        with ExitStack() as left:
+            if not call.only_reads:
+                left.enter_context(self._metastore.projector.helped())
+            reply = await self._helpers.run(call.name, fields, body, only_reads=call.only_reads)
+        return reply.content
 
     def _counted(self) -> HttpStatistics:
         return replace(
             self._counts,
             body_memory=self._memory.taken,
-            full=self._memory.refused,
+            answer_memory=self._answers.taken,
+            full=self._memory.refused + self._answers.refused,
         )
 
     def _refused(self, error: Exception, asked: _Asked) -> Response:

@@ -14,7 +14,6 @@ from strandline.errors import (
     surface_of,
 )
 from strandline.metastore.session.json_forms import Form, Json, Misfit, form_of
-from strandline.metastore.session.json_pieces import read_in_pieces
 
 _SHOWN = 80
 """Bytes of a body that an error shows."""
@@ -70,7 +69,7 @@ _STRICT = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_no_me
 def parse_json(data: bytes) -> Json:
     """Strict JSON: UTF-8, no NaN, no member twice. Raises `InvalidInput`."""
     try:
-        return read_in_pieces(data.decode(), _STRICT)
+        return _STRICT.decode(data.decode())
     except json.JSONDecodeError as error:
         raise InvalidInput(
             f"the body is not JSON: {error.msg} at position {error.pos} of {len(data)}"

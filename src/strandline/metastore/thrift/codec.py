@@ -24,7 +24,6 @@ from strandline.metastore.thrift.field_table import (
 )
 from strandline.metastore.thrift.json_text import JsonWriters
 from strandline.metastore.thrift.messages import ApplicationException, ThriftException
-from strandline.metastore.thrift.slices import Sliced
 from strandline.metastore.thrift.values import first_fault
 
 # What a generated decoder runs into at the end of data that ends too early.
@@ -60,16 +59,6 @@ class Codec:
             raise _ends_early(name, data, at) from None
         return _filled(name, data, fields, end)
 
-    def decode_struct_in_slices(
-        self, name: str, data: bytes, *, at: int = 0
-    ) -> Sliced[dict[str, Any]]:
-        """`decode_struct`, as a computation that can be interrupted."""
-        try:
-            fields, end = yield from self._compiler.decoder_in_slices(name)(data, at)
-        except _TOO_SHORT:
-            raise _ends_early(name, data, at) from None
-        return _filled(name, data, fields, end)
-
     def method(self, name: str) -> MethodSpec:
         """The method, or the `ApplicationException` that says that there is none."""
         found = self.table.methods.get(name)
@@ -82,11 +71,6 @@ class Codec:
 
     def decode_args(self, method: str, data: bytes, *, at: int = 0) -> dict[str, Any]:
         return self.decode_struct(self.method(method).args.name, data, at=at)
-
-    def decode_args_in_slices(
-        self, method: str, data: bytes, *, at: int = 0
-    ) -> Sliced[dict[str, Any]]:
-        return self.decode_struct_in_slices(self.method(method).args.name, data, at=at)
 
     def encode_result(self, method: str, value: Any) -> bytes:
         """The result struct in which ``method`` returns ``value`` (None for a void method)."""

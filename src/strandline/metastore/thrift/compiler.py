@@ -17,8 +17,6 @@ What must stay true:
   `ProtocolError`. So no length has to be checked where it is read.
 * A value of the wrong type is skipped, as if its field were absent. A list announces the type of
   its elements; an empty one is believed whatever it announces.
-* Beside each decoder there is one that does the same as a generator, and yields at least once in
-  `VALUES_A_SLICE` values: long messages are decoded with it, in slices (see `slices`).
 * `bytes` in the place of a struct are that struct, encoded before, and go out as they are.
 
 Only names and numbers of the field table enter the generated source, and the table's reader lets
@@ -54,7 +52,6 @@ from strandline.metastore.thrift.field_table import (
     StructSpec,
     Type,
 )
-from strandline.metastore.thrift.slices import Sliced, finish
 
 MAX_DEPTH = 64
 """How deep structs and containers may be nested."""
@@ -67,14 +64,7 @@ _FORMATS: Mapping[int, str] = {I8: "b", I16: "h", I32: "i", I64: "q", DOUBLE: "d
 # The values of decoded structs are of as many types as the protocol has: hence Any.
 Encode = Callable[[Any, Callable[[bytes], None]], None]
 Decode = Callable[[bytes, int], tuple[dict[str, Any], int]]
-DecodeInSlices = Callable[[bytes, int], Sliced[tuple[dict[str, Any], int]]]
 _Read = Callable[[bytes, int], tuple[Any, int] | None]
-_ReadInSlices = Callable[[bytes, int], Sliced[tuple[Any, int] | None]]
-
-VALUES_A_SLICE = 32
-"""Elements of a container that are decoded between two yields."""
-_NUMBERS_A_SLICE = 4_096
-"""Numbers are decoded so many at once."""
 
 
 class Compiler:
@@ -91,10 +81,7 @@ class Compiler:
             "unpack_all": struct.unpack_from,
             "rest": rest,
             "skip": skip,
-            "rest_in_slices": rest_in_slices,
-            "skip_in_slices": skip_in_slices,
             "wire_type_of": wire_type_of,
-            "wire_type_of_in_slices": wire_type_of_in_slices,
             "missing": missing,
             "ProtocolError": ProtocolError,
         }
@@ -115,18 +102,9 @@ class Compiler:
         found = self._names.get(f"decode_{name}")
         if found is None:
             with self._lock:
-                self._compile_decoder(self._table.structs[name], sliced=False)
+                self._compile_decoder(self._table.structs[name])
             found = self._names[f"decode_{name}"]
         return found  # type: ignore[no-any-return]  # a namespace of generated functions
-
-    def decoder_in_slices(self, name: str) -> DecodeInSlices:
-        """The decoder that yields now and then."""
-        decoder = self._names.get(f"slice_{name}")
-        if decoder is None:
-            with self._lock:
-                self._compile_decoder(self._table.structs[name], sliced=True)
-            decoder = self._names[f"slice_{name}"]
-        return decoder  # type: ignore[no-any-return]  # a namespace of generated functions
 
     def _execute(self, lines: list[str]) -> None:
         source = "\n".join(lines)
@@ -211,31 +189,28 @@ class Compiler:
 
     # Decoding -----------------------------------------------------------------------------------
 
-    def _compile_decoder(self, spec: StructSpec, *, sliced: bool) -> None:
-        verb, behind = ("slice", "_in_slices") if sliced else ("decode", "")
-        calls = "yield from " if sliced else ""
-        name, readers = f"{verb}_{spec.name}", f"{verb}_readers_{spec.name}"
+    def _compile_decoder(self, spec: StructSpec) -> None:
+        name, readers = f"decode_{spec.name}", f"decode_readers_{spec.name}"
         self._names[name] = None  # claimed: a struct may hold itself
         lines = [f"def {name}(data, at):"]
         if spec.older is not None:
             older = spec.older
-            self._compile_decoder(older.spec, sliced=sliced)
+            self._compile_decoder(older.spec)
             lines += [
-                f"  wire = {calls}wire_type_of{behind}({older.field_id}, data, at)",
-                f"  if wire == {older.wire}:",
-                f"    return ({calls}{verb}_{older.spec.name}(data, at))",
+                f"  if wire_type_of({older.field_id}, data, at) == {older.wire}:",
+                f"    return decode_{older.spec.name}(data, at)",
             ]
         lines += ["  fields = {}", "  head = data[at:at + 3]"]
-        table: dict[bytes, tuple[str, _Read | _ReadInSlices]] = {}
+        table: dict[bytes, tuple[str, _Read]] = {}
         for field in spec.fields:
-            read = self._reader(field.type, sliced=sliced)
+            read = self._reader(field.type)
             table[_header(field)] = (field.name, self._names[read])
             lines += [f"  if head == {_header(field)!r}:", "    at += 3"]
-            lines += self._decode_field(field, read, sliced=sliced)
+            lines += self._decode_field(field, read)
             lines.append("    head = data[at:at + 3]")
         lines += [
             "  if data[at]:",
-            f"    at = {calls}rest{behind}(data, at, fields, {readers})",
+            f"    at = rest(data, at, fields, {readers})",
             "  else:",
             "    at += 1",
         ]
@@ -246,19 +221,19 @@ class Compiler:
         self._names[readers] = table
         self._execute([*lines, "  return fields, at"])
 
-    def _decode_field(self, field: FieldSpec, read: str, *, sliced: bool) -> list[str]:
+    def _decode_field(self, field: FieldSpec, read: str) -> list[str]:
         kind, x = field.type, f"fields[{field.name!r}]"
         if kind.wire in (LIST, SET, MAP):
             return [
-                f"    found = {'yield from ' * sliced}{read}(data, at)",
+                f"    found = {read}(data, at)",
                 "    if found is None:",
-                f"      at = {_skip(sliced=sliced)}(data, at, {kind.wire})",
+                f"      at = skip(data, at, {kind.wire})",
                 "    else:",
                 f"      {x}, at = found",
             ]
-        return self._decode_value(kind, x, "    ", sliced=sliced)
+        return self._decode_value(kind, x, "    ")
 
-    def _decode_value(self, kind: Type, x: str, pad: str, *, sliced: bool) -> list[str]:
+    def _decode_value(self, kind: Type, x: str, pad: str) -> list[str]:
         """Lines that read a value at ``at`` into the target ``x`` and move ``at`` behind it."""
         if kind.wire == STRING:
             text = "" if kind.name == "binary" else ".decode('utf-8', 'replace')"
@@ -273,41 +248,38 @@ class Compiler:
             size = FIXED_SIZES[kind.wire]
             return [f"{pad}{x} = unpack_{kind.wire}(data, at)[0]", f"{pad}at += {size}"]
         if kind.wire == STRUCT:
-            verb = "slice" if sliced else "decode"
-            if f"{verb}_{kind.name}" not in self._names:
-                self._compile_decoder(self._table.structs[kind.name], sliced=sliced)
-            return [f"{pad}{x}, at = {'yield from ' * sliced}{verb}_{kind.name}(data, at)"]
-        read = self._reader(kind, sliced=sliced)
+            if f"decode_{kind.name}" not in self._names:
+                self._compile_decoder(self._table.structs[kind.name])
+            return [f"{pad}{x}, at = decode_{kind.name}(data, at)"]
+        read = self._reader(kind)
         return [
-            f"{pad}found = {'yield from ' * sliced}{read}(data, at)",
+            f"{pad}found = {read}(data, at)",
             f"{pad}if found is None:",
             f"{pad}  raise ProtocolError('a container inside a container is of another type')",
             f"{pad}{x}, at = found",
         ]
 
-    def _reader(self, kind: Type, *, sliced: bool) -> str:
+    def _reader(self, kind: Type) -> str:
         """The name of a function that reads one value of a type.
 
         It returns None where the value is a container of something else than the type says.
         """
-        name = ("read_in_slices_" if sliced else "read_") + str(kind).translate(_WORD)
+        name = "read_" + str(kind).translate(_WORD)
         if name in self._names:
             return name
         lines = [f"def {name}(data, at):"]
         if kind.wire not in (LIST, SET, MAP):
-            # The yield that is never reached makes it a generator like the others.
-            lines += ["  if False: yield"] if sliced else []
-            lines += [*self._decode_value(kind, "x", "  ", sliced=sliced), "  return x, at"]
+            lines += [*self._decode_value(kind, "x", "  "), "  return x, at"]
         else:
-            lines += self._read_container(kind, sliced=sliced)
+            lines += self._read_container(kind)
         self._execute(lines)
         return name
 
-    def _read_container(self, kind: Type, *, sliced: bool) -> list[str]:
+    def _read_container(self, kind: Type) -> list[str]:
         assert kind.value is not None  # containers have a type of values
         if kind.wire == MAP:
             assert kind.key is not None  # and maps one of keys
-            keys = self._decode_value(kind.key, "key", "    ", sliced=sliced)
+            keys = self._decode_value(kind.key, "key", "    ")
             if kind.key.wire == LIST:
                 keys.append("    key = tuple(key)")
             return [
@@ -316,9 +288,9 @@ class Compiler:
                 "    return None",
                 "  at += 6",
                 "  x = {}",
-                *_each(sliced=sliced),
+                "  for _ in range(size):",
                 *keys,
-                *self._decode_value(kind.value, "x[key]", "    ", sliced=sliced),
+                *self._decode_value(kind.value, "x[key]", "    "),
                 "  return x, at",
             ]
         of_set = kind.wire == SET
@@ -331,40 +303,19 @@ class Compiler:
         if kind.value.wire in _FORMATS:
             code, width = _FORMATS[kind.value.wire], FIXED_SIZES[kind.value.wire]
             made = "set" if of_set else "list"
-            if sliced:
-                lines += [
-                    f"  x = {made}()",
-                    f"  for first in range(0, size, {_NUMBERS_A_SLICE}):",
-                    f"    count = min({_NUMBERS_A_SLICE}, size - first)",
-                    f"    part = unpack_all(f'>{{count}}{code}', data, at + {width} * first)",
-                    f"    x.{'update' if of_set else 'extend'}(part)",
-                    "    yield",
-                ]
-                return [*lines, f"  return x, at + {width} * size"]
             lines.append(f"  x = {made}(unpack_all(f'>{{size}}{code}', data, at))")
             return [*lines, f"  return x, at + {width} * size"]
         return [
             *lines,
             "  x = set()" if of_set else "  x = []",
-            *_each(sliced=sliced),
-            *self._decode_value(kind.value, "y", "    ", sliced=sliced),
+            "  for _ in range(size):",
+            *self._decode_value(kind.value, "y", "    "),
             "    x.add(y)" if of_set else "    x.append(y)",
             "  return x, at",
         ]
 
 
 _WORD = str.maketrans({"<": "_of_", ">": "_", ",": "_to_"})
-
-
-def _skip(*, sliced: bool) -> str:
-    return "yield from skip_in_slices" if sliced else "skip"
-
-
-def _each(*, sliced: bool) -> list[str]:
-    """The lines that begin a loop over the elements of a container."""
-    if not sliced:
-        return ["  for _ in range(size):"]
-    return ["  for index in range(size):", f"    if not index % {VALUES_A_SLICE}: yield"]
 
 
 def _header(field: FieldSpec) -> bytes:
@@ -391,38 +342,11 @@ def rest(
     return at + 1
 
 
-def rest_in_slices(
-    data: bytes,
-    at: int,
-    fields: dict[str, Any],
-    readers: Mapping[bytes, tuple[str, _ReadInSlices]],
-) -> Sliced[int]:
-    """`rest`, as a generator that yields after each field."""
-    while data[at]:
-        yield
-        head = data[at : at + 3]
-        known = readers.get(head)
-        at += 3
-        value_and_end = None
-        if known is not None:
-            value_and_end = yield from known[1](data, at)
-        if known is None or value_and_end is None:
-            at = yield from skip_in_slices(data, at, head[0])
-        else:
-            fields[known[0]], at = value_and_end
-    return at + 1
-
-
 _size_at = struct.Struct(">I").unpack_from
 
 
 def skip(data: bytes, at: int, wire: int, depth: int = 0) -> int:
     """The position behind the value of type ``wire`` that stands at ``at``."""
-    return finish(skip_in_slices(data, at, wire, depth))
-
-
-def skip_in_slices(data: bytes, at: int, wire: int, depth: int = 0) -> Sliced[int]:
-    """`skip`, as a generator."""
     if wire in FIXED_SIZES:
         return at + FIXED_SIZES[wire]
     if wire == STRING:
@@ -431,8 +355,7 @@ def skip_in_slices(data: bytes, at: int, wire: int, depth: int = 0) -> Sliced[in
         raise ProtocolError(f"a message nests structs and containers deeper than {MAX_DEPTH}")
     if wire == STRUCT:
         while data[at]:
-            yield
-            at = yield from skip_in_slices(data, at + 3, data[at], depth + 1)
+            at = skip(data, at + 3, data[at], depth + 1)
         return at + 1
     if wire == MAP:
         types, size, at = data[at : at + 2], _size_at(data, at + 2)[0], at + 6
@@ -442,24 +365,16 @@ def skip_in_slices(data: bytes, at: int, wire: int, depth: int = 0) -> Sliced[in
         raise ProtocolError(f"a message holds a value of the unknown type {wire}")
     if all(kind in FIXED_SIZES for kind in types):
         return at + int(size) * sum(FIXED_SIZES[kind] for kind in types)
-    for index in range(size):
-        if not index % VALUES_A_SLICE:
-            yield
+    for _ in range(size):
         for kind in types:
-            at = yield from skip_in_slices(data, at, kind, depth + 1)
+            at = skip(data, at, kind, depth + 1)
     return at
 
 
 def wire_type_of(field_id: int, data: bytes, at: int) -> int | None:
     """The wire type of a field of the struct at ``at``, None where the struct has no such field."""
-    return finish(wire_type_of_in_slices(field_id, data, at))
-
-
-def wire_type_of_in_slices(field_id: int, data: bytes, at: int) -> Sliced[int | None]:
-    """`wire_type_of`, as a generator."""
     while data[at]:
-        yield
         if int.from_bytes(data[at + 1 : at + 3], "big", signed=True) == field_id:
             return data[at]
-        at = yield from skip_in_slices(data, at + 3, data[at])
+        at = skip(data, at + 3, data[at])
     return None

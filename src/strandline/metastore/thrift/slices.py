@@ -1,8 +1,7 @@
 """Long computations on the event loop, a slice of half a millisecond at a time.
 
-The problem: decoding a message of a hundred thousand values takes a tenth of a second. On the event
-loop, every client would wait for it, and a thread for each would have as many computing side by
-side as there are clients that send such messages; the loop would wait for all of them.
+The problem: only the event loop sees the bytes of a message come, and to find the end of one with a
+hundred thousand values takes a tenth of a second, for which every client would wait.
 
 The model: the computation is a generator that yields wherever it may be interrupted, some ten
 thousand times a second. In each turn of the loop one computation gets one slice, in the order in
@@ -26,16 +25,6 @@ T = TypeVar("T")
 
 Sliced = Generator[None, None, T]
 """A computation that yields where it may be interrupted, and returns its result."""
-
-
-def finish(work: Sliced[T]) -> T:
-    """The result of ``work``, computed without a pause."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
 
 class Slicing(Generic[T]):
@@ -79,24 +68,6 @@ class Slices:
         self._waiting.append(slicing)
         self._schedule()
         return slicing
-
-    async def compute(self, work: Sliced[T]) -> T:
-        """The result of ``work``; a caller that is cancelled gives it up."""
-        ready: asyncio.Future[T] = self._loop.create_future()
-
-        def done(result: Any, error: Exception | None) -> None:
-            if ready.done():
-                return
-            if error is not None:
-                ready.set_exception(error)
-            else:
-                ready.set_result(result)
-
-        slicing = self.begin(work, done)
-        try:
-            return await ready
-        finally:
-            slicing.cancel()
 
     def _schedule(self) -> None:
         if self._waiting and not self._scheduled:
