@@ -196,6 +196,8 @@ class Node:
             opened_store.close()
             raise
         try:
+            if background:
+                node.projector.adopt()
             node._follow()
             if background:
                 node._start()
@@ -213,7 +215,6 @@ class Node:
             raise
 
     def _follow(self) -> None:
-        self.projector.adopt()
         self.projector.project_up_to(self.catalogs.latest_catalog().version)
         self.catalogs.subscribe(
             lambda applied: self.projector.applied(applied.update),
