@@ -64,8 +64,6 @@ KEPT_BYTES = 32 << 20
 """Memory that a helper may have taken and still be kept for another task."""
 MEMORY_BYTES = 4 << 30
 """Memory that a helper may take at most."""
-NICE = 5
-"""By how much helpers are nicer than the node: where processors are few, its loop comes first."""
 _PACKET = 64 * 1024
 _MESSAGE = 8 * 1024
 """Bytes of a packet, and characters of a message in it; each may take six bytes."""
@@ -228,7 +226,6 @@ def _fork_helpers(control: socket.socket, open_service: OpenService) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a helper ended
-    os.nice(NICE)
     gc.collect()
     gc.freeze()  # else a helper's first look for garbage would copy every page
     while True:
