@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, inspect
 
 from strandline.clock import HybridClock
 from strandline.errors import Fenced
@@ -17,7 +17,7 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import put_places
 from strandline.metastore.store.transaction_events import TransactionEvents
 from strandline.model.places import Place
-from strandline.sql import open_sqlite
+from strandline.sql import open_engine, sqlite_url
 from strandline.transactions import Transactions
 from tests.transactions.catalogs import Catalogs, Table
 
@@ -29,11 +29,11 @@ TABLES = (FLIGHTS, CANCELLATIONS, WEATHER)
 class Dml:
     """What a node would hold. ``wall_ms`` is the wall clock, ``fenced`` the fence."""
 
-    def __init__(self, path: Path, *, projector: ProjectsDdl | None = None) -> None:
+    def __init__(self, address: Path | str, *, projector: ProjectsDdl | None = None) -> None:
         self.wall_ms = START_MS
         self.fenced = False
-        self.path = path
-        self.database = open_sqlite(path)
+        self.address = address if isinstance(address, str) else sqlite_url(address)
+        self.database = open_engine(self.address)
         self.clock = HybridClock(lambda: self.wall_ms)
         self.catalogs = Catalogs()
         names = ("flights", "cancellations", "weather")
@@ -103,12 +103,9 @@ class Dml:
     def contents(self) -> dict[str, list[tuple[object, ...]]]:
         """Every row of every table of the database, but for the clock."""
         with self.database.read() as connection:
-            names = connection.exec_driver_sql(
-                "SELECT name FROM sqlite_master WHERE type = 'table'"
-            ).scalars()
             return {
                 name: [tuple(row) for row in connection.exec_driver_sql(f'SELECT * FROM "{name}"')]
-                for name in list(names)
+                for name in inspect(connection).get_table_names()
             }
 
 

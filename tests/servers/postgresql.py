@@ -29,6 +29,7 @@ import psycopg
 
 from strandline.node.store_database import PARTS
 from strandline.sql import open_engine
+from strandline.sql.ground import CLOCK, SCHEMA
 from tests.servers.loopback import free_port
 
 USER = "strandline"
@@ -47,6 +48,7 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._making = threading.Lock()
         self._has_template = False
+        self._emptied: str | None = None
         self.port = free_port()
         account = _account()
         if account is not None:
@@ -83,6 +85,27 @@ class PostgresServer:
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}".encode())
         return self.url(database=name)
+
+    def emptied_database(self) -> str:
+        """The address of the one database that tests share which leave nothing open in it.
+
+        Its tables are those of a store, and empty.
+        """
+        if self._emptied is None:
+            self._emptied = self.new_database()
+            return self._emptied
+        known = {table.name for _, metadata in PARTS.values() for table in metadata.sorted_tables}
+        with psycopg.connect(self._emptied, autocommit=True) as connection:
+            rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+            for (name,) in rows.fetchall():
+                if name not in known:
+                    connection.execute(f"DROP TABLE {name}".encode())
+            emptied = ", ".join(f'"{name}"' for name in sorted(known - {SCHEMA.name}))
+            connection.execute(
+                f"TRUNCATE {emptied} RESTART IDENTITY;"
+                f" INSERT INTO {CLOCK.name} (id, time) VALUES (1, 0)".encode()
+            )
+        return self._emptied
 
     def _make_template(self) -> None:
         with psycopg.connect(self.url(), autocommit=True) as connection:

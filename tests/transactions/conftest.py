@@ -1,4 +1,4 @@
-"""A store in a temporary folder."""
+"""A store in SQLite, and in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers import postgresql
 from tests.transactions.stores import Store
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    made = Store(tmp_path / "strandline.db")
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made = Store(
+        tmp_path / "strandline.db"
+        if request.param == "sqlite"
+        else postgresql.running().emptied_database()
+    )
     yield made
     made.database.close()

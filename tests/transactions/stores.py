@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, inspect
 
 from strandline.clock import HybridClock
 from strandline.errors import Fenced
-from strandline.sql import open_sqlite
+from strandline.sql import open_engine, sqlite_url
 from strandline.transactions import TransactionListener, Transactions
 from tests.transactions.catalogs import Catalogs, Table
 
@@ -20,11 +20,11 @@ FLIGHTS, CANCELLATIONS = 1, 2
 class Store:
     """What a node would hold. ``wall_ms`` is the wall clock, ``fenced`` the fence."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, address: Path | str) -> None:
         self.wall_ms = START_MS
         self.fenced = False
-        self.path = path
-        self.database = open_sqlite(path)
+        self.address = address if isinstance(address, str) else sqlite_url(address)
+        self.database = open_engine(self.address)
         self.clock = HybridClock(lambda: self.wall_ms, max_ahead_ms=1 << 40)
         self.catalogs = Catalogs()
         self.catalogs.publish(Table(FLIGHTS, "flights"), Table(CANCELLATIONS, "cancellations"))
@@ -55,10 +55,7 @@ class Store:
     def contents(self) -> dict[str, list[tuple[object, ...]]]:
         """Every row of every table of the database."""
         with self.database.read() as connection:
-            names = connection.exec_driver_sql(
-                "SELECT name FROM sqlite_master WHERE type = 'table'"
-            ).scalars()
             return {
                 name: [tuple(row) for row in connection.exec_driver_sql(f'SELECT * FROM "{name}"')]
-                for name in list(names)
+                for name in inspect(connection).get_table_names()
             }

@@ -211,7 +211,7 @@ def test_the_expiry_of_transactions_deletes_silent_locks_too(store: Store) -> No
 def test_locks_survive_a_restart(store: Store) -> None:
     held = ask(store, on(EXCLUSIVE, "d.t"))
     store.database.close()
-    again = Store(store.path)
+    again = Store(store.address)
     assert again.transactions.locks.get(held.lock_id) == held
     assert ask(again, on(READ, "d.t")).acquired is False
     again.database.close()
@@ -337,7 +337,7 @@ def test_a_store_of_0_2_0_gets_locks_and_users_of_holds(tmp_path: Path) -> None:
             "UPDATE strandline_schema SET version = 1 WHERE part = 'transactions'"
         )
     store.database.close()
-    again = Store(store.path)
+    again = Store(store.address)
     assert ask(again, on(READ, "d.t")).acquired is True
     (hold,) = again.transactions.holds.list()
     asked: list[str] = []

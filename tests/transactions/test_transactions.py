@@ -538,7 +538,7 @@ def test_an_autocommit_whose_block_fails_never_happened(store: Store) -> None:
     before = store.contents()
 
     def fail(step: Step) -> None:
-        step.connection.exec_driver_sql("CREATE TABLE staged (x)")
+        step.connection.exec_driver_sql("CREATE TABLE staged (x INTEGER)")
         raise StrandlineError("staging failed")
 
     with (
@@ -666,6 +666,7 @@ def recorded(statements: list[tuple[str, object]]) -> Iterator[None]:
         event.remove(Engine, "before_cursor_execute", note)
 
 
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 def test_no_statement_reads_a_whole_table(store: Store) -> None:
     """Each plan searches an index: cost must not follow the length of history."""
     for _ in range(3):

@@ -85,8 +85,10 @@ class CatalogFollower(CatalogApplier):
             horizon, elapsed, now = self._horizon, self._elapsed(), self._clock.current()
             fresh = now <= horizon.present and elapsed <= horizon.until
             return self._history.at_time(now) if fresh else None
-        latest, seen = self._history.latest, self._seen
-        if self._state.log.frontier() == seen and latest.version + 1 == seen.upper:
+        latest, seen, log = self._history.latest, self._seen, self._state.log
+        if not log.frontier_is_cheap:
+            return None
+        if log.frontier() == seen and latest.version + 1 == seen.upper:
             return latest
         return None
 

@@ -73,6 +73,11 @@ class UpdateLog(ABC):
     def frontier(self) -> Frontier:
         """Linearizable; cheap while nothing was appended."""
 
+    @property
+    @abstractmethod
+    def frontier_is_cheap(self) -> bool:
+        """Whether `frontier` takes microseconds while nothing was appended, not a round trip."""
+
     @abstractmethod
     def check(self) -> Checked:
         """Linearizable, and ordered after every append in flight."""

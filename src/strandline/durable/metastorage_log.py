@@ -177,6 +177,10 @@ class MetastorageLog(UpdateLog):
         self._saw(revision, frontier)
         return frontier
 
+    @property
+    def frontier_is_cheap(self) -> bool:
+        return self._store.revision_is_cheap
+
     def _saw(self, revision: int, frontier: Frontier) -> None:
         with self._lock:
             if self._seen is None or self._seen[0] < revision:

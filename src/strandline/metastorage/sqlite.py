@@ -27,6 +27,8 @@ from strandline.sql.sqlite_database import open_url
 class SqliteMetastorage(SqlMetastorage):
     """See `Metastorage`. The database stays open after `close` unless the store owns it."""
 
+    revision_is_cheap = True
+
     def __init__(
         self,
         database: SqliteDatabase,

@@ -147,6 +147,16 @@ class Metastore:
                 if time.monotonic() >= deadline:
                     raise
 
+    def mark(self) -> tuple[int, int] | None:
+        """What stays the same only while answers about the present do; see `ObjectStore.mark`."""
+        mark, version = self.store.mark(), 0
+        if self.catalogs.delay or self.transactions.has_own_times:
+            catalog = self.catalogs.known_present()
+            if catalog is None:
+                return None
+            version = catalog.version
+        return None if mark is None else (mark, version)
+
     def hold(
         self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int, user: str | None = None
     ) -> Hold:
@@ -178,10 +188,11 @@ class Metastore:
         """The URI of the folder where the files of ``table`` lie now."""
         if table.kind is TableKind.EXTERNAL and table.location is not None:
             return self.folders.shown(table.location)
-        location = self.store.location(table.id)
+        version = self.catalogs.latest_catalog().version
+        location = self.store.known_location(table.id, version=version)
         if location is None:
-            # Another caller's DDL is in the catalog and about to be carried out: do it here.
-            self.projector.project_up_to(self.catalogs.latest_catalog().version)
+            # Another caller's DDL may be in the catalog and about to be carried out: do it here.
+            self.projector.project_up_to(version)
             location = self.store.location(table.id)
         if location is None:
             raise ObjectNotFound(

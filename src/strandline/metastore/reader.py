@@ -212,7 +212,8 @@ class Reader:
         """The URI of the folder where the table's files lie now. Raises `ObjectNotFound`."""
         if table.kind is TableKind.EXTERNAL and table.location is not None:
             return self.metastore.folders.shown(table.location)
-        known = self.metastore.store.known_location(table.id)
+        version = self.catalog.version
+        known = self.metastore.store.known_location(table.id, version=version)
         if known is None:
             await off_loop()
             known = self.metastore.location(table)

@@ -18,7 +18,7 @@ from strandline.metastore.store.notifications import (
     NewEvent,
     NotificationLog,
 )
-from strandline.sql import open_sqlite
+from strandline.sql import open_engine
 from tests.metastore.dml import CANCELLATIONS, FLIGHTS, Dml, data_file
 
 
@@ -50,7 +50,7 @@ def test_a_number_of_an_undone_transaction_is_given_again(dml: Dml) -> None:
 
 
 def test_writers_in_parallel_leave_no_gap(dml: Dml) -> None:
-    other = open_sqlite(dml.path)
+    other = open_engine(dml.address)
     logs = [(dml.database, dml.log), (other, NotificationLog(other, dml.clock))]
 
     def write(which: int) -> None:
@@ -114,6 +114,7 @@ def test_a_projection_is_moved_from_where_it_stood_only(dml: Dml) -> None:
         assert dml.log.position_on(connection) == LogPosition(0, 3, 1)
 
 
+@pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
 def test_a_mark_moves_with_every_commit_and_only_then(dml: Dml) -> None:
     mark = dml.log.mark()
     dml.log.head()

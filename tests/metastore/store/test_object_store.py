@@ -105,6 +105,7 @@ def test_more_names_than_a_statement_takes_are_found(dml: Dml) -> None:
     assert names(dml.store.rows(FLIGHTS, FILES, write_ids=None, names=many)) == many
 
 
+@pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("wanted", [None, ["a", "b"]])
 def test_a_read_searches_its_own_table_only(dml: Dml, wanted: list[str] | None) -> None:
     dml.append("a", "b")

@@ -238,18 +238,18 @@ class CachedStore(ObjectStore):
         return _picked(answer, names)
 
     def location(self, table_id: int) -> str | None:
-        found = self.known_location(table_id)
-        if found is not None:
-            return found
         moves = self._locations.moves
         found = self._store.location(table_id)
         if found is not None:
             self._locations.put(table_id, found, moves=moves)
         return found
 
-    def known_location(self, table_id: int) -> str | None:
+    def mark(self) -> int | None:
+        return self._applier.mark()
+
+    def known_location(self, table_id: int, *, version: int) -> str | None:
         moves, found = self._locations.moves, self._locations.get(table_id)
-        if found is None or not self._applier.is_at_head():
+        if found is None or not self._applier.has_projected(version):
             return None
         # Nothing moved before the log was seen to end; what moves later came after this read.
         return found if moves == self._locations.moves else None

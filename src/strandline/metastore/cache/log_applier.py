@@ -3,9 +3,14 @@
 Events are read in batches and applied one by one, in order, by whichever thread has the lock. What
 reads from SQL happens before the lock of the replicas is taken.
 
-*Level* means: every event that the log had at some moment is applied. The proof is the mark of the
-store, taken before the head was read: while it does not move, nothing was committed, so the
-head is where it was. Marks cost microseconds, so a reader of the present can ask each time.
+*Level* means: every event that the log had at some moment is applied. The mark of the database is
+taken before the head is read. In a folder, an unmoved mark proves that nothing was committed, so
+the head is where it was. From a server, news of a commit may still be on its way: there memory
+counts as level while no news has come, and for ``staleness`` seconds after the look at the longest.
+Marks cost microseconds, so a reader of the present can ask each time.
+
+The look also tells up to which version of the catalog DDL was projected. Places of tables may be
+told from memory to readers of catalogs up to that version.
 """
 
 from __future__ import annotations
@@ -42,10 +47,11 @@ SHORTEST_PATIENCE = 0.05
 
 
 class _Level(NamedTuple):
-    """The log was applied up to its head: the store's mark then, and when that was."""
+    """The log was applied up to its head: the mark then, when that was, and what was projected."""
 
     mark: int
     at: float
+    projected_version: int
 
 
 class LogApplier:
@@ -176,17 +182,32 @@ class LogApplier:
     def is_at_head(self) -> bool:
         """Whether every event of the log is applied, as far as that can be told at once."""
         level = self._level
-        return level is not None and level.mark == self._notifications.mark()
+        if level is None or level.mark != self._notifications.mark():
+            return False
+        return self._notifications.mark_is_proof or self._is_young(level)
+
+    def mark(self) -> int | None:
+        """See `ObjectStore.mark`."""
+        mark, level = self._notifications.mark(), self._level
+        if self._notifications.mark_is_proof:
+            return mark
+        is_level = level is not None and level.mark == mark and self._is_young(level)
+        return mark if is_level else None
+
+    def has_projected(self, version: int) -> bool:
+        """Whether memory is at the head, and has what DDL up to ``version`` did to places."""
+        level = self._level
+        return level is not None and level.projected_version >= version and self.is_at_head()
+
+    def _is_young(self, level: _Level) -> bool:
+        return self._monotonic() - level.at <= self._staleness()
 
     def is_known_level(self) -> bool:
         """Whether memory is fresh enough for the present, as far as can be told at once."""
         level = self._level
         if level is None:
             return False
-        staleness = self._staleness()
-        if staleness > 0 and self._monotonic() - level.at <= staleness:
-            return True
-        return self.is_at_head()
+        return (self._staleness() > 0 and self._is_young(level)) or self.is_at_head()
 
     def is_level(self) -> bool:
         """Whether memory is fresh enough for the present; looks at the head if it must.
@@ -222,7 +243,9 @@ class LogApplier:
         """Wait until something was committed, for a bounded time, and catch up."""
         level = self._level
         if level is not None:
-            self._notifications.wait(level.mark, timeout=ROUND_SECONDS)
+            mark = self._notifications.wait(level.mark, timeout=ROUND_SECONDS)
+            if mark == level.mark:
+                return
         self.catch_up()
 
     def _look(self, *, batches: int | None = None) -> bool:
@@ -232,14 +255,16 @@ class LogApplier:
         """
         at, mark = self._monotonic(), self._notifications.mark()
         level = self._level
-        if level is None or level.mark != mark:
-            head = self._notifications.head()
-            while self._replicas.applied_event < head:
+        if level is None or level.mark != mark or not self._notifications.mark_is_proof:
+            position = self._notifications.position()
+            while self._replicas.applied_event < position.event_id:
                 if batches == 0:
                     return False
                 batches = None if batches is None else batches - 1
                 self.apply(BATCH)
-        self._level = _Level(mark, at)
+            self._level = _Level(mark, at, position.projected_version)
+        else:
+            self._level = level._replace(at=at)
         return True
 
 

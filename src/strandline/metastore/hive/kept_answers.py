@@ -1,10 +1,10 @@
 """Answers that are kept encoded, for as long as they are right.
 
-A kept answer belongs to the bytes of its request and to a *mark*: a number of the store that stays
-the same as long as nothing is committed, neither DDL nor DML. The mark is taken before the answer
-is made. So while the mark is unchanged, the answer would be the same again; and reading the mark
-takes microseconds. Each commit, by any client, makes every kept answer useless, and the next
-request for one makes it anew. That is the price of not keeping a list of what an answer depends on.
+A kept answer belongs to the bytes of its request and to a *mark* (`Metastore.mark`): it stays the
+same exactly while answers about the present do. The mark is taken before the answer is made. A
+request that finds the mark unchanged would get the same answer again, and the mark costs
+microseconds. A commit of anyone makes every kept answer useless, and the next request
+for each makes it anew; that is the price of needing no list of what an answer depends on.
 
 The memory is bounded in bytes; the answers that were unused longest go first. For the event loop
 alone.
@@ -13,6 +13,7 @@ alone.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 _OVERHEAD = 200
@@ -35,10 +36,10 @@ class KeptAnswers:
 
     def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._answers: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()
+        self._answers: OrderedDict[bytes, tuple[Hashable, bytes]] = OrderedDict()
         self._size = self._hits = self._misses = self._evictions = 0
 
-    def find(self, request: bytes, mark: int) -> bytes | None:
+    def find(self, request: bytes, mark: Hashable) -> bytes | None:
         """The answer that was kept for the request at this mark."""
         kept = self._answers.get(request)
         if kept is None or kept[0] != mark:
@@ -48,7 +49,7 @@ class KeptAnswers:
         self._hits += 1
         return kept[1]
 
-    def keep(self, request: bytes, mark: int, answer: bytes) -> None:
+    def keep(self, request: bytes, mark: Hashable, answer: bytes) -> None:
         """Keep the answer, which was made after ``mark`` was taken."""
         self._drop(request)
         size = _size(request, answer)

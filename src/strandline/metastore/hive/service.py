@@ -25,7 +25,7 @@ A method that is not here is answered as unknown, cleanly: clients probe for wha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,7 +136,6 @@ class HiveMetastoreService:
         self._identities = identities
         self._address: str | None = None
         self._kept = KeptAnswers(max_bytes=kept_bytes)
-        self._keeps = metastore.catalogs.delay == 0
         self._at_once = self._waited = self._changes = self._helped = 0
         delegate = None if helpers is None else self.delegate
         self.dispatcher = Dispatcher(self.handle, self.look_up, delegate)
@@ -147,7 +146,8 @@ class HiveMetastoreService:
 
     def look_up(self, request: bytes) -> bytes | None:
         """The kept answer to a request, if it is still right."""
-        return self._kept.find(request, self._notifications.mark())
+        mark = self._metastore.mark()
+        return None if mark is None else self._kept.find(request, mark)
 
     # Arguments and answers are of as many types as the protocol: hence Any.
     def handle(self, connection: ConnectionInfo, name: str, args: dict[str, Any]) -> Any:
@@ -173,7 +173,7 @@ class HiveMetastoreService:
     def _read(self, connection: ConnectionInfo, method: Method, request: Request) -> Any:
         # A listing must be heard of, so its answer is not kept.
         key = b"" if method.name == _LISTING else connection.request
-        mark = self._notifications.mark()
+        mark = self._metastore.mark()
 
         def go_on(reading: Coroutine[Any, Any, _Answer]) -> _Answer | bytes:
             """In a thread; the arguments, if the request costs more than it may there."""
@@ -278,9 +278,8 @@ class HiveMetastoreService:
         work.spend(things)
         return _Answer(HIVE_CODEC.encode_result(method.name, answer), call.reader.for_all)
 
-    def _keep(self, key: bytes, mark: int, answer: _Answer) -> Encoded:
-        # With a delay, the present moves on by time alone and a mark proves nothing.
-        if self._keeps and answer.for_all and key:
+    def _keep(self, key: bytes, mark: Hashable | None, answer: _Answer) -> Encoded:
+        if mark is not None and answer.for_all and key:
             self._kept.keep(key, mark, answer.result)
         return Encoded(answer.result)
 

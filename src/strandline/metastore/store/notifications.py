@@ -244,12 +244,19 @@ class NotificationLog:
             connection.execute(insert(NOTIFICATION_LOG), rows)
         return after
 
-    def mark(self) -> int:
-        """A number that stays the same only while nothing is committed to the store.
+    def position(self) -> LogPosition:
+        """Where the log stands, as of now."""
+        with self._database.read() as connection:
+            return self.position_on(connection)
 
-        What was read after taking it stands for as long as it stays the same. Costs microseconds.
-        """
+    def mark(self) -> int:
+        """See `Database.mark`."""
         return self._database.mark()
+
+    @property
+    def mark_is_proof(self) -> bool:
+        """See `Database.mark_is_proof`."""
+        return self._database.mark_is_proof
 
     def wait(self, mark: int, *, timeout: float) -> int:
         """Wait until the mark is no longer ``mark``, or ``timeout`` seconds; the mark then."""

@@ -155,8 +155,19 @@ class ObjectStore(ABC):
         """`rows`, if memory can answer without waiting or going over much; else None."""
 
     @abstractmethod
-    def known_location(self, table_id: int) -> str | None:
-        """`location`, if memory can prove it without waiting; else None."""
+    def known_location(self, table_id: int, *, version: int) -> str | None:
+        """`location`, if memory can prove it without waiting; else None.
+
+        ``version`` is the catalog version that the caller reads, whose DDL may have moved it.
+        """
+
+    @abstractmethod
+    def mark(self) -> int | None:
+        """A number that stays the same only while answers about the present do.
+
+        None where that cannot be told without waiting. A catalog that lies elsewhere, or that has a
+        delay, moves on without it.
+        """
 
     @abstractmethod
     def catch_up(self) -> None:
@@ -241,8 +252,11 @@ class SqlObjectStore(ObjectStore):
     ) -> list[Row] | None:
         return None
 
-    def known_location(self, table_id: int) -> str | None:
+    def known_location(self, table_id: int, *, version: int) -> str | None:
         return None
+
+    def mark(self) -> int | None:
+        return self._notifications.mark() if self._notifications.mark_is_proof else None
 
     def catch_up(self) -> None:
         """Nothing: this store has no memory."""
