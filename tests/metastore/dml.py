@@ -32,6 +32,7 @@ class Dml:
     def __init__(self, address: Path | str, *, projector: ProjectsDdl | None = None) -> None:
         self.wall_ms = START_MS
         self.fenced = False
+        self.folder = address.parent if isinstance(address, Path) else Path("/nowhere")
         self.address = address if isinstance(address, str) else sqlite_url(address)
         self.database = open_engine(self.address)
         self.clock = HybridClock(lambda: self.wall_ms)
@@ -51,7 +52,7 @@ class Dml:
             self.transactions,
             self.log,
             guard=self.guard,
-            folders=StoreFolders(path.parent),
+            folders=StoreFolders(self.folder),
             projector=projector,
         )
 
@@ -60,7 +61,7 @@ class Dml:
         with self.database.write() as connection:
             put_places(connection, {table_id: Place(text)})
             self.log.append(connection, [NewEvent(verb="rename_table", table_id=table_id)])
-        return f"file://{self.path.parent}/warehouse/{text}"
+        return f"file://{self.folder}/warehouse/{text}"
 
     def guard(self, connection: Connection) -> None:
         if self.fenced:

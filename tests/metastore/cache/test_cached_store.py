@@ -227,7 +227,7 @@ class Interrupted(SqlObjectStore):
 def test_events_that_come_while_a_table_loads_are_neither_lost_nor_doubled(
     dml: Dml, when: str, applied: bool, ends: str
 ) -> None:
-    folders = StoreFolders(dml.path.parent)
+    folders = StoreFolders(dml.folder)
     store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard, folders=folders)
     cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
     dml.append("there")
@@ -255,7 +255,7 @@ def test_events_that_come_while_a_table_loads_are_neither_lost_nor_doubled(
 
 
 def test_a_load_that_fails_leaves_the_table_loadable(dml: Dml) -> None:
-    folders = StoreFolders(dml.path.parent)
+    folders = StoreFolders(dml.folder)
     store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard, folders=folders)
     cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
     dml.append("a")
