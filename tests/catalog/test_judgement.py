@@ -373,7 +373,7 @@ def judge(base: Catalog, wanted: Command | Sequence[Command], *, user: str | Non
     planning = Planning(base, transaction, base.time, author=user or "system")
     for command in wanted if isinstance(wanted, Sequence) else [wanted]:
         command.plan(planning)
-    permit(base, transaction.entries, transaction.contents, user=user)
+    permit(base, transaction, user=user)
 
 
 @pytest.fixture
@@ -481,8 +481,8 @@ def test_a_kind_without_a_rule_is_for_superusers(enforced: CatalogManager) -> No
     with transaction.entry("set", {}):
         transaction.put(Setting("a", "b"))
     with pytest.raises(PermissionDenied, match="only superusers may change a setting"):
-        permit(base, transaction.entries, transaction.contents, user="ann")
-    permit(base, transaction.entries, transaction.contents, user="root")
+        permit(base, transaction, user="ann")
+    permit(base, transaction, user="root")
 
 
 def test_what_was_revoked_cannot_be_read_in_an_older_version_after_the_drop_either(

@@ -131,7 +131,7 @@ def validate(
             before = len(transaction.entries)
             command.plan(planning)
             applied.append(len(transaction.entries) > before)
-        permit(base, transaction.entries, transaction.contents, user=request.identity)
+        permit(base, transaction, user=request.identity)
     except BaseException as error:  # of any kind: it must not fail the other callers
         return Validated(request, base, error=error)
     if not transaction.entries:

@@ -110,6 +110,25 @@ class Contents:
         """The keys of the objects of ``kind`` whose group is ``group_id``, in order."""
         return self._groups.get(Group(kind, group_id), ())
 
+    def shares(self, kinds: Iterable[str], other: Contents) -> bool:
+        """Whether no object of ``kinds`` was changed between these contents and ``other``."""
+        return all(self._kinds.get(kind) is other._kinds.get(kind) for kind in kinds)
+
+    def toward(self, changes: Iterable[Change], later: Contents) -> Contents:
+        """These contents after ``changes``, which led from here to ``later``, with its objects.
+
+        What ``later`` holds is not read from its bytes again.
+        """
+        draft = _Draft(self._kinds, self._names, self._groups)
+        for change in changes:
+            kind, new = collection(change.kind), later.get(change.kind, change.key)
+            if change.new is None:
+                new = None
+            elif new is None or new.data != change.new:
+                new = kind.stored(change.new)
+            draft.put(kind, change.key, draft.objects(change.kind).get(change.key), new)
+        return draft.finish()
+
     def apply(self, changes: Iterable[Change], *, at: Timestamp = NEVER_UPDATED) -> Contents:
         """These contents after ``changes``, in their order, made at the log's time ``at``.
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from strandline.durable.collections import (
     AUDIT_EVENT,
+    ID_ALLOCATOR,
     Collection,
     collection,
     collection_of,
@@ -125,10 +126,12 @@ class CatalogTransaction:
         """Take the next ``amount`` ids of the allocator ``name``; nothing else ever gets them."""
         if not 0 <= amount <= MAX_IDS_AT_ONCE:
             raise InvalidInput(f"{amount} ids asked for at once; ask for 0 to {MAX_IDS_AT_ONCE}")
-        found = self.get_named("id_allocator", name)
-        start: int = found.next_id if found else 1
+        key = name.encode()
+        old = self.contents.get(ID_ALLOCATOR.kind, key)
+        start: int = 1 if old is None else old.value.next_id
         if amount:
-            self.put(IdAllocator(name, start + amount))
+            new = ID_ALLOCATOR.stored_value(IdAllocator(name, start + amount))
+            self._record(ID_ALLOCATOR, key, old, new)
         return range(start, start + amount)
 
     @contextmanager

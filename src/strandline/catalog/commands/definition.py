@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -286,6 +287,8 @@ def checked(definition: TableDefinition) -> TableDefinition:
             f"({', '.join(definition.primary_key)}): rows of one key must lie together"
         )
     check_stale_rows(definition.stale_rows_fraction, definition.min_stale_rows)
+    if all(map(operator.is_, columns, definition.columns)):
+        return definition
     return replace(definition, columns=columns)
 
 

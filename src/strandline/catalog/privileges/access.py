@@ -68,6 +68,9 @@ _STANDING = {
 """What everybody may do with the things of these owners."""
 
 
+_DECIDE_ROLES = ("role", "system_configuration")
+
+
 def enforced(catalog: Catalog) -> bool:
     """Whether identities are judged at all by this catalog."""
     return ENFORCE_PRIVILEGES.required(catalog)
@@ -125,6 +128,13 @@ class Access:
     def at(self, then: Catalog) -> Access:
         """The same, for things of ``then``."""
         return Access(self.catalog, self.user, then=then, history=self._history)
+
+    def by(self, newer: Catalog) -> Access:
+        """The same user by a newer catalog; what roles alone decide is not worked out again."""
+        access = Access(newer, self.user)
+        if newer.contents.shares(_DECIDE_ROLES, self.catalog.contents):
+            access.__dict__.update(free=self.free, roles=self.roles, names=self.names)
+        return access
 
     @cached_property
     def free(self) -> bool:

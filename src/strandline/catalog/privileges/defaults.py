@@ -20,7 +20,7 @@ from strandline.model.privileges import DefaultPrivilege, Grant, grants
 def with_default_privileges(catalog: Catalog, value: Any) -> Any:  # Any: a descriptor of some kind
     """``value``, about to be made in ``catalog``, with the grants that apply to it."""
     kind = kind_of(value)
-    if not kind.grantable:
+    if not kind.grantable or not catalog.contents.count("default_privilege"):
         return value
     schema_id, database_id = _place(catalog, value)
     owner = catalog.role(value.owner) if value.owner else None

@@ -47,7 +47,7 @@ from strandline.catalog.configuration import ENFORCE_PRIVILEGES
 from strandline.catalog.kinds import kind_named, spoken
 from strandline.catalog.privileges.access import Access, enforced, owned_by
 from strandline.durable.contents import Contents
-from strandline.durable.transaction import OBJECT_IDS
+from strandline.durable.transaction import OBJECT_IDS, CatalogTransaction
 from strandline.durable.update import Entry
 from strandline.errors import IllegalChange
 from strandline.model.descriptors import TableDescriptor
@@ -76,29 +76,30 @@ class Case:
         return self.before.get(kind, object_id) or self.after.get(kind, object_id)
 
 
-def permit(base: Catalog, entries: Sequence[Entry], after: Contents, *, user: str | None) -> None:
-    """Refuse the ``entries`` that lead from ``base`` to ``after`` unless ``user`` may make them.
+def permit(base: Catalog, transaction: CatalogTransaction, *, user: str | None) -> None:
+    """Refuse the entries of ``transaction`` on ``base`` unless ``user`` may make them.
 
     ``user`` None is the program's own work. Raises `PermissionDenied`, and `IllegalChange` for what
     would leave privileges enforced without a superuser.
     """
-    _keep_a_superuser(base, entries, after)
-    if Access(base, user).free:
+    entries = transaction.entries
+    _keep_a_superuser(base, entries, transaction.contents)
+    access = Access(base, user)
+    if access.free:
         return
     before = base
     for entry in entries:
-        contents = before.contents.apply(entry.changes)
-        following = Catalog(base.version, base.time, contents)
-        access = Access(before, user)
-        for kind, key in dict.fromkeys((one.kind, one.key) for one in entry.changes):
-            found = (state.contents.get(kind, key) for state in (before, following))
-            old, new = (None if stored is None else stored.value for stored in found)
+        contents = before.contents.toward(entry.changes, transaction.contents)
+        after = Catalog(base.version, base.time, contents)
+        for kind, key in dict.fromkeys((change.kind, change.key) for change in entry.changes):
             declared = kind_named(kind)
             if declared.rule is None:
                 access.require_superuser(f"change a {declared.spoken}")
-            else:
-                declared.rule(Case(access, before, following, old, new))
-        before = following
+                continue
+            old, new = before.contents.get(kind, key), after.contents.get(kind, key)
+            case = Case(access, before, after, old and old.value, new and new.value)
+            declared.rule(case)
+        before, access = after, access.by(after)
 
 
 def _keep_a_superuser(base: Catalog, entries: Sequence[Entry], after: Contents) -> None:

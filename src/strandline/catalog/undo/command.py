@@ -371,15 +371,18 @@ class _Step:
     def _check_name(
         self, value: Any, *, taken: str = "the name of {} was taken by {} meanwhile"
     ) -> None:  # Any: a descriptor of any kind
-        kind = collection_of(value)
-        if kind.scope is None:
+        kind, catalog = kind_of(value), self.planning.catalog
+        scope = kind.collection.scope
+        if scope is None:
             return
-        catalog, stored = self.planning.catalog, kind.stored_value(value)
-        holder = catalog.contents.find(Namespace(kind.scope, stored.parent), stored.name)
-        if not kind.occupies(stored) or holder in (None, (kind.kind, kind.key(stored))):
+        parent = 0 if kind.parent is None else getattr(value, kind.parent)
+        holder = catalog.contents.find(Namespace(scope, parent), value.name)
+        if holder is None or holder == (kind.name, id_key(value.id)):
             return
-        held = catalog.contents.get(*holder) if holder else None
-        by = f"{spoken(holder.kind)} {held.name} (id {held.id})" if holder and held else "another"
+        if not kind.collection.occupies(kind.collection.stored_value(value)):
+            return
+        stored = catalog.contents.get(*holder)
+        by = f"{spoken(holder.kind)} {stored.name} (id {stored.id})" if stored else "another"
         said = taken.format(described(catalog, value), by)
         raise AlreadyExists(f"{said}; rename or drop that first")
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from strandline.catalog.catalog import Catalog
@@ -27,7 +28,6 @@ from strandline.catalog.verbs import verb_named
 from strandline.durable.collections import collection, id_key
 from strandline.durable.update import Change, Update
 from strandline.model.identifiers import normalize
-from strandline.wire.registry import decode
 from strandline.wire.stored import AnyStored
 
 
@@ -38,7 +38,7 @@ class Target(NamedTuple):
     key: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Net:
     """What a version did to one object of ``kind``: its records before and after it, or None."""
 
@@ -46,12 +46,12 @@ class Net:
     old: bytes | None
     new: bytes | None
 
-    @property
+    @cached_property
     def was(self) -> Any:  # Any: a descriptor of the kind, or None
         """The object before the version."""
         return value_of(self.kind, self.old)
 
-    @property
+    @cached_property
     def left(self) -> Any:  # Any: a descriptor of the kind, or None
         """The object as the version left it."""
         return value_of(self.kind, self.new)
@@ -59,7 +59,7 @@ class Net:
 
 def value_of(kind: str, record: bytes | None) -> Any:  # Any: a descriptor of that kind
     """The object in a record; None for None."""
-    return None if record is None else decode(record, collection(kind).of)
+    return None if record is None else collection(kind).stored(record).value
 
 
 def target_of(change: Change) -> Target:
@@ -106,6 +106,10 @@ def renames(change: Change) -> bool:
 def called_as(value: Any, other: Any) -> Any:  # Any: descriptors of one kind
     """``value`` under the name of ``other``, and in the same place."""
     parent = kind_of(value).parent
+    if value.name == other.name and (
+        parent is None or getattr(value, parent) == getattr(other, parent)
+    ):
+        return value
     place = {} if parent is None else {parent: getattr(other, parent)}
     return replace(value, name=other.name, **place)
 
