@@ -16,10 +16,12 @@ own, and where another table has it by then, the projection puts the new one bes
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 
 from strandline.catalog import Catalog, CatalogManager, Command
@@ -52,6 +54,7 @@ class AskedPlaces:
     def __init__(self, metastore: _Placed) -> None:
         self._metastore = metastore
         self._folders = metastore.folders
+        self._makeable_in: set[Path] = set()
 
     def settle(self, commands: Sequence[Command]) -> list[Command]:
         """The commands, with what they name made a place of their own or an external one.
@@ -153,18 +156,23 @@ class AskedPlaces:
         self._folders.refuse_former(location)
 
     def _refuse_unmakeable(self, place: Place) -> None:
+        if not self._folders.reaches(place):
+            return
+        path = self._folders.path(place)
+        # Thousands of tables are made in one folder, which is looked at once.
+        if path.parent in self._makeable_in and not os.path.lexists(path):
+            return
         if self._folders.may_make(place):
             self._folders.refuse_unmakeable(place)
+            self._makeable_in.add(path.parent)
 
     def _refuse_lost_files(self, undo: Undo) -> None:
         """Raise `ObjectNotFound` where the files of a table that would come back are gone."""
         alive = self._metastore.catalogs.latest_catalog()
         tables = {
-            move.then.id: move.then
-            for move in undo.moves()
-            if move.now is None
-            and move.then.kind is TableKind.MANAGED
-            and alive.table_by_id(move.then.id) is None
+            table.id: table
+            for table in undo.restored_tables()
+            if table.kind is TableKind.MANAGED and alive.table_by_id(table.id) is None
         }
         if not tables:
             return

@@ -89,18 +89,6 @@ class HistoryMoved(Conflict):
     """A table came back while the history was being read; read it again."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableMove:
-    """A table that a step of an undo brings back or renames: ``entry`` of the update is undone.
-
-    ``now`` is the table as it stands before the step, None where it is dropped.
-    """
-
-    entry: int
-    then: TableDescriptor
-    now: TableDescriptor | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Undo:
     """Take back what ``update`` did, or what it did to the objects in ``only``.
@@ -127,7 +115,7 @@ class Undo:
 
     def _plan(self, planning: Planning) -> None:
         check_undoable(self.update)
-        if any(move.now is None for move in self.moves()):
+        if any(self.restored_tables()):
             counted = planning.base.get("id_allocator", RESTORED_TABLES)
             if (counted.next_id if counted else 1) != self.restored:
                 raise HistoryMoved("tables came back meanwhile; try again")
@@ -176,26 +164,11 @@ class Undo:
         }
         return exchanged(self.update.changes(), there)
 
-    def moves(self) -> Iterator[TableMove]:
-        """The tables that come back or get another name, in the order of the steps."""
-        settled: set[Target] = set()
-        for number in reversed(range(len(self.update.entries))):
-            for change in self.update.entries[number].changes:
-                target = target_of(change)
-                net = self.net.get(target)
-                if change.kind != "table" or not net or not net.old or not change.old:
-                    continue
-                if not renames(change):
-                    continue
-                then: TableDescriptor = value_of(change.kind, change.old)
-                now: TableDescriptor | None = value_of(change.kind, change.new)
-                if target not in self.exchanged:
-                    if target in settled:
-                        continue
-                    settled.add(target)
-                    then = called_as(then, net.was)
-                if now is None or (now.schema_id, now.name) != (then.schema_id, then.name):
-                    yield TableMove(number, then, now)
+    def restored_tables(self) -> Iterator[TableDescriptor]:
+        """The tables that come back, as they were."""
+        for target, net in self.net.items():
+            if target.kind == "table" and net.old is not None and net.new is None:
+                yield net.was
 
     def schema(self, catalog: Catalog, schema_id: int) -> SchemaDescriptor | None:
         """The schema with that id, in ``catalog`` or as it comes back with this undo."""
@@ -349,7 +322,8 @@ class _Step:
         if change.old is None:
             return None
         target, now = target_of(change), self._now(change)
-        net, then = self.undo.net[target], value_of(change.kind, change.old)
+        net = self.undo.net[target]
+        then = net.was if change.old == net.old else value_of(change.kind, change.old)
         whole = self._whole(change.kind, then)
         value = kind_named(change.kind).undo.comes_back(then, now, net, whole)
         if target in self.undo.exchanged or not collection(change.kind).has_id:

@@ -42,7 +42,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -207,7 +207,7 @@ class FolderEffects:
         """What was refused so far."""
         return RefusedFolders(**self._refused)
 
-    def expect(self, turn: Turn, entries: Iterable[Entry]) -> None:
+    def expect(self, turn: Turn, entries: Sequence[Entry]) -> None:
         """Read what the effects of ``entries`` will ask for, in a few statements."""
         new_ids: list[int] = []
         table_ids: list[int] = []
@@ -217,6 +217,19 @@ class FolderEffects:
             (new_ids if makes else table_ids).extend(ids)
         turn.places.expect_none(new_ids)
         turn.places.expect(table_ids)
+        turn.places.expect_at(self._places_to_restore(turn, entries))
+
+    def _places_to_restore(self, turn: Turn, entries: Iterable[Entry]) -> Iterator[Place]:
+        """Where the restored tables among ``entries`` would go back to."""
+        for entry in entries:
+            if verb_named(entry.verb).folders is not FolderEffect.MOVE_TABLE:
+                continue
+            for change in entry.changes:
+                if change.kind == "table" and change.old is None and change.new is not None:
+                    table = _Table.read(change.new)
+                    place = turn.places.of(table.id)
+                    if place is not None:
+                        yield place.back(table.id, table.name)
 
     def carry_out(self, turn: Turn, entry: Entry, *, update: Update) -> bool:
         """Do what ``entry`` of ``update`` asks for; False where it has to wait for the next turn.

@@ -318,7 +318,7 @@ class Projector:
         updates = self._updates(last + 1, min(version, last + BATCH) + 1)
         entries = chain.from_iterable(update.entries for update in updates)
         effects = (entry for entry in islice(entries, done, None) if verb_named(entry.verb).folders)
-        self._folders.expect(turn, islice(effects, turn.left))
+        self._folders.expect(turn, list(islice(effects, turn.left)))
         for update in updates:
             for entry in islice(update.entries, done, None):
                 if verb_named(entry.verb).folders is not None:

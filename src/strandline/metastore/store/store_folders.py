@@ -68,6 +68,7 @@ class StoreFolders(Warehouse):
         self._former = tuple(sorted(former - set(self._names), key=lambda p: -len(str(p))))
         # A place is asked about several times in a row, and paths are slow.
         self._known_place = lru_cache(maxsize=_PLACES_REMEMBERED)(self._find_place)
+        self._path_inside = lru_cache(maxsize=_PLACES_REMEMBERED)(self._find_path)
         self._roots = tuple(os.path.realpath(root) for root in roots)
 
     # -- texts, places and paths
@@ -107,7 +108,7 @@ class StoreFolders(Warehouse):
     def path(self, location: str | Place) -> Path:
         """See `Warehouse.path`; what lies below a former name of the folder is inside it."""
         if isinstance(location, Place) and location.is_inside:
-            return Path(f"{self.warehouse}/{location.path}")
+            return self._path_inside(location)
         path = super().path(location)
         if any(path.is_relative_to(name) for name in self._names):
             return path
@@ -130,6 +131,12 @@ class StoreFolders(Warehouse):
                 f"{location} lies where the folder of this store was before it was moved or copied"
                 f" to {self.folder}; name a place elsewhere"
             )
+
+    def reaches(self, location: str | Place) -> bool:
+        """See `Warehouse.reaches`."""
+        if isinstance(location, Place) and location.is_inside:
+            return True
+        return super().reaches(location)
 
     # -- what may be done there
 
@@ -200,6 +207,9 @@ class StoreFolders(Warehouse):
             path = f"{path}/{part}"
             if os.path.islink(path):
                 raise FolderRefused(f"the symbolic link {path} leads to {os.path.realpath(path)}")
+
+    def _find_path(self, place: Place) -> Path:
+        return Path(f"{self.warehouse}/{place.path}")
 
     def _find_place(self, location: str) -> Place:
         if Place(location).is_inside:

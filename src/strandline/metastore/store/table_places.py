@@ -87,6 +87,7 @@ class TablePlaces:
         self._of: dict[int, Place | None] = {}
         self._at: dict[Place, set[int]] = {}
         self._changed: dict[int, Place | None] = {}
+        self._put: dict[Place, set[int]] = {}
         self._new: set[int] = set()
 
     def expect_none(self, table_ids: Iterable[int]) -> None:
@@ -109,10 +110,8 @@ class TablePlaces:
         found = tables_at(self._connection, unread)
         for place in unread:
             # What this transaction changed and did not write yet is not in the rows.
-            self._at[place] = {i for i in found.get(place, ()) if i not in self._changed}
-        for table_id, changed in self._changed.items():
-            if changed in unread:
-                self._at[changed].add(table_id)
+            stay = {i for i in found.get(place, ()) if i not in self._changed}
+            self._at[place] = stay | self._put.get(place, set())
 
     def of(self, table_id: int) -> Place | None:
         """Where that table lies; None if it has no place."""
@@ -123,10 +122,13 @@ class TablePlaces:
     def put(self, table_id: int, place: Place | None) -> None:
         """Say where that table lies; None: it has no place any more."""
         before = self.of(table_id)
-        if before is not None and before in self._at:
-            self._at[before].discard(table_id)
-        if place is not None and place in self._at:
-            self._at[place].add(table_id)
+        if before is not None:
+            self._at.get(before, set()).discard(table_id)
+            self._put.get(before, set()).discard(table_id)
+        if place is not None:
+            self._put.setdefault(place, set()).add(table_id)
+            if place in self._at:
+                self._at[place].add(table_id)
         self._of[table_id] = self._changed[table_id] = place
 
     def taken(self, place: Place, *, by_other_than: int) -> bool:
@@ -143,5 +145,5 @@ class TablePlaces:
         """Write what was changed."""
         if self._changed:
             put_places(self._connection, self._changed, new_ids=self._new)
-            self._changed = {}
+            self._changed, self._put = {}, {}
             self._new.clear()

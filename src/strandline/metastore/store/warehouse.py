@@ -23,7 +23,6 @@ import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from enum import Enum
-from itertools import takewhile
 from pathlib import Path
 
 from strandline.errors import InvalidInput, Unavailable, UnsupportedOperation
@@ -292,7 +291,11 @@ def _is_missing(path: Path) -> bool:
 
 def make_folders(path: Path, *, mode: int) -> list[Path]:
     """Make the folder and those above it, each with ``mode``; those that were not there."""
-    missing = list(takewhile(lambda folder: not os.path.isdir(folder), (path, *path.parents)))
+    missing: list[Path] = []
+    folder = path
+    while not os.path.isdir(folder) and folder != folder.parent:
+        missing.append(folder)
+        folder = folder.parent
     for folder in reversed(missing):
         folder.mkdir(mode=mode, exist_ok=True)
     return missing
