@@ -13,8 +13,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Protocol
 
+from strandline.catalog import CatalogManager
 from strandline.errors import (
     AlreadyExists,
     IllegalChange,
@@ -22,7 +24,7 @@ from strandline.errors import (
     ObjectNotFound,
     StrandlineError,
 )
-from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX
+from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.partition_moves import PURGED, PartitionMove, PartitionMoves
 from strandline.metastore.store.rows import NewRow, PartitionRow, Row, new_partition
@@ -104,33 +106,63 @@ class PartitionPlaces:
             if self.is_own(row)
         ]
 
-    def carry_out(self, moves: Sequence[PartitionMove]) -> None:
-        """Move the folders of dropped partitions aside, or delete them. What is refused stays."""
-        unsynced = Unsynced()
+    def finish_moves(self, store: ObjectStore) -> None:
+        """Move the folders of dropped partitions aside, and delete those that were purged.
+
+        What the system refuses stays unfinished, and is logged.
+        """
+        purged: list[Path] = []
+        store.finish_moves(self._table.id, lambda moves: self._carry_out(moves, purged))
+        for path in purged:  # thousands of files may be deleted while others write
+            try:
+                delete_folder(path)
+            except OSError:
+                logger.warning("the purged folder %s cannot be deleted", path, exc_info=True)
+
+    def refuse_unfinished(self, change: PlainChange, locations: Collection[str]) -> None:
+        """Raise `IllegalChange` where files of dropped partitions lie at these locations still.
+
+        A client may have written there already, and nobody can tell its files from the old ones.
+        """
+        for move in change.unfinished_moves():
+            place = resolve_location(self._location, move.location)
+            if move.location in locations and self._folders.exists(place):
+                raise IllegalChange(
+                    f"partition {move.location} of {self._table.name} cannot be created: the files"
+                    f" of a dropped partition are still in {place}, because they could not be moved"
+                    " away. Move them away or delete them, write the new files, and try again"
+                )
+
+    def _carry_out(
+        self, moves: Sequence[PartitionMove], purged: list[Path]
+    ) -> Sequence[PartitionMove]:
+        unsynced, finished = Unsynced(), []
         for move in moves:
             place = resolve_location(self._location, move.location)
             aside = self._aside_of(move)
+            if aside is None:
+                aside = self._folders.shown(f"{self._dropped.text}.{move.up_to_row}{PURGED_SUFFIX}")
+                purged.append(self._folders.path(aside))
             try:
                 self._folders.verify_below(place, table=self._location)
                 self._folders.verify(self._dropped)
-                if aside is None:
-                    delete_folder(self._folders.path(place))
-                elif self._folders.exists(place):
+                # One that is there was moved before; what is at the old place came after that.
+                if self._folders.exists(place) and not self._folders.exists(aside):
                     self._folders.move(place, aside, unsynced=unsynced)
-            except (StrandlineError, OSError):
+                finished.append(move)
+            except StrandlineError:
                 logger.warning(
-                    "the folder %s of a dropped partition stays; remove it before a partition of"
-                    " that name is created again, which would have its files",
+                    "the folder %s of a dropped partition stays; move it away before a partition"
+                    " of that name is created again",
                     place,
                     exc_info=True,
                 )
         try:
             unsynced.sync()
         except StrandlineError:
-            logger.warning(
-                "folders of dropped partitions may be back after a power failure; remove them then",
-                exc_info=True,
-            )
+            logger.warning("folders of dropped partitions may be back later", exc_info=True)
+            return ()
+        return finished
 
     def bring_back(self, change: PlainChange, row: Row) -> tuple[str, str] | None:
         """Move the folder of a dropped partition back; from where to where, if it was moved.
@@ -175,6 +207,8 @@ class _Placed(Protocol):
     """What a metastore knows of tables and their places."""
 
     @property
+    def catalogs(self) -> CatalogManager: ...
+    @property
     def store(self) -> ObjectStore: ...
     @property
     def folders(self) -> StoreFolders: ...
@@ -191,6 +225,16 @@ def partition_places(
         moves=metastore.store.partition_moves(table.id),
         folders=metastore.folders,
     )
+
+
+def finish_partition_moves(metastore: _Placed) -> None:
+    """Finish the moves that a process which died has left; of the tables that are there."""
+    catalog = metastore.catalogs.latest_catalog()
+    for table_id in metastore.store.tables_with_unfinished_moves():
+        table = catalog.table_by_id(table_id)
+        if table is not None:
+            places = partition_places(metastore, table, location=metastore.location(table))
+            places.finish_moves(metastore.store)
 
 
 def undrop_partitions(

@@ -24,6 +24,7 @@ from strandline.errors import Unavailable, UnsupportedOperation
 from strandline.fencing import FenceToken
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.metastore import Metastore
+from strandline.metastore.partition_places import finish_partition_moves
 from strandline.metastore.session import LocalSession
 from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.notifications import NotificationLog
@@ -227,6 +228,7 @@ class Node:
         self.projector.project_up_to(self.catalogs.latest_catalog().version)
         self.projector.start()
         self.store.start()
+        finish_partition_moves(self.metastore)
         self._reaper.start()
         self._opened_store.examine()
 

@@ -11,6 +11,8 @@ from hive_metastore.ttypes import EnvironmentContext, FieldSchema, Partition
 from strandline.clock import format_timestamp
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
 from strandline.metastore.interface import AsOf
+from strandline.metastore.partition_places import finish_partition_moves
+from strandline.metastore.store.object_store import SqlObjectStore
 from tests.metastore.hive.hive_node import HiveNode, hive_node, refusal, storage, table
 
 PURGE = EnvironmentContext({"ifPurge": "TRUE"})
@@ -188,6 +190,28 @@ def test_a_folder_that_could_not_be_moved_is_found_where_it_stays(
     assert texts(stub, before) == FIRST
     assert hive.node.session(user="ann").undrop_partitions("d1.t1") == ["p=b"]
     assert texts(stub, "d1") == FIRST
+
+
+@pytest.mark.parametrize("purge", [False, True])
+def test_a_crash_between_commit_and_move_is_mended_before_the_name_is_used_again(
+    hive: HiveNode, stub: Any, monkeypatch: pytest.MonkeyPatch, purge: bool
+) -> None:
+    before = moment(hive)
+    context = PURGE if purge else None
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlObjectStore, "finish_moves", lambda *_: None)
+        stub.drop_partition_with_environment_context("d1", "t1", ["b"], True, context)
+    assert (folder(hive) / "p=b" / "f").exists()
+    assert (
+        "files of a dropped partition are still in"
+        in refusal(lambda: stub.add_partition(Partition(["b"], "d1", "t1", sd=storage())))[1]
+    )
+    finish_partition_moves(hive.node.metastore)  # as a node that starts
+    assert not (folder(hive) / "p=b").exists()
+    add(hive, stub, "b", text="second")
+    finish_partition_moves(hive.node.metastore)
+    assert texts(stub, "d1")["b"] == "second b"
+    assert (texts(stub, before)["b"] == "first b") is not purge
 
 
 def test_a_purged_table_is_deleted_with_what_was_dropped_of_it(hive: HiveNode, stub: Any) -> None:

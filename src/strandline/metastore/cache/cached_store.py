@@ -47,7 +47,7 @@ from strandline.metastore.cache.replica_set import MAX_ROWS, ReplicaSet
 from strandline.metastore.cache.replicas import Replica
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import ObjectStore, SqlObjectStore
-from strandline.metastore.store.partition_moves import PartitionMoves
+from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
 from strandline.metastore.store.rows import Removal, Row, RowKind
 from strandline.metastore.store.staging import PlainChange, Staging
 from strandline.model.places import Place
@@ -256,6 +256,14 @@ class CachedStore(ObjectStore):
 
     def places_by_id(self, table_ids: Collection[int]) -> dict[int, Place]:
         return self._store.places_by_id(table_ids)
+
+    def tables_with_unfinished_moves(self) -> list[int]:
+        return self._store.tables_with_unfinished_moves()
+
+    def finish_moves(
+        self, table_id: int, carry_out: Callable[[list[PartitionMove]], Sequence[PartitionMove]]
+    ) -> None:
+        self._store.finish_moves(table_id, carry_out)
 
     def partition_moves(self, table_id: int) -> PartitionMoves:
         return self._store.partition_moves(table_id)

@@ -106,6 +106,8 @@ def _add(
             raise AlreadyExists(f"Partition already exists: {of.described(first.values)}")
         if not fresh:
             raise _NothingToDo
+        places = partition_places(call.metastore, of.table, location=of.location)
+        places.refuse_unfinished(change, {row.location for row in fresh.values()})
         unsynced = Unsynced()
         for name, row in fresh.items():
             _make_folder(call, of, row, name=name, unsynced=unsynced)
@@ -225,7 +227,6 @@ def _drop(
 ) -> list[PartitionRow]:
     """Drop the partitions with these names; ``missing`` is raised if one is not there."""
     rows: list[Row] = []
-    moves: list[PartitionMove] = []
     places = partition_places(call.metastore, of.table, location=of.location)
     with suppress(_NothingToDo), call.metastore.store.change(
         of.table.id, author=call.user
@@ -236,10 +237,10 @@ def _drop(
         if not rows:
             raise _NothingToDo
         if delete_data:
-            moves = places.drop(rows, purge=purge)
-            change.moved(*moves)
+            change.moved(*places.drop(rows, purge=purge))
         change.remove(*(row.row_id for row in rows))
-    places.carry_out(moves)
+    if rows and delete_data:
+        places.finish_moves(call.metastore.store)
     return [row.as_(PartitionRow) for row in rows]
 
 

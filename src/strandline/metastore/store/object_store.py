@@ -33,7 +33,7 @@ from strandline.metastore.store.notifications import (
     NotificationLog,
     WriteEvent,
 )
-from strandline.metastore.store.partition_moves import PartitionMoves
+from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
 from strandline.metastore.store.row_queries import TableContents
 from strandline.metastore.store.rows import (
     PARAMETERS_NAME,
@@ -128,6 +128,19 @@ class ObjectStore(ABC):
     @abstractmethod
     def partition_moves(self, table_id: int) -> PartitionMoves:
         """Where the folders of a table's partitions are that do not lie where their rows say."""
+
+    @abstractmethod
+    def tables_with_unfinished_moves(self) -> list[int]:
+        """The tables that dropped partitions whose folders may still be where they were."""
+
+    @abstractmethod
+    def finish_moves(
+        self, table_id: int, carry_out: Callable[[list[PartitionMove]], Sequence[PartitionMove]]
+    ) -> None:
+        """Have the unfinished moves of a table carried out while all other writers wait.
+
+        ``carry_out`` gives those of them that are finished.
+        """
 
     @abstractmethod
     def rows_of_write(self, table_id: int, write_id: int) -> tuple[list[Row], list[Removal]]:
@@ -264,6 +277,19 @@ class SqlObjectStore(ObjectStore):
     def places_by_id(self, table_ids: Collection[int]) -> dict[int, Place]:
         with self._database.read() as connection:
             return table_places.places_by_id(connection, table_ids)
+
+    def tables_with_unfinished_moves(self) -> list[int]:
+        with self._database.read() as connection:
+            return partition_moves.tables_with_unfinished(connection)
+
+    def finish_moves(
+        self, table_id: int, carry_out: Callable[[list[PartitionMove]], Sequence[PartitionMove]]
+    ) -> None:
+        # Lost in a power cut, the moves are met again and found done.
+        with self._database.write_unsynced() as connection:
+            self._guard(connection)
+            moves = partition_moves.unfinished(connection, table_id)
+            partition_moves.finish(connection, table_id, carry_out(moves) if moves else ())
 
     def partition_moves(self, table_id: int) -> PartitionMoves:
         with self._database.read() as connection:

@@ -13,7 +13,9 @@ own folders.
 
 The fact is written in the SQL transaction that drops or renames the partition. The folder of a
 dropped one is moved after that, and may stay where it was, because the process died or the system
-refused. A reader therefore looks whether the folder is aside, and else where it was.
+refused. A reader therefore looks whether the folder is aside, and else where it was. Until it is
+moved, a row says that the move is *unfinished*: a node that starts finishes it, and no partition is
+created there before, which would show the files of the dropped one.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, insert, select
 
-from strandline.metastore.store.tables import PARTITION_MOVE
+from strandline.metastore.store.tables import PARTITION_MOVE, UNFINISHED_MOVE
 
 PURGED = ""
 """The target of a partition whose files were deleted when it was dropped."""
@@ -87,6 +89,44 @@ def record(connection: Connection, table_id: int, *moves: PartitionMove) -> None
                 for move in moves
             ],
         )
+    asides = [move for move in moves if move.aside]
+    if asides:
+        connection.execute(
+            insert(UNFINISHED_MOVE),
+            [
+                {
+                    "table_id": table_id,
+                    "location": move.location,
+                    "up_to_row": move.up_to_row,
+                    "target": move.target,
+                }
+                for move in asides
+            ],
+        )
+
+
+def unfinished(connection: Connection, table_id: int) -> list[PartitionMove]:
+    """The moves aside of a table whose folders may still be where they were."""
+    columns = UNFINISHED_MOVE.c
+    statement = select(columns.location, columns.up_to_row, columns.target)
+    rows = connection.execute(statement.where(columns.table_id == table_id))
+    return [PartitionMove(*values) for values in rows]
+
+
+def tables_with_unfinished(connection: Connection) -> list[int]:
+    """The tables that have `unfinished` moves."""
+    return list(connection.execute(select(UNFINISHED_MOVE.c.table_id).distinct()).scalars())
+
+
+def finish(connection: Connection, table_id: int, moves: Iterable[PartitionMove]) -> None:
+    """Say that the folders of these moves are no longer where they were."""
+    columns = UNFINISHED_MOVE.c
+    for move in moves:
+        connection.execute(
+            delete(UNFINISHED_MOVE)
+            .where(columns.table_id == table_id, columns.location == move.location)
+            .where(columns.up_to_row == move.up_to_row)
+        )
 
 
 def forget(connection: Connection, table_id: int, move: PartitionMove) -> None:
@@ -97,6 +137,7 @@ def forget(connection: Connection, table_id: int, move: PartitionMove) -> None:
         .where(columns.table_id == table_id, columns.location == move.location)
         .where(columns.up_to_row == move.up_to_row)
     )
+    finish(connection, table_id, [move])
 
 
 def of_table(connection: Connection, table_id: int) -> PartitionMoves:

@@ -141,6 +141,10 @@ class Staging:
             )
         return row_ids, removed.keys()
 
+    def unfinished_moves(self) -> list[PartitionMove]:
+        """See `PlainChange.unfinished_moves`."""
+        return partition_moves.unfinished(self._connection, self.table_id)
+
     def record_moves(self, *moves: PartitionMove) -> None:
         """See `PlainChange.moved`."""
         partition_moves.record(self._connection, self.table_id, *moves)
@@ -236,6 +240,10 @@ class PlainChange:
     def moved(self, *moves: PartitionMove) -> None:
         """Note where the folders of partitions go that this change drops or renames."""
         self._staging.record_moves(*moves)
+
+    def unfinished_moves(self) -> list[PartitionMove]:
+        """The dropped partitions whose folders may still be where they were."""
+        return self._staging.unfinished_moves()
 
     def dropped(self, names: Collection[str] | None) -> list[Row]:
         """The partitions that were dropped last under ``names``, or in the last drop of all."""
