@@ -33,7 +33,7 @@ from strandline.model.descriptors import PrincipalType, SchemaDescriptor, proper
 from strandline.model.places import SCHEMA_SUFFIX
 
 SPARK_WAREHOUSE = "spark-warehouse"
-"""The folder, where a driver was started, that ``spark.sql.warehouse.dir`` names by default."""
+"""The default of ``spark.sql.warehouse.dir``: a folder where the driver was started."""
 
 
 def database_struct(schema: SchemaDescriptor, *, name: str, location: str) -> Struct:
@@ -122,7 +122,7 @@ def _is_chosen_by_spark(location: str, schema: str) -> bool:
 
 @changes("alter_database")
 async def alter_database(call: Call) -> None:
-    """Parameters, owner and, as from Hive 3 on, the description; the rest is ignored."""
+    """Change parameters, owner and description (as Hive 3 does); the rest is ignored."""
     name, database = present_schema(call.text("dbname")), call.struct("db")
     if call.reader.catalog.schema(name) is None:
         raise ObjectNotFound(call.text("dbname"))
@@ -176,7 +176,7 @@ def _drop(call: Call, sent: str, *, delete_data: bool, cascade: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _DropKeepingData:
-    """The command, with the files of the tables left where they are."""
+    """The command, which leaves the files of the tables where they are."""
 
     command: DropSchema
 
@@ -194,4 +194,4 @@ def _owner_type(database: dict[str, Any]) -> PrincipalType | None:
     try:
         return PrincipalType(number)
     except ValueError:
-        raise InvalidInput(f"{number} is not a type of owner") from None
+        raise InvalidInput(f"{number} is not a type of owner: 1, 2 and 3 are") from None

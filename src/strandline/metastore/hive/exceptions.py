@@ -1,8 +1,8 @@
-"""Exceptions of the Hive Metastore protocol that no error of ours stands for.
+"""Exceptions of the Hive Metastore protocol, for handlers that must name one.
 
 Handlers raise errors from `strandline.errors`, and the table there says which exception of the
-protocol each becomes. Where Hive's own choice for a method is another one, and clients look at it,
-the handler names the exception itself, with these functions.
+protocol each becomes. Where Hive uses another exception for a method and clients look at it, the
+handler names that exception, with these functions.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from strandline.metastore.thrift.messages import ThriftException
 
 
 def meta_exception(message: str) -> ThriftException:
-    """``MetaException``: what Hive throws where nothing more exact is declared."""
+    """``MetaException``: what Hive throws where the method declares nothing more exact."""
     return ThriftException("MetaException", {"message": message})
 
 
 def invalid_object(message: str) -> ThriftException:
-    """``InvalidObjectException``: the described object cannot be, also for want of its parent."""
+    """``InvalidObjectException``: the object is invalid, or its parent does not exist."""
     return ThriftException("InvalidObjectException", {"message": message})
 
 
 def invalid_operation(message: str) -> ThriftException:
-    """``InvalidOperationException``: also for what is missing, in the methods that alter."""
+    """``InvalidOperationException``: also for a missing object, in the methods that alter."""
     return ThriftException("InvalidOperationException", {"message": message})
 
 
@@ -31,6 +31,6 @@ def unknown_table(message: str) -> ThriftException:
 
 
 def config_forbidden(name: str) -> ThriftException:
-    """``ConfigValSecurityException``: the setting is none that clients may ask for."""
+    """``ConfigValSecurityException``: clients may not ask for this setting."""
     message = f"For security reasons, the config key {name} cannot be accessed"
     return ThriftException("ConfigValSecurityException", {"message": message})

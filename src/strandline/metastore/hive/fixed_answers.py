@@ -1,7 +1,8 @@
 """Methods that need nothing from the store: settings, roles and privileges, constraints, texts.
 
-The answers about roles and privileges are those of a metastore that knows none: what is enforced is
-not told in Hive's terms, and a refusal names what is missing. There are no constraints to list.
+The answers about roles and privileges are those of a metastore without privileges: what is enforced
+is not described in Hive's terms, and a refusal names the privilege that is missing. There are no
+constraints to list.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _WAREHOUSE = "hive.metastore.warehouse.dir"
 
 @answers("get_config_value")
 def get_config_value(request: Request) -> str:
-    """The default that the client brings: it knows its own settings better than this server."""
+    """The default that the client sends: it knows its own settings better than this server."""
     name, default = request.args.get("name"), request.args.get("defaultValue", "")
     if name is not None and not _READABLE.fullmatch(name):
         raise config_forbidden(name)
@@ -46,13 +47,13 @@ def partition_name_to_spec(request: Request) -> dict[str, str]:
 
 @answers("partition_name_has_valid_characters")
 def partition_name_has_valid_characters(request: Request) -> bool:
-    """Every value can name a partition: what cannot stand in a path is escaped."""
+    """Every value can name a partition: characters that cannot be in a path are escaped."""
     return True
 
 
 @answers("flushCache")
 def flush_cache(request: Request) -> None:
-    """Nothing: what is kept here is right by construction."""
+    """Do nothing: no cache here has old answers."""
 
 
 @answers("get_role_names")
@@ -62,7 +63,7 @@ def get_role_names(request: Request) -> list[str]:
 
 @answers("list_roles")
 def list_roles(request: Request) -> list[Struct]:
-    """Everybody has the role ``public``."""
+    """Every user has the role ``public``."""
     return [{"roleName": "public", "createTime": 0, "ownerName": "public"}]
 
 

@@ -58,16 +58,16 @@ def function_struct(function: FunctionDescriptor, *, schema: str) -> Struct:
 async def get_function(call: Call) -> Struct:
     schema, name = call.text("dbName"), call.text("funcName")
     scope = await call.reader.find_scope(schema)
-    found = None if scope is None else scope.catalog.function(scope.schema.name, name)
-    if scope is None or found is None:
+    function = None if scope is None else scope.catalog.function(scope.schema.name, name)
+    if scope is None or function is None:
         raise ObjectNotFound(f"Function {schema}.{name} does not exist")
-    call.reader.access.at(scope.catalog).require(Privilege.EXECUTE, found)
-    return function_struct(found, schema=scope.name)
+    call.reader.access.at(scope.catalog).require(Privilege.EXECUTE, function)
+    return function_struct(function, schema=scope.name)
 
 
 @reads("get_functions")
 async def get_functions(call: Call) -> list[str]:
-    """The names that fit a pattern; none where the schema is missing."""
+    """The names that match a pattern; none if the schema does not exist."""
     scope = await call.reader.find_scope(call.text("dbName"))
     names = [] if scope is None else [function.name.lower() for function in await _functions(scope)]
     return sorted(await call.reader.matching_names(names, call.args.get("pattern")))
@@ -116,7 +116,7 @@ async def create_function(call: Call) -> None:
 
 @changes("alter_function")
 async def alter_function(call: Call) -> None:
-    """The function as the client wants it, under another name if it says so."""
+    """Change the function, and rename it if the client sends another name."""
     function = call.struct("newFunc")
     schema, name = _schema(call.text("dbName")), call.text("funcName").lower()
     _require_function(call, schema, name)
@@ -173,11 +173,11 @@ def _resources(function: Struct) -> tuple[tuple[str, str], ...]:
 
 
 def _pairs(function: Struct) -> Iterator[tuple[str, str]]:
-    for one in function.get("resourceUris") or ():
-        kind = _RESOURCE_NAMES.get(one.get("resourceType"))
+    for resource in function.get("resourceUris") or ():
+        kind = _RESOURCE_NAMES.get(resource.get("resourceType"))
         if kind is None:
-            raise InvalidInput(f"{one.get('resourceType')} is not a type of resource")
-        yield kind, one.get("uri") or ""
+            raise InvalidInput(f"{resource.get('resourceType')} is not a type of resource")
+        yield kind, resource.get("uri") or ""
 
 
 def _owner_type(function: Struct) -> PrincipalType | None:

@@ -1,6 +1,6 @@
 """`HiveReader`: what a request of a Hive client reads, under the names that Hive clients use.
 
-A schema may be named with a version (``sales@42``); a plain table as of then is answered as a view
+A schema may be named with a version (``sales@42``); a plain table of the past is answered as a view
 over a hidden table (`strandline.metastore.hive.past_tables`). Everything else is
 `strandline.metastore.reader.Reader`.
 """
@@ -36,7 +36,7 @@ from strandline.model.descriptors import (
 from strandline.model.privileges import Privilege
 
 _VIEW_NAMESPACE = "view.catalogAndNamespace.part.1"
-"""Where Spark looks for the tables that a view's text names without a schema."""
+"""The schema in which Spark looks for the tables that a view's text names without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Scope:
         return self.point.at != PRESENT
 
     def shows_as_view(self, relation: Relation) -> bool:
-        """Whether clients see a view: also in the place of a plain table as of then."""
+        """Whether clients see a view, also in the place of a plain table of the past."""
         if isinstance(relation, ViewDescriptor):
             return True
         return self.is_past and not self.hidden and is_written_by_clients(relation)

@@ -1,8 +1,8 @@
 """Methods for the locks of Hive's clients, as `strandline.transactions.locks` keeps them.
 
 Where privileges are enforced, a user needs SELECT for a shared read lock and a privilege to write
-for any other one, and checks, renews, gives up and is shown only locks of its own. A lock on a
-table that does not exist needs what creating it needs.
+for any other lock. A user sees, checks, renews and releases only its own locks. A lock on a table
+that does not exist needs the privilege to create it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ async def show_locks(call: Call) -> Struct:
 def _component(sent: Struct) -> Component:
     level, table, partition = sent["level"], sent.get("tablename"), sent.get("partitionname")
     if level not in (1, 2, 3):
-        raise InvalidInput(f"{level} is not a level of a lock")
+        raise InvalidInput(f"{level} is not a level of a lock: 1, 2 and 3 are")
     if level > 1 and not table:
         raise InvalidInput("a lock on a table or partition names the table")
     try:
@@ -128,7 +128,7 @@ def _response(request: LockRequest) -> Struct:
 
 
 def _gives_up(call: Call, queued: LockRequest) -> bool:
-    """Whether the client asked not to wait: readers, or who creates a table."""
+    """Whether the client asked not to wait, as a reader or to create a table."""
     modes = {component.mode for component in queued.components}
     if call.args.get("zeroWaitReadEnabled") and modes == {LockMode.SHARED_READ}:
         return True

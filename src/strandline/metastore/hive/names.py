@@ -1,9 +1,10 @@
 """Names of schemas, and locations, as Hive clients write them.
 
 Hive lowers the case of names; clients of Hive 3 and later put the catalog before the name of a
-schema, as ``@hive#sales``. Behind the name may stand a version or a time: ``sales@42``,
-``sales@2026-11-20t10:00:00z``. Such a schema can be read and not changed: here every change is
-refused; `strandline.metastore.hive.past_tables` is about clients that do not ask.
+schema, as ``@hive#sales``. A version or a time may follow the name: ``sales@42``,
+``sales@2026-11-20t10:00:00z``. Such a schema can be read but not changed: every change is refused
+here, and `strandline.metastore.hive.past_tables` is about clients that do not ask before they
+write.
 
 Clients compare locations as texts, so equal places must be equal texts. Hadoop prints a local
 folder as ``file:/a/b``, with however many slashes it was given. Hive takes a path without a scheme
@@ -32,31 +33,31 @@ _HIVE_NAME = re.compile(r"\w+", re.ASCII)
 
 
 def without_catalog(name: str) -> str | None:
-    """The name without the catalog that a client of Hive 3 puts before it; None for no name.
+    """The name without the catalog that a client of Hive 3 puts before it; None if it has no name.
 
-    Raises `ObjectNotFound` for a catalog that is not here.
+    Raises `ObjectNotFound` for another catalog than the one here.
     """
-    found = _WITH_CATALOG.fullmatch(name)
-    if found is None:
+    match = _WITH_CATALOG.fullmatch(name)
+    if match is None:
         return name
-    if found[1].lower() != DEFAULT_DATABASE:
+    if match[1].lower() != DEFAULT_DATABASE:
         raise ObjectNotFound(
-            f"catalog {found[1]} does not exist; the one here is {DEFAULT_DATABASE}"
+            f"catalog {match[1]} does not exist; the one here is {DEFAULT_DATABASE}"
         )
-    if not found[2]:
+    if not match[2]:
         return None
-    return "" if found[2] == _NO_SCHEMA else found[2]
+    return "" if match[2] == _NO_SCHEMA else match[2]
 
 
 def split_schema(name: str) -> tuple[str, AsOf]:
-    """The schema's own name in lower case, and the point in history that stands behind it.
+    """The schema's own name in lower case, and the point in history that follows it.
 
-    Raises `ObjectNotFound` for a name with an ``@`` that names no version: no schema is called so.
+    Raises `ObjectNotFound` for a name with an ``@`` but no version: no schema has such a name.
     """
     try:
         schema, version = split_version((without_catalog(name) or "").lower())
     except InvalidName as error:
-        # Spark swallows this error: the log is where its user can find the reason.
+        # Spark does not show this error; its user finds the reason in the log.
         logger.info("schema %r does not exist: %s", name, error.message)
         raise ObjectNotFound(error.message) from None
     if version is None:
@@ -85,8 +86,8 @@ def present_schema(name: str) -> str:
 def is_shown(schema: SchemaDescriptor) -> bool:
     """Whether clients of this protocol see the schema.
 
-    They do not see the one that holds the catalog's own views, which they could not read; one that
-    somebody called so before there were such views stays theirs.
+    They do not see the schema of the system views, which they could not read. A user's schema of
+    that name, made before system views existed, stays visible.
     """
     return schema.owner != SYSTEM_NAME or not is_reserved(schema.name)
 
@@ -105,8 +106,8 @@ def hadoop_location(text: str) -> str:
 
     Raises `InvalidInput` for what is neither a URI nor an absolute path.
     """
-    found = _SCHEME.fullmatch(text)
-    scheme, rest = (found[1].lower(), found[2]) if found else ("file", text)
+    match = _SCHEME.fullmatch(text)
+    scheme, rest = (match[1].lower(), match[2]) if match else ("file", text)
     if not rest.startswith("/"):
         raise InvalidInput(f"{text!r} is not an absolute path or a URI; write file:/path")
     host = ""
@@ -120,7 +121,7 @@ def hadoop_location(text: str) -> str:
 
 
 def same_location(first: str, second: str) -> bool:
-    """Whether both texts name one place. A text that is no location names none."""
+    """Whether both texts are locations of the same place."""
     try:
         return hadoop_location(first) == hadoop_location(second)
     except InvalidInput:

@@ -1,13 +1,13 @@
 """Which half of a table a parameter belongs to: the rule by which a Hive table is split.
 
-A Hive client sees one table; here two clocks move it. What *defines* it (columns, keys, owner,
-provider, format, and all parameters but those below) is the catalog's, and changes by a version.
-What *counts or dates the content* is the object store's, and changes with the content: statistics
-of Hive and Spark, and the time of the last change. An alter that touches only these makes no
-version, and a table as of a version keeps its own.
+A Hive client sees one table; here it has two halves. What *defines* the table (columns, keys,
+owner, provider, format, and all parameters but those below) belongs to the catalog, and each change
+of it is a version. What *counts or dates the content* belongs to the object store and changes with
+the content: statistics of Hive and Spark, and the time of the last change. An alter that changes
+only these makes no version, and a table as of a version has the counts of that time.
 
-Some parameters repeat what a field of the descriptor says already. They are read into the field,
-are not kept as text, and are written again when a client asks:
+Some parameters repeat what a field of the descriptor says. They are read into the field, are not
+kept as text, and are written again when a client asks:
 
 | parameter | is in |
 | --- | --- |
@@ -18,8 +18,8 @@ are not kept as text, and are written again when a client asks:
 | ``comment`` | comment |
 | serde parameter ``path`` of a table whose location it is | the location |
 
-`DERIVED` in the place of a value remembers that a client wrote the parameter, so that it is written
-for no table whose creator did not know it.
+`DERIVED` in the place of a value records that a client wrote the parameter, so that it is written
+only for tables whose creator knows it.
 
 ``numFiles`` and ``totalSize`` are counted where Hive counts them (`QuickStatistics`). Spark decides
 by ``totalSize`` whether a table is small enough to be sent to every executor; a table without it
@@ -39,7 +39,7 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import Properties, TableDescriptor, properties
 
 DERIVED = ""
-"""The kept value of a parameter that is made anew from the descriptor for each answer."""
+"""The stored value of a parameter that each answer derives from the descriptor."""
 
 PROVIDER = "spark.sql.sources.provider"
 SCHEMA = "spark.sql.sources.schema"
@@ -54,7 +54,7 @@ HIVE_PROVIDER = "hive"
 
 RETENTION = "strandline.hive.retention"
 LAST_ACCESS = "strandline.hive.lastAccessTime"
-"""Fields of a Hive table that have no other place; kept as parameters, shown as fields."""
+"""Fields of a Hive table without a field here; kept as parameters, shown as fields."""
 
 _COUNTED = frozenset(
     {

@@ -1,9 +1,9 @@
 """Methods that change partitions of plain tables.
 
 Each call is one transaction of its own on the table: all of its partitions or none, with a commit
-time, so that the list of partitions can be read as of a time. Folders follow Hive's habits: they
-are made before their partitions are, those of a managed table move when a partition is renamed, and
-go aside when one is dropped with its data, where cleaning finds them.
+time, so that the list of partitions can be read as of a time. Folders follow Hive's habits: a
+folder is made before its partition. In a managed table it moves when the partition is renamed, and
+is moved aside, where cleaning finds it, when the partition is dropped with its data.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from strandline.model.privileges import Privilege
 
 
 class _NothingToDo(Exception):
-    """Leaves a change that turned out to be none."""
+    """Leaves a change that turned out to change nothing."""
 
 
 def _now() -> int:
@@ -316,7 +316,7 @@ def _no_table_to_alter(message: str) -> Exception:
 def _alter(
     call: Call, of: Partitioned, partitions: Sequence[Struct], context: Struct | None
 ) -> None:
-    # Read and written before and behind the block: while it runs, all other writers wait.
+    # Decoded before the block: while it runs, all other writers wait.
     new_partitions = [(*of.read(partition, now=_now()), partition) for partition in partitions]
     quick = QuickStatistics(call.folders, context)
     new_partitions = [
@@ -330,7 +330,7 @@ def _alter(
             raise IllegalChange("alter is not possible")
         altered: dict[str, PartitionRow] = {}
         for name, new, partition in new_partitions:
-            # One that the request names twice is altered twice.
+            # A partition that the request names twice is altered twice.
             old = altered.get(name) or rows[name].as_(PartitionRow)
             kept = replace(new, created=old.created)
             if not (partition.get("sd") or {}).get("location"):
@@ -380,7 +380,7 @@ def give_table_columns(call: Call, table: TableDescriptor) -> None:
             if partition.columns is not None
         }
 
-    # Found before the block: while it runs, all other writers wait.
+    # Read before the block: while it runs, all other writers wait.
     rows = call.metastore.store.rows(table.id, RowKind.PARTITION, write_ids=None)
     names = [row.name for row in rows if row.as_(PartitionRow).columns is not None]
     if names:
@@ -438,7 +438,7 @@ def _rename(call: Call, of: Partitioned, values: Sequence[str], partition: Struc
 def _move_folder(
     call: Call, of: Partitioned, before: PartitionRow, after: PartitionRow
 ) -> tuple[str, str] | None:
-    """Move the folder of a partition; from where to where, None if there was nothing to move."""
+    """Move the folder of a partition; its old and new place, None if there was no folder."""
     old, new = of.place(before), of.place(after)
     try:
         call.folders.verify_below(old, table=of.location)

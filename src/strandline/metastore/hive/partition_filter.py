@@ -13,14 +13,14 @@
                  | [ "date" ] 2013-01-31 | "date" 'text' | "timestamp" 'text'
 
 A text ends at the next quote of its kind and knows no escapes: Spark chooses a quote that the value
-does not hold, and writes backslashes as they are. ``like`` takes a pattern of its own kind
-(see `strandline.metastore.hive.patterns`), and matches it with the value as it was stored.
+does not contain, and writes backslashes as they are. ``like`` has its own kind of pattern
+(see `strandline.metastore.hive.patterns`), and matches it with the stored text of the value.
 
 Values are compared as values of the key's type, in memory. (Hive casts in SQL, and refuses the
 whole filter once a stored value does not cast or a ``like`` occurs.) A value that does not cast is
-NULL and chosen by no condition. The default partition is NULL too, with two exceptions that are
-Hive's: ``!=`` and ``not in`` choose it, and its name as a text stands for it. Since nothing
-negates, NULL and false are the same, and a filter is a plain yes or no.
+NULL, and no condition chooses it. The default partition is NULL too, with two exceptions that are
+Hive's: ``!=`` and ``not in`` choose it, and its name as a text stands for it. Since the language
+has no negation, NULL and false are the same, and a filter answers yes or no.
 
 A wrong filter is refused when it is read or bound to a table's keys, never in the middle of a scan.
 """
@@ -146,10 +146,10 @@ class _Parser:
         self.depth = 0
         self.tokens: list[_Token] = []
         at = 0
-        while found := _TOKEN.match(text, at):
-            kind = str(found.lastgroup)
-            self.tokens.append(_Token(kind, found[kind], found.start(kind)))
-            at = found.end()
+        while match := _TOKEN.match(text, at):
+            kind = str(match.lastgroup)
+            self.tokens.append(_Token(kind, match[kind], match.start(kind)))
+            at = match.end()
             if len(self.tokens) > MAX_FILTER_TOKENS:
                 raise LimitExceeded(
                     f"a filter may have {MAX_FILTER_TOKENS} words, values, operators and marks, "
@@ -304,7 +304,7 @@ class _Parser:
 
 
 MAX_CONDITIONS = 1_000
-"""In one filter. Equalities with one key beside each other, joined by ``or``, are one condition."""
+"""In one filter. Equalities with the same key that ``or`` joins are one condition."""
 
 Chooser: TypeAlias = Callable[[Sequence[str]], bool]
 """Whether a partition with these values, in the order of the keys, is chosen."""
@@ -318,7 +318,7 @@ def partition_chooser(text: str, keys: Sequence[tuple[str, DataType]]) -> Choose
 def bind_filter(expression: Expression, keys: Sequence[tuple[str, DataType]]) -> Chooser:
     """The filter for a table whose partition keys have these names and types.
 
-    Raises `InvalidInput` for a key that the table has not, `LimitExceeded` for too many conditions.
+    Raises `InvalidInput` for a key that the table does not have, `LimitExceeded`.
     """
     conditions = _conditions(expression)
     if conditions > MAX_CONDITIONS:
@@ -331,7 +331,7 @@ def bind_filter(expression: Expression, keys: Sequence[tuple[str, DataType]]) ->
 
 
 def _conditions(expression: Expression) -> int:
-    """What each partition may have to be compared with."""
+    """How many comparisons each partition may need."""
     match expression:
         case And(parts):
             return sum(map(_conditions, parts))
@@ -371,7 +371,7 @@ def _bound(
 
 
 def _folded(parts: Sequence[Expression]) -> list[Expression]:
-    """Alternatives of which all equalities with one key are a single ``in``: one look at a set."""
+    """Alternatives in which all equalities with one key are a single ``in``."""
     lists: dict[str, list[Literal]] = {}
     others: list[Expression] = []
     for part in parts:
@@ -403,10 +403,10 @@ def _bound_in(
         if is_default(value):
             return names_default != negated
         for cast, wanted in by_cast:
-            found = cast(value)
-            if negated and (found is None or found in wanted):
+            cast_value = cast(value)
+            if negated and (cast_value is None or cast_value in wanted):
                 return False
-            if not negated and found is not None and found in wanted:
+            if not negated and cast_value is not None and cast_value in wanted:
                 return True
         return negated
 
@@ -423,14 +423,14 @@ def _bound_order(
 
     def chooses(values: Sequence[str]) -> bool:
         value = values[position]
-        found = None if is_default(value) else cast(value)
-        return found is not None and holds(found, limit)
+        cast_value = None if is_default(value) else cast(value)
+        return cast_value is not None and holds(cast_value, limit)
 
     return chooses
 
 
 def _casts(key_type: DataType, kind: LiteralKind) -> tuple[Cast, Cast]:
-    """How the stored text and the literal's text become values that compare.
+    """How the stored text and the text of the literal become values that can be compared.
 
     A literal beside an integer key may lie outside its type or between two of its values, and is
     any number. A bare number beside a text makes the text a number, as in Spark.

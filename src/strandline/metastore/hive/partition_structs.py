@@ -1,8 +1,8 @@
-"""Hive's partitions, to rows of the object store and back.
+"""Hive's ``Partition`` structs, to rows of the object store and back.
 
-What a client sends repeats the columns, the format and the location of its table. A row keeps what
-differs: its location relative to the table's, so that it moves with it, and format and columns only
-where they are not the table's.
+A client repeats the columns, the format and the location of the table in each partition. A row has
+only what differs: its location relative to the table's, so that it moves with the table, and format
+and columns if they are not the table's.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Partitioned:
     def struct(
         self, row: PartitionRow, *, place: str | None = None, sd: Struct | str | None = None
     ) -> Struct:
-        """The ``Partition`` that a client sees; ``place`` is where it lies if not as it says.
+        """The ``Partition`` that a client sees; ``place`` is its location if not that of the row.
 
         ``sd`` is its storage descriptor, where the caller has it already.
         """
@@ -134,7 +134,7 @@ class Partitioned:
         storage: StorageFormat | None = None,
         columns: Sequence[HiveColumn] | None = None,
     ) -> Struct:
-        """The storage descriptor of a partition that lies there; None: as its table has it."""
+        """The storage descriptor of a partition at that location, with the format of its table."""
         return storage_struct(
             self._storage if storage is None else storage,
             columns=self._columns if columns is None else columns,

@@ -62,7 +62,7 @@ def is_default(value: str | None) -> bool:
 def partition_name(keys: Sequence[str], values: Sequence[str | None]) -> str:
     """The name of the partition with these values. Keys are written in lower case, as Hive does.
 
-    Raises `InvalidInput` if there are no keys, or as many values as keys are not there.
+    Raises `InvalidInput` without keys, or if there are not as many values as keys.
     """
     if not keys or len(keys) != len(values):
         raise InvalidInput(
@@ -97,13 +97,13 @@ def partition_values(name: str, keys: Sequence[str]) -> tuple[str, ...]:
     Raises `InvalidInput` unless the name has each key once and no other.
     """
     pairs = parse_partition_name(name)
-    found = {key.lower(): value for key, value in pairs}
+    by_key = {key.lower(): value for key, value in pairs}
     wanted = [key.lower() for key in keys]
-    if len(pairs) != len(found) or sorted(found) != sorted(wanted):
+    if len(pairs) != len(by_key) or sorted(by_key) != sorted(wanted):
         raise InvalidInput(
             f"{name!r} is not the name of a partition with the keys {', '.join(keys)}"
         )
-    return tuple(found[key] for key in wanted)
+    return tuple(by_key[key] for key in wanted)
 
 
 Cast = Callable[[str], Any]
@@ -171,26 +171,26 @@ def _boolean(text: str) -> bool | None:
 
 
 def _date(text: str) -> date | None:
-    found = _DATE.fullmatch(text.strip())
-    if found is None:
+    match = _DATE.fullmatch(text.strip())
+    if match is None:
         return None
     try:
-        return date(*map(int, found.groups()))
+        return date(*map(int, match.groups()))
     except ValueError:
         return None
 
 
 def _timestamp(text: str) -> tuple[datetime, int] | None:
-    """Whole seconds and nanoseconds. A time with a zone does not cast: ours is unknown."""
-    found = _TIMESTAMP.fullmatch(text.strip())
-    if found is None:
+    """Whole seconds and nanoseconds. A time with a zone does not cast: the key has no zone."""
+    match = _TIMESTAMP.fullmatch(text.strip())
+    if match is None:
         return None
     try:
-        year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
+        year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
         moment = datetime(year, month, day, hour, minute, second)
     except ValueError:
         return None
-    return moment, int((found[7] or "").ljust(9, "0"))
+    return moment, int((match[7] or "").ljust(9, "0"))
 
 
 _CASTS: dict[DataType, Cast] = {

@@ -2,8 +2,8 @@
 
 Hive's numbers: at most ``max_parts`` partitions, all for a negative number. For 0 it gives none,
 but all names. Transactional tables and views have no partitions that a client could ask for. A
-plain table as of then is shown as a view and still gives its partitions, under its own name as
-under the hidden one.
+plain table of the past is shown as a view and still has partitions, under its own name and under
+the hidden one.
 """
 
 from __future__ import annotations

@@ -1,34 +1,33 @@
-"""Plain tables under the name of a schema as of then: a view over a hidden table of their files.
+"""Plain tables in a schema of the past: a view over a hidden table of their files.
 
 The problem: the files of a plain table are written by clients, not by the metastore, and there is
-one set of them. Whoever is told where a table of ``sales@42`` lies can write there and so change
-the table of today. Spark does: an ``INSERT`` into a table that is not partitioned asks for nothing
-but the table. Refusing changes is then too late; that such a schema can be read and not changed
-has to be had by what is answered.
+one set of them. A client that learns where a table of ``sales@42`` lies can write there and so
+change the table of today. Spark does: an ``INSERT`` into a table that is not partitioned asks for
+nothing but the table. To refuse changes is then too late; the answer itself must prevent them.
 
 The model. Under ``sales@42`` a plain table ``orders`` is answered as a view whose text selects its
-columns of then from a hidden table of the same schema, ``orders@files_42_1a2b3c4d``. The hidden
-table is the real thing: format, location, columns and partitions of then. Spark plans the view as
-it would plan the table (filters, columns and partitions are pruned alike) and refuses by itself
-whatever would write to a view.
+columns at version 42 from a hidden table of the same schema, ``orders@files_42_1a2b3c4d``. The
+hidden table is the real one: its format, location, columns and partitions at that version. Spark
+plans the view as it would plan the table (filters, columns and partitions are pruned alike) and
+itself refuses to write to a view.
 
 What must stay true:
 
-* Nobody comes across a hidden name. It is in no list, and the protocol creates no table with an
+* No client comes across a hidden name. It is in no list, and the protocol creates no table with an
   ``@`` in its name.
-* The name changes with all that the answer rests on: the version, the table, where its files lie
-  now. Spark keeps the file list of a table by its name.
-* The view gives the types that Spark reads. What reads files gives null wherever files may hold
-  it, also inside of types, so the view's types allow it everywhere.
+* The name changes with all that the answer depends on: the version, the table, where its files lie
+  now. Spark caches the file list of a table by its name.
+* The view has the types that Spark reads. A file reader gives null wherever files may have null,
+  also inside of types, so the view's types allow null everywhere.
 * A new table has no place there either: Spark writes the rows of ``CREATE TABLE … AS SELECT`` into
   the folder of the schema before it asks for the table. So the location of the schema is of a
-  kind that no file system has (`NO_PLACE`).
+  scheme that no file system has (`NO_PLACE`).
 
-Where privileges are enforced, a user who may not INSERT into a plain table is answered the same in
+Where privileges are enforced, a user who may not INSERT into a plain table gets the same answer in
 the present, for the same reason: Spark would write first and ask later.
 
-Left as they are: transactional tables, whose provider no plain client has, and Iceberg tables, of
-which a change is a commit in the metastore, and which are read by their metadata alone.
+Two kinds of table are answered as they are: transactional tables, whose provider no plain client
+has, and Iceberg tables, which change by a commit in the metastore and are read by their metadata.
 
 Rejected: a location that does not exist, or a format that can only be read. `INSERT OVERWRITE`
 deletes the files before it finds out.
@@ -60,7 +59,7 @@ from strandline.model.descriptors import (
 from strandline.model.types import ArrayType, DataType, MapType, StructType
 
 NO_PLACE = "can-be-read-and-not-changed:/"
-"""Where a schema as of then lies. Spark shows the first part to whoever creates a table there."""
+"""The location of a schema of the past. Spark shows its scheme to a user who creates a table."""
 
 _HIDDEN_NAME = re.compile(r"(.+)@files_([0-9]+)_[0-9a-f]{8}")
 
@@ -71,14 +70,14 @@ _VIEW_STORAGE = StorageFormat(
     serde_properties=(("serialization.format", "1"),),
     buckets=-1,
 )
-"""What Spark says of a view; nobody reads by it."""
+"""What Spark says of a view; it is not used for reading."""
 
 _SPARK_VERSION = "4.3.0"
 """The release whose form of a view is answered."""
 
 
 def is_written_by_clients(relation: Relation) -> bool:
-    """Whether clients put files into it on their own; as of then, such a table is a view."""
+    """Whether clients write its files themselves; in the past, such a table is a view."""
     if not isinstance(relation, TableDescriptor) or relation.transactional:
         return False
     kept = dict(relation.properties)
@@ -87,7 +86,7 @@ def is_written_by_clients(relation: Relation) -> bool:
 
 
 def hidden_name(table: TableDescriptor, *, version: int, location: str) -> str:
-    """The name of the files of ``table`` as of the catalog ``version``, now at ``location``."""
+    """The hidden name of ``table`` at ``version``, with its files now at ``location``."""
     rest = blake2b(f"{table.id} {location}".encode(), digest_size=4).hexdigest()
     return f"{table.name.lower()}@files_{version}_{rest}"
 
@@ -97,13 +96,13 @@ def find_hidden(
 ) -> TableDescriptor | None:
     """The table that a hidden name of this catalog stands for, under that name.
 
-    A name that was made before the files moved still stands for them. In the ``present`` so does
-    one of an earlier version: the catalog may move on between the view and its files.
+    A name that was made before the files moved still stands for them. In the ``present`` so does a
+    name of an earlier version: the catalog may move on between the view and its files.
     """
-    found = _HIDDEN_NAME.fullmatch(name.lower())
-    if found is None or (int(found[2]) != catalog.version and not present):
+    match = _HIDDEN_NAME.fullmatch(name.lower())
+    if match is None or (int(match[2]) != catalog.version and not present):
         return None
-    table = catalog.relation(schema, found[1])
+    table = catalog.relation(schema, match[1])
     if not isinstance(table, TableDescriptor) or not is_written_by_clients(table):
         return None
     return replace(table, name=name.lower())
@@ -136,7 +135,7 @@ def past_view_struct(table: TableDescriptor, *, schema: str, hidden: str) -> Str
 
 
 def _text(columns: Sequence[ColumnDescriptor], *, schema: str, hidden: str) -> str:
-    # Hive keeps columns in the serde of some tables and here has none to name.
+    # Of some tables Hive has the columns in the serde, and then there is none to name.
     selected = ", ".join(_quoted(column.name) for column in columns) or "*"
     return f"SELECT {selected} FROM {_quoted(schema)}.{_quoted(hidden)}"
 
@@ -166,7 +165,7 @@ def _view_properties(table: TableDescriptor, *, schema: str) -> Properties:
 
 
 def _nullable(data_type: DataType) -> DataType:
-    """The type with null allowed at every place inside of it."""
+    """The type, with null allowed everywhere inside of it."""
     match data_type:
         case ArrayType():
             return ArrayType(_nullable(data_type.element))

@@ -37,7 +37,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as it came: its decoded arguments, who asks, and the metastore."""
+    """A request as it came: its decoded arguments, its user, and the metastore."""
 
     args: dict[str, Any]
     user: str
@@ -71,7 +71,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Call(Request):
-    """A request with what it reads from."""
+    """A request with what its handler reads from."""
 
     notifications: NotificationLog
     reader: HiveReader
@@ -84,7 +84,7 @@ class Call(Request):
         return self.metastore.folders
 
     def owner(self, sent: str | None) -> str:
-        """Who owns what the request creates: the owner it names; where that counts, the user."""
+        """The owner of what the request creates: the named one, else the user if that matters."""
         return sent or ("" if self.reader.for_all else self.user)
 
     def execute(self, *commands: Command) -> Applied:

@@ -19,7 +19,7 @@ declares say which exception of the protocol each becomes, except where a handle
 exception itself because Hive's clients look at it. While privileges are enforced no answer is kept:
 a kept answer is found by the bytes of its request alone, which do not name the user.
 
-A method that is not here is answered as unknown, cleanly: clients probe for what a server can do.
+A method that does not exist here is answered as unknown: clients probe what a server can do.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ DEFAULT_KEPT_BYTES = 64 << 20
 SERVICE = "hive"
 """What tasks of this service are called in a helper process."""
 ANONYMOUS = "anonymous"
-"""The author of what a client does that never said who it is."""
+"""The author of the changes of a client that did not identify itself."""
 
 
 _LISTING = "get_all_tables"
@@ -171,7 +171,7 @@ class HiveMetastoreService:
         return call.result
 
     def _read(self, connection: ConnectionInfo, method: Method, request: Request) -> Any:
-        # A listing must be heard of, so its answer is not kept.
+        # The handler must see each listing, so its answer is not kept.
         key = b"" if method.name == _LISTING else connection.request
         mark = self._metastore.mark()
 
@@ -251,8 +251,8 @@ class HiveMetastoreService:
             answer = answer_value(HIVE_CODEC, name, self._result(method, request))
         except Exception as error:
             answer = answer_error(HIVE_CODEC, name, error)
-            told = refusal(error)
-            refused = told if isinstance(told, StrandlineError) else None
+            shown = refusal(error)
+            refused = shown if isinstance(shown, StrandlineError) else None
         assert isinstance(answer.body, bytes)  # made just now
         return {
             "kind": answer.kind,

@@ -5,11 +5,11 @@ as JSON in ``spark.sql.sources.schema``. A text of more than `MAX_PARAMETER` cha
 ``….part.0``, ``….part.1`` and so on, with their number in ``….numParts``; older releases of Spark
 always cut it. Partition columns are named in ``….partCol.N``, with ``….numPartCols``.
 
-Spark keeps the default of a column in the field's metadata (`DEFAULT`). The catalog has a place of
-its own for it, so it is taken out of the metadata that comes in, and put into that which goes out.
+Spark keeps the default of a column in the field's metadata (`DEFAULT`). The catalog has a field for
+it, so it is taken out of the metadata that a client sends and put into the metadata of answers.
 
 A field may carry the metadata `IDENTITY`, which this service puts there for its own data source. It
-says where an answer came from, so it is dropped from whatever a client sends back.
+says where an answer came from, so it is dropped from what a client sends back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from strandline.model.type_json import parse_schema_json, schema_json
 from strandline.model.types import StructField, StructType
 
 IDENTITY = "strandline"
-"""The metadata key that tells the data source which table, as of when, and where to ask."""
+"""The metadata key that tells the data source the table, its version and where to ask."""
 
 DEFAULT = "CURRENT_DEFAULT"
 """The metadata key of a column's default, a SQL expression."""
@@ -78,7 +78,7 @@ def schema_parameters(
 ) -> dict[str, str]:
     """The parameters that give Spark these columns; with ``identity`` on the first field.
 
-    Without ``defaults``, Spark is not told of those: it must not fill them in.
+    Without ``defaults``, Spark does not learn the defaults and so does not fill them in.
     """
     fields = [_field(column, default=column.default if defaults else None) for column in columns]
     if identity is not None and fields:

@@ -1,10 +1,10 @@
 """Hive's storage descriptors: how the files of a table or a partition are read.
 
-A descriptor of Hive repeats the columns and the location. Here the columns are the table's, and a
-location is a fact of its own; what remains is `StorageFormat`. Columns are kept with it only where
-a client's differ from the table's columns in Hive's spelling: Hive writes ``decimal`` and
-``decimal(10,0)`` for one type, keeps the case of names inside a struct, and for a table that it
-cannot read at all Spark declares one column that stands for nothing.
+Hive's descriptor repeats the columns and the location. Here the columns belong to the table, and a
+location is a fact of its own; what remains is `StorageFormat`. It has columns only if those of the
+client differ from the table's columns in Hive's spelling: Hive writes ``decimal`` and
+``decimal(10,0)`` for one type and keeps the case of names inside a struct, and for a table that
+Hive cannot read Spark declares one placeholder column.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HiveColumn = tuple[str, str, str | None]
 Struct = dict[str, Any]
 
 PLACEHOLDER_COLUMNS: tuple[HiveColumn, ...] = (("col", "array<string>", "from deserializer"),)
-"""What Spark declares where Hive cannot spell the columns, or not read the files."""
+"""What Spark declares where Hive cannot spell the columns or read the files."""
 
 
 class Column(Protocol):
@@ -63,7 +63,7 @@ def read_fields(fields: Sequence[Mapping[str, Any]] | None) -> tuple[HiveColumn,
 def declared_columns(
     fields: Sequence[Mapping[str, Any]] | None, columns: Sequence[Column]
 ) -> tuple[HiveColumn, ...] | None:
-    """What has to be kept of a client's columns beside ``columns``; None if nothing."""
+    """A client's columns, if they must be kept beside ``columns``; else None."""
     declared = read_fields(fields)
     return None if declared == hive_columns(columns) else declared
 
@@ -71,8 +71,7 @@ def declared_columns(
 def shown_columns(storage: StorageFormat, columns: Sequence[Column]) -> tuple[HiveColumn, ...]:
     """The columns as a Hive client sees them.
 
-    What a client declared holds for a column as long as that has not changed; it changed if the
-    declared type means another one now.
+    The type that a client declared for a column is shown until the column gets another type.
     """
     derived = hive_columns(columns)
     declared = storage.hive_columns
@@ -112,7 +111,7 @@ def read_storage(
     hive_columns: tuple[HiveColumn, ...] | None = None,
     locations: Sequence[str] = (),
 ) -> StorageFormat:
-    """The format that a client described. ``locations`` are those of the table, now and to be.
+    """The format that a client described. ``locations`` are the table's, present and next.
 
     The serde parameter ``path`` of Spark repeats the table's location, which is kept once.
 
@@ -204,7 +203,7 @@ _FIRST_WORDS = frozenset(
 def parse_column_type(text: str) -> DataType:
     """The type of a column that a Hive client declared.
 
-    Hive takes its names of types in lower case only. Raises `InvalidInput` with Hive's words.
+    Hive's names of types are in lower case. Raises `InvalidInput` in Hive's words.
     """
     first = text.split("<", 1)[0].split("(", 1)[0].strip()
     if first == "uniontype":

@@ -43,7 +43,7 @@ from strandline.model.places import table_folder
 from strandline.model.privileges import Privilege
 
 CASCADE = "CASCADE"
-"""In the environment context of an alter: the partitions get the columns of the table."""
+"""In the environment context of an alter: the partitions get the columns of the table too."""
 _CONSTRAINTS = (
     "primaryKeys",
     "foreignKeys",
@@ -127,7 +127,7 @@ def _dropped_holder(call: Call, place: str, *, table: str) -> int | None:
 
 
 def _make_folder(call: Call, location: str | None) -> None:
-    """Make the folder of an external table where a node may: some clients do not."""
+    """Make the folder of an external table, where a node may: some clients do not make it."""
     if location is not None and call.folders.may_make(location):
         with suppress(StrandlineError):
             call.folders.make(location)
@@ -232,7 +232,7 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
 
 
 def _set_counted(call: Call, table: TableDescriptor, counted: Properties) -> None:
-    """Keep the counted parameters, and when that was."""
+    """Set the counted parameters, and the time of that."""
     now = str(system_wall_clock() // 1000)
     dated = properties({LAST_DDL_TIME: now} | dict(counted))
     call.metastore.store.set_parameters(table.id, dated, author=call.user)

@@ -51,8 +51,8 @@ async def _names(call: Call, scope: Scope, pattern: str | None) -> list[str]:
 
 
 def _relations(scope: Scope, names: Iterable[str]) -> list[Relation]:
-    found = (scope.catalog.relation(scope.schema.name, name) for name in names)
-    return [relation for relation in found if relation is not None]
+    relations = (scope.catalog.relation(scope.schema.name, name) for name in names)
+    return [relation for relation in relations if relation is not None]
 
 
 @reads("get_table")
@@ -70,7 +70,7 @@ async def get_table_req(call: Call) -> Struct:
 
 @reads("get_tables")
 async def get_tables(call: Call) -> list[str]:
-    """The names that fit a pattern; none where the schema is missing."""
+    """The names that match a pattern; none if the schema does not exist."""
     scope = await call.reader.find_scope(call.text("db_name"))
     return [] if scope is None else await _names(call, scope, call.args.get("pattern"))
 
@@ -89,8 +89,8 @@ async def get_tables_by_type(call: Call) -> list[str]:
     if scope is None:
         return []
     names = await _names(call, scope, call.args.get("pattern"))
-    found = _relations(scope, names)
-    return [relation.name.lower() for relation in found if shown_type(scope, relation) == wanted]
+    relations = _relations(scope, names)
+    return [r.name.lower() for r in relations if shown_type(scope, r) == wanted]
 
 
 @reads("get_table_names_by_filter")
@@ -111,7 +111,7 @@ async def get_table_names_by_filter(call: Call) -> list[str]:
 
 @reads("get_table_meta")
 async def get_table_meta(call: Call) -> list[Struct]:
-    """Type and comment of the tables that fit the patterns, in all schemas that fit theirs."""
+    """Type and comment of the tables that match, in all schemas that match."""
     await off_loop()
     point = call.reader.present
     patterns = call.args.get("db_patterns")
@@ -140,7 +140,7 @@ async def get_table_meta(call: Call) -> list[Struct]:
 
 @reads("get_table_objects_by_name")
 async def get_table_objects_by_name(call: Call) -> list[Struct]:
-    """The tables that there are, and that the user may read, of those named, each once."""
+    """Of the tables that are named those that exist and that the user may read, each once."""
     name = call.text("dbname")
     scope = await call.reader.find_scope(name)
     if scope is None:
@@ -162,18 +162,18 @@ async def get_table_objects_by_name_req(call: Call) -> Struct:
 
 
 async def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struct]:
-    once = dict.fromkeys(name.lower() for name in names)
-    found = (call.reader.find_relation(scope, name) for name in once)
+    distinct_names = dict.fromkeys(name.lower() for name in names)
+    relations = (call.reader.find_relation(scope, name) for name in distinct_names)
     return [
         await call.reader.struct(*relation)
-        for relation in found
+        for relation in relations
         if relation is not None and call.reader.may_read(*relation)
     ]
 
 
 @reads("get_fields", "get_fields_with_environment_context")
 async def get_fields(call: Call) -> list[Struct]:
-    """The columns that are no partition keys."""
+    """The columns without the partition keys."""
     return await _columns(call, call.text("db_name"), call.text("table_name"), keys=False)
 
 
@@ -260,7 +260,7 @@ def _type(key: str) -> DataType:
     if key == _OWNER or (key.startswith(_PARAMETER) and key != _PARAMETER):
         return STRING
     raise InvalidInput(
-        f"Invalid filter: {key} is none of {_OWNER}, {_LAST_ACCESS} and {_PARAMETER} with a name"
+        f"Invalid filter: {key} is not {_OWNER}, {_LAST_ACCESS} or {_PARAMETER} with a name"
     )
 
 
@@ -270,5 +270,5 @@ def _value(table: Mapping[str, Any], key: str) -> str:
     if key == _LAST_ACCESS:
         return str(table.get("lastAccessTime", 0))
     parameters: Mapping[str, str] = table.get("parameters") or {}
-    # The chooser takes the name of the default partition for a value that is not there.
+    # The chooser takes the name of the default partition as a missing value.
     return parameters.get(key.removeprefix(_PARAMETER), DEFAULT_PARTITION)

@@ -1,20 +1,20 @@
 """Transactional tables, as clients see them that know nothing of transactions.
 
-Such a client may look at the table and may not touch its content: it would list files of open and
-aborted transactions. So the answer is an external table of Hive's, without a ``transactional``
-parameter, in a format that does not exist: `READ_INSTEAD`. Spark takes that for the name of a class
-when it plans to read, write or alter, does not find it, and shows it: the name is the remedy. It
-looks for no class to describe, to find or to drop the table, so these work.
+Such a client may see the table but not touch its content: it would list files of open and aborted
+transactions. So the answer is an external table in Hive's sense, without a ``transactional``
+parameter, in a format that does not exist: `READ_INSTEAD`. When Spark plans to read, write or alter
+the table, it takes this text for the name of a class, does not find the class, and shows the name,
+which says what to do. To describe, find or drop the table Spark looks for no class, so these work.
 
 Rejected: a provider that does not exist. Spark looks for it first, whatever the statement is: then
 even ``DROP TABLE IF EXISTS`` and ``tableExists`` fail, and the message asks to install a package.
 
-The first field of the schema carries the table's identity as metadata, for a data source of ours,
+The first field of the schema carries the table's identity as metadata, for our own data source,
 which gets nothing else from Spark: ``sales.orders@42;thrift://host:9083``, where 42 is the catalog
-version that was current when the answer was given.
+version of the answer.
 
-What plain clients may do is DDL: add columns, set parameters, rename, drop. A schema that holds one
-is not dropped with CASCADE, which names no table.
+Plain clients may use DDL on the table: add columns, set parameters, rename, drop. A schema with a
+transactional table is not dropped with CASCADE, which names no table.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from strandline.model.descriptors import (
 
 PROVIDER_NAME = "strandline"
 READ_INSTEAD = "This is a transactional table: read and write it with strandline.spark.Tables"
-"""The format of a transactional table, and what Spark says of it."""
+"""The format of a transactional table, and what Spark shows to the user."""
 
 _STORAGE = StorageFormat(
     input_format=READ_INSTEAD,
     output_format=READ_INSTEAD,
-    # One that Hive's client has, which else shows no columns.
+    # A class that Hive's client has: without it, it shows no columns.
     serde="org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
 )
 
@@ -90,7 +90,7 @@ def transactional_struct(
 def refuse_transactional(table: Mapping[str, Any], *, altered: Relation | None = None) -> None:
     """Refuse a request that would make a table transactional, with the reason.
 
-    ``altered`` is the table as it stands: who alters a transactional one sends its provider back.
+    ``altered`` is the present table: an alter of a transactional table sends its provider back.
     """
     parameters = table.get("parameters") or {}
     if parameters.get(TRANSACTIONAL, "").lower() == "true":
@@ -109,7 +109,7 @@ def refuse_transactional(table: Mapping[str, Any], *, altered: Relation | None =
 
 
 def refuse_content_change(name: str, what: str) -> UnsupportedOperation:
-    """The error for a plain client's change to the content of the transactional table ``name``."""
+    """The error for a plain client that changes the content of the transactional table ``name``."""
     return UnsupportedOperation(
         f"{name} is a transactional table and its {what} cannot be changed by a client that knows "
         "nothing of transactions; write to it with strandline's own session"
@@ -117,12 +117,9 @@ def refuse_content_change(name: str, what: str) -> UnsupportedOperation:
 
 
 def refuse_cascade(catalog: Catalog, schema: str) -> None:
-    """Refuse to drop a schema together with transactional tables, which the request did not name.
-
-    Raises `IllegalChange`.
-    """
+    """Raise `IllegalChange` if the schema has transactional tables, which CASCADE would drop."""
     tables = [catalog.table(schema, name) for name in catalog.relation_names(schema)]
-    names = [f"{schema}.{one.name}" for one in tables if one is not None and one.transactional]
+    names = [f"{schema}.{table.name}" for table in tables if table and table.transactional]
     if names:
         shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
         raise IllegalChange(
@@ -142,8 +139,8 @@ def redefined(
 ) -> TableDefinition:
     """The definition that an alter of a transactional table asks for.
 
-    ``wanted`` is the request, split; ``location`` and ``counted`` are how it stands. Raises
-    `UnsupportedOperation` for what only a transaction may do, or nobody.
+    ``wanted`` is what the request says; ``location`` and ``counted`` are those of the present
+    table. Raises `UnsupportedOperation` for what such a client may not change.
     """
     new = wanted.definition
     if not isinstance(new, TableDefinition) or request.get("tableType") != EXTERNAL_TABLE:
@@ -186,7 +183,7 @@ def _ordered(
 
 
 def _kept_properties(old: TableDescriptor, new: Properties) -> Properties:
-    """What the client sent, and what it was never shown."""
+    """The properties that the client sent, and those that it does not see."""
     hidden = {name: value for name, value in old.properties if name == TRANSACTIONAL}
     sent = {name: value for name, value in new if not (name == SCHEMA and value == DERIVED)}
     if SCHEMA in dict(old.properties):
