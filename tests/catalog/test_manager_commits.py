@@ -756,12 +756,12 @@ def events_backwards(patch: pytest.MonkeyPatch) -> None:
 
 def listeners_in_a_thread_of_their_own(patch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the listeners."""
-    real = Listeners.tell
+    real = Listeners.call
 
     def tell(self: Listeners, *versions: AppliedVersion) -> None:
         threading.Thread(target=real, args=(self, *versions), daemon=True).start()
 
-    patch.setattr(Listeners, "tell", tell)
+    patch.setattr(Listeners, "call", tell)
 
 
 def lost_to_what_somebody_did(new_manager: Managers) -> None:

@@ -509,7 +509,7 @@ def event_before_catalog(patch: pytest.MonkeyPatch) -> None:
 
     def apply(self: CatalogManager, applied: Any) -> None:  # Any: as the real one
         before = self.latest_catalog()
-        self._listeners.tell(AppliedVersion(applied.update, before, self._activated(applied)))
+        self._listeners.call(AppliedVersion(applied.update, before, self._activated(applied)))
         told, self._listeners._listeners = self._listeners._listeners, []
         real(self, applied)
         self._listeners._listeners = told

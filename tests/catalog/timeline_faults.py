@@ -56,17 +56,17 @@ def the_skew_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def listeners_have_threads_of_their_own(patch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the listeners."""
-    real = Listeners.tell
+    real = Listeners.call
 
     def tell(self: Listeners, *versions: AppliedVersion) -> None:
         threading.Thread(target=real, args=(self, *versions), daemon=True).start()
 
-    patch.setattr(Listeners, "tell", tell)
+    patch.setattr(Listeners, "call", tell)
 
 
 def a_version_is_ready_before_its_listeners_are(patch: pytest.MonkeyPatch) -> None:
     """A version counts as applied when it is in the history."""
-    real = CatalogFollower._tell_awaiting
+    real = CatalogFollower._complete_awaited
 
     def tell_awaiting(self: CatalogFollower) -> None:
         seen = self._seen
@@ -74,7 +74,7 @@ def a_version_is_ready_before_its_listeners_are(patch: pytest.MonkeyPatch) -> No
         real(self)
         self._seen = seen
 
-    patch.setattr(CatalogFollower, "_tell_awaiting", tell_awaiting)
+    patch.setattr(CatalogFollower, "_complete_awaited", tell_awaiting)
 
 
 def a_broken_listener_breaks_the_call(patch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def a_broken_listener_breaks_the_call(patch: pytest.MonkeyPatch) -> None:
         for listener, _ in self._listeners:
             listener(version)
 
-    patch.setattr(Listeners, "_tell_one", tell_one)
+    patch.setattr(Listeners, "_call_each", tell_one)
 
 
 def every_command_counts_as_applied(patch: pytest.MonkeyPatch) -> None:

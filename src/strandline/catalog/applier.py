@@ -147,7 +147,7 @@ class CatalogApplier:
         self._applier_failure: Exception | None = None  # of its last round
         self._own_commit = float("-inf")  # when this node last applied what it had appended
         self._history = self._recovered(state)
-        # Where the log began, and the version after the last that every listener was told of.
+        # Where the log began, and the version after the last that every listener was called for.
         self._seen = Frontier(self._history.earliest.version, self._history.latest.version + 1)
 
     def _recovered(self, state: DurableCatalogState) -> History:
@@ -181,7 +181,7 @@ class CatalogApplier:
         ``wake`` ends the wait for news, which takes up to `LONGEST_ROUND_SECONDS` otherwise.
         """
         self._stop.set()
-        self._tell_awaiting()
+        self._complete_awaited()
         wake()
         if self._applier is not None and self._applier is not threading.current_thread():
             self._applier.join()
@@ -257,11 +257,11 @@ class CatalogApplier:
             except Fenced:
                 self._begin_anew()
                 frontier = self._apply_all()
-            if self._listeners.telling:
+            if self._listeners.calling:
                 return  # a listener reads; its version is not through yet
-            self._listeners.tell()  # what an interrupt left untold
+            self._listeners.call()  # for what an interrupt left pending
             self._seen = Frontier(frontier.since, self._history.latest.version + 1)
-        self._tell_awaiting()
+        self._complete_awaited()
 
     @contextmanager
     def own_append(self, transactions: Sequence[CatalogTransaction]) -> Iterator[None]:
@@ -284,10 +284,10 @@ class CatalogApplier:
     def _await_own(self) -> None:
         """Wait while the log ends with what another thread of this node has appended.
 
-        Lets go of the lock meanwhile, so never for a listener, who is told in the middle of it.
+        Releases the lock meanwhile, so a listener, which is called under it, never waits.
         """
         own, end = self._own_append, time.monotonic() + OWN_SECONDS
-        if own is None or own.thread == threading.get_ident() or self._listeners.telling:
+        if own is None or own.thread == threading.get_ident() or self._listeners.calling:
             return
         while self._own_append is own and self._state.log.frontier().upper == own.upper:
             if not self._own_applied.wait(max(end - time.monotonic(), 0.0)):
@@ -312,7 +312,7 @@ class CatalogApplier:
         before, history = self._history.latest, self._recovered(state)
         self._state, self._history = state, history
         self._joined_anew += 1
-        self._listeners.tell(CatalogReset(before, history.latest))
+        self._listeners.call(CatalogReset(before, history.latest))
 
     @property
     def token(self) -> FenceToken:
@@ -337,16 +337,16 @@ class CatalogApplier:
                     self._apply(applied)
                 catalog = self._history.find(applied.version)  # None: trimmed meanwhile
                 catalogs.append(catalog or self._activated(applied))
-            if self._listeners.telling:
+            if self._listeners.calling:
                 return catalogs
-            self._listeners.tell()
+            self._listeners.call()
             self._seen = Frontier(self._seen.since, self._history.latest.version + 1)
-        self._tell_awaiting()
+        self._complete_awaited()
         return catalogs
 
-    def _tell_awaiting(self) -> None:
+    def _complete_awaited(self) -> None:
         """Complete the futures of `ready` whose version is through, or all of them at the end."""
-        self._awaited.tell(self._seen.upper, self._history.at_version)
+        self._awaited.complete(self._seen.upper, self._history.at_version)
         if self._stop.is_set():
             self._awaited.end(Stopping(_STOPPING))
 
@@ -359,7 +359,7 @@ class CatalogApplier:
             logger.warning("%s", gone)
             self._history = History(self._activated(self._state.start()))
             self._log_time.hear(self._given(self._history.latest))
-            self._listeners.tell(CatalogReset(latest, self._history.latest))
+            self._listeners.call(CatalogReset(latest, self._history.latest))
             return
         for applied in updates:
             if applied.version > self._history.latest.version:  # else a listener's read did
@@ -376,7 +376,7 @@ class CatalogApplier:
             if replaced is not None:  # few look at the past, and it should cost its bytes alone
                 replaced.forget()
         self._log_time.hear(applied.time)
-        self._listeners.tell(AppliedVersion(applied.update, before, catalog))
+        self._listeners.call(AppliedVersion(applied.update, before, catalog))
 
     def catalog_ready(self, version: int, *, timeout: float = DEFAULT_TIMEOUT) -> Catalog:
         """Wait until ``version`` is applied here and its listeners have returned."""
@@ -393,5 +393,5 @@ class CatalogApplier:
         Ends with `Stopping` when this node stops before.
         """
         future = self._awaited.add(version)
-        self._tell_awaiting()
+        self._complete_awaited()
         return future

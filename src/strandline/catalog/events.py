@@ -1,4 +1,4 @@
-"""What subscribers of the catalog are told, and the history that people read."""
+"""The events that listeners of the catalog get, and the history that people read."""
 
 from __future__ import annotations
 
@@ -79,41 +79,41 @@ OnReset = Callable[[Catalog], None]
 
 
 class Listeners:
-    """Who is told of applied versions. Used by the one thread that applies.
+    """The listeners of applied versions. Used by the one thread that applies.
 
-    A listener may read the present, which may apply further versions. These are told when it has
-    returned, so that every listener hears of the versions in their order.
+    A listener may read the present, which may apply further versions. The listeners are called for
+    these when it has returned, so each of them gets the versions in their order.
     """
 
     def __init__(self) -> None:
         self._listeners: list[tuple[Listener, OnReset | None]] = []
-        self._untold: deque[AppliedVersion | CatalogReset] = deque()
-        self.telling = False
-        self._teller = 0
+        self._pending: deque[AppliedVersion | CatalogReset] = deque()
+        self.calling = False
+        self._caller = 0
         self.failures = 0
 
     def add(self, listener: Listener, *, on_reset: OnReset | None = None) -> None:
         """Call ``listener`` for each version from now on, ``on_reset`` where it missed some."""
         self._listeners.append((listener, on_reset))
 
-    def tell(self, *versions: AppliedVersion | CatalogReset) -> None:
-        """Tell of ``versions``, behind those not told yet. A failure is logged and counted."""
-        self._untold += versions
-        if self.telling:
+    def call(self, *versions: AppliedVersion | CatalogReset) -> None:
+        """Call the listeners for ``versions``, after those pending. Logs and counts failures."""
+        self._pending += versions
+        if self.calling:
             return
-        self.telling = True
-        self._teller = threading.get_ident()
+        self.calling = True
+        self._caller = threading.get_ident()
         try:
-            while self._untold:
-                self._tell_one(self._untold.popleft())
+            while self._pending:
+                self._call_each(self._pending.popleft())
         finally:
-            self.telling = False
+            self.calling = False
 
-    def told_by_this_thread(self) -> bool:
+    def are_called_by_this_thread(self) -> bool:
         """Whether the calling thread is inside a listener."""
-        return self.telling and self._teller == threading.get_ident()
+        return self.calling and self._caller == threading.get_ident()
 
-    def _tell_one(self, version: AppliedVersion | CatalogReset) -> None:
+    def _call_each(self, version: AppliedVersion | CatalogReset) -> None:
         for listener, on_reset in self._listeners:
             try:
                 if isinstance(version, AppliedVersion):
@@ -150,12 +150,12 @@ def read_history(
     frontier = log.frontier()
     stop = frontier.upper if end is None else min(end, frontier.upper)
     infos = []
-    for found in work.spending(log.scan(AUDIT_EVENT, start, stop)):
-        event = decode(found.data, AuditEvent)
+    for scanned in work.spending(log.scan(AUDIT_EVENT, start, stop)):
+        event = decode(scanned.data, AuditEvent)
         infos.append(
             VersionInfo(
                 event.version,
-                add_milliseconds(found.time, delay_ms) if delay_ms else found.time,
+                add_milliseconds(scanned.time, delay_ms) if delay_ms else scanned.time,
                 event.author,
                 event.member,
                 event.actions,

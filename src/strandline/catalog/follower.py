@@ -141,8 +141,8 @@ class CatalogFollower(CatalogApplier):
         number = self._looks
         try:
             known = self._look()
-        except StrandlineError as found:
-            self._last_look = number, found
+        except StrandlineError as failure:
+            self._last_look = number, failure
             raise
         self._last_look = number, None
         return known

@@ -1,4 +1,4 @@
-"""The versions that a node has in memory, found by number and by time; and those it waits for.
+"""The versions that a node has in memory, by number and by time; and those it waits for.
 
 One object holds both orders, so that a reader never sees one moved and the other not. Readers take
 no lock: versions are only added at the end, and trimming makes a new object.
@@ -115,7 +115,7 @@ class AwaitedVersions:
         future.cancel()
         self._take(lambda _, awaited: awaited is future)
 
-    def tell(self, upper: int, catalog: Callable[[int], Catalog]) -> None:
+    def complete(self, upper: int, catalog: Callable[[int], Catalog]) -> None:
         """Complete the futures of versions below ``upper``, with the ``catalog`` of theirs."""
         if not self._futures:
             return

@@ -1,12 +1,12 @@
 """The catalog manager: every change of the catalog goes through it, on every node.
 
-**Accept.** `CatalogManager.execute` judges commands by the latest catalog, turns them into entries
-and appends these to the update log, together with those of other callers of this node
+**Accept.** `CatalogManager.execute` validates commands against the latest catalog, turns them into
+entries and appends these to the update log, together with those of other callers of this node
 (`strandline.catalog.group_commit`). **Apply** happens on every node
 (`strandline.catalog.applier`). **Return.** The call returns when this node has applied its version
 and every node's clock has passed the activation, so that whatever the caller does next, on any
 node, sees it. Others may see it before. A command that changed nothing, or was refused, waits
-likewise for the version that it was judged by: the caller must be able to see why.
+likewise for the version it was validated against: the caller must be able to see why.
 
 **Time.** The log gives a version its time when it orders the append; the version is active from
 that time + `delay` on. Both `delay` and `skew` (the most by which clocks of two machines differ)
@@ -20,7 +20,7 @@ reported as refused.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from strandline.catalog.applier import DEFAULT_TIMEOUT, JoinAnew
@@ -29,11 +29,6 @@ from strandline.catalog.follower import CatalogFollower
 from strandline.catalog.group_commit import GroupCommit
 from strandline.catalog.planning import Command
 from strandline.catalog.requests import Request
-from strandline.catalog.storage_usage import (
-    RecordedUsage,
-    append_storage_usage,
-    scan_storage_usage,
-)
 from strandline.clock import (
     HybridClock,
     Timestamp,
@@ -51,7 +46,6 @@ from strandline.errors import (
     UnknownOutcome,
     VersionNotFound,
 )
-from strandline.model.bookkeeping import StorageUsageEvent
 
 LOOK_FOR_STOP_SECONDS = 0.1
 MAX_COMMANDS = 10_000
@@ -118,8 +112,8 @@ class CatalogManager(CatalogFollower):
     ) -> Applied:
         """Carry out ``commands`` as one version, all or none; see the module for when it returns.
 
-        ``identity`` is whose privileges they are judged by, where privileges are enforced; None is
-        the program itself. A store that does not answer is asked again for ``timeout`` seconds.
+        ``identity`` is the user whose privileges are checked, where they are enforced; None is the
+        program itself. A store that does not answer is asked again for ``timeout`` seconds.
         Raises `PermissionDenied` and what the commands raise (and nothing was changed),
         `DeadlineExceeded` when the time is over (nothing was changed and nothing will be),
         `UnknownOutcome` when it is over and the change was sent or is in the log already, `Fenced`,
@@ -129,10 +123,10 @@ class CatalogManager(CatalogFollower):
         if len(batch) > MAX_COMMANDS:
             raise InvalidInput(f"{len(batch)} commands in one batch; at most {MAX_COMMANDS}")
         self._check_running()
-        if not batch:  # there is nothing that the caller would have to see
+        if not batch:  # there is no version to wait for
             present = self.present()
             return Applied(present.version, present.time, (), present)
-        if self._listeners.told_by_this_thread():
+        if self._listeners.are_called_by_this_thread():
             raise InvalidInput(
                 "a listener of the catalog asked for a change of it: the version that it is told "
                 "of would wait for itself; make the change from another thread"
@@ -140,7 +134,7 @@ class CatalogManager(CatalogFollower):
         request = Request(batch, author, time.monotonic() + timeout, identity=identity)
         self._commits.execute(request)
         catalog = request.catalog
-        if catalog is None:  # it came to no judgement
+        if catalog is None:  # it was never validated
             raise _error_of(request)
         try:
             self._await_activation(catalog, request.end)
@@ -203,9 +197,9 @@ class CatalogManager(CatalogFollower):
         self._check_running()
         catalog = self.catalog(version)
         self.check_active_everywhere(catalog)
-        done = self._state.compact(version)
+        trimmed = self._state.compact(version)
         self.sync()
-        return done
+        return trimmed
 
     def check_active_everywhere(self, catalog: Catalog) -> None:
         """Raises `VersionNotFound` for a version that may not be active on every node yet.
@@ -220,23 +214,6 @@ class CatalogManager(CatalogFollower):
                 f" on every node by {format_timestamp(everywhere)}; trim to it after that, or to an"
                 " older one"
             )
-
-    def record_storage_usage(
-        self,
-        events: Sequence[StorageUsageEvent],
-        *,
-        author: str,
-        timeout: float = DEFAULT_TIMEOUT,
-    ) -> int:
-        """Write down how much tables take; see `append_storage_usage`."""
-        self._check_running()
-        version = append_storage_usage(self, events, author=author, timeout=timeout)
-        self.sync()
-        return version
-
-    def storage_usage(self, start: int = 1, end: int | None = None) -> Iterator[RecordedUsage]:
-        """What `record_storage_usage` wrote in versions ``start`` to ``end`` − 1, in order."""
-        return scan_storage_usage(self._state.log, start, end)
 
     def statistics(self) -> CatalogStatistics:
         """Counts since this node started."""

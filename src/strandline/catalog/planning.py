@@ -1,9 +1,10 @@
 """How a command becomes entries.
 
-A command is a frozen value with one method, `Command.plan`: a pure function of the catalog it is
-judged by. It looks at the catalog, refuses with a typed error or writes entries into the
-transaction. It may run several times, each time on a newer catalog, because an append can be lost
-to somebody else's; so it must read nothing else. A command that changes nothing writes nothing.
+A command is a frozen value with one method, `Command.plan`: a pure function of the catalog that it
+is validated against. It reads the catalog, and either refuses with a typed error or writes entries
+into the transaction. It may run several times, each time on a newer catalog, because an append can
+be lost to another node's; so it must read nothing else. A command that changes nothing writes
+nothing.
 
 The commands of a batch see what the ones before them did, and are one version, all or nothing.
 """
@@ -20,6 +21,7 @@ from strandline.catalog.kinds import kind_of
 from strandline.catalog.privileges.defaults import with_default_privileges
 from strandline.catalog.verbs import Action, declared_verb
 from strandline.clock import Timestamp, milliseconds
+from strandline.durable.contents import EMPTY, Contents
 from strandline.durable.transaction import OBJECT_IDS, CatalogTransaction
 from strandline.durable.update import Argument
 from strandline.errors import AlreadyExists, ObjectNotFound, UnsupportedOperation
@@ -43,6 +45,8 @@ class Planning:
         self.transaction = transaction
         self.now = now
         self.author = author
+        self.schema_places: tuple[Contents, set[str]] = EMPTY, set()
+        """The places of all schemas in these contents, kept by what makes schemas."""
 
     @property
     def catalog(self) -> Catalog:
@@ -87,24 +91,24 @@ class Planning:
 
     def schema(self, name: str) -> SchemaDescriptor:
         """The schema of that name; `ObjectNotFound` if there is none."""
-        found = self.catalog.schema(name)
-        if found is None:
+        schema = self.catalog.schema(name)
+        if schema is None:
             raise ObjectNotFound(f"schema {name!r} does not exist")
-        return found
+        return schema
 
     def relation(self, schema: str, name: str) -> Relation:
         """The table or view of that name; `ObjectNotFound` if there is none."""
-        found = self.catalog.relation(schema, name)
-        if found is None:
+        relation = self.catalog.relation(schema, name)
+        if relation is None:
             raise ObjectNotFound(f"{schema}.{name} table not found")
-        return found
+        return relation
 
     def table(self, schema: str, name: str) -> TableDescriptor:
         """The table of that name; a view is refused."""
-        found = self.relation(schema, name)
-        if isinstance(found, ViewDescriptor):
+        relation = self.relation(schema, name)
+        if isinstance(relation, ViewDescriptor):
             raise UnsupportedOperation(f"{schema}.{name} is a view, a table was expected")
-        return found
+        return relation
 
     def existing_table(self, schema: str, name: str, *, if_exists: bool) -> TableDescriptor | None:
         """The table of that name; None where ``if_exists`` covers that table or schema is missing.
@@ -123,10 +127,10 @@ class Planning:
         Tables, views, system views and alive indexes share one namespace. ``pending`` are names
         that the same command is about to take.
         """
-        found = self.catalog.occupant(schema.id, name)
-        if found is not None:
+        occupant = self.catalog.occupant(schema.id, name)
+        if occupant is not None:
             raise AlreadyExists(
-                f"{kind_of(found).spoken} {schema.name}.{found.name} already exists"
+                f"{kind_of(occupant).spoken} {schema.name}.{occupant.name} already exists"
             )
         if normalize(name) in map(normalize, pending):
             raise AlreadyExists(

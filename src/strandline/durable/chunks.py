@@ -2,13 +2,13 @@
 
 A large snapshot's record is cut into chunks under ``catalog.chunk.{random}.{n}``. These are written
 first, one invoke each, and mean nothing until the compaction puts a `ChunkedSnapshot` that names
-them in the place of an update. The same invoke that does so removes the chunks of everybody else:
-those of the snapshot before, and what a crash left behind.
+them in the place of an update. The same invoke removes all other chunks: those of the snapshot
+before, and what a crash left behind.
 
 What must stay true: a compaction whose chunks were removed while it was still writing them must not
-succeed. It makes its first chunk a condition; that one is written once, and removed only together
-with all others. A reader that finds a chunk missing has lost to a newer compaction, and begins
-again from that one's snapshot.
+succeed. Its first chunk is a condition of its last invoke; it is written once, and removed only
+together with all others. A reader that finds a chunk missing has lost to a newer compaction, and
+begins again from the newer snapshot.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ def read(store: Metastorage, value: bytes) -> Snapshot | None:
     pointer = decode(value, ChunkedSnapshot)
     parts = []
     for number in range(pointer.count):
-        found = store.get(chunk_key(pointer.name, number))
-        if found is None:
+        chunk = store.get(chunk_key(pointer.name, number))
+        if chunk is None:
             return None
-        parts.append(found.value)
+        parts.append(chunk.value)
     data = b"".join(parts)
     del parts
     if len(data) != pointer.size:

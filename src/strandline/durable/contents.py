@@ -11,8 +11,8 @@ it). That time is no part of its bytes: the log knows it only when it has ordere
 is after the bytes were written.
 
 What must stay true: a change is applied only over exactly the bytes that it says it replaces, and
-no name stands twice in one namespace, without regard to case. Either would mean that the log and
-this memory have parted, which is corruption, not a condition to repair.
+no name is used twice in one namespace, without regard to case. Either would mean that the log and
+this memory disagree, which is corruption, not a condition to repair.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ class Contents:
     def stamp(self, changes: Iterable[Change], at: Timestamp) -> None:
         """Give what ``changes`` wrote its time.
 
-        Only for contents that the caller has made himself (`replaced`) and shown to nobody yet:
-        this is the one place where an object in memory is written to.
+        Only for contents that the caller has made (`replaced`) and no other thread has seen: this
+        is the one place where an object in memory is written to.
         """
         of_kind: dict[str, Objects] = {}  # readers of the present wait for this
         for change in changes:
@@ -196,15 +196,19 @@ class Contents:
                 if after is not before and after != before:
                     yield kind, key, before, after
             if kept < len(new):
-                yield from ((kind, key, None, one) for key, one in new.items() if key not in old)
+                yield from (
+                    (kind, key, None, added) for key, added in new.items() if key not in old
+                )
 
     def dump(self) -> tuple[tuple[str, tuple[bytes, ...]], ...]:
         """The bytes of every object by kind, kinds and keys in order."""
-        return tuple((kind, tuple(one.data for one in found)) for kind, found in self._in_order())
+        return tuple(
+            (kind, tuple(stored.data for stored in objects)) for kind, objects in self._in_order()
+        )
 
     def times(self) -> tuple[tuple[Timestamp, ...], ...]:
         """When each object of `dump` was last changed, in the same order."""
-        return tuple(tuple(one.updated for one in found) for _, found in self._in_order())
+        return tuple(tuple(stored.updated for stored in objects) for _, objects in self._in_order())
 
     def _in_order(self) -> Iterator[tuple[str, list[AnyStored]]]:
         for kind in sorted(self._kinds):
@@ -236,23 +240,23 @@ class _Draft:
         self._new_groups: dict[Group, list[bytes]] = {}
 
     def objects(self, kind: str) -> MapMutation[bytes, AnyStored]:
-        found = self._new_objects.get(kind)
-        if found is None:
-            found = self._new_objects[kind] = _of_kind(self._kinds, kind).mutate()
-        return found
+        objects = self._new_objects.get(kind)
+        if objects is None:
+            objects = self._new_objects[kind] = _of_kind(self._kinds, kind).mutate()
+        return objects
 
     def names_in(self, namespace: Namespace) -> MapMutation[str, Reference]:
-        found = self._new_names.get(namespace)
-        if found is None:
-            found = self._names.get(namespace, _NO_NAMES).mutate()
-            self._new_names[namespace] = found
-        return found
+        names = self._new_names.get(namespace)
+        if names is None:
+            names = self._names.get(namespace, _NO_NAMES).mutate()
+            self._new_names[namespace] = names
+        return names
 
     def _keys_of(self, group: Group) -> list[bytes]:
-        found = self._new_groups.get(group)
-        if found is None:
-            found = self._new_groups[group] = list(self._groups.get(group, ()))
-        return found
+        keys = self._new_groups.get(group)
+        if keys is None:
+            keys = self._new_groups[group] = list(self._groups.get(group, ()))
+        return keys
 
     def put(
         self, kind: Collection, key: bytes, old: AnyStored | None, new: AnyStored | None
@@ -301,9 +305,9 @@ class _Draft:
         for kind, of_kind in self._new_objects.items():
             kinds = kinds.set(kind, of_kind.finish())
         for namespace, mutated in self._new_names.items():
-            held = mutated.finish()
-            if held:
-                names = names.set(namespace, held)
+            names_in = mutated.finish()
+            if names_in:
+                names = names.set(namespace, names_in)
             elif namespace in names:
                 names = names.delete(namespace)
         for group, keys in self._new_groups.items():

@@ -85,16 +85,16 @@ def _digits(version: int) -> bytes:
     return b"%0*d" % (_VERSION_DIGITS, version)
 
 
-def _version_in(found: KeyValue | None) -> int:
+def _version_in(pair: KeyValue | None) -> int:
     """The version that stands at a key; 0 where there is none. Raises `CorruptData`."""
-    if found is None:
+    if pair is None:
         return 0
-    if len(found.value) != _VERSION_DIGITS or not found.value.isdigit():
+    if len(pair.value) != _VERSION_DIGITS or not pair.value.isdigit():
         raise CorruptData(
-            f"{found.key} of the log is {found.value[:40]!r}, which is no version of "
+            f"{pair.key} of the log is {pair.value[:40]!r}, which is no version of "
             f"{_VERSION_DIGITS} digits; restore the store from a backup"
         )
-    return int(found.value)
+    return int(pair.value)
 
 
 def _frontier(since: KeyValue | None, version: KeyValue | None) -> Frontier:
@@ -110,24 +110,24 @@ def _put(key: str, data: bytes, time: Timestamp | None) -> Operation:
     return operation if time is None else operation.at(time)
 
 
-def time_of(found: KeyValue) -> Timestamp:
+def time_of(pair: KeyValue) -> Timestamp:
     """The time of the version whose record stands at a key. Raises `CorruptData`.
 
     It may have been appended with a time of the past, never with one of the future.
     """
-    inside = time_in(found.value)
+    inside = time_in(pair.value)
     if inside is None:
-        return found.time
-    if inside > found.time:
+        return pair.time
+    if inside > pair.time:
         raise CorruptData(
-            f"{found.key} of the log has time {inside} in its record and {found.time} beside it; "
+            f"{pair.key} of the log has time {inside} in its record and {pair.time} beside it; "
             "restore the store from a backup"
         )
     return inside
 
 
-def _update_in(found: KeyValue) -> Update:
-    return decode(found.value, Update).at(time_of(found))
+def _update_in(pair: KeyValue) -> Update:
+    return decode(pair.value, Update).at(time_of(pair))
 
 
 def _at_times(
@@ -197,11 +197,11 @@ class MetastorageLog(UpdateLog):
         return Checked(self.frontier(), head.time)
 
     def token(self) -> FenceToken | None:
-        found = self._store.get(FENCE)
-        if found is None:
+        pair = self._store.get(FENCE)
+        if pair is None:
             return None
-        token = decode(found.value, FenceToken)
-        self._fence = token, found.value
+        token = decode(pair.value, FenceToken)
+        self._fence = token, pair.value
         return token
 
     def _fence_bytes(self, token: FenceToken) -> bytes:
@@ -255,8 +255,8 @@ class MetastorageLog(UpdateLog):
     def _check_times(self, updates: Sequence[Update], times: Sequence[Timestamp]) -> None:
         """Raise `InvalidInput` for times that no log could have given to ``updates``."""
         before = updates[0].version - 1
-        found = self._store.get(update_key(before))
-        earliest = MIN_TIMESTAMP if found is None else self._time_at(before, found)
+        pair = self._store.get(update_key(before))
+        earliest = MIN_TIMESTAMP if pair is None else self._time_at(before, pair)
         latest = self._store.check().time
         for update, time in zip(updates, times, strict=True):
             if not earliest <= time <= latest:
@@ -267,9 +267,9 @@ class MetastorageLog(UpdateLog):
                 )
             earliest = time
 
-    def _time_at(self, version: int, found: KeyValue) -> Timestamp:
-        if open_record(found.value)[0].of is Update:
-            return time_of(found)
+    def _time_at(self, version: int, pair: KeyValue) -> Timestamp:
+        if open_record(pair.value)[0].of is Update:
+            return time_of(pair)
         return self.snapshot(version).time
 
     def _settle(
@@ -296,7 +296,7 @@ class MetastorageLog(UpdateLog):
                 f"version {updates[0].version} was sent to the log, not answered ({error}) and is "
                 "not there yet; read the catalog before doing it again"
             ) from error
-        raise OutOfSync(f"version {updates[0].version} was taken by somebody else") from error
+        raise OutOfSync(f"another node appended version {updates[0].version}") from error
 
     def _refused(
         self,
@@ -323,10 +323,10 @@ class MetastorageLog(UpdateLog):
 
         Where its version was trimmed since, its audit event still tells.
         """
-        found = self._store.get(update_key(update.version))
-        if found is not None and open_record(found.value)[0].of is Update:
-            there = _update_in(found)
-            return there.time if there.id == update.id else None
+        pair = self._store.get(update_key(update.version))
+        if pair is not None and open_record(pair.value)[0].of is Update:
+            appended = _update_in(pair)
+            return appended.time if appended.id == update.id else None
         event = self._store.get(append_key(AUDIT_EVENT, update.version))
         if event is not None and decode(event.value, AuditEvent).id == update.id:
             return time_of(event)
@@ -335,8 +335,8 @@ class MetastorageLog(UpdateLog):
     def first_snapshot(self) -> Snapshot:
         since = self.frontier().since
         while since:
-            found = self._store.get(update_key(since))
-            snapshot = None if found is None else chunks.read(self._store, found.value)
+            pair = self._store.get(update_key(since))
+            snapshot = None if pair is None else chunks.read(self._store, pair.value)
             if snapshot is not None:
                 if snapshot.version != since:
                     raise CorruptData(
@@ -356,10 +356,10 @@ class MetastorageLog(UpdateLog):
     def updates(self, start: int, end: int) -> tuple[Update, ...]:
         if start >= end:
             return ()
-        found = self._store.range(update_key(start), update_key(end))
-        if len(found) != end - start or open_record(found[0].value)[0].of is not Update:
-            self._explain(start, end, found)
-        updates = tuple(map(_update_in, found))
+        pairs = self._store.range(update_key(start), update_key(end))
+        if len(pairs) != end - start or open_record(pairs[0].value)[0].of is not Update:
+            self._explain(start, end, pairs)
+        updates = tuple(map(_update_in, pairs))
         for expected, update in enumerate(updates, start):
             if update.version != expected:
                 raise CorruptData(
@@ -368,14 +368,14 @@ class MetastorageLog(UpdateLog):
                 )
         return updates
 
-    def _explain(self, start: int, end: int, found: Sequence[KeyValue]) -> NoReturn:
+    def _explain(self, start: int, end: int, pairs: Sequence[KeyValue]) -> NoReturn:
         """Why there are no updates from ``start`` to ``end`` − 1: trimmed, or a hole."""
         frontier = self._read_frontier()
         if start <= frontier.since:
             raise VersionNotFound(
                 f"version {start} was asked for; the earliest in the log is {frontier.since}"
             )
-        present = {int(kv.key.removeprefix(UPDATE)) for kv in found}
+        present = {int(pair.key.removeprefix(UPDATE)) for pair in pairs}
         missing = sorted(set(range(start, end)) - present)
         if not missing:
             raise CorruptData(f"version {start} of the log is a snapshot where an update belongs")
@@ -398,9 +398,9 @@ class MetastorageLog(UpdateLog):
     def scan(self, kind: str, start: int, end: int) -> Iterator[Scanned]:
         begin, stop = append_key(kind, start), append_key(kind, end)
         while page := self._store.range(begin, stop, limit=SCANNED_AT_ONCE):
-            for kv in page:
-                version = int(kv.key.removeprefix(f"{APPEND}{kind}.").partition(".")[0])
-                yield Scanned(version, time_of(kv), kv.value)
+            for pair in page:
+                version = int(pair.key.removeprefix(f"{APPEND}{kind}.").partition(".")[0])
+                yield Scanned(version, time_of(pair), pair.value)
             if len(page) < SCANNED_AT_ONCE:
                 return
             begin = page[-1].key + " "  # the first key behind it: no key has a space in it

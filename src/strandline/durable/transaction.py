@@ -62,26 +62,25 @@ class CatalogTransaction:
         self.contents = base.contents
         self.entries: list[Entry] = []
         self._id = secrets.token_bytes(ID_BYTES)
-        self._appended: list[Appended] = []
         self.on_insert: Callable[[object], object] | None = None
-        """Gives a value that is about to be put where none is, complete."""
+        """Completes a value that is about to be inserted."""
         self._changes: list[Change] = []
 
     def get(self, kind: str, object_id: int) -> Any:  # Any: the descriptor of that kind
         """The object of ``kind`` with that id, or None."""
-        found = self.contents.get(kind, id_key(object_id))
-        return None if found is None else found.value
+        stored = self.contents.get(kind, id_key(object_id))
+        return None if stored is None else stored.value
 
     def get_named(self, kind: str, name: str) -> Any:  # Any: the descriptor of that kind
         """The object of a kind that is keyed by name, or None."""
-        found = self.contents.get(kind, name.encode())
-        return None if found is None else found.value
+        stored = self.contents.get(kind, name.encode())
+        return None if stored is None else stored.value
 
     def put(self, value: Any) -> None:  # Any: a descriptor of some kind
         """Insert ``value``, or replace the object with its key.
 
-        A value that is there already writes nothing: what was written by an older release keeps
-        its bytes. Raises `AlreadyExists` when its name stands for another object of its namespace.
+        An equal value writes nothing, so what an older release wrote keeps its bytes. Raises
+        `AlreadyExists` when its name stands for another object of its namespace.
         """
         kind = collection_of(value)
         key = id_key(value.id) if kind.has_id else value.name.encode()
@@ -104,11 +103,11 @@ class CatalogTransaction:
 
         `ObjectNotFound` if there is none.
         """
-        found = id_key(key) if isinstance(key, int) else key.encode()
-        old = self.contents.get(kind, found)
+        stored_key = id_key(key) if isinstance(key, int) else key.encode()
+        old = self.contents.get(kind, stored_key)
         if old is None:
             raise ObjectNotFound(f"{kind} {key} does not exist")
-        self._record(collection(kind), found, old, None)
+        self._record(collection(kind), stored_key, old, None)
 
     def _record(
         self, kind: Collection, key: bytes, old: AnyStored | None, new: AnyStored | None
@@ -153,10 +152,6 @@ class CatalogTransaction:
             self.entries.append(Entry(verb, arguments, tuple(self._changes)))
             self._changes = []
 
-    def append(self, kind: str, data: bytes) -> None:
-        """Add the record ``data`` of an append-only kind."""
-        self._appended.append(Appended(kind, data))
-
     @property
     def version(self) -> int:
         """The version that this transaction becomes."""
@@ -169,19 +164,13 @@ class CatalogTransaction:
     def update(self, *, member: str) -> Update:
         """The update that this transaction makes, each time the same."""
         return new_update(
-            self.version,
-            self.entries,
-            author=self.author,
-            member=member,
-            update_id=self._id,
-            appended=self._appended,
+            self.version, self.entries, author=self.author, member=member, update_id=self._id
         )
 
     def rebased(self, base: Position) -> CatalogTransaction:
         """The same entries on a newer base, which differs from the old one in other objects."""
         rebased = CatalogTransaction(base, author=self.author)
         rebased.entries = self.entries
-        rebased._appended = self._appended
         rebased.contents = base.contents.apply(self.changes())
         return rebased
 
@@ -193,19 +182,13 @@ def new_update(
     author: str,
     member: str,
     update_id: bytes | None = None,
-    appended: Sequence[Appended] = (),
 ) -> Update:
     """An update with the audit event of what is not silent in it; without an id, a random one."""
     update = Update(
-        version,
-        update_id or secrets.token_bytes(ID_BYTES),
-        author,
-        member,
-        tuple(entries),
-        appended=tuple(appended),
+        version, update_id or secrets.token_bytes(ID_BYTES), author, member, tuple(entries)
     )
     if update.silent:
         return update
     actions = tuple((entry.verb, entry.arguments) for entry in entries if not entry.silent)
     event = AuditEvent(version, update.id, author, member, actions)
-    return replace(update, appended=(Appended(AUDIT_EVENT, encode(event)), *update.appended))
+    return replace(update, appended=(Appended(AUDIT_EVENT, encode(event)),))

@@ -28,6 +28,8 @@ from strandline.model.identifiers import check_name, normalize
 from strandline.model.places import Place, places_of_schema
 from strandline.wire.stored import AnyStored
 
+_PLACE_PARTS = 1 + next(places_of_schema("any")).text.count("/")
+
 DEFAULT_SCHEMA = "default"
 """The schema that every catalog has, and that cannot be dropped."""
 
@@ -58,7 +60,8 @@ class CreateSchema:
             if self.if_not_exists:
                 return
             raise AlreadyExists(f"Database {self.name} already exists")
-        location = self.location or _free_place(planning, self.name).text
+        taken = set() if self.location else _places_of_schemas(planning)
+        location = self.location or _free_place(taken, self.name).text
         with planning.entry(
             "create_schema",
             schema=self.name,
@@ -77,6 +80,8 @@ class CreateSchema:
                     properties=self.properties,
                 )
             )
+        if not self.location:
+            planning.schema_places = transaction.contents, taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,15 +197,23 @@ def _inside(planning: Planning, schema: SchemaDescriptor) -> Iterator[tuple[Kind
                 yield kinds[holder.kind], stored
 
 
-def _free_place(planning: Planning, name: str) -> Place:
-    """The place of a new schema: one that no other has. A renamed schema keeps its place."""
-    # Older releases wrote URIs, of which the warehouse is a part.
-    taken = [f"/{schema.location.rstrip('/')}" for schema in planning.catalog.all_schemas()]
-    return next(
-        place
-        for place in places_of_schema(name)
-        if not any(location.endswith(f"/{place.text}") for location in taken)
-    )
+def _free_place(taken: set[str], name: str) -> Place:
+    """The place of a new schema, which is taken from now on. A renamed schema keeps its place."""
+    place = next(place for place in places_of_schema(name) if place.text not in taken)
+    taken.add(place.text)
+    return place
+
+
+def _places_of_schemas(planning: Planning) -> set[str]:
+    """The places of all schemas within the batch; read once for schemas that follow each other."""
+    contents, taken = planning.schema_places
+    if contents is not planning.transaction.contents:
+        # Older releases wrote URIs, of which the warehouse is a part.
+        taken = {
+            "/".join(schema.location.rstrip("/").split("/")[-_PLACE_PARTS:])
+            for schema in planning.catalog.all_schemas()
+        }
+    return taken
 
 
 def find_database(planning: Planning, name: str) -> DatabaseDescriptor:
