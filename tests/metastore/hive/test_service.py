@@ -166,6 +166,20 @@ def test_a_table_that_memory_holds_is_answered_at_once(hive: HiveNode, stub: Any
     assert statistics(hive).at_once > before.at_once
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_what_takes_long_is_answered_in_a_thread_though_memory_holds_it(
+    hive: HiveNode, stub: Any, wide: bool
+) -> None:
+    names = [f"t{number}" for number in range(1 if wide else 20)]
+    columns = [FieldSchema(f"c{n}", "int", None) for n in range(500 if wide else 1)]
+    for name in names:
+        stub.create_table(table(name, sd=storage(columns=columns)))
+    stub.get_table_objects_by_name("d1", names)
+    before = statistics(hive)
+    stub.get_table_objects_by_name("D1", names)
+    assert statistics(hive).waited == before.waited + 1
+
+
 def test_changes_are_made_as_the_user_who_asks(hive: HiveNode, stub: Any) -> None:
     session = hive.node.session(user="ann")
     stub.create_table(table("t1"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from strandline import work
 from strandline.catalog import Catalog, Relation
 from strandline.clock import format_timestamp
 from strandline.errors import ObjectNotFound
@@ -169,6 +170,8 @@ class HiveReader(Reader):
 
     async def struct(self, scope: Scope, relation: Relation) -> Struct:
         """The ``Table`` struct of a table or view."""
+        if len(relation.columns) > work.AT_ONCE:
+            await off_loop()
         if isinstance(relation, ViewDescriptor):
             return view_struct(_as_of(scope, relation), schema=scope.name)
         location = await self.shown_location(relation)

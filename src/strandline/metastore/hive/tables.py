@@ -36,6 +36,9 @@ from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import TableKind, ViewDescriptor
 from strandline.model.types import INT, STRING, DataType
 
+_TABLES_AT_ONCE = 10
+"""Tables of which an answer is made on the event loop; each costs as much as many names."""
+
 
 def shown_type(scope: Scope, relation: Relation) -> str:
     """The type of table that clients see."""
@@ -163,6 +166,8 @@ async def get_table_objects_by_name_req(call: Call) -> Struct:
 
 async def _structs(call: Call, scope: Scope, names: Iterable[str]) -> list[Struct]:
     distinct_names = dict.fromkeys(name.lower() for name in names)
+    if len(distinct_names) > _TABLES_AT_ONCE:
+        await off_loop()
     relations = (call.reader.find_relation(scope, name) for name in distinct_names)
     return [
         await call.reader.struct(*relation)
