@@ -208,7 +208,7 @@ def test_a_relocation_that_was_cut_off_is_made_again(
 ) -> None:
     for step in ("_fence", "put"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"strandline.node.place.{step}", _cut)
+            patch.setattr(f"strandline.node.relocation.{step}", _cut)
             with pytest.raises(KeyboardInterrupt):
                 relocate(copied, copy=True)
         with pytest.raises(StoreMoved):

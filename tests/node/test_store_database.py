@@ -131,6 +131,8 @@ def test_a_lost_end_of_the_log_is_told_and_can_be_accepted(
     for _ in range(2):
         with pytest.raises(CorruptData, match=r"missing are catalog version.*transaction"):
             Node.open(crashed)
+    with pytest.raises(CorruptData, match=r"missing are catalog version.*transaction"):
+        relocate(crashed, copy=True)
     refused = CliRunner().invoke(main, ["log", str(crashed)])
     assert refused.exit_code == 65
     done = CliRunner().invoke(main, ["accept-loss", str(crashed), "--yes"])

@@ -19,7 +19,7 @@ def command(folder: Path, *, copy: bool) -> None:
     opened for writing until this is said. With --copy it becomes a store of its own. Stop the nodes
     that run on FOLDER first.
     """
-    from strandline.node.place import relocate
+    from strandline.node.relocation import relocate
 
     relocated = relocate(folder, copy=copy)
     if copy:

@@ -51,7 +51,8 @@ from strandline.metastore.store.tables import STORE_ROW
 from strandline.metastore.store.warehouse import make_folders
 from strandline.model.places import Place
 from strandline.node.node import Node
-from strandline.node.place import DATABASE_FILE, Relocated, relocate
+from strandline.node.place import DATABASE_FILE
+from strandline.node.relocation import Relocated, relocate
 from strandline.sql import open_sqlite
 from strandline.transactions.tables import TXN_WRITE_ID
 

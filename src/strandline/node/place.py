@@ -9,8 +9,9 @@ A store therefore keeps, in its database, the **real path** of its folder (no li
 * another path: the folder was moved or copied, or the same folder is mounted elsewhere;
 * another inode: the database was restored, or another folder was put in the place of this one.
 
-Only `relocate` changes them. It is told which of the two it is, because it cannot be seen: a user
-who copies a folder and removes the original has moved it. A copy gets an environment id of its own.
+Only `strandline.node.relocation` changes them. It is told which of the two it is, because it cannot
+be seen: a user who copies a folder and removes the original has moved it. A copy gets an
+environment id of its own.
 
 Of the device number nothing is kept: for many file systems it is another one after a restart of the
 machine. A clone of a whole disk or machine has the same path and inode, and cannot be told from the
@@ -28,8 +29,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,23 +43,17 @@ from sqlalchemy import (
     delete,
     insert,
     select,
-    update,
 )
 
 from strandline.catalog import Catalog
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, durable_state
-from strandline.durable.state import ENVIRONMENT, new_environment_id
-from strandline.errors import Conflict, CorruptData, NotFound, StoreMoved
-from strandline.fencing import FenceToken
+from strandline.errors import CorruptData, StoreMoved
 from strandline.metastorage import SqliteMetastorage
-from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
-from strandline.metastore.store.table_places import adopt_places
-from strandline.model.bookkeeping import ConfigEntry
-from strandline.node.membership import new_member_id
-from strandline.sql import FenceRow, SqliteDatabase, open_sqlite
-from strandline.sql.ground import FENCE, whole_row
+from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER
+from strandline.sql import SqliteDatabase
+from strandline.sql.ground import whole_row
 
 DATABASE_FILE = "strandline.db"
 HEAD_FILE = "strandline.head"
@@ -88,30 +81,20 @@ class Place:
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Relocated:
-    """What `relocate` did: from where to where, and under which environment id it goes on."""
-
-    old_path: str | None
-    path: str
-    environment: str
-    copy: bool
-
-
 def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
     """The names of the folder, if this is the place of the store; its first opener says so.
 
     ``folder`` is absolute. Raises `StoreMoved`, and changes nothing then.
     """
     database.ensure_schema(PART, VERSION, METADATA)
-    present = _here(folder)
+    present = here(folder)
     with database.read() as connection:
         kept = read(connection)
-    made_at = None
+    made = None
     if kept is None:
-        made_at = _made_at(database)
-        if made_at is not None and _real(made_at) != present.path:
-            raise _moved(folder, made_at)
+        made = made_at(database)
+        if made is not None and os.path.realpath(made) != present.path:
+            raise _moved(folder, made)
     elif kept.path != present.path:
         raise _moved(folder, kept.path)
     elif kept.inode != present.inode:
@@ -120,33 +103,11 @@ def settle(database: SqliteDatabase, folder: Path) -> tuple[str, ...]:
             f" copied to this place. If it takes the place of that one, run `strandline relocate"
             f" {folder}`; if both live on, run `strandline relocate {folder} --copy`"
         )
-    names = _united(kept.names if kept else (), [made_at] if made_at else (), present.names)
+    names = united(kept.names if kept else (), [made] if made else (), present.names)
     if kept is None or names != kept.names:
         with database.write() as connection:
             put(connection, Place(present.path, present.inode, names))
     return names
-
-
-def relocate(folder: str | Path, *, copy: bool) -> Relocated:
-    """Make ``folder`` the place of the store in it, which was moved or copied there.
-
-    ``copy`` says that the folder it was copied from lives on: the copy gets an environment id of
-    its own, and every node that has it open is fenced. Nothing outside of the folder is its own, so
-    the external tables there are shared with the original. Transactions and holds of the original's
-    clients run out. May be run again where it was cut off.
-
-    Raises `NotFound` where there is no store, and `Conflict` where a folder is said to be moved and
-    the store is still where it was.
-    """
-    path = Path(folder).absolute()
-    if not (path / DATABASE_FILE).is_file():
-        refuse_lost_database(path)
-        raise NotFound(f"there is no store in {path}; name the folder that holds {DATABASE_FILE}")
-    database = open_sqlite(path / DATABASE_FILE, before_creation=lambda: refuse_lost_database(path))
-    try:
-        return _relocate(database, path, copy=copy)
-    finally:
-        database.close()
 
 
 def refuse_lost_database(folder: Path) -> None:
@@ -166,88 +127,7 @@ def _has_content(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocated:
-    database.ensure_schema(PART, VERSION, METADATA)
-    present = _here(folder)
-    with database.read() as connection:
-        kept = read(connection)
-    old = kept.path if kept else _made_at(database)
-    metastorage = SqliteMetastorage(database, HybridClock())
-    log = MetastorageLog(metastorage)
-    environment = durable_state(log).open_read_only().environment or ""
-    if old is not None and not copy:
-        _refuse_living(Path(old), folder, environment)
-    if copy:
-        environment = _new_environment(database, log)
-    names = _united(kept.names if kept else (), [old] if old else (), present.names)
-    folders = StoreFolders(folder, names=names)
-    with database.write() as connection:
-        adopt_places(connection, folders)
-        put(connection, Place(present.path, present.inode, names))
-    return Relocated(old, present.path, environment, copy)
-
-
-def _refuse_living(old: Path, folder: Path, environment: str) -> None:
-    """Raise `Conflict` where the store that is said to be moved is still at its old place."""
-    there, here = old / DATABASE_FILE, folder / DATABASE_FILE
-    if not there.exists() or there.samefile(here):
-        return
-    try:
-        with closing(sqlite3.connect(f"{there.as_uri()}?mode=ro", uri=True)) as connection:
-            rows = connection.execute("SELECT environment FROM strandline_fence").fetchall()
-    except sqlite3.Error as error:
-        raise Conflict(
-            f"{folder} cannot be taken for the store that was at {old}: a database is there still,"
-            f" which cannot be read ({error}). If this is a copy of it, run `strandline relocate"
-            f" {folder} --copy`; else move that away"
-        ) from error
-    if any(row[0] == environment for row in rows):
-        raise Conflict(
-            f"{folder} was not moved: the store that it was copied from is still at {old}. Run"
-            f" `strandline relocate {folder} --copy`"
-        )
-
-
-def _new_environment(database: SqliteDatabase, log: MetastorageLog) -> str:
-    """Give the store an environment id of its own, in the catalog first and then in the rows."""
-    with database.read() as connection:
-        fence = FenceRow.read(connection)
-
-    def raise_fence(token: FenceToken, environment: str | None) -> None:
-        # Where an earlier attempt was cut off, the two halves have different ids.
-        with database.write() as connection:
-            _fence(connection, token, environment or "")
-
-    openable = durable_state(log)
-    if fence is None or openable.epoch() is None:
-        raise CorruptData(f"{database.name} holds no whole store; restore it from a backup")
-    state = openable.open(
-        member=new_member_id(),
-        initialize=lambda _: None,
-        raise_fence=raise_fence,
-        deploy_generation=openable.deploy_generation() or 0,
-    )
-    environment = new_environment_id()
-    transaction = state.transaction(state.recovered[-1], author="system")
-    with transaction.entry("configure", {"name": ENVIRONMENT}):
-        transaction.put(ConfigEntry(ENVIRONMENT, environment))
-    state.commit_transaction(transaction)
-    with database.write() as connection:
-        _fence(connection, state.token, environment)
-    return environment
-
-
-def _fence(connection: Connection, token: FenceToken, environment: str) -> None:
-    connection.execute(
-        update(FENCE).values(
-            environment=environment,
-            deploy_generation=token.deploy_generation,
-            epoch=token.epoch,
-        )
-    )
-
-
-def _made_at(database: SqliteDatabase) -> str | None:
+def made_at(database: SqliteDatabase) -> str | None:
     """The folder in which an older release made the store; None where there is no catalog yet."""
     metastorage = SqliteMetastorage(database, HybridClock())
     log = MetastorageLog(metastorage)
@@ -265,17 +145,15 @@ def _made_at(database: SqliteDatabase) -> str | None:
     return str(warehouse.parent)
 
 
-def _here(folder: Path) -> Place:
+def here(folder: Path) -> Place:
+    """Where the store in ``folder`` is now."""
     path = os.path.realpath(folder)
     inode = os.stat(folder / DATABASE_FILE).st_ino
     return Place(path, inode, tuple(dict.fromkeys([str(folder), path])))
 
 
-def _real(path: str) -> str:
-    return os.path.realpath(path)
-
-
-def _united(*groups: tuple[str, ...] | list[str]) -> tuple[str, ...]:
+def united(*groups: tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    """The names in all groups, each once."""
     return tuple(dict.fromkeys(name for group in groups for name in group))
 
 

@@ -1,0 +1,155 @@
+"""Making a folder the place of the store in it, after it was moved or copied.
+
+See `strandline.node.place` for what a place is. Whether the folder was moved, or copied and the
+original lives on, cannot be seen: the caller says so.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection, update
+
+from strandline.clock import HybridClock
+from strandline.durable import MetastorageLog, durable_state
+from strandline.durable.state import ENVIRONMENT, new_environment_id
+from strandline.errors import Conflict, CorruptData, NotFound
+from strandline.fencing import FenceToken
+from strandline.metastorage import SqliteMetastorage
+from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.store.table_places import adopt_places
+from strandline.model.bookkeeping import ConfigEntry
+from strandline.node.membership import new_member_id
+from strandline.node.place import (
+    DATABASE_FILE,
+    METADATA,
+    PART,
+    VERSION,
+    Place,
+    here,
+    made_at,
+    put,
+    read,
+    refuse_lost_database,
+    united,
+)
+from strandline.node.store_database import open_store_database
+from strandline.sql import FenceRow, SqliteDatabase
+from strandline.sql.ground import FENCE
+
+
+@dataclass(frozen=True, slots=True)
+class Relocated:
+    """What `relocate` did: from where to where, and under which environment id it goes on."""
+
+    old_path: str | None
+    path: str
+    environment: str
+    copy: bool
+
+
+def relocate(folder: str | Path, *, copy: bool) -> Relocated:
+    """Make ``folder`` the place of the store in it, which was moved or copied there.
+
+    ``copy`` says that the folder it was copied from lives on: the copy gets an environment id of
+    its own, and every node that has it open is fenced. Nothing outside of the folder is its own, so
+    the external tables there are shared with the original. Transactions and holds of the original's
+    clients run out. May be run again where it was cut off.
+
+    Raises `NotFound` where there is no store, `Conflict` where a folder is said to be moved and the
+    store is still where it was, and `CorruptData` where the database is damaged or lacks commits
+    that the head file knows of.
+    """
+    path = Path(folder).absolute()
+    if not (path / DATABASE_FILE).is_file():
+        refuse_lost_database(path)
+        raise NotFound(f"there is no store in {path}; name the folder that holds {DATABASE_FILE}")
+    database = open_store_database(path)
+    try:
+        return _relocate(database, path, copy=copy)
+    finally:
+        database.close()
+
+
+def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocated:
+    database.ensure_schema(PART, VERSION, METADATA)
+    present = here(folder)
+    with database.read() as connection:
+        kept = read(connection)
+    old = kept.path if kept else made_at(database)
+    metastorage = SqliteMetastorage(database, HybridClock())
+    log = MetastorageLog(metastorage)
+    environment = durable_state(log).open_read_only().environment or ""
+    if old is not None and not copy:
+        _refuse_living(Path(old), folder, environment)
+    if copy:
+        environment = _new_environment(database, log)
+    names = united(kept.names if kept else (), [old] if old else (), present.names)
+    folders = StoreFolders(folder, names=names)
+    with database.write() as connection:
+        adopt_places(connection, folders)
+        put(connection, Place(present.path, present.inode, names))
+    return Relocated(old, present.path, environment, copy)
+
+
+def _refuse_living(old: Path, folder: Path, environment: str) -> None:
+    """Raise `Conflict` where the store that is said to be moved is still at its old place."""
+    there, here = old / DATABASE_FILE, folder / DATABASE_FILE
+    if not there.exists() or there.samefile(here):
+        return
+    try:
+        with closing(sqlite3.connect(f"{there.as_uri()}?mode=ro", uri=True)) as connection:
+            rows = connection.execute("SELECT environment FROM strandline_fence").fetchall()
+    except sqlite3.Error as error:
+        raise Conflict(
+            f"{folder} cannot be taken for the store that was at {old}: a database is there still,"
+            f" which cannot be read ({error}). If this is a copy of it, run `strandline relocate"
+            f" {folder} --copy`; else move that away"
+        ) from error
+    if any(row[0] == environment for row in rows):
+        raise Conflict(
+            f"{folder} was not moved: the store that it was copied from is still at {old}. Run"
+            f" `strandline relocate {folder} --copy`"
+        )
+
+
+def _new_environment(database: SqliteDatabase, log: MetastorageLog) -> str:
+    """Give the store an environment id of its own, in the catalog first and then in the rows."""
+    with database.read() as connection:
+        fence = FenceRow.read(connection)
+
+    def raise_fence(token: FenceToken, environment: str | None) -> None:
+        # Where an earlier attempt was cut off, the two halves have different ids.
+        with database.write() as connection:
+            _fence(connection, token, environment or "")
+
+    openable = durable_state(log)
+    if fence is None or openable.epoch() is None:
+        raise CorruptData(f"{database.name} holds no whole store; restore it from a backup")
+    state = openable.open(
+        member=new_member_id(),
+        initialize=lambda _: None,
+        raise_fence=raise_fence,
+        deploy_generation=openable.deploy_generation() or 0,
+    )
+    environment = new_environment_id()
+    transaction = state.transaction(state.recovered[-1], author="system")
+    with transaction.entry("configure", {"name": ENVIRONMENT}):
+        transaction.put(ConfigEntry(ENVIRONMENT, environment))
+    state.commit_transaction(transaction)
+    with database.write() as connection:
+        _fence(connection, state.token, environment)
+    return environment
+
+
+def _fence(connection: Connection, token: FenceToken, environment: str) -> None:
+    connection.execute(
+        update(FENCE).values(
+            environment=environment,
+            deploy_generation=token.deploy_generation,
+            epoch=token.epoch,
+        )
+    )
