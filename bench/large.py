@@ -32,7 +32,6 @@ from strandline.catalog.commands import CreateSchema
 from strandline.cli.demo.node_process import NodeProcess
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.calls import CALLS
-from strandline.metastore.session.wire_json import dump_json
 from strandline.metastore.store.rows import ColumnStatistics, DataFile
 from strandline.metastore.thrift import ThriftClient
 from strandline.metastore.thrift.codec import HIVE_CODEC
@@ -169,8 +168,8 @@ class Store:
     def http_call(self, name: str, **arguments: Any) -> Callable[[], None]:
         """Asks the call ``name`` and reads the answer without decoding it."""
         call = CALLS[name]
-        body = dump_json(call.arguments.write(arguments))
-        headers = {"Content-Type": "application/json", "X-Strandline-User": "bench"}
+        body = call.write_arguments(arguments)
+        headers = {"Content-Type": call.request_type, "X-Strandline-User": "bench"}
         request = urllib.request.Request(self.node.http_uri + call.path, body, headers)
 
         def send() -> None:
@@ -274,7 +273,9 @@ def works(store: Store) -> dict[str, tuple[list[Callable[[], None]], float | Non
         write_ids = snapshot.write_ids_of("bench.files")
     tables = [new_table(f"table_{n}", "many") for n in range(TABLES)]
     changed = [store.partition("altered", n, written="2") for n in range(ALTERED)]
-    files = store.http_call("files", table_id=table_id, write_ids=write_ids)
+    files = store.http_call(
+        "files", table_id=table_id, write_ids=write_ids, partitions=None, bounds=()
+    )
     with store.thrift() as client:
         head = client.call("get_current_notificationEventId")["eventId"]
     # Those of the tables that are made before, each with the definition of one.

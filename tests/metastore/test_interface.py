@@ -44,7 +44,7 @@ from strandline.errors import (
     VersionNotFound,
     WriteConflict,
 )
-from strandline.metastore.interface import AsOf, ResolvedTable, Session, TableFiles
+from strandline.metastore.interface import AsOf, ColumnBounds, ResolvedTable, Session, TableFiles
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.calls import CALLS
 from strandline.metastore.session.http_app import application
@@ -350,6 +350,40 @@ def test_files_cross_with_all_they_say(session: Session, table: ResolvedTable) -
     session.commit(txn_id)
     files = files_of(session, table.name)
     assert files == TableFiles((data("a.parquet", file_id=8), file), (deletes,))
+
+
+def test_a_reader_of_a_part_is_sent_the_files_that_may_hold_it(
+    session: Session, table: ResolvedTable
+) -> None:
+    table_id = table.descriptor.id
+
+    def file(number: int, *, low: int, high: int) -> DataFile:
+        k = ColumnStatistics(column_id=1, lower=str(low), upper=str(high), nulls=0)
+        partition = f"p={number % 2}"
+        return replace(data(f"{number}", file_id=number), partition=partition, statistics=(k,))
+
+    deletes = [DeleteFile(path=f"d{number}", file_ids=(number,), counts=(1,)) for number in (1, 2)]
+    write(session, table_id, *(file(n, low=9 * n, high=9 * n + 9) for n in range(4)), *deletes)
+    write_ids = session.open([table.name]).write_ids_of(table.name)
+
+    def parts(partitions: list[str] | None, *bounds: ColumnBounds) -> list[str]:
+        files = session.files(table_id, write_ids, partitions=partitions, bounds=bounds)
+        paths = [file.path for file in files.data_files]
+        return [*paths, *(file.path for file in files.delete_files)]
+
+    assert parts(None) == ["0", "1", "2", "3", "d1", "d2"]
+    assert parts(["p=1"]) == ["1", "3", "d1"]
+    assert parts(["p=1", "p=0", "p=1", "p=7"]) == ["0", "1", "2", "3", "d1", "d2"]
+    assert parts([]) == parts(["p=7"]) == []
+    assert parts(None, ColumnBounds(1, lower="28")) == ["3"]
+    assert parts(None, ColumnBounds(1, upper="9")) == ["0", "1", "d1"]
+    assert parts(["p=0"], ColumnBounds(1, lower="9", upper="10")) == ["0"]
+    assert parts(None, ColumnBounds(1, "9", "10"), ColumnBounds(2, lower="x")) == ["0", "1", "d1"]
+    assert parts(None, ColumnBounds(99, lower="x")) == parts(None)
+    with pytest.raises(InvalidInput, match="'x' is no bound of column 1; write it as"):
+        parts(None, ColumnBounds(1, lower="x"))
+    with pytest.raises(InvalidInput, match="expected a list of names"):
+        session.files(table_id, write_ids, partitions="p=1")
 
 
 def test_a_table_that_was_never_written_has_no_files(

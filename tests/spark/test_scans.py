@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -19,7 +20,8 @@ from strandline.catalog.commands import (
     DropColumns,
     RenameColumn,
 )
-from strandline.errors import CorruptData, Unavailable
+from strandline.errors import CorruptData, InvalidInput, Unavailable
+from strandline.metastore.interface import TableFiles
 from strandline.model.types import BIGINT, STRING, StructField, StructType
 from strandline.spark import Tables
 from tests.spark.data import files, folder, ids, numbers, rows
@@ -203,3 +205,61 @@ def test_files_of_0_2_0_are_read_where_they_are(tables: Tables) -> None:
     assert ids(tables.read("shop.t")) == [1, 3, 4, 6]
     assert tables.delete("shop.t", "id < 4").rows == 2
     assert ids(tables.read("shop.t")) == [4, 6]
+
+
+@pytest.fixture
+def listed(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many data files each scan was told of."""
+    counts: list[int] = []
+    ask = tables.session.files
+
+    def files(*arguments: Any, **options: Any) -> TableFiles:
+        found = ask(*arguments, **options)
+        counts.append(len(found.data_files))
+        return found
+
+    monkeypatch.setattr(tables.session, "files", files)
+    return counts
+
+
+CONDITIONS = {
+    "id > 2": 1, "5 < id": 0, "id = 1": 1, "id BETWEEN 1 AND 2": 1, "id IN (3)": 1,
+    "id >= 2 AND d < DATE'2013-01-03'": 1, "id IN (9, 10, -5)": 2, "id IN (9, 10)": 0,
+    "s = 'b1'": 1, "s < 'b'": 1, "s IN ('c', 'b0')": 1, "b = false": 1,
+    "n > 1.25BD": 1, "n <= CAST(0.5 AS DECIMAL(5, 2))": 1,
+    "t > TIMESTAMP'2013-01-01 12:00:00'": 1, "f < 1.0D": 1, "f > 1.5D": 2, "f = 0.5D": 1,
+    "z IS NULL": 2, "z = 1": 0,
+    "id > 2 OR id < 0": 2, "id + 1 > 3": 2, "NOT id > 2": 2, "id = NULL": 2, "id IN (3, NULL)": 2,
+    "d <= current_date()": 2, "id <> 1": 2, "true": 2, "s LIKE 'a%'": 2,
+}  # fmt: skip
+"""Conditions, and in how many of two files a scan looks for their rows."""
+
+
+def test_a_scan_is_told_of_the_files_that_its_condition_may_be_true_in(
+    tables: Tables, listed: list[int]
+) -> None:
+    schema = "id BIGINT, s STRING, n DECIMAL(5, 2), b BOOLEAN, d DATE, t TIMESTAMP, f DOUBLE, z INT"
+    tables.create("shop.t", schema)
+    for first, letter in ((1, "a"), (3, "b")):
+        tables.append(
+            "shop.t",
+            tables.spark.sql(
+                f"SELECT id, concat('{letter}', id % 2) s, CAST(id / 2 AS DECIMAL(5, 2)) n,"
+                f" id > 2 b, date_add(DATE'2013-01-01', CAST(id AS INT)) d,"
+                f" timestamp_seconds(1356998400 + 86400 * ({first} - 1)) t, id / 2D f,"
+                f" CAST(NULL AS INT) z FROM range({first}, {first + 2})"
+            ).coalesce(1),
+        )
+    every = tables.read("shop.t")
+    for condition, expected in CONDITIONS.items():
+        found = tables.read("shop.t", where=condition)
+        assert ids(found) == ids(every.filter(condition)), condition
+        assert listed[-1] == expected, condition
+    for wrong in ("no_such > 1", "id >", "id"):
+        with pytest.raises(InvalidInput, match=r"not a condition on shop\.t"):
+            tables.read("shop.t", where=wrong)
+    with tables.transaction() as change:
+        assert change.delete("shop.t", "id >= 4").rows == 1
+        assert listed[-1] == 1
+        assert ids(change.read("shop.t", where="id > 2")) == [3]
+    assert ids(tables.read("shop.t")) == [1, 2, 3]

@@ -113,8 +113,20 @@ def table_key(name: str) -> str:
 def distinct_names(names: Iterable[str]) -> tuple[str, ...]:
     """Each of ``names`` once. Raises `InvalidInput` for one text in the place of several."""
     if isinstance(names, str):
-        raise InvalidInput(f"tables to open are a list of names, not {names!r}; write [{names!r}]")
+        raise InvalidInput(f"expected a list of names, found {names!r}; write [{names!r}]")
     return tuple(dict.fromkeys(names))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnBounds:
+    """The values of a column that a reader wants: from ``lower`` to ``upper``, both included.
+
+    Texts as in `ColumnStatistics`; None leaves a side open. NULL is not among them.
+    """
+
+    column_id: int
+    lower: str | None = None
+    upper: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +207,20 @@ class Session(ABC):
         """
 
     @abstractmethod
-    def files(self, table_id: int, write_ids: ValidWriteIdList) -> TableFiles:
-        """The files of a table at ``write_ids``."""
+    def files(
+        self,
+        table_id: int,
+        write_ids: ValidWriteIdList,
+        *,
+        partitions: Sequence[str] | None = None,
+        bounds: Sequence[ColumnBounds] = (),
+    ) -> TableFiles:
+        """The files of a table at ``write_ids``.
+
+        With ``partitions`` (names like ``year=2013``) and ``bounds``, those that may hold rows of
+        one of the partitions and within all the bounds, and the delete files that touch them.
+        Raises `ObjectNotFound`, and `InvalidInput` for a bound that is no value of its column.
+        """
 
     @abstractmethod
     def hold(

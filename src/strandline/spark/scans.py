@@ -27,9 +27,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 
-from strandline.errors import CorruptData, Unavailable
-from strandline.metastore.interface import AsOf, ResolvedTable, Session, TableFiles
+from strandline.errors import CorruptData, InvalidInput, Unavailable
+from strandline.metastore.interface import AsOf, ColumnBounds, ResolvedTable, Session, TableFiles
 from strandline.metastore.store.rows import DataFile
+from strandline.spark.conditions import implied_bounds
 from strandline.spark.folder import base_folder, folder_path, spark_path
 from strandline.spark.positions import Bitmap, bitmap_table, deleted_rows, read_bitmaps
 from strandline.spark.schemas import (
@@ -83,6 +84,24 @@ def live_rows(
         if now.location == table.location:
             raise
     return _live_rows(_Scan(spark, now), files, positions=positions)
+
+
+def bounds_of(
+    spark: SparkSession, table: ResolvedTable, condition: str | Column
+) -> tuple[ColumnBounds, ...]:
+    """The bounds of the table's columns that ``condition`` implies; see `Session.files`.
+
+    Raises `InvalidInput` for what is no condition on the table.
+    """
+    if not isinstance(condition, str | Column):
+        raise InvalidInput(f"a condition is SQL text or a Column, not {type(condition).__name__}")
+    columns = _Scan(spark, table).nothing(positions=False)
+    try:
+        return implied_bounds(
+            columns, condition, {column.name: column.id for column in table.descriptor.columns}
+        )
+    except AnalysisException as error:
+        raise InvalidInput(f"not a condition on {table.name}: {error}") from error
 
 
 def _live_rows(scan: _Scan, files: TableFiles, *, positions: bool) -> DataFrame:

@@ -26,7 +26,7 @@ from strandline.errors import InvalidInput, ObjectNotFound, PermissionDenied, Wr
 from strandline.metastore.interface import AsOf, ResolvedTable, Session, Snapshot
 from strandline.model.descriptors import properties as canonical_properties
 from strandline.model.identifiers import QualifiedName
-from strandline.spark.scans import live_rows
+from strandline.spark.scans import bounds_of, live_rows
 from strandline.spark.schemas import check_supported, column_definitions
 from strandline.spark.settings import check_reading
 from strandline.spark.snapshots import Moment, ReaderSnapshot, as_of, take_snapshot
@@ -204,6 +204,7 @@ class Tables:
         self,
         name: str,
         *,
+        where: str | Column | None = None,
         version: int | None = None,
         time: Moment | None = None,
         snapshot: ReaderSnapshot | Snapshot | None = None,
@@ -211,14 +212,16 @@ class Tables:
     ) -> DataFrame:
         """The rows of a table: now, as of one place in history, or as a transaction sees them.
 
-        Which rows these are is settled when this returns, whatever happens before the DataFrame is
-        used. Raises `ObjectNotFound`, `VersionNotFound`, `HoldExpired`, `UnsupportedOperation`.
+        With ``where``, those for which the condition is true; files that hold no such rows are
+        left out, as far as their statistics show it. Which rows these are is settled when this
+        returns, whatever happens before the DataFrame is used. Raises `InvalidInput`,
+        `ObjectNotFound`, `VersionNotFound`, `HoldExpired`, `UnsupportedOperation`.
         """
         points = (version, time, snapshot, transaction)
         if sum(point is not None for point in points) > 1:
             raise InvalidInput("name one of version, time, snapshot and transaction to read by")
         if transaction is not None:
-            return transaction.read(name)
+            return transaction.read(name, where=where)
         check_reading(self.spark)
         if snapshot is None:
             snapshot = self.snapshot(name, version=version, time=time)
@@ -227,8 +230,10 @@ class Tables:
         table = snapshot.table(name)
         check_supported(table, name)
         snapshot.renew()
-        files = self.session.files(table.descriptor.id, snapshot.write_ids(name))
-        return live_rows(self.spark, self.session, table, files)
+        bounds = () if where is None else bounds_of(self.spark, table, where)
+        files = self.session.files(table.descriptor.id, snapshot.write_ids(name), bounds=bounds)
+        rows = live_rows(self.spark, self.session, table, files)
+        return rows if where is None else rows.filter(where)
 
     def transaction(self) -> PendingTransaction:
         """A transaction for a ``with`` block: committed at its end, aborted when it raises.

@@ -22,12 +22,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from strandline.errors import (
-    InvalidInput,
     StrandlineError,
     TransactionFinished,
     Unavailable,
@@ -51,7 +49,7 @@ from strandline.spark.positions import (
     select_files,
     write_delete_file,
 )
-from strandline.spark.scans import live_rows
+from strandline.spark.scans import bounds_of, live_rows
 from strandline.spark.schemas import FILE, POSITION, check_supported
 from strandline.spark.settings import check_reading, check_writing
 from strandline.spark.writing import write_data_files
@@ -116,10 +114,14 @@ class TablesTransaction:
         """The catalog version that decides names and columns."""
         return self._open.transaction.catalog_version
 
-    def read(self, name: str) -> DataFrame:
-        """The rows of a table as the transaction sees them now, its own changes included."""
+    def read(self, name: str, *, where: str | Column | None = None) -> DataFrame:
+        """The rows of a table as the transaction sees them now, its own changes included.
+
+        With ``where``, those for which the condition is true, from the files that may hold them.
+        """
         opened = self._table(name)
-        return live_rows(self._spark, self._session, opened.table, self._files(opened))
+        rows = live_rows(self._spark, self._session, opened.table, self._files(opened, where))
+        return rows if where is None else rows.filter(where)
 
     def append(self, name: str, frame: DataFrame) -> Counts:
         """Append the rows of ``frame``; how many, in how many files.
@@ -151,7 +153,7 @@ class TablesTransaction:
         Rows for which it is NULL stay. Raises `InvalidInput` for a condition that is none.
         """
         opened = self._table(name)
-        files = self._files(opened)
+        files = self._files(opened, condition)
         hits = self._find(opened.table, files, condition)
         if not hits.num_rows:
             return Counts(rows=0, files=0)
@@ -176,20 +178,11 @@ class TablesTransaction:
         return Counts(rows=hits.num_rows, files=len(counts))
 
     def _find(self, table: ResolvedTable, files: TableFiles, condition: str | Column) -> pa.Table:
-        if not isinstance(condition, str | Column):
-            raise InvalidInput(
-                f"a condition is SQL text or a Column, not {type(condition).__name__}"
-            )
-        try:
-            wanted = sql.expr(condition) if isinstance(condition, str) else condition
-            found = live_rows(self._spark, self._session, table, files, positions=True)
-            hits = found.filter(wanted).select(
-                sql.col(FILE).alias("file_id"), sql.col(POSITION).alias("position")
-            )
-        except AnalysisException as error:
-            raise InvalidInput(
-                f"not a condition on {table.schema}.{table.descriptor.name}: {error}"
-            ) from error
+        rows = live_rows(self._spark, self._session, table, files, positions=True)
+        wanted = sql.expr(condition) if isinstance(condition, str) else condition
+        hits = rows.filter(wanted).select(
+            sql.col(FILE).alias("file_id"), sql.col(POSITION).alias("position")
+        )
         return hits.toArrow().cast(SCHEMA)
 
     def _table(self, name: str) -> _OpenedTable:
@@ -206,8 +199,10 @@ class TablesTransaction:
             self._opened[key] = _OpenedTable(table, snapshot.write_ids_of(name))
         return self._opened[key]
 
-    def _files(self, opened: _OpenedTable) -> TableFiles:
-        return self._session.files(opened.id, opened.write_ids)
+    def _files(self, opened: _OpenedTable, condition: str | Column | None) -> TableFiles:
+        """The files that may hold rows for which ``condition`` is true."""
+        bounds = () if condition is None else bounds_of(self._spark, opened.table, condition)
+        return self._session.files(opened.id, opened.write_ids, bounds=bounds)
 
     def _stage(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +13,11 @@ from hypothesis.stateful import run_state_machine_as_test
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.log_applier import LogApplier, committing
 from strandline.metastore.cache.replica_set import Change
-from strandline.metastore.cache.replicas import Replica
+from strandline.metastore.cache.replicas import Replica, VisibleRows
 from strandline.metastore.store.notifications import ABORT, COMMIT, WRITE, Notification
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.row_queries import TableContents
-from strandline.metastore.store.rows import Row, RowKind
+from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.transactions import ValidWriteIdList
 from tests.metastore.cache.cache_model import CacheMachine, check_small_histories
@@ -118,7 +118,7 @@ class AnswersWithoutAsking(CachedStore):
 
     def _shown(
         self, replicas: Sequence[Replica], kind: RowKind, write_ids: ValidWriteIdList | None
-    ) -> Mapping[str, Row] | None:
+    ) -> VisibleRows | None:
         return replicas[0].visible(kind, write_ids or replicas[0].committed)
 
 
@@ -127,7 +127,7 @@ class ComparesMarks(CachedStore):
 
     def _shown(
         self, replicas: Sequence[Replica], kind: RowKind, write_ids: ValidWriteIdList | None
-    ) -> Mapping[str, Row] | None:
+    ) -> VisibleRows | None:
         reader = write_ids or replicas[0].committed
         return (
             replicas[0].visible(kind, reader) if replicas[0].committed.hwm >= reader.hwm else None
@@ -139,7 +139,7 @@ class AnswersAtItsOwnList(CachedStore):
 
     def _shown(
         self, replicas: Sequence[Replica], kind: RowKind, write_ids: ValidWriteIdList | None
-    ) -> Mapping[str, Row] | None:
+    ) -> VisibleRows | None:
         if super()._shown(replicas, kind, write_ids) is None:
             return None
         return replicas[0].visible(kind, replicas[0].committed)

@@ -8,13 +8,14 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import delete, update
 
+from strandline import work
 from strandline.errors import Unavailable
 from strandline.metastore.cache.cached_store import CachedStore, ZoneAssignment
 from strandline.metastore.cache.log_applier import LogApplier
 from strandline.metastore.store.notifications import Notification
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.row_queries import TableContents
-from strandline.metastore.store.rows import RowKind
+from strandline.metastore.store.rows import DataFile, RowKind, new_file
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.tables import NOTIFICATION_LOG
 from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files, names
@@ -54,6 +55,25 @@ def test_a_list_beyond_what_is_applied_is_answered_by_the_store(dml: Dml) -> Non
     known = cache.known_rows(FLIGHTS, FILES, write_ids=newer)
     assert known is not None
     assert names(known) == ["a", "b"]
+
+
+def test_a_partition_of_a_large_table_costs_memory_no_more_than_its_own_files(dml: Dml) -> None:
+    cache, count = dml.cached(), 3_000
+    added = [
+        DataFile(file_id=n, path=f"{n:04d}", rows=1, bytes=1, partition=f"p={n % 1_000}")
+        for n in range(count)
+    ]
+    txn = dml.begin()
+    dml.store.stage(txn, FLIGHTS, add=[new_file(file) for file in added])
+    dml.transactions.commit(txn)
+    cache.catch_up()
+    write_ids = dml.transactions.write_ids(FLIGHTS)
+    with work.budget(10):
+        rows = cache.data_files(FLIGHTS, write_ids=write_ids, partitions=["p=7", "p=5", "p=x"])
+        with pytest.raises(work.TooLong):
+            cache.data_files(FLIGHTS, write_ids=write_ids)
+    assert names(rows) == ["0005", "0007", "1005", "1007", "2005", "2007"]
+    assert rows == dml.store.data_files(FLIGHTS, write_ids=write_ids, partitions=["p=5", "p=7"])
 
 
 def test_a_transaction_reads_its_own_writes_from_the_store(dml: Dml) -> None:

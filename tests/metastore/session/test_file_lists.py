@@ -1,13 +1,23 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.errors import ProtocolError
+from strandline.errors import InvalidInput
 from strandline.metastore.interface import TableFiles
-from strandline.metastore.session.file_lists import DELETE_FILES, read_files, write_files
+from strandline.metastore.session.file_lists import (
+    CHANGES,
+    DATA_FILES,
+    DELETE_FILES,
+    read_files,
+    read_staging,
+    write_files,
+    write_staging,
+)
 from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
 
 numbers = st.integers(0, 2**63 - 1)
@@ -70,6 +80,112 @@ def test_any_arrow_reader_can_read_them() -> None:
         ]
 
 
+@given(
+    st.lists(data_rows, max_size=3),
+    st.lists(delete_rows, max_size=3),
+    st.lists(texts, max_size=3),
+    st.lists(texts, max_size=3),
+)
+def test_a_staging_crosses_unchanged(
+    data: list[DataFile], deletes: list[DeleteFile], remove: list[str], touch: list[str]
+) -> None:
+    arguments = {
+        "txn_id": 2**63 - 1,
+        "table_id": -5,
+        "add": (*data, *deletes),
+        "remove": tuple(remove),
+        "touch": tuple(touch),
+    }
+    assert read_staging(write_staging(arguments)) == arguments
+
+
+def stream(
+    schema: pa.Schema,
+    *columns: Any,
+    metadata: dict[str, str] | None = None,
+    compression: str | None = None,
+) -> bytes:
+    """A stream with these columns, written by pyarrow itself."""
+    sink = pa.BufferOutputStream()
+    schema = schema.with_metadata(metadata)
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        if columns:
+            arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return bytes(sink.getvalue())
+
+
+IDS = {"txn_id": "1", "table_id": "2"}
+WHOLE = write_staging({**IDS, "add": (), "remove": (), "touch": ()})
+REST = stream(DELETE_FILES) + stream(CHANGES)
+FILE = [1], ["p"], [1], [1], [""]
+STATISTIC = {"column_id": 1, "lower": None, "upper": None, "nulls": None}
+
+
+def staging(*columns: Any, compression: str | None = None, **ids: str) -> bytes:
+    """A staging of data files with these columns."""
+    first = stream(DATA_FILES, *columns, metadata={**IDS, **ids}, compression=compression)
+    return first + REST
+
+
+BAD_STAGINGS = {
+    "empty": b"",
+    "json": b"{}",
+    "noise": b"\xff" * 100,
+    "cut": WHOLE[:-20],
+    "no end": WHOLE[:-8],
+    "more behind it": staging() + b"x",
+    "other columns": stream(CHANGES, metadata=IDS) + REST,
+    "streams in another order": stream(DELETE_FILES, metadata=IDS) + REST,
+    "no ids": stream(DATA_FILES) + REST,
+    "an id that is none": staging(txn_id="1.5"),
+    "an id beyond 64 bits": staging(table_id=str(2**63)),
+    "compressed": staging(*FILE, [[]], compression="zstd"),
+    "a path that is null": staging([1], [None], [1], [1], [""], [[]]),
+    "statistics that are null": staging(*FILE, [None]),
+    "a statistic that is null": staging(*FILE, [[None]]),
+    "a statistic of no column": staging(*FILE, [[{**STATISTIC, "column_id": None}]]),
+    "a batch without rows": staging([], [], [], [], [], []),
+    "counts that do not fit": (
+        stream(DATA_FILES, metadata=IDS)
+        + stream(DELETE_FILES, ["d"], [[1]], [[]])
+        + stream(CHANGES)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_STAGINGS)
+def test_what_is_no_staging_is_refused(case: str) -> None:
+    with pytest.raises(InvalidInput, match=r"list of files|metadata of the first stream|counts"):
+        read_staging(BAD_STAGINGS[case])
+
+
+def test_a_compressed_batch_is_refused_before_memory_is_taken_for_it() -> None:
+    bomb = stream(DATA_FILES, [1], ["a" * 50_000_000], [1], [1], [""], [[]], compression="zstd")
+    assert len(bomb) < 50_000
+    before = pa.total_allocated_bytes()
+    with pytest.raises(InvalidInput, match="compressed; send plain record batches"):
+        read_files(bomb)
+    assert pa.total_allocated_bytes() - before < 1_000_000
+
+
+@given(st.data())
+def test_bytes_that_were_changed_are_refused_or_read_as_files(data: st.DataObject) -> None:
+    files = TableFiles(
+        (DataFile(file_id=7, path="abc", rows=1, bytes=2),),
+        (DeleteFile(path="d", file_ids=(7,), counts=(1,)),),
+    )
+    body = bytearray(write_files(files))
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        found = read_files(bytes(body))
+    except InvalidInput:
+        return
+    assert isinstance(found, TableFiles)
+
+
 def test_what_is_no_list_of_files_is_refused() -> None:
     whole = write_files(TableFiles((), ()))
     sink = pa.BufferOutputStream()
@@ -77,11 +193,11 @@ def test_what_is_no_list_of_files_is_refused() -> None:
         pass
     other = bytes(sink.getvalue())
     for body in (b"", b"{}", b"\xff" * 100, whole[: len(whole) // 2], whole[:-20], other):
-        with pytest.raises(ProtocolError, match="list of files"):
+        with pytest.raises(InvalidInput, match="list of files"):
             read_files(body)
     swapped = pa.BufferOutputStream()
     for _ in range(2):
         with pa.ipc.new_stream(swapped, DELETE_FILES):
             pass
-    with pytest.raises(ProtocolError, match="may be of another release"):
+    with pytest.raises(InvalidInput, match="of different releases"):
         read_files(bytes(swapped.getvalue()))

@@ -10,9 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from strandline import __version__
 from strandline.catalog.commands import CreateSchema
+from strandline.errors import ProtocolError
+from strandline.metastore.session import HttpSession
+from strandline.metastore.session.calls import PROTOCOL, PROTOCOL_HEADER
 from strandline.metastore.session.http_app import MAX_BODY_BYTES, application
 from strandline.metastore.workers import Workers
 from strandline.node import Node
@@ -113,19 +117,6 @@ BAD_BODIES: dict[str, tuple[str, object, str, str]] = {
     ),
     "no_list_of_write_ids": (
         "files", {"table_id": 1, "write_ids": "everything"}, "invalid_input", "write_ids: ",
-    ),
-    "unknown_file": (
-        "stage", {"txn_id": 1, "table_id": 1, "add": [{"orc_file": {}}]}, "invalid_input",
-        "add[0]: 'orc_file' is not known; known are: data_file, delete_file",
-    ),
-    "counts_that_do_not_fit": (
-        "stage",
-        {
-            "txn_id": 1,
-            "table_id": 1,
-            "add": [{"delete_file": {"path": "d", "file_ids": [1], "counts": []}}],
-        },
-        "invalid_input", "add[0].delete_file: delete file 'd' names 1 data files and 0 counts",
     ),
 }  # fmt: skip
 
@@ -339,3 +330,34 @@ def test_statistics_have_every_part(client: httpx.Client) -> None:
     assert after["http"]["requests"] == before["http"]["requests"] + 2
     assert after["http"]["errors"] == before["http"]["errors"] + 1
     assert after["workers"]["calls"] == 0
+
+
+def test_each_side_names_the_protocol_and_refuses_another(client: httpx.Client) -> None:
+    assert client.get("health").headers["x-strandline-protocol"] == PROTOCOL
+    older = client.post("tables", json={"schema": "s"}, headers={PROTOCOL_HEADER: "1"})
+    assert older.headers["x-strandline-protocol"] == PROTOCOL
+    status, code, message = error_of(older)
+    assert (status, code) == (400, "unsupported_operation")
+    assert "install the same release on both; nothing was done" in message
+    gone = error_of(client.post("snapshot", json={"table_ids": []}))
+    assert gone[:2] == (404, "not_found")
+    assert "a client has to be of the node's release" in gone[2]
+    wrong = error_of(client.post("stage", json={"txn_id": 1, "table_id": 1}))
+    assert wrong[:2] == (400, "invalid_input")
+    assert "send it as application/vnd.apache.arrow.stream" in wrong[2]
+
+
+def test_a_node_of_another_release_is_named_as_that(node: Node) -> None:
+    async def older(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_bare(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                name = PROTOCOL_HEADER.lower().encode()
+                message["headers"] = [pair for pair in message["headers"] if pair[0] != name]
+            await send(message)
+
+        await application(node.metastore)(scope, receive, send_bare)
+
+    with serving(older) as url, HttpSession(url, user="ann") as session:
+        for call in (session.begin, lambda: session.tables("no_such_schema")):
+            with pytest.raises(ProtocolError, match=r"node of another release: it speaks .* '1'"):
+                call()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.errors import AlreadyExists, InvalidInput, StrandlineError, WriteConflict
 from strandline.metastore.interface import FILE_NUMBER_BITS as BITS
-from strandline.metastore.session import LocalSession
-from strandline.metastore.store.rows import DataFile, DeleteFile
+from strandline.metastore.session import HttpSession, LocalSession
+from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
 
@@ -175,7 +177,7 @@ def test_an_id_of_an_aborted_transaction_is_free(session: LocalSession) -> None:
 
 
 @pytest.mark.parametrize("change", ["remove", "touch"])
-@pytest.mark.parametrize("path", ["never", "unseen", "", "\ud800", "a" * 5000])
+@pytest.mark.parametrize("path", ["never", "unseen", "", "a" * 5000])
 def test_a_path_that_the_transaction_does_not_see_is_neither_removed_nor_changed(
     session: LocalSession, change: str, path: str
 ) -> None:
@@ -202,3 +204,38 @@ def test_the_same_staging_once_more_changes_nothing(session: LocalSession) -> No
     with pytest.raises(WriteConflict):
         session.stage(txn, target, add=add, remove=["left", "never"])
     session.commit(txn)
+
+
+WRONG_NUMBER: Any = "5"
+NO_TEXT: Any = 5
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"add": [data(file_id=1, rows=-1)]}, "not whole numbers, 0 to"),
+    ({"add": [data(file_id=1 << 63)]}, "not whole numbers, 0 to"),
+    ({"add": [replace(data(file_id=1), rows=WRONG_NUMBER)]}, "not whole numbers, 0 to"),
+    ({"add": [replace(data(file_id=1), rows=True)]}, "not whole numbers, 0 to"),
+    ({"add": [deletes("d", (1, -1))]}, "not whole numbers, 0 to"),
+    ({"add": [data("", file_id=1)]}, "needs a path"),
+    ({"add": [replace(data(file_id=1), partition="\ud800")]}, "half a character"),
+    ({"add": [replace(data(file_id=1), partition=NO_TEXT)]}, "is no text: 5"),
+    ({"add": ["f"]}, "is no file; give a DataFile or a DeleteFile"),
+    (
+        {"add": [replace(data(file_id=1), statistics=(ColumnStatistics(column_id=1),) * 2)]},
+        "two statistics of one column",
+    ),
+    ({"remove": "f"}, "a list of their paths"),
+    ({"remove": [1]}, "a list of their paths"),
+    ({"touch": ["\ud800"]}, "half a character"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)))
+def test_what_a_file_cannot_say_is_refused_before_it_is_sent(
+    session: LocalSession, number: int
+) -> None:
+    arguments, says = WRONG[number]
+    txn = session.begin().txn_id
+    with HttpSession("http://127.0.0.1:9", user="ann") as far:
+        for each in (session, far):
+            with pytest.raises(InvalidInput, match=says):
+                each.stage(txn, table_id(session), **arguments)
+    session.abort(txn)

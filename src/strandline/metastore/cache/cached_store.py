@@ -39,12 +39,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 
 from strandline import work
 from strandline.metastore.cache.follower import Follower
 from strandline.metastore.cache.log_applier import BATCH, LogApplier
 from strandline.metastore.cache.replica_set import MAX_ROWS, ReplicaSet
-from strandline.metastore.cache.replicas import Replica
+from strandline.metastore.cache.replicas import Replica, VisibleRows
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import ObjectStore, SqlObjectStore
 from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
@@ -212,6 +213,22 @@ class CachedStore(ObjectStore):
         work.spend(len(answer if names is None else names))
         return _picked(answer, names)
 
+    def data_files(
+        self,
+        table_id: int,
+        *,
+        write_ids: ValidWriteIdList,
+        partitions: Collection[str] | None = None,
+    ) -> list[Row]:
+        if partitions is None:
+            return self.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids)
+        answer = self._answer(table_id, RowKind.DATA_FILE, write_ids)
+        if answer is None:
+            return self._store.data_files(table_id, write_ids=write_ids, partitions=partitions)
+        wanted = [answer.by_partition.get(name, ()) for name in dict.fromkeys(partitions)]
+        work.spend(sum(map(len, wanted)))
+        return sorted(chain.from_iterable(wanted), key=lambda row: row.name)
+
     def row(
         self, table_id: int, kind: RowKind, name: str, *, write_ids: ValidWriteIdList | None
     ) -> Row | None:
@@ -276,7 +293,7 @@ class CachedStore(ObjectStore):
 
     def _answer(
         self, table_id: int, kind: RowKind, write_ids: ValidWriteIdList | None
-    ) -> Mapping[str, Row] | None:
+    ) -> VisibleRows | None:
         """The visible rows by name; None where the store has to answer."""
         answer = None
         if write_ids is not None or self._applier.is_level():
@@ -294,7 +311,7 @@ class CachedStore(ObjectStore):
         write_ids: ValidWriteIdList | None,
         *,
         at_once: bool,
-    ) -> Mapping[str, Row] | None:
+    ) -> VisibleRows | None:
         if at_once and write_ids is None and not self._applier.is_known_level():
             return None
         zone = self._zones(table_id)
@@ -310,7 +327,7 @@ class CachedStore(ObjectStore):
 
     def _shown_at_once(
         self, replicas: Sequence[Replica], kind: RowKind, write_ids: ValidWriteIdList | None
-    ) -> Mapping[str, Row] | None:
+    ) -> VisibleRows | None:
         """What one replica shows and remembers; several are put together by a thread."""
         if len(replicas) > 1:
             return None
@@ -319,7 +336,7 @@ class CachedStore(ObjectStore):
 
     def _shown(
         self, replicas: Sequence[Replica], kind: RowKind, write_ids: ValidWriteIdList | None
-    ) -> Mapping[str, Row] | None:
+    ) -> VisibleRows | None:
         reader = replicas[0].committed if write_ids is None else write_ids
         if not all(replica.can_tell(reader) for replica in replicas):
             return None
@@ -328,7 +345,7 @@ class CachedStore(ObjectStore):
         merged: dict[str, Row] = {}
         for replica in replicas:
             merged |= replica.visible(kind, reader)
-        return dict(sorted(merged.items()))
+        return VisibleRows(sorted(merged.items()))
 
     def _load(self, table_id: int, zone: ZoneAssignment) -> bool:
         """Read a table from the store into memory; False if that is not possible now."""

@@ -23,13 +23,14 @@ import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from immutables import Map
 
 from strandline import work
 from strandline.errors import CorruptData
 from strandline.metastore.store.row_queries import TableContents
-from strandline.metastore.store.rows import TABLE_LEVEL, Row, RowKind
+from strandline.metastore.store.rows import TABLE_LEVEL, DataFile, Row, RowKind
 from strandline.transactions import ValidWriteIdList
 
 ROW_BYTES = 700
@@ -60,6 +61,18 @@ class Write:
 _NO_WRITES: Map[int, Write] = Map()
 
 
+class VisibleRows(dict[str, Row]):
+    """The rows of one kind that a list shows, by name, in the order of names. Not changed."""
+
+    @cached_property
+    def by_partition(self) -> Mapping[str, Sequence[Row]]:
+        """Data files by the name of their partition; the first use decodes all of them."""
+        rows: defaultdict[str, list[Row]] = defaultdict(list)
+        for row in self.values():
+            rows[row.as_(DataFile).partition].append(row)
+        return dict(rows)
+
+
 class Answers:
     """The last few answers of a replica and its successors. Safe for threads."""
 
@@ -67,9 +80,9 @@ class Answers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[AnswerKey, Mapping[str, Row]] = OrderedDict()
+        self._kept: OrderedDict[AnswerKey, VisibleRows] = OrderedDict()
 
-    def get(self, key: AnswerKey) -> Mapping[str, Row] | None:
+    def get(self, key: AnswerKey) -> VisibleRows | None:
         """The answer, if it is remembered."""
         with self._lock:
             found = self._kept.get(key)
@@ -77,7 +90,7 @@ class Answers:
                 self._kept.move_to_end(key)
             return found
 
-    def put(self, key: AnswerKey, answer: Mapping[str, Row]) -> None:
+    def put(self, key: AnswerKey, answer: VisibleRows) -> None:
         """Remember an answer, and forget the one not asked for the longest."""
         with self._lock:
             self._kept[key] = answer
@@ -171,7 +184,7 @@ class Replica:
         """Whether everything that the list has committed is committed here."""
         return self.committed.covers(write_ids)
 
-    def visible(self, kind: RowKind, write_ids: ValidWriteIdList) -> Mapping[str, Row]:
+    def visible(self, kind: RowKind, write_ids: ValidWriteIdList) -> VisibleRows:
         """The rows of a kind that a list shows, by name, in the order of names.
 
         The list must be one that this replica `can_tell`.
@@ -183,7 +196,7 @@ class Replica:
             self.answers.put(key, answer)
         return answer
 
-    def known_visible(self, kind: RowKind, write_ids: ValidWriteIdList) -> Mapping[str, Row] | None:
+    def known_visible(self, kind: RowKind, write_ids: ValidWriteIdList) -> VisibleRows | None:
         """`visible`, if it is remembered or the replica is small; else None."""
         least, key = _answer_key(kind, write_ids)
         answer = self.answers.get(key)
@@ -191,7 +204,7 @@ class Replica:
             return self.visible(kind, least)
         return answer
 
-    def _show(self, kind: RowKind, write_ids: ValidWriteIdList) -> Mapping[str, Row]:
+    def _show(self, kind: RowKind, write_ids: ValidWriteIdList) -> VisibleRows:
         shown: list[Row] = []
         removed: set[int] = set()
         for write_id, write in self.writes.items():
@@ -200,7 +213,7 @@ class Replica:
                 removed.update(write.removed)
         shown.sort(key=_by_id)
         by_name = {row.name: row for row in shown if row.row_id not in removed}
-        return dict(sorted(by_name.items()))
+        return VisibleRows(sorted(by_name.items()))
 
 
 def _answer_key(kind: RowKind, write_ids: ValidWriteIdList) -> tuple[ValidWriteIdList, AnswerKey]:

@@ -1,25 +1,31 @@
-"""The calls of `Session` as HTTP carries them: ``POST /v1/<method>``, arguments as JSON.
+"""The calls of `Session` as HTTP carries them: ``POST /v1/<method>``, JSON or lists of files.
 
 The table is made from the signatures of `Session` itself. A method that is added there has a path,
 a form for its arguments and one for its result on both sides at once.
+
+A client and its node are of one release: calls change between releases. Each says which protocol it
+speaks, in a header, so that both can name the reason where they do not fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from strandline import work
 from strandline.metastore.interface import Session, TableFiles
 from strandline.metastore.session import file_lists
-from strandline.metastore.session.json_forms import Form, arguments_form, result_hint
-from strandline.metastore.session.wire_json import read_form, read_json, write_json
+from strandline.metastore.session.json_forms import arguments_form, result_hint
+from strandline.metastore.session.wire_json import dump_json, read_form, read_json, write_json
 from strandline.metastore.workers import CallKind
 
 PREFIX = "/v1"
 USER_HEADER = "X-Strandline-User"
 """Who calls, percent-encoded."""
+PROTOCOL = "2"
+"""Changes when a call does. What has no header is 1 where it answers, and any where it asks."""
+PROTOCOL_HEADER = "X-Strandline-Protocol"
 ANONYMOUS = "anonymous"
 JSON_TYPE = "application/json"
 _READS = frozenset({"differences", "files", "history", "open", "table", "tables", "transaction"})
@@ -35,8 +41,10 @@ class Call:
     """One method of `Session`, and how its arguments and its result are written and read."""
 
     name: str
-    arguments: Form
-    content_type: str
+    request_type: str
+    write_arguments: Callable[[Mapping[str, Any]], bytes]
+    read_arguments: Callable[[bytes], dict[str, Any]]
+    answer_type: str
     write_result: Callable[[Any], bytes]
     read_result: Callable[[bytes], Any]
 
@@ -55,7 +63,7 @@ class Call:
 
         ``still_wanted`` is called before anything is done, and may raise.
         """
-        arguments = read_form(body, self.arguments)
+        arguments = self.read_arguments(body)
         still_wanted()
         result = getattr(session, self.name)(**arguments)
         work.spend(len(result) if isinstance(result, list | tuple) else 0)
@@ -73,21 +81,21 @@ class Call:
 def _call(name: str) -> Call:
     method = getattr(Session, name)
     arguments, hint = arguments_form(method), result_hint(method)
-    if hint is TableFiles:
-        return Call(
-            name,
-            arguments,
-            file_lists.CONTENT_TYPE,
-            file_lists.write_files,
-            file_lists.read_files,
-        )
-    return Call(
-        name,
-        arguments,
+    request = (
+        JSON_TYPE,
+        lambda values: dump_json(arguments.write(values)),
+        lambda body: read_form(body, arguments),
+    )
+    answer = (
         JSON_TYPE,
         lambda value: write_json(value, hint),
         lambda body: read_json(body, hint),
     )
+    if method is Session.stage:
+        request = (file_lists.CONTENT_TYPE, file_lists.write_staging, file_lists.read_staging)
+    if hint is TableFiles:
+        answer = (file_lists.CONTENT_TYPE, file_lists.write_files, file_lists.read_files)
+    return Call(name, *request, *answer)
 
 
 CALLS: dict[str, Call] = {

@@ -1,22 +1,26 @@
-"""Lists of files as Arrow: how the files of a snapshot cross HTTP.
+"""Lists of files as Arrow: how files cross HTTP, those of a snapshot and those that are staged.
 
 A snapshot of a large table is a hundred thousand files, which as JSON would cost seconds on both
-sides. The body holds two Arrow IPC streams behind each other, of data files and of delete files, in
-the schemas below; both are there, also when they have no rows. Statistics of columns are a list of
-structs. What is read is checked against these schemas, exactly.
+sides. A body holds Arrow IPC streams behind each other, in the schemas below: data files, delete
+files and, where they are staged, the paths of files that are replaced or changed. Each stream is
+there, also without rows. The numbers beside a staging are metadata of the first stream.
+
+What is read is checked against these schemas, exactly, and before it can cost more than its bytes:
+compressed batches, which say themselves how much memory they take, are refused.
 """
 
 from __future__ import annotations
 
+import re
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain, pairwise
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from strandline import work
-from strandline.errors import ProtocolError
+from strandline.errors import InvalidInput
 from strandline.metastore.interface import TableFiles
 from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
 
@@ -51,6 +55,12 @@ DELETE_FILES = _columns(
 )
 
 
+CHANGES = _columns(path=pa.string(), touched=pa.bool_())
+_IDS = ("txn_id", "table_id")
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_INT64 = 1 << 63
+
+
 def write_files(files: TableFiles) -> bytes:
     """The body for ``files``."""
     work.spend(len(files.data_files) + len(files.delete_files))
@@ -58,6 +68,26 @@ def write_files(files: TableFiles) -> bytes:
     _write(sink, DATA_FILES, _data_files(files.data_files))
     _write(sink, DELETE_FILES, _delete_files(files.delete_files))
     return bytes(sink.getvalue())
+
+
+def write_staging(arguments: Mapping[str, Any]) -> bytes:
+    """The body for the arguments of `Session.stage`."""
+    data_files = [file for file in arguments["add"] if isinstance(file, DataFile)]
+    delete_files = [file for file in arguments["add"] if isinstance(file, DeleteFile)]
+    paths = [*arguments["remove"], *arguments["touch"]]
+    touched = [False] * len(arguments["remove"]) + [True] * len(arguments["touch"])
+    sink = pa.BufferOutputStream()
+    metadata = {name: str(arguments[name]) for name in _IDS}
+    _write(sink, DATA_FILES, _data_files(data_files), metadata=metadata)
+    _write(sink, DELETE_FILES, _delete_files(delete_files))
+    _write(sink, CHANGES, [_texts(paths), _booleans(touched)])
+    return bytes(sink.getvalue())
+
+
+def _booleans(values: Sequence[bool]) -> pa.Array:
+    bits = sum(value << place for place, value in enumerate(values))
+    buffer = pa.py_buffer(bits.to_bytes((len(values) + 7) // 8, "little"))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, buffer])
 
 
 def _data_files(files: Sequence[DataFile]) -> list[pa.Array]:
@@ -126,45 +156,173 @@ def _lists(
 
 
 def read_files(body: bytes) -> TableFiles:
-    """The files that ``body`` lists. Raises `ProtocolError` for anything but such a body."""
-    source = pa.BufferReader(body)
-    data_files = tuple(
+    """The files that ``body`` lists. Raises `InvalidInput` for anything but such a body."""
+    source = _Source(body)
+    files = TableFiles(_read_data_files(source), _read_delete_files(source))
+    source.require_end()
+    return files
+
+
+def read_staging(body: bytes) -> dict[str, Any]:
+    """The arguments of `Session.stage`. Raises `InvalidInput` for anything but such a body."""
+    source = _Source(body)
+    data_files, delete_files = _read_data_files(source), _read_delete_files(source)
+    changes = list(source.rows(CHANGES))
+    source.require_end()
+    return {
+        **{name: source.number(name) for name in _IDS},
+        "add": (*data_files, *delete_files),
+        "remove": tuple(path for path, touched in changes if not touched),
+        "touch": tuple(path for path, touched in changes if touched),
+    }
+
+
+def _read_data_files(source: _Source) -> tuple[DataFile, ...]:
+    return tuple(
         DataFile(
             file_id=file_id,
             path=path,
             rows=rows,
             bytes=size,
             partition=partition,
-            statistics=tuple(ColumnStatistics(**column) for column in statistics),
+            statistics=statistics,
         )
-        for file_id, path, rows, size, partition, statistics in _read(source, DATA_FILES)
+        for file_id, path, rows, size, partition, statistics in source.rows(DATA_FILES)
     )
-    delete_files = tuple(
-        DeleteFile(path=path, file_ids=tuple(file_ids), counts=tuple(counts))
-        for path, file_ids, counts in _read(source, DELETE_FILES)
+
+
+def _read_delete_files(source: _Source) -> tuple[DeleteFile, ...]:
+    return tuple(
+        DeleteFile(path=path, file_ids=file_ids, counts=counts)
+        for path, file_ids, counts in source.rows(DELETE_FILES)
     )
-    return TableFiles(data_files, delete_files)
 
 
-def _write(sink: Any, schema: pa.Schema, columns: list[pa.Array]) -> None:
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+class _Source:
+    """The streams of a body, one behind the other."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._reader = pa.BufferReader(body)
+        self._metadata: dict[bytes, bytes] = {}
+
+    def rows(self, schema: pa.Schema) -> Iterator[tuple[Any, ...]]:
+        """The rows of the next stream, which must have this schema."""
+        for batch in self._batches(schema):
+            yield from zip(*map(_values, batch.columns), strict=True)
+
+    def number(self, name: str) -> int:
+        """A number in the metadata of the first stream."""
+        text = self._metadata.get(name.encode(), b"").decode(errors="replace")
+        if not re.fullmatch(r"-?[0-9]{1,19}", text) or not -_INT64 <= int(text) < _INT64:
+            raise InvalidInput(
+                f"{name} in the metadata of the first stream is {text[:80]!r}; write a whole"
+                " number within 64 bits"
+            )
+        return int(text)
+
+    def require_end(self) -> None:
+        """Raise `InvalidInput` for more streams than there should be."""
+        behind = len(self._body) - self._reader.tell()
+        if behind:
+            raise InvalidInput(f"the list of files ends {behind} bytes before its body does")
+
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        try:
+            messages = pa.ipc.MessageReader.open_stream(self._reader)
+            written = _schema(messages.read_next_message())
+            self._metadata = self._metadata or written.metadata or {}
+            if not written.equals(schema):
+                raise InvalidInput(
+                    f"the list of files has other columns than {', '.join(schema.names)}; client"
+                    " and node may be of different releases"
+                )
+            while (message := _next(messages)) is not None:
+                yield _checked(message, schema)
+        except (pa.ArrowException, OSError, StopIteration) as error:
+            raise InvalidInput(f"the list of files is no Arrow stream: {error}") from error
+        if not self._body[: self._reader.tell()].endswith(_END):
+            raise InvalidInput("the list of files is no Arrow stream: it was cut short")
 
 
-def _read(source: Any, schema: pa.Schema) -> Iterable[tuple[Any, ...]]:
+def _next(messages: pa.ipc.MessageReader) -> pa.ipc.Message | None:
     try:
-        with pa.ipc.open_stream(source) as reader:
-            found = reader.schema
-            table = reader.read_all() if found.equals(schema) else None
-            if table is not None:
-                table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
-        raise ProtocolError(
-            f"the list of files is not the Arrow stream it should be: {error}"
-        ) from (error)
-    if table is None:
-        raise ProtocolError(
-            f"the list of files has the columns {found.names}, {schema.names} were expected; the "
-            "node may be of another release"
+        return messages.read_next_message()
+    except StopIteration:
+        return None
+
+
+def _schema(message: pa.ipc.Message) -> pa.Schema:
+    if message.type != "schema":  # pyarrow takes any message for one, and reads beyond its end
+        raise InvalidInput(f"the list of files begins with a {message.type}; begin with a schema")
+    return pa.ipc.read_schema(message)
+
+
+def _checked(message: pa.ipc.Message, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of a message. What it says of itself is checked before memory is taken for it."""
+    if message.type != "record batch" or _is_compressed(bytes(message.metadata)):
+        raise InvalidInput(
+            f"the list of files holds a {message.type}, or is compressed; send plain record batches"
         )
-    return zip(*(column.to_pylist() for column in table.columns), strict=True)
+    batch = pa.ipc.read_record_batch(message, schema)
+    batch.validate(full=True)
+    if not batch.num_rows:
+        raise InvalidInput("the list of files holds a record batch without rows; leave it out")
+    for column, field in zip(batch.columns, schema, strict=True):
+        inner = column.values if pa.types.is_list(field.type) else column
+        required = [column, inner, *([inner.field(0)] if pa.types.is_struct(inner.type) else [])]
+        if any(values.null_count for values in required):
+            raise InvalidInput(f"{field.name} in the list of files is null, which it cannot be")
+    return batch
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    """Whether the metadata of a record batch names a compression.
+
+    A compressed buffer says itself how much memory it will take. pyarrow allocates that, and has no
+    way to ask; so the flatbuffer is read here, which pyarrow has verified. A table begins with the
+    distance back to the places of its fields; the compression is the fourth of a `RecordBatch`,
+    which is the third of a `Message`.
+    """
+
+    def table(at: int) -> int:
+        return at + int.from_bytes(metadata[at : at + 4], "little")
+
+    def field(of: int, number: int) -> int:
+        places = of - int.from_bytes(metadata[of : of + 4], "little", signed=True)
+        place = places + 4 + 2 * number
+        if place >= places + int.from_bytes(metadata[places : places + 2], "little"):
+            return 0
+        offset = int.from_bytes(metadata[place : place + 2], "little")
+        return of + offset if offset else 0
+
+    batch = table(field(table(0), 2))
+    return field(batch, 3) != 0
+
+
+def _values(column: pa.Array) -> Sequence[Any]:
+    if not pa.types.is_list(column.type):
+        values: list[Any] = column.to_pylist()
+        return values
+    offsets, elements = column.offsets.to_pylist(), column.values
+    if pa.types.is_struct(elements.type):
+        fields = (elements.field(number).to_pylist() for number in range(4))
+        flat = [
+            ColumnStatistics(column_id=column_id, lower=lower, upper=upper, nulls=nulls)
+            for column_id, lower, upper, nulls in zip(*fields, strict=True)
+        ]
+    else:
+        flat = elements.to_pylist()
+    return [tuple(flat[start:end]) for start, end in pairwise(offsets)]
+
+
+def _write(
+    sink: Any,
+    schema: pa.Schema,
+    columns: list[pa.Array],
+    *,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    with pa.ipc.new_stream(sink, schema.with_metadata(metadata)) as writer:
+        if len(columns[0]):
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))

@@ -31,12 +31,13 @@ from typing import Protocol, runtime_checkable
 
 from anyio import CapacityLimiter, fail_after, move_on_after, to_thread
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from strandline import __version__, work
 from strandline.errors import (
@@ -51,7 +52,14 @@ from strandline.logs import CLIENT
 from strandline.metastore.call_log import DEFAULT_SLOW_MS, log_call
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.request_memory import ANSWER_BYTES, RequestMemory
-from strandline.metastore.session.calls import CALLS, JSON_TYPE, PREFIX, Call
+from strandline.metastore.session.calls import (
+    CALLS,
+    JSON_TYPE,
+    PREFIX,
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    Call,
+)
 from strandline.metastore.session.credentials import (
     Authenticate,
     Caller,
@@ -128,7 +136,10 @@ def application(
     made = Starlette(
         routes=routes,
         exception_handlers={HTTPException: _no_route},
-        middleware=[Middleware(OriginGuard, hosts=hosts, refuse=_error_response)],
+        middleware=[
+            Middleware(_ProtocolGuard),
+            Middleware(OriginGuard, hosts=hosts, refuse=_error_response),
+        ],
     )
     made.router.redirect_slashes = False
     return made
@@ -261,6 +272,33 @@ def answer_task(metastore: Metastore, fields: Fields, body: bytes) -> tuple[Fiel
     return {}, CALLS[fields["name"]].answer(session, body, still_wanted=bool)
 
 
+class _ProtocolGuard:
+    """Names this node's protocol in each answer, and refuses a client that speaks another."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[PROTOCOL_HEADER] = PROTOCOL
+            await send(message)
+
+        spoken = Headers(scope=scope).get(PROTOCOL_HEADER, PROTOCOL)
+        if spoken == PROTOCOL:
+            await self._app(scope, receive, send_named)
+            return
+        error = UnsupportedOperation(
+            f"this node, of release {__version__}, speaks protocol {PROTOCOL!r}, and the client"
+            f" {spoken[:20]!r}; install the same release on both; nothing was done"
+        )
+        await _error_response(error)(scope, receive, send_named)
+
+
 class _BodyTooLate(DeadlineExceeded):
     """Nothing more is read from the connection."""
 
@@ -359,11 +397,11 @@ class _Application:
                 asking = caller_of(request.headers)
                 asked.user = asking.user
                 self._workers.require_place()
-                body = await self._body(request, owner)
+                body = await self._body(request, owner, call.request_type)
                 asked.began = monotonic()  # how long its client takes is not our slowness
                 self._counts = replace(self._counts, requests=self._counts.requests + 1)
                 answer = await self._answered(call, asking, body, request, host)
-                response = self._response(answer, call.content_type)
+                response = self._response(answer, call.answer_type)
             except (ClientDisconnect, ClientLeft):
                 return Response(status_code=400)  # nobody hears it
             except Exception as error:
@@ -391,20 +429,22 @@ class _Application:
 
     # -- one request ---------------------------------------------------------------------------
 
-    async def _body(self, request: Request, owner: object) -> bytes | Content:
+    async def _body(self, request: Request, owner: object, content_type: str) -> bytes | Content:
         try:
             with fail_after(self._body_seconds):
-                return await self._read_body(request, owner)
+                return await self._read_body(request, owner, content_type)
         except TimeoutError:
             raise _BodyTooLate(
                 f"the body did not come whole within {self._body_seconds:g} seconds; nothing was "
                 "done, send it again"
             ) from None
 
-    async def _read_body(self, request: Request, owner: object) -> bytes | Content:
-        content_type = request.headers.get("content-type", "")
-        if content_type.partition(";")[0].strip().lower() != JSON_TYPE:
-            raise InvalidInput(f"the body is sent as {content_type[:80]!r}; send it as {JSON_TYPE}")
+    async def _read_body(
+        self, request: Request, owner: object, content_type: str
+    ) -> bytes | Content:
+        sent_as = request.headers.get("content-type", "")
+        if sent_as.partition(";")[0].strip().lower() != content_type:
+            raise InvalidInput(f"the body is sent as {sent_as[:80]!r}; send it as {content_type}")
         announced = request.headers.get("content-length", "")
         size = int(announced) if announced.isdecimal() else 0
         body = _Body(helped=self._helpers is not None)
@@ -540,7 +580,12 @@ async def _no_route(request: Request, error: Exception) -> Response:
             UnsupportedOperation(f"{request.method} {path[:80]} is not there; use {allowed}")
         )
     known = ", ".join(["health", "statistics", *CALLS])
-    return _error_response(NotFound(f"{path[:80]!r} is not there; below {PREFIX}/ are: {known}"))
+    return _error_response(
+        NotFound(
+            f"{path[:80]!r} is not there; below {PREFIX}/ are: {known}; a client has to be of the"
+            f" node's release, which is {__version__}"
+        )
+    )
 
 
 def _error_response(error: BaseException) -> Response:

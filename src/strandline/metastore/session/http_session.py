@@ -43,6 +43,7 @@ from strandline.errors import (
 from strandline.metastore.interface import (
     PRESENT,
     AsOf,
+    ColumnBounds,
     Executed,
     ResolvedTable,
     Session,
@@ -51,6 +52,7 @@ from strandline.metastore.interface import (
     distinct_names,
 )
 from strandline.metastore.session.http_transport import HttpTransport, Lost
+from strandline.metastore.session.staged_files import check_staging
 from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.transactions import Hold, Transaction, TransactionState, ValidWriteIdList
 
@@ -130,8 +132,19 @@ class HttpSession(Session):
         snapshot: Snapshot = self._repeat("open", names=distinct_names(names), at=at, txn_id=txn_id)
         return snapshot
 
-    def files(self, table_id: int, write_ids: ValidWriteIdList) -> TableFiles:
-        files: TableFiles = self._repeat("files", table_id=table_id, write_ids=write_ids)
+    def files(
+        self,
+        table_id: int,
+        write_ids: ValidWriteIdList,
+        *,
+        partitions: Sequence[str] | None = None,
+        bounds: Sequence[ColumnBounds] = (),
+    ) -> TableFiles:
+        if partitions is not None:
+            partitions = distinct_names(partitions)
+        files: TableFiles = self._repeat(
+            "files", table_id=table_id, write_ids=write_ids, partitions=partitions, bounds=bounds
+        )
         return files
 
     def hold(
@@ -177,6 +190,7 @@ class HttpSession(Session):
         remove: Sequence[str] = (),
         touch: Sequence[str] = (),
     ) -> int:
+        check_staging(add, remove=remove, touch=touch)
         attempts = self._attempts(
             f"staging files of table {table_id} in transaction {txn_id}",
             look="abort the transaction, and begin again",

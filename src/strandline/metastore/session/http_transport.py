@@ -13,10 +13,11 @@ from urllib.parse import quote
 
 import httpx
 
+from strandline import __version__
 from strandline.errors import InvalidInput, Overloaded, ProtocolError, Stopping, StrandlineError
-from strandline.metastore.session.calls import CALLS, JSON_TYPE, USER_HEADER
+from strandline.metastore.session.calls import CALLS, PROTOCOL, PROTOCOL_HEADER, USER_HEADER
 from strandline.metastore.session.credentials import AUTHORIZATION, basic
-from strandline.metastore.session.wire_json import dump_json, read_error
+from strandline.metastore.session.wire_json import read_error
 
 CONNECT_TIMEOUT = 5.0
 _IDLE_SECONDS = 2.0
@@ -54,7 +55,7 @@ class HttpTransport:
 
     def __init__(self, url: str, *, user: str, secret: str | None = None) -> None:
         self.url = url.rstrip("/")
-        headers = {USER_HEADER: quote(user, safe=" @"), "Content-Type": JSON_TYPE}
+        headers = {USER_HEADER: quote(user, safe=" @"), PROTOCOL_HEADER: PROTOCOL}
         if secret is not None:
             headers[AUTHORIZATION] = basic(user, secret)
         try:
@@ -80,11 +81,12 @@ class HttpTransport:
         Raises what the node answers, `ProtocolError` if what answers is no node, and `Lost`.
         """
         call = CALLS[name]
-        body = dump_json(call.arguments.write(arguments))
+        body = call.write_arguments(arguments)
         try:
             answer = self._client.post(
                 call.path,
                 content=body,
+                headers={"Content-Type": call.request_type},
                 timeout=httpx.Timeout(seconds, connect=min(seconds, CONNECT_TIMEOUT)),
             )
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
@@ -96,12 +98,16 @@ class HttpTransport:
                 raise Stopping(f"this session with {self.url} is closed; open another") from None
             raise
         if answer.status_code != httpx.codes.OK:
-            raise _refusal(answer)
-        if answer.headers.get("content-type") != call.content_type:
+            refusal = _refusal(answer)
+            if not isinstance(refusal, Lost | ProtocolError):
+                self._require_same_protocol(answer)
+            raise refusal
+        if answer.headers.get("content-type") != call.answer_type:
             raise ProtocolError(
                 f"{self.url} answered {name} with the content type "
                 f"{answer.headers.get('content-type')!r}; is it a Strandline node?"
             )
+        self._require_same_protocol(answer)
         try:
             return call.read_result(answer.content)
         except InvalidInput as error:
@@ -109,6 +115,15 @@ class HttpTransport:
                 f"what {self.url} answered to {name} cannot be read ({error.message}); the node "
                 "may be of another release"
             ) from error
+
+    def _require_same_protocol(self, answer: httpx.Response) -> None:
+        spoken = answer.headers.get(PROTOCOL_HEADER, "1")
+        if spoken != PROTOCOL:
+            raise ProtocolError(
+                f"{self.url} is a node of another release: it speaks protocol {spoken[:20]!r}, and"
+                f" this client, of release {__version__}, speaks {PROTOCOL!r}; install the same"
+                " release on both"
+            )
 
     def close(self) -> None:
         """Close all connections."""

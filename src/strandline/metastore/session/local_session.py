@@ -30,6 +30,7 @@ from strandline.errors import (
 from strandline.metastore.interface import (
     PRESENT,
     AsOf,
+    ColumnBounds,
     Executed,
     ResolvedTable,
     Session,
@@ -40,7 +41,8 @@ from strandline.metastore.interface import (
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.partition_places import undrop_partitions
 from strandline.metastore.reader import Reader, present_catalog
-from strandline.metastore.session.staged_files import check_paths, stage_files
+from strandline.metastore.session.pruning import touching, wanted_ranges
+from strandline.metastore.session.staged_files import check_paths, check_staging, stage_files
 from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
 from strandline.metastore.workers import finish
 from strandline.model.identifiers import normalize
@@ -134,18 +136,33 @@ class LocalSession(Session):
             self._own(txn_id)
         return finish(self._reader().open(names, at=at, txn_id=txn_id))
 
-    def files(self, table_id: int, write_ids: ValidWriteIdList) -> TableFiles:
+    def files(
+        self,
+        table_id: int,
+        write_ids: ValidWriteIdList,
+        *,
+        partitions: Sequence[str] | None = None,
+        bounds: Sequence[ColumnBounds] = (),
+    ) -> TableFiles:
         reader, store = self._reader(), self._metastore.store
         finish(reader.require(table_id, Privilege.SELECT))
         # A dropped table may still be read as of the past: its place is kept.
-        if reader.catalog.table_by_id(table_id) is None and store.location(table_id) is None:
+        table = reader.catalog.table_by_id(table_id)
+        if table is None and store.location(table_id) is None:
             raise ObjectNotFound(f"no table has, or had, the id {table_id}; ask for it by its name")
-        data = store.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids)
-        deletes = store.rows(table_id, RowKind.DELETE_FILE, write_ids=write_ids)
-        return TableFiles(
-            tuple(row.as_(DataFile) for row in work.spending(data)),
-            tuple(row.as_(DeleteFile) for row in work.spending(deletes)),
-        )
+        ranges = [] if table is None else wanted_ranges(bounds, table)
+        if partitions is not None:
+            partitions = distinct_names(partitions)
+        rows = store.data_files(table_id, write_ids=write_ids, partitions=partitions)
+        data_files = [row.as_(DataFile) for row in work.spending(rows)]
+        data_files = [
+            file for file in data_files if all(wanted.may_match(file) for wanted in ranges)
+        ]
+        rows = store.rows(table_id, RowKind.DELETE_FILE, write_ids=write_ids)
+        delete_files = [row.as_(DeleteFile) for row in work.spending(rows)]
+        if ranges or partitions is not None:
+            delete_files = touching(delete_files, data_files)
+        return TableFiles(tuple(data_files), tuple(delete_files))
 
     def hold(
         self, kind: str, owner: str | None = None, *, at: Timestamp, ttl_ms: int = 60_000
@@ -195,8 +212,7 @@ class LocalSession(Session):
         remove: Sequence[str] = (),
         touch: Sequence[str] = (),
     ) -> int:
-        for file in add:
-            _check_numbers(file)
+        check_staging(add, remove=remove, touch=touch)
         self._own(txn_id)
         self._may_stage(table_id, add, replaces=bool(remove or touch))
         check_paths(add, folder=self._folder_of(table_id))
@@ -284,16 +300,3 @@ class LocalSession(Session):
             self._metastore.store.catch_up()
         except StrandlineError:
             logger.warning("the cache did not catch up with an own write yet", exc_info=True)
-
-
-def _check_numbers(file: DataFile | DeleteFile) -> None:
-    """Refuse a file that says of itself what cannot be."""
-    if isinstance(file, DataFile):
-        numbers = [file.file_id, file.rows, file.bytes]
-        numbers += [one.nulls for one in file.statistics if one.nulls is not None]
-    else:
-        numbers = [*file.file_ids, *file.counts]
-    if not file.path:
-        raise InvalidInput("a file needs a path, relative to the location of its table")
-    if min(numbers, default=0) < 0:
-        raise InvalidInput(f"file {file.path!r} counts rows, bytes or ids below 0: {min(numbers)}")

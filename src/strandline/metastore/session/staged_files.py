@@ -32,6 +32,7 @@ from strandline.metastore.store.rows import DataFile, DeleteFile, Row, RowKind, 
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import MAX_PART_BYTES, MAX_PATH_BYTES
 
+_LARGEST = (1 << 63) - 1
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -70,7 +71,7 @@ def _is_repeated(
 
 def _seen(staging: Staging, paths: Collection[str], change: str) -> list[Row]:
     """The files of these paths that the transaction sees. Raises `WriteConflict` without one."""
-    rows = staging.find_files([path for path in paths if _is_text(path)])
+    rows = staging.find_files(paths)
     for path in paths:
         if path not in rows:
             raise WriteConflict(
@@ -80,13 +81,51 @@ def _seen(staging: Staging, paths: Collection[str], change: str) -> list[Row]:
     return list(rows.values())
 
 
-def _is_text(path: str) -> bool:
-    """Whether a database can be asked for it: half a surrogate pair is no character."""
+def _require_text(text: str, what: str, path: str) -> None:
+    if not isinstance(text, str):
+        raise InvalidInput(f"{what} of file {path!r:.200} is no text: {text!r:.80}")
     try:
-        path.encode()
+        text.encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        raise InvalidInput(
+            f"the path {path!r:.200} of a file, or {what} of that file, holds half a character"
+        ) from None
+
+
+def check_staging(
+    add: Sequence[DataFile | DeleteFile], *, remove: Sequence[str], touch: Sequence[str]
+) -> None:
+    """Raise `InvalidInput` for what a file cannot say of itself, wherever it goes."""
+    for paths in (remove, touch):
+        if isinstance(paths, str) or not all(isinstance(path, str) for path in paths):
+            raise InvalidInput("files to remove or to touch are a list of their paths")
+        for path in paths:
+            _require_text(path, "the path", path)
+    for file in add:
+        match file:
+            case DataFile():
+                numbers = [file.file_id, file.rows, file.bytes]
+                texts = [file.path, file.partition]
+                for column in file.statistics:
+                    numbers += [column.column_id, 0 if column.nulls is None else column.nulls]
+                    texts += [column.lower or "", column.upper or ""]
+                columns = [column.column_id for column in file.statistics]
+            case DeleteFile():
+                numbers = [*file.file_ids, *file.counts]
+                texts, columns = [file.path], []
+            case _:
+                raise InvalidInput(f"{file!r:.80} is no file; give a DataFile or a DeleteFile")
+        if not file.path:
+            raise InvalidInput("a file needs a path, relative to the location of its table")
+        if not all(type(number) is int and 0 <= number <= _LARGEST for number in numbers):
+            raise InvalidInput(
+                f"file {file.path!r:.200} has rows, bytes or ids that are not whole numbers, 0 to"
+                f" {_LARGEST}: {numbers!r:.200}"
+            )
+        for text in texts:
+            _require_text(text, "a text", file.path)
+        if len(set(columns)) < len(columns):
+            raise InvalidInput(f"file {file.path!r:.200} has two statistics of one column")
 
 
 def check_paths(files: Iterable[DataFile | DeleteFile], *, folder: Path | None) -> None:

@@ -37,6 +37,7 @@ from strandline.metastore.store.partition_moves import PartitionMove, PartitionM
 from strandline.metastore.store.row_queries import TableContents
 from strandline.metastore.store.rows import (
     PARAMETERS_NAME,
+    DataFile,
     NewRow,
     Removal,
     Row,
@@ -82,6 +83,20 @@ class ObjectStore(ABC):
 
         ``write_ids`` None: what is committed now.
         """
+
+    def data_files(
+        self,
+        table_id: int,
+        *,
+        write_ids: ValidWriteIdList,
+        partitions: Collection[str] | None = None,
+    ) -> list[Row]:
+        """The visible data files of a table by path; with ``partitions``, those of one of them."""
+        rows = self.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids)
+        if partitions is None:
+            return rows
+        wanted = frozenset(partitions)
+        return [row for row in rows if row.as_(DataFile).partition in wanted]
 
     @abstractmethod
     def row(

@@ -1,0 +1,181 @@
+"""Bounds of columns that a condition of Spark implies, so that a scan asks for fewer files.
+
+Spark itself reads the condition: its analyzed form has names resolved and literals cast to the
+types of their columns. Taken from it is each part that must be true (what AND joins) and compares a
+column with a constant. Everything else implies nothing here, and Spark filters the rows anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+
+from strandline.metastore.interface import ColumnBounds
+
+Expression = Any  # an expression of Catalyst, in the JVM
+
+_EPOCH = datetime(1970, 1, 1)
+_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
+_COLUMNS = ("AttributeReference", "CommonExpressionRef")
+_COMPARISONS = {
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "EqualTo": "=",
+}
+
+
+def implied_bounds(
+    rows: DataFrame, condition: str | Column, column_ids: Mapping[str, int]
+) -> tuple[ColumnBounds, ...]:
+    """The bounds of columns of ``rows`` that ``condition`` implies; ``column_ids`` by name.
+
+    Raises `pyspark.errors.AnalysisException` for what is no condition on ``rows``.
+    """
+    plan = getattr(rows.filter(condition), "_jdf", None)
+    if plan is None:
+        return ()  # a session of Spark Connect keeps its plans to itself
+    analyzed = plan.queryExecution().analyzed()
+    if analyzed.nodeName() != "Filter":
+        return ()
+    return tuple(_bounds(analyzed.condition(), column_ids))
+
+
+def _bounds(
+    expression: Expression, column_ids: Mapping[str, int], shared: Expression = None
+) -> Iterator[ColumnBounds]:
+    """What a condition implies; ``shared`` is what its references to a common expression mean."""
+    name = _class(expression)
+    if name == "And":
+        yield from _bounds(expression.left(), column_ids, shared)
+        yield from _bounds(expression.right(), column_ids, shared)
+    elif name == "Between":
+        yield from _bounds(expression.replacement(), column_ids)
+    elif name == "With" and expression.defs().size() == 1:
+        common = expression.defs().apply(0).child()
+        yield from _bounds(expression.child(), column_ids, common)
+    elif name in _COMPARISONS:
+        left, right, comparison = expression.left(), expression.right(), _COMPARISONS[name]
+        if _class(right) in _COLUMNS:
+            left, right, comparison = right, left, _FLIPPED[comparison]
+        if _class(left) == "CommonExpressionRef":
+            left = shared
+        column_id = _column_id(left, column_ids)
+        # A bound includes its end, so one that does not is the next value, where there is one.
+        step = {">": 1, "<": -1}.get(comparison, 0)
+        constant = None if column_id is None else _constant(right, step=step)
+        if column_id is not None and constant is not None:
+            lower = constant.text if comparison in (">", ">=", "=") else None
+            upper = constant.text if comparison in ("<", "<=", "=") else None
+            yield ColumnBounds(column_id, lower, upper)
+    elif name == "In":
+        column_id = _column_id(expression.value(), column_ids)
+        listed = expression.list()
+        constants = [_constant(listed.apply(number)) for number in range(listed.size())]
+        known = [constant for constant in constants if constant is not None]
+        if column_id is not None and known and len(known) == len(constants):
+            lowest, highest = (end(known, key=_order) for end in (min, max))
+            yield ColumnBounds(column_id, lowest.text, highest.text)
+
+
+def _class(expression: Expression) -> str:
+    return str(expression.getClass().getSimpleName())
+
+
+def _column_id(expression: Expression, column_ids: Mapping[str, int]) -> int | None:
+    if expression is None:
+        return None
+    while _class(expression) == "Cast" and expression.dataType().equals(
+        expression.child().dataType()
+    ):
+        expression = expression.child()
+    if _class(expression) != "AttributeReference":
+        return None
+    return column_ids.get(expression.name())
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """A value that compares with others of its type, and the text that statistics have for it."""
+
+    value: Any
+    text: str
+
+
+def _order(constant: _Constant) -> Any:
+    return constant.value
+
+
+def _constant(expression: Expression, *, step: int = 0) -> _Constant | None:
+    """The value of a constant; None for NULL, and for what is none or of another type.
+
+    ``step`` is added to a value of a type whose values are counted.
+    """
+    inner = expression
+    while _class(inner) == "Cast":
+        inner = inner.child()
+    read_write = _TYPES.get(expression.dataType().typeName().partition("(")[0])
+    # Functions are left alone: `now()` has another value when the rows are read.
+    if read_write is None or _class(inner) != "Literal":
+        return None
+    try:
+        found = expression.eval(None)
+    except (Py4JJavaError, PySparkException):
+        return None  # a text that is no number, say; Spark says so when it reads the rows
+    if found is None:
+        return None
+    read, write = read_write
+    value = read(found) + step if read is int else read(found)
+    text = write(value)
+    return None if text is None else _Constant(value, text)
+
+
+def _days(value: int) -> str | None:
+    ordinal = date(1970, 1, 1).toordinal() + value
+    return date.fromordinal(ordinal).isoformat() if 0 < ordinal <= date.max.toordinal() else None
+
+
+def _local_time(micros: int) -> str | None:
+    try:
+        moment = _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return None
+    return moment.isoformat(timespec="microseconds")
+
+
+def _time(micros: int) -> str | None:
+    text = _local_time(micros)
+    return None if text is None else f"{text}Z"
+
+
+def _float(value: float) -> str | None:
+    return None if value != value else repr(value)
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _decimal(value: Decimal) -> str:
+    return format(value, "f")
+
+
+_TYPES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], str | None]]] = {
+    **dict.fromkeys(("byte", "short", "integer", "long"), (int, str)),
+    **dict.fromkeys(("float", "double"), (float, _float)),
+    "decimal": (lambda found: Decimal(str(found)), _decimal),
+    "boolean": (bool, _boolean),
+    "date": (int, _days),
+    "timestamp": (int, _time),
+    "timestamp_ntz": (int, _local_time),
+    "string": (str, str),
+}
+"""How the values of a type come from the JVM, and how statistics write them."""

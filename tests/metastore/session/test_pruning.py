@@ -1,0 +1,166 @@
+"""A file is left out only if it certainly holds no row that is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.errors import InvalidInput
+from strandline.metastore.interface import ColumnBounds
+from strandline.metastore.session.pruning import touching, wanted_ranges
+from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
+from strandline.model.descriptors import TableDescriptor
+from strandline.model.types import (
+    BIGINT,
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    CharType,
+    DataType,
+    DecimalType,
+    StringType,
+    VarcharType,
+)
+from strandline.node import Node
+
+TYPES: dict[str, DataType] = {
+    "bigint": BIGINT,
+    "decimal": DecimalType(10, 2),
+    "double": DOUBLE,
+    "boolean": BOOLEAN,
+    "date": DATE,
+    "timestamp": TIMESTAMP,
+    "timestamp_ntz": TIMESTAMP_NTZ,
+    "string": STRING,
+    "varchar": VarcharType(5),
+    "char": CharType(5),
+    "binary": BINARY,
+    "collated": StringType("UTF8_LCASE"),
+}
+MIDNIGHT = ("2013-01-01T00:00:00.000000Z", "2013-01-01T00:00:00.000000Z", 0)
+IDS = {name: number for number, name in enumerate(TYPES, start=1)}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> TableDescriptor:
+    columns = tuple(ColumnDefinition(name, of) for name, of in TYPES.items())
+    definition = TableDefinition(name="t", columns=columns, transactional=True)
+    with Node.open(tmp_path_factory.mktemp("store")) as node:
+        session = node.session(user="ann")
+        session.execute(CreateTable(schema="default", definition=definition))
+        return session.table("t").descriptor
+
+
+def file(*statistics: ColumnStatistics, rows: int = 10) -> DataFile:
+    return DataFile(file_id=1, path="f", rows=rows, bytes=1, statistics=statistics)
+
+
+def kept(
+    table: TableDescriptor,
+    column: str,
+    known: tuple[str | None, str | None, int | None],
+    wanted: tuple[str | None, str | None],
+) -> bool:
+    statistics = ColumnStatistics(
+        column_id=IDS[column], lower=known[0], upper=known[1], nulls=known[2]
+    )
+    bounds = [ColumnBounds(IDS[column], *wanted)]
+    return all(one.may_match(file(statistics)) for one in wanted_ranges(bounds, table))
+
+
+@pytest.mark.parametrize(
+    ("column", "known", "wanted", "is_kept"),
+    [
+        ("bigint", ("9", "10", 0), ("10", None), True),
+        ("bigint", ("9", "10", 0), ("11", None), False),
+        ("bigint", ("9", "10", 0), (None, "8"), False),
+        ("bigint", ("-5", "100", 0), ("20", "30"), True),
+        ("bigint", (None, "10", 0), (None, "-99"), True),
+        ("bigint", ("9", None, None), ("99", None), True),
+        ("bigint", ("zz", "10", 0), (None, "1"), True),
+        ("bigint", (None, None, 10), (None, None), False),
+        ("bigint", (None, None, 9), ("1", None), True),
+        ("decimal", ("-1.50", "2.25", 0), ("2.3", None), False),
+        ("decimal", ("-1.50", "2.25", 0), ("2.25", None), True),
+        ("double", ("1.0", "2.0", 0), ("3.0", None), True),
+        ("double", ("1.0", "2.0", 0), ("3.0", "inf"), False),
+        ("double", ("1.0", "2.0", 0), (None, "0.5"), False),
+        ("boolean", ("false", "false", 0), ("true", None), False),
+        ("boolean", ("false", "true", 0), ("true", "true"), True),
+        ("date", ("2013-01-01", "2013-12-31", 0), ("2014-01-01", None), False),
+        ("date", ("2013-01-01", "2013-12-31", 0), ("2013-12-31", None), True),
+        ("timestamp", MIDNIGHT, ("2013-01-01T01:00:00+01:00", None), True),
+        ("timestamp", MIDNIGHT, ("2013-01-01T00:00:00.000001Z", None), False),
+        ("timestamp_ntz", ("2013-01-01", "2013-01-01", 0), ("2013-01-02", None), False),
+        ("string", ("a", "b", 0), ("ba", None), False),
+        ("string", ("a", "b", 0), (None, "Z"), False),
+        ("varchar", ("a", "b", 0), ("b", None), True),
+        ("char", ("a", "b", 0), ("z", None), True),
+        ("binary", ("a", "b", 0), ("z", None), True),
+        ("collated", ("a", "b", 0), ("Z", None), True),
+    ],
+)  # fmt: skip
+def test_what_proves_that_a_file_holds_nothing_wanted(
+    table: TableDescriptor, column: str, known: Any, wanted: Any, is_kept: bool
+) -> None:
+    assert kept(table, column, known, wanted) == is_kept
+
+
+VALUES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], str]]] = {
+    "bigint": (st.integers(-(2**63), 2**63 - 1), str),
+    "decimal": (st.decimals(-1000, 1000, places=2), lambda value: format(value, "f")),
+    "double": (st.floats(allow_nan=False), repr),
+    "date": (st.dates(date(1, 1, 1)), date.isoformat),
+    "timestamp_ntz": (
+        st.datetimes(datetime(1, 1, 1)), lambda value: value.isoformat(timespec="microseconds")
+    ),
+    "string": (st.text(max_size=3), str),
+}  # fmt: skip
+
+
+@given(st.data())
+def test_a_file_with_a_wanted_value_is_never_left_out(
+    table: TableDescriptor, data: st.DataObject
+) -> None:
+    column = data.draw(st.sampled_from(sorted(VALUES)))
+    strategy, text = VALUES[column]
+    values = data.draw(st.lists(strategy, min_size=1, max_size=4))
+    wanted = data.draw(strategy)
+    low, high = sorted((wanted, data.draw(st.sampled_from([wanted, *values]))))
+    known = (text(min(values)), text(max(values)), 0)
+    if any(low <= value <= high for value in values):
+        assert kept(table, column, known, (text(low), text(high)))
+    if any(low <= value for value in values):
+        assert kept(table, column, known, (text(low), None))
+    if any(value <= high for value in values):
+        assert kept(table, column, known, (None, text(high)))
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("bigint", "a"), ("bigint", "nan"), ("decimal", ""), ("double", "nan"), ("boolean", "1"),
+        ("date", "2013"), ("timestamp", "2013-01-01"), ("timestamp_ntz", "2013-01-01T00:00:00Z"),
+    ],
+)  # fmt: skip
+def test_a_bound_that_is_no_value_of_its_column_is_refused(
+    table: TableDescriptor, column: str, text: str
+) -> None:
+    with pytest.raises(InvalidInput, match="is no bound of column"):
+        wanted_ranges([ColumnBounds(IDS[column], lower=text)], table)
+
+
+def test_delete_files_stay_that_touch_a_file_that_stays() -> None:
+    files = [DeleteFile(path=str(i), file_ids=ids, counts=(1,) * len(ids)) for i, ids in
+             enumerate([(1,), (2,), (2, 1)])]  # fmt: skip
+    assert touching(files, [file()]) == [files[0], files[2]]
