@@ -156,7 +156,7 @@ FAULTS: dict[str, tuple[str, Callable[..., Any] | property]] = {
         lambda catalog, role: None,
     ),
     "default privileges of one schema are for all": (
-        "strandline.catalog.privileges.defaults._place",
+        "strandline.catalog.privileges.access._place",
         lambda catalog, value: (getattr(catalog.schema("s"), "id", 0), 0),
     ),
 }

@@ -27,6 +27,7 @@ from strandline.model.descriptors import (
     ViewDescriptor,
     ZoneDescriptor,
 )
+from strandline.model.identifiers import normalize
 from strandline.model.indexes import IndexDescriptor
 from strandline.model.privileges import ObjectKind, RoleDescriptor
 from strandline.wire.stored import AnyStored
@@ -45,6 +46,12 @@ DEFAULT_ZONE_NAME = "default"
 
 DEFAULT_ZONE_CONFIG = "default_zone"
 """The configuration entry that holds the id of the default zone."""
+
+SYSTEM_SCHEMA = "system"
+"""The schema of the catalog's own views (`strandline.catalog.system_views`)."""
+
+RESERVED_SCHEMAS = frozenset({SYSTEM_SCHEMA, "information_schema"})
+"""Schemas of the catalog itself; ``information_schema`` is kept free for SQL's own."""
 
 D = TypeVar("D")
 
@@ -288,6 +295,11 @@ class Catalog:
         """The comment on an object that has no place for it of its own."""
         entry: Comment | None = self.get("comment", comment_name(kind, object_id))
         return None if entry is None else entry.text
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a schema of that name belongs to the catalog itself."""
+    return normalize(name) in RESERVED_SCHEMAS
 
 
 def _key(key: int | str) -> bytes:

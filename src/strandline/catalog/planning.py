@@ -16,15 +16,15 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
-from strandline.catalog.catalog import Catalog, Relation
+from strandline.catalog.catalog import Catalog, Relation, is_reserved
 from strandline.catalog.kinds import kind_of
-from strandline.catalog.privileges.defaults import with_default_privileges
+from strandline.catalog.privileges.access import with_default_privileges
 from strandline.catalog.verbs import Action, declared_verb
 from strandline.clock import Timestamp, milliseconds
 from strandline.durable.contents import EMPTY, Contents
 from strandline.durable.transaction import OBJECT_IDS, CatalogTransaction
 from strandline.durable.update import Argument
-from strandline.errors import AlreadyExists, ObjectNotFound, UnsupportedOperation
+from strandline.errors import AlreadyExists, IllegalChange, ObjectNotFound, UnsupportedOperation
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, ViewDescriptor
 from strandline.model.identifiers import normalize
 from strandline.model.privileges import SYSTEM_NAME
@@ -137,6 +137,12 @@ class Planning:
                 f"{schema.name}.{name} would be the name of two objects that this command makes; "
                 "give one of them another name"
             )
+
+
+def refuse_reserved(name: str, what: str) -> None:
+    """Raise `IllegalChange` where a schema of the catalog itself was to be ``what``."""
+    if is_reserved(name):
+        raise IllegalChange(f"system schema {name} cannot be {what}: it is the catalog's own")
 
 
 class Command(Protocol):

@@ -1,7 +1,7 @@
 """Versioned binary serialization of everything that reaches disk."""
 
 # Importing these registers the formats of the model's objects.
-from strandline.wire import bookkeeping, clusters, columns, descriptors, indexes, privileges
+from strandline.wire import bookkeeping, descriptors, privileges
 from strandline.wire.codecs import Codec, Reader
 from strandline.wire.registry import (
     decode,
@@ -20,13 +20,10 @@ __all__ = [
     "Reader",
     "Stored",
     "bookkeeping",
-    "clusters",
-    "columns",
     "decode",
     "descriptors",
     "encode",
     "formats",
-    "indexes",
     "nested",
     "nested_list",
     "privileges",

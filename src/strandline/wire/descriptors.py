@@ -1,4 +1,4 @@
-"""The formats of databases, schemas, tables, views, functions and zones.
+"""The formats of databases, schemas, tables, views, functions, indexes, zones and clusters.
 
 The layout of every object that has an id begins with id, id of the parent (0 where there is none)
 and name; that of every other object with its name. So these are read out of a record without
@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
 from strandline.model.descriptors import (
     ColumnDescriptor,
     ConsistencyMode,
@@ -30,6 +31,7 @@ from strandline.model.descriptors import (
     ZoneDescriptor,
     default_quorum,
 )
+from strandline.model.indexes import Collation, IndexColumn, IndexDescriptor, IndexKind, IndexStatus
 from strandline.wire.codecs import (
     BOOL,
     FLOAT,
@@ -37,15 +39,83 @@ from strandline.wire.codecs import (
     NO_PARENT,
     OPTIONAL_TEXT,
     PROPERTIES,
+    SINT,
     TEXT,
     UINT,
+    Codec,
+    Reader,
     enum,
     optional,
     pair,
     sequence,
+    triple,
+    write_uint,
 )
 from strandline.wire.privileges import GRANTS
-from strandline.wire.registry import Fields, nested, nested_list, register
+from strandline.wire.registry import Fields, nested, nested_list, register, register_codec
+from strandline.wire.types import DATA_TYPE
+
+# -- what tables and views consist of --------------------------------------------------------------
+
+
+def _write_column(out: bytearray, value: ColumnDescriptor) -> None:
+    write_uint(out, value.id)
+    TEXT.write(out, value.name)
+    DATA_TYPE.write(out, value.type)
+    BOOL.write(out, value.nullable)
+    OPTIONAL_TEXT.write(out, value.comment)
+    OPTIONAL_TEXT.write(out, value.default)
+    TEXT.write(out, value.metadata)
+
+
+def _read_column(reader: Reader) -> ColumnDescriptor:
+    return ColumnDescriptor(
+        reader.uint(),
+        TEXT.read(reader),
+        DATA_TYPE.read(reader),
+        BOOL.read(reader),
+        OPTIONAL_TEXT.read(reader),
+        OPTIONAL_TEXT.read(reader),
+        TEXT.read(reader),
+    )
+
+
+# Most of what is read and written is columns, so these two go without the loop over fields.
+register_codec(
+    ColumnDescriptor,
+    type_id=15,
+    version=1,
+    since="0.1.0",
+    codec=Codec(_write_column, _read_column),
+)
+register(
+    SchemaVersion,
+    type_id=16,
+    version=1,
+    since="0.1.0",
+    fields=[("number", UINT), ("columns", nested_list(ColumnDescriptor))],
+)
+register(
+    StorageFormat,
+    type_id=17,
+    version=1,
+    since="0.1.0",
+    fields=[
+        ("input_format", OPTIONAL_TEXT),
+        ("output_format", OPTIONAL_TEXT),
+        ("serde", OPTIONAL_TEXT),
+        ("serde_name", OPTIONAL_TEXT),
+        ("serde_properties", PROPERTIES),
+        ("compressed", BOOL),
+        ("buckets", SINT),
+        ("bucket_columns", sequence(TEXT)),
+        ("sort_columns", sequence(pair(TEXT, UINT))),
+        ("properties", PROPERTIES),
+        ("hive_columns", optional(sequence(triple(TEXT, TEXT, OPTIONAL_TEXT)))),
+    ],
+)
+
+# -- databases, schemas and what is in them; zones -------------------------------------------------
 
 _DATABASE_1: Fields = (("id", UINT), ("__class__", NO_PARENT), ("name", TEXT), ("owner", TEXT))
 
@@ -210,4 +280,78 @@ register(
     since="0.2.0",
     fields=[*_ZONE_1, ("quorum_size", UINT), ("privileges", GRANTS)],
     build=lambda id_, _, *rest: ZoneDescriptor(id_, *rest),
+)
+
+# -- indexes: the id of the table follows the name, because they are looked up by it ---------------
+
+register(
+    IndexColumn,
+    type_id=66,
+    version=1,
+    since="0.2.0",
+    fields=[("column_id", UINT), ("collation", optional(enum(Collation)))],
+)
+register(
+    IndexDescriptor,
+    type_id=50,
+    version=1,
+    since="0.2.0",
+    fields=[
+        ("id", UINT),
+        ("schema_id", UINT),
+        ("name", TEXT),
+        ("table_id", UINT),
+        ("owner", TEXT),
+        ("kind", enum(IndexKind)),
+        ("columns", nested_list(IndexColumn)),
+        ("status", enum(IndexStatus)),
+        ("unique", BOOL),
+        ("created_with_table", BOOL),
+    ],
+)
+
+# -- clusters, their replicas and the ways to look into them ---------------------------------------
+
+register(
+    ClusterDescriptor,
+    type_id=57,
+    version=1,
+    since="0.2.0",
+    fields=[
+        ("id", UINT),
+        ("__class__", NO_PARENT),
+        ("name", TEXT),
+        ("owner", TEXT),
+        ("size", OPTIONAL_TEXT),
+        ("replication_factor", UINT),
+        ("privileges", GRANTS),
+    ],
+    build=lambda id_, _, *rest: ClusterDescriptor(id_, *rest),
+)
+register(
+    ClusterReplica,
+    type_id=58,
+    version=1,
+    since="0.2.0",
+    fields=[
+        ("id", UINT),
+        ("cluster_id", UINT),
+        ("name", TEXT),
+        ("owner", TEXT),
+        ("size", TEXT),
+        ("address", TEXT),
+    ],
+)
+register(
+    IntrospectionIndex,
+    type_id=59,
+    version=1,
+    since="0.2.0",
+    fields=[
+        ("id", UINT),
+        ("replica_id", UINT),
+        ("name", TEXT),
+        ("owner", TEXT),
+        ("address", TEXT),
+    ],
 )

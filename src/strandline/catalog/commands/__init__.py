@@ -1,5 +1,6 @@
 """The commands: one class for each statement of DDL."""
 
+from strandline.catalog.catalog import SYSTEM_SCHEMA
 from strandline.catalog.commands.clusters import (
     AlterCluster,
     CreateCluster,
@@ -93,7 +94,6 @@ from strandline.catalog.commands.zones import (
     RenameZone,
     SetDefaultZone,
 )
-from strandline.catalog.reserved_schemas import SYSTEM_SCHEMA
 
 __all__ = [
     "DEFAULT_SCHEMA",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from strandline.catalog.catalog import DEFAULT_DATABASE
 from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.planning import Planning
-from strandline.catalog.privileges.defaults import drop_default_privileges
+from strandline.catalog.privileges.access import drop_default_privileges
 from strandline.errors import AlreadyExists, IllegalChange, ObjectNotFound
 from strandline.model.descriptors import DatabaseDescriptor
 from strandline.model.identifiers import check_name, normalize

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from strandline.catalog.kinds import delete_with_comment, object_name
-from strandline.catalog.planning import Planning
-from strandline.catalog.reserved_schemas import refuse_reserved
+from strandline.catalog.planning import Planning, refuse_reserved
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
 from strandline.model.descriptors import FunctionDescriptor, PrincipalType
 from strandline.model.identifiers import check_name

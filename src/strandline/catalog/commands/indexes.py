@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 from strandline.catalog.commands.definition import check_distinct, check_keyable
 from strandline.catalog.kinds import delete_with_comment
-from strandline.catalog.planning import Planning
-from strandline.catalog.reserved_schemas import refuse_reserved
+from strandline.catalog.planning import Planning, refuse_reserved
 from strandline.errors import IllegalChange, IndexStatusConflict, InvalidInput, ObjectNotFound
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
 from strandline.model.identifiers import check_name

@@ -14,8 +14,7 @@ from typing import Any
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.commands.definition import with_columns
 from strandline.catalog.kinds import all_kinds, find, find_in, kind_of_object
-from strandline.catalog.planning import Planning
-from strandline.catalog.reserved_schemas import refuse_reserved
+from strandline.catalog.planning import Planning, refuse_reserved
 from strandline.catalog.verbs import Action
 from strandline.errors import InvalidInput, ObjectNotFound, UnsupportedOperation
 from strandline.model.bookkeeping import Comment, comment_name

@@ -16,8 +16,7 @@ from typing import Any
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.planning import Planning
-from strandline.catalog.privileges.access import owned_by, roles_above
-from strandline.catalog.privileges.defaults import drop_default_privileges
+from strandline.catalog.privileges.access import drop_default_privileges, owned_by, roles_above
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
 from strandline.model.descriptors import PrincipalType

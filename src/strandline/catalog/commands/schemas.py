@@ -1,6 +1,6 @@
 """Commands on schemas.
 
-Two names are not people's, see `strandline.catalog.reserved_schemas`.
+Two names are not people's, see `strandline.catalog.catalog.RESERVED_SCHEMAS`.
 
 A schema's location does not move when it is renamed: the tables that are there stay where they
 are, and new ones go beside them.
@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from strandline.catalog.catalog import DEFAULT_DATABASE
+from strandline.catalog.catalog import DEFAULT_DATABASE, is_reserved
 from strandline.catalog.kinds import Kind, all_kinds
-from strandline.catalog.planning import Planning
-from strandline.catalog.privileges.defaults import drop_default_privileges
-from strandline.catalog.reserved_schemas import is_reserved, refuse_reserved
+from strandline.catalog.planning import Planning, refuse_reserved
+from strandline.catalog.privileges.access import drop_default_privileges
 from strandline.durable.contents import Namespace
 from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
 from strandline.model.descriptors import (

@@ -24,8 +24,7 @@ from strandline.catalog.commands.definition import (
 from strandline.catalog.commands.indexes import remove_index
 from strandline.catalog.configuration import MAX_TABLES
 from strandline.catalog.kinds import kind_of
-from strandline.catalog.planning import Planning
-from strandline.catalog.reserved_schemas import refuse_reserved
+from strandline.catalog.planning import Planning, refuse_reserved
 from strandline.catalog.verbs import Action
 from strandline.durable.update import Argument
 from strandline.errors import IllegalChange, InvalidInput, LimitExceeded, ObjectNotFound

@@ -11,8 +11,7 @@ from strandline.catalog.commands.definition import (
     new_columns,
 )
 from strandline.catalog.commands.tables import RenameTable, drop_relation
-from strandline.catalog.planning import Planning
-from strandline.catalog.reserved_schemas import refuse_reserved
+from strandline.catalog.planning import Planning, refuse_reserved
 from strandline.errors import InvalidInput, UnsupportedOperation
 from strandline.model.descriptors import Properties, StorageFormat, ViewDescriptor
 from strandline.model.identifiers import check_name

@@ -31,6 +31,7 @@ adding them up touches a handful of values); groups as clients claim them (nobod
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -39,6 +40,7 @@ from strandline.catalog.configuration import ENFORCE_PRIVILEGES
 from strandline.catalog.kinds import Kind, all_kinds, kind_of
 from strandline.durable.collections import Collection
 from strandline.durable.contents import Contents
+from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import PermissionDenied
 from strandline.model.descriptors import SchemaDescriptor
 from strandline.model.identifiers import normalize
@@ -47,9 +49,12 @@ from strandline.model.privileges import (
     PUBLIC_NAME,
     RESERVED_NAMES,
     SYSTEM_NAME,
+    DefaultPrivilege,
+    Grant,
     Privilege,
     RoleDescriptor,
     SystemPrivilege,
+    grants,
     privilege_names,
 )
 from strandline.wire.codecs import TEXT
@@ -345,3 +350,54 @@ def owner_of(kind: Collection, stored: AnyStored) -> str:
     if kind.group is not None:
         reader.uint()
     return TEXT.read(reader)
+
+
+# -- what a new object begins with -----------------------------------------------------------------
+
+
+def with_default_privileges(catalog: Catalog, value: Any) -> Any:  # Any: a descriptor of some kind
+    """``value``, about to be made in ``catalog``, with the grants that apply to it.
+
+    A default privilege says that a grantee may do something on all objects of a kind that a role
+    (or anybody) makes from then on, in one schema, in one database or anywhere. The owner of an
+    object makes it. Several apply together; what was made before is not touched.
+    """
+    kind = kind_of(value)
+    if not kind.grantable or not catalog.contents.count("default_privilege"):
+        return value
+    schema_id, database_id = _place(catalog, value)
+    owner = catalog.role(value.owner) if value.owner else None
+    grantor = 0 if owner is None else owner.id
+    applying = []
+    for stored in catalog.contents.objects("default_privilege"):
+        one: DefaultPrivilege = stored.value
+        if (
+            one.object_kind is kind.object_kind
+            and one.role in (0, grantor)
+            and one.schema in (0, schema_id)
+            and one.database in (0, database_id)
+        ):
+            applying.append(Grant(one.grantee, grantor, one.privileges))
+    return replace(value, privileges=grants([*value.privileges, *applying])) if applying else value
+
+
+def _place(catalog: Catalog, value: Any) -> tuple[int, int]:  # Any: a descriptor of some kind
+    """The ids of the schema and of the database that ``value`` stands in; 0 where there is none."""
+    schema_id = getattr(value, "schema_id", 0)
+    schema = catalog.schema_by_id(schema_id) if schema_id else None
+    database_id = schema.database_id if schema else getattr(value, "database_id", 0)
+    return schema_id, database_id
+
+
+def drop_default_privileges(
+    transaction: CatalogTransaction, *, role: int = 0, schema: int = 0, database: int = 0
+) -> None:
+    """Remove all that name what is being dropped, by its id; inside an entry."""
+    for stored in list(transaction.contents.objects("default_privilege")):
+        one: DefaultPrivilege = stored.value
+        if (
+            (role and role in (one.role, one.grantee))
+            or (schema and schema == one.schema)
+            or (database and database == one.database)
+        ):
+            transaction.delete("default_privilege", one.name)

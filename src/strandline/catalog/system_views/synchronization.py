@@ -28,10 +28,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
+from strandline.catalog.catalog import DEFAULT_DATABASE, SYSTEM_SCHEMA, Catalog
 from strandline.catalog.kinds import all_kinds, delete_with_comment
 from strandline.catalog.planning import Command, Planning
-from strandline.catalog.reserved_schemas import SYSTEM_SCHEMA
 from strandline.catalog.system_views.rows import SystemView
 from strandline.durable.contents import Namespace
 from strandline.durable.transaction import CatalogTransaction

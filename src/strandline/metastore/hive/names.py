@@ -17,7 +17,7 @@ import logging
 import re
 
 from strandline.catalog import DEFAULT_DATABASE
-from strandline.catalog.reserved_schemas import is_reserved
+from strandline.catalog.catalog import is_reserved
 from strandline.clock import parse_timestamp
 from strandline.errors import InvalidInput, InvalidName, ObjectNotFound, UnsupportedOperation
 from strandline.metastore.interface import PRESENT, AsOf
