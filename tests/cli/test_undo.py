@@ -180,7 +180,7 @@ def test_a_folder_without_a_store_is_left_alone(command: str, tmp_path: Path) ->
     result = strandline(command, tmp_path, "1")
     assert result.exit_code == 66
     assert "there is no catalog" in result.output
-    with pytest.raises(NotFound, match="no catalog in this store yet"), reading(tmp_path):
+    with pytest.raises(NotFound, match="there is no catalog"), reading(tmp_path):
         pass
 
 
@@ -191,8 +191,8 @@ def test_what_cannot_be_a_version_or_an_author_is_said_before_anything_is_done(s
         (("undo", store, "3.."), "'3..' is not a version, nor several like 3..5"),
         (("undo", store, "0..5"), "'0..5' is not a version"),
         (("undo", store, 5, "--user", " "), "it is empty"),
-        (("undrop", store, "shop", "--kind", "zone"), "is not one of 'table', 'view'"),
-        (("undrop", "table", store, "shop.orders"), "the kind is an option: strandline undrop FOL"),
+        (("undrop", store, "shop", "--kind", "zone"), "is not one of 'schema', 'table', 'view'"),
+        (("undrop", "table", store, "shop.orders"), "the kind is an option: strandline undrop STO"),
     ):
         result = strandline(*arguments)
         assert result.exit_code == 2

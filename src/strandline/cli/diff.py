@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 from rich.table import Table
@@ -14,8 +13,8 @@ from rich.text import Text
 from strandline.catalog.differences import Difference, Shown, differences
 from strandline.catalog.kinds import spoken
 from strandline.cli.console import new_console
-from strandline.cli.options import FOLDER, OUTPUT
-from strandline.cli.stores import catalog_named, catalogs_of_folder
+from strandline.cli.options import OUTPUT, STORE, Store
+from strandline.cli.stores import catalog_named, catalogs_of
 from strandline.logs import in_one_line
 
 _NOTHING = "—"
@@ -55,16 +54,16 @@ def _text(value: Shown) -> str:
 
 
 @click.command()
-@FOLDER
+@STORE
 @click.argument("old")
 @click.argument("new", required=False)
 @OUTPUT
-def command(folder: Path, *, old: str, new: str | None, output: str) -> None:
-    """Show what differs between OLD and NEW in the store in FOLDER, by object and by field.
+def command(store: Store, *, old: str, new: str | None, output: str) -> None:
+    """Show what differs between OLD and NEW in STORE, by object and by field.
 
     OLD and NEW are versions or times (2026-11-20T10:00:00Z); without NEW, the newest version.
     """
-    history = catalogs_of_folder(folder)
+    history = catalogs_of(store)
     older = catalog_named(history, old)
     found = differences(older, history.latest if new is None else catalog_named(history, new))
     if output == "json":

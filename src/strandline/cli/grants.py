@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from strandline.catalog.commands import GrantPrivileges, RevokePrivileges
 from strandline.catalog.commands.grants import grantable
-from strandline.cli.options import FOLDER, OUTPUT, USER
+from strandline.cli.options import OUTPUT, STORE, USER, Store
 from strandline.cli.stores import joining
 from strandline.cli.undo import report
 from strandline.errors import InvalidInput
@@ -49,7 +47,7 @@ _NAME = click.argument("name", required=False)
 
 
 @click.command()
-@FOLDER
+@STORE
 @_PRIVILEGES
 @_KIND
 @_NAME
@@ -57,7 +55,7 @@ _NAME = click.argument("name", required=False)
 @USER
 @OUTPUT
 def grant(
-    folder: Path,
+    store: Store,
     *,
     privileges: str,
     kind: str,
@@ -66,7 +64,7 @@ def grant(
     user: str,
     output: str,
 ) -> None:
-    """Grant PRIVILEGES on an object of the store in FOLDER to a role.
+    """Grant PRIVILEGES on an object of STORE to a role.
 
     PRIVILEGES is a list such as select,insert, or all. KIND and NAME say on what: "table
     shop.orders", "schema shop", "database hive", or "system" without a name.
@@ -75,13 +73,13 @@ def grant(
     command = GrantPrivileges(
         kind=of, privileges=privileges_of(privileges, of), grantee=grantee, name=_name_of(of, name)
     )
-    with joining(folder) as node:
+    with joining(store) as node:
         session = node.session(user=user)
         report(session, session.execute(command), output=output, nothing="it was granted before")
 
 
 @click.command()
-@FOLDER
+@STORE
 @_PRIVILEGES
 @_KIND
 @_NAME
@@ -89,7 +87,7 @@ def grant(
 @USER
 @OUTPUT
 def revoke(
-    folder: Path,
+    store: Store,
     *,
     privileges: str,
     kind: str,
@@ -98,7 +96,7 @@ def revoke(
     user: str,
     output: str,
 ) -> None:
-    """Revoke PRIVILEGES on an object of the store in FOLDER from a role.
+    """Revoke PRIVILEGES on an object of STORE from a role.
 
     The words are those of "strandline grant".
     """
@@ -106,6 +104,6 @@ def revoke(
     command = RevokePrivileges(
         kind=of, privileges=privileges_of(privileges, of), grantee=grantee, name=_name_of(of, name)
     )
-    with joining(folder) as node:
+    with joining(store) as node:
         session = node.session(user=user)
         report(session, session.execute(command), output=output, nothing="it was not granted")

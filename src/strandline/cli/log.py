@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 from rich.table import Table
@@ -15,8 +14,8 @@ from strandline.catalog import Catalog, VersionInfo
 from strandline.catalog.history import History
 from strandline.catalog.verbs import describe
 from strandline.cli.console import new_console
-from strandline.cli.options import FOLDER, OUTPUT
-from strandline.cli.stores import data_of_folder, history_of_folder, moment_named
+from strandline.cli.options import OUTPUT, STORE, Store
+from strandline.cli.stores import data_of, history_of, moment_named
 from strandline.clock import (
     LOGICAL_BITS,
     MAX_TIMESTAMP,
@@ -166,7 +165,7 @@ def _before(verb: str, arguments: Arguments, name: str) -> str:
 
 
 @click.command()
-@FOLDER
+@STORE
 @OUTPUT
 @click.option("-n", "--last", type=click.IntRange(min=1), help="Only the last N lines.")
 @click.option("--since", metavar="POINT", help="Only from a version or time on.")
@@ -175,7 +174,7 @@ def _before(verb: str, arguments: Arguments, name: str) -> str:
 @click.option("--user", "author", metavar="NAME", help="Only what this user did.")
 @click.option("--data", is_flag=True, help="Also the commits that changed rows and partitions.")
 def command(
-    folder: Path,
+    store: Store,
     *,
     output: str,
     last: int | None,
@@ -185,12 +184,12 @@ def command(
     author: str | None,
     data: bool,
 ) -> None:
-    """Show who changed what and when in the store in FOLDER, version by version.
+    """Show who changed what and when in STORE, version by version.
 
     With --data also each commit that changed rows or partitions; the time that is shown is the
     one to read as of. Versions marked as trimmed can no longer be read.
     """
-    infos = history_of_folder(folder)
+    infos = history_of(store)
     first = MIN_TIMESTAMP if since is None else point(since, infos, end=False)
     latest = MAX_TIMESTAMP if until is None else point(until, infos, end=True)
     versions = infos if table_name is None else about_table(infos, table_name)
@@ -199,7 +198,7 @@ def command(
     ]
     names = None
     if data:
-        history, commits = data_of_folder(folder, since=first, until=latest, table_name=table_name)
+        history, commits = data_of(store, since=first, until=latest, table_name=table_name)
         names = _TableNames(history)
         entries = sorted([*entries, *commits], key=lambda entry: entry.time)
     if author is not None:

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from pathlib import Path
-
 import click
 
-from strandline.cli.options import FOLDER
+from strandline.cli.options import STORE, Store
 from strandline.cli.settings import load
-from strandline.cli.stores import ensure_store
+from strandline.cli.stores import database_of
 from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
-from strandline.node.store_database import open_store_database
-from strandline.sql import SqliteDatabase, accept_time, accepted_time, stored_time
+from strandline.sql import Database, accept_time, accepted_time, stored_time
 
 _DAY_MS = 24 * 60 * 60 * 1000
 
 
 @click.command()
-@FOLDER
+@STORE
 @click.option("--yes", is_flag=True, help="Do it. Without this, only say what would be done.")
-def command(folder: Path, *, yes: bool) -> None:
-    """Let the store in FOLDER go on whose time is far ahead of this machine's clock.
+def command(store: Store, *, yes: bool) -> None:
+    """Let STORE go on whose time is far ahead of this machine's clock.
 
     A clock that stood years ahead for a moment leaves its time in the store. No time goes back, so
     writes are refused from then on. This accepts the store's time: what is written from now on gets
     times right behind it, until the machine's clock has caught up. Nothing that was written
     changes. A node may be running.
     """
-    settings = load(folder).settings
-    with closing(open_store_database(ensure_store(folder).parent)) as database:
+    settings = load(store).settings
+    with database_of(store, read_only=False) as database:
         clock = HybridClock(max_ahead_ms=settings.clock_ahead_limit_ms)
         last, accepted = _times(database)
         ahead = clock.ahead_of_wall(last)
@@ -56,6 +52,6 @@ the store is {days} days ahead. If its time is accepted, until this machine's cl
   - a time between now and then names the state before the clock jumped"""
 
 
-def _times(database: SqliteDatabase) -> tuple[Timestamp, Timestamp]:
+def _times(database: Database) -> tuple[Timestamp, Timestamp]:
     with database.read() as connection:
         return stored_time(connection), accepted_time(connection)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import click
 from rich.table import Table
@@ -12,47 +11,47 @@ from rich.text import Text
 from strandline.catalog import Command
 from strandline.catalog.commands import AlterRole, CreateRole, DropRole, GrantRole, RevokeRole
 from strandline.cli.console import new_console
-from strandline.cli.options import FOLDER, OUTPUT, USER
-from strandline.cli.stores import catalogs_of_folder, joining
+from strandline.cli.options import OUTPUT, STORE, USER, Store
+from strandline.cli.stores import catalogs_of, joining
 from strandline.cli.undo import report
 from strandline.logs import in_one_line
 
 
-def _execute(folder: Path, command: Command, *, user: str, output: str, nothing: str) -> None:
-    with joining(folder) as node:
+def _execute(store: Store, command: Command, *, user: str, output: str, nothing: str) -> None:
+    with joining(store) as node:
         session = node.session(user=user)
         report(session, session.execute(command), output=output, nothing=nothing)
 
 
 @click.group()
 def command() -> None:
-    """Make, change, drop and list the roles of the store in FOLDER."""
+    """Make, change, drop and list the roles of STORE."""
 
 
 @command.command()
-@FOLDER
+@STORE
 @click.argument("name")
 @click.option("--superuser", is_flag=True, help="It may do everything.")
 @click.option("--no-inherit", is_flag=True, help="It has only its own privileges.")
 @USER
 @OUTPUT
 def create(
-    folder: Path, *, name: str, superuser: bool, no_inherit: bool, user: str, output: str
+    store: Store, *, name: str, superuser: bool, no_inherit: bool, user: str, output: str
 ) -> None:
     """Make the role NAME. A user who connects under that name has it."""
     made = CreateRole(name=name, superuser=superuser, inherit=not no_inherit)
-    _execute(folder, made, user=user, output=output, nothing="the role is there")
+    _execute(store, made, user=user, output=output, nothing="the role is there")
 
 
 @command.command()
-@FOLDER
+@STORE
 @click.argument("name")
 @click.option("--superuser/--no-superuser", default=None, help="Whether it may do everything.")
 @click.option("--inherit/--no-inherit", default=None, help="Whether it has its roles' privileges.")
 @USER
 @OUTPUT
 def alter(
-    folder: Path,
+    store: Store,
     *,
     name: str,
     superuser: bool | None,
@@ -62,51 +61,51 @@ def alter(
 ) -> None:
     """Change the role NAME."""
     changed = AlterRole(name=name, superuser=superuser, inherit=inherit)
-    _execute(folder, changed, user=user, output=output, nothing="nothing to change")
+    _execute(store, changed, user=user, output=output, nothing="nothing to change")
 
 
 @command.command()
-@FOLDER
+@STORE
 @click.argument("name")
 @click.option("--reassign-to", metavar="ROLE", help="Who owns from now on what it owned.")
 @USER
 @OUTPUT
-def drop(folder: Path, *, name: str, reassign_to: str | None, user: str, output: str) -> None:
+def drop(store: Store, *, name: str, reassign_to: str | None, user: str, output: str) -> None:
     """Drop the role NAME."""
     dropped = DropRole(name=name, reassign_to=reassign_to)
-    _execute(folder, dropped, user=user, output=output, nothing="there is no such role")
+    _execute(store, dropped, user=user, output=output, nothing="there is no such role")
 
 
 @command.command()
-@FOLDER
+@STORE
 @click.argument("role")
 @click.argument("member")
 @USER
 @OUTPUT
-def grant(folder: Path, *, role: str, member: str, user: str, output: str) -> None:
+def grant(store: Store, *, role: str, member: str, user: str, output: str) -> None:
     """Make MEMBER a member of ROLE: it has the privileges of ROLE too."""
     granted = GrantRole(role=role, member=member)
-    _execute(folder, granted, user=user, output=output, nothing="it is a member already")
+    _execute(store, granted, user=user, output=output, nothing="it is a member already")
 
 
 @command.command()
-@FOLDER
+@STORE
 @click.argument("role")
 @click.argument("member")
 @USER
 @OUTPUT
-def revoke(folder: Path, *, role: str, member: str, user: str, output: str) -> None:
+def revoke(store: Store, *, role: str, member: str, user: str, output: str) -> None:
     """End the membership of MEMBER in ROLE."""
     revoked = RevokeRole(role=role, member=member)
-    _execute(folder, revoked, user=user, output=output, nothing="it is no member")
+    _execute(store, revoked, user=user, output=output, nothing="it is no member")
 
 
 @command.command("list")
-@FOLDER
+@STORE
 @OUTPUT
-def list_roles(folder: Path, *, output: str) -> None:
+def list_roles(store: Store, *, output: str) -> None:
     """List the roles, and what each is a member of."""
-    catalog = catalogs_of_folder(folder).latest
+    catalog = catalogs_of(store).latest
     names = {role.id: role.name for role in catalog.roles()}
     rows = [
         {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import click
 from rich.table import Table
@@ -13,11 +12,10 @@ from rich.text import Text
 from sqlalchemy import Connection, inspect, select
 
 from strandline.cli.console import new_console
-from strandline.cli.options import FOLDER, OUTPUT
-from strandline.cli.stores import catalogs_and_rows
+from strandline.cli.options import OUTPUT, STORE, Store
+from strandline.cli.stores import address_of, catalogs_and_rows, database_of
 from strandline.clock import Timestamp, format_timestamp
 from strandline.logs import in_one_line
-from strandline.node import DATABASE_FILE
 from strandline.sql import stored_time
 from strandline.transactions import TransactionState
 from strandline.transactions.tables import HOLD, TXN
@@ -30,7 +28,7 @@ MOST_SHOWN = 20
 class Status:
     """What ``--output json`` prints. Times are texts, sizes in bytes."""
 
-    folder: str
+    store: str
     environment: str
     version: int
     version_time: str
@@ -47,16 +45,18 @@ class Status:
     oldest_holds: tuple[str, ...]
 
 
-def status_of(folder: Path) -> Status:
+def status_of(store: Store) -> Status:
     """How the store stands, read without joining it. `NotFound`."""
-    with catalogs_and_rows(folder) as (history, state, connection):
+    with database_of(store) as database:
+        size = database.size()
+    with catalogs_and_rows(store) as (history, state, connection):
         catalog = history.latest
         there = inspect(connection).has_table(TXN.name)
         transactions = _open_transactions(connection) if there else []
         holds = _holds(connection, stored_time(connection)) if there else []
         enforced = (catalog.configuration("enforce_privileges") or "").lower() in ("true", "on")
         return Status(
-            folder=str(folder.absolute()),
+            store=address_of(store).name,
             environment=state.environment or "",
             version=catalog.version,
             version_time=format_timestamp(catalog.time),
@@ -66,11 +66,7 @@ def status_of(folder: Path) -> Status:
             views=catalog.contents.count("view"),
             roles=len(catalog.roles()),
             privileges_enforced=enforced,
-            database_bytes=sum(
-                file.stat().st_size
-                for ending in ("", "-wal")
-                if (file := folder / f"{DATABASE_FILE}{ending}").exists()
-            ),
+            database_bytes=size,
             open_transactions=len(transactions),
             oldest_transactions=tuple(transactions[:MOST_SHOWN]),
             holds=len(holds),
@@ -104,14 +100,14 @@ def _holds(connection: Connection, now: Timestamp) -> list[str]:
 
 
 @click.command()
-@FOLDER
+@STORE
 @OUTPUT
-def command(folder: Path, *, output: str) -> None:
-    """Show how the store in FOLDER stands: versions, objects, open transactions and holds.
+def command(store: Store, *, output: str) -> None:
+    """Show how STORE stands: versions, objects, open transactions and holds.
 
     It reads the store without joining it; a node may be running or not.
     """
-    status = status_of(folder)
+    status = status_of(store)
     if output == "json":
         click.echo(json.dumps(asdict(status), ensure_ascii=False))
         return

@@ -1,9 +1,12 @@
-"""How the commands reach the store in a folder: to read its history, or to change it as a node."""
+"""How the commands reach a store: to read its history, or to change it as a node.
+
+Reading changes nothing: what an older release wrote is read as it is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect
@@ -12,6 +15,7 @@ from strandline.catalog import Catalog, VersionInfo, read_history
 from strandline.catalog.applier import DELAY
 from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.catalog.history import History
+from strandline.cli.options import Store
 from strandline.cli.settings import load
 from strandline.clock import (
     HybridClock,
@@ -21,16 +25,18 @@ from strandline.clock import (
     milliseconds,
     parse_timestamp,
 )
-from strandline.durable import MetastorageLog, durable_state
+from strandline.durable import MetastorageLog, UpdateLog, durable_state
 from strandline.durable.state import ReadOnlyState, config_in
 from strandline.errors import InvalidInput, NotFound, ObjectNotFound, VersionNotFound
-from strandline.metastorage import SqliteMetastorage
+from strandline.metastorage import Metastorage, metastorage_on, open_metastorage
+from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
 from strandline.metastore.store.data_history import DataCommit, data_commits
 from strandline.model.identifiers import QualifiedName
 from strandline.node import DATABASE_FILE, Node
+from strandline.node.address import StoreAddress, store_address
 from strandline.node.place import refuse_lost_database
-from strandline.node.store_database import open_store_database
-from strandline.sql import SqliteDatabase
+from strandline.node.store_database import open_store_database, refuse_foreign_parts
+from strandline.sql import Database, ground, open_engine
 from strandline.transactions.tables import TXN
 
 
@@ -45,37 +51,66 @@ def ensure_store(folder: Path) -> Path:
     return file.absolute()
 
 
+def address_of(store: Store) -> StoreAddress:
+    """What the user means by ``store``, by the settings that hold for it. `InvalidInput`."""
+    return store_address(store, load(store).settings)
+
+
 @contextmanager
-def reading(folder: Path) -> Iterator[ReadOnlyState]:
-    """The catalog of the store in ``folder``, without joining it. `NotFound`."""
-    with _log_of(folder) as log:
+def database_of(store: Store, *, read_only: bool = True) -> Iterator[Database]:
+    """The SQL database of a store that is there, which is not upgraded. `NotFound`."""
+    address = address_of(store)
+    if address.folder is not None:
+        folder = ensure_store(address.folder).parent
+        opened: Database = open_store_database(folder, read_only=read_only)
+    else:
+        opened = open_engine(address.objects, read_only=read_only)
+    with closing(opened) as database:
+        with database.read() as connection:
+            if ground.version_of(connection, ground.GROUND_PART) is None:
+                raise _no_catalog(address)
+        refuse_foreign_parts(database)
+        yield database
+
+
+@contextmanager
+def log_of(store: Store, database: Database) -> Iterator[UpdateLog]:
+    """The log of the catalog, beside the ``database`` of the same store. `NotFound`."""
+    address = address_of(store)
+    if address.is_one_database:
+        with database.read() as connection:
+            if ground.version_of(connection, METASTORAGE_PART) is None:
+                raise _no_catalog(address)
+        metastorage: Metastorage = metastorage_on(database, HybridClock())
+    else:
+        metastorage = open_metastorage(address.catalog, HybridClock())
+    with closing(metastorage):
+        log = MetastorageLog(metastorage)
+        if log.token() is None:
+            raise _no_catalog(address)
+        yield log
+
+
+def _no_catalog(address: StoreAddress) -> NotFound:
+    return NotFound(f"there is no catalog in {address.name} yet; `strandline serve` creates one")
+
+
+@contextmanager
+def reading(store: Store) -> Iterator[ReadOnlyState]:
+    """The catalog of a store, without joining it. `NotFound`."""
+    with database_of(store) as database, log_of(store, database) as log:
         yield durable_state(log).open_read_only()
 
 
-@contextmanager
-def _log_of(folder: Path) -> Iterator[MetastorageLog]:
-    with _database_of(folder) as database:
-        yield MetastorageLog(SqliteMetastorage(database, HybridClock()))
-
-
-@contextmanager
-def _database_of(folder: Path) -> Iterator[SqliteDatabase]:
-    database = open_store_database(ensure_store(folder).parent)
-    try:
-        yield database
-    finally:
-        database.close()
-
-
-def history_of_folder(folder: Path) -> list[VersionInfo]:
-    """What people did in the store in ``folder``, version by version. `NotFound`."""
-    with reading(folder) as state:
+def history_of(store: Store) -> list[VersionInfo]:
+    """What people did in a store, version by version. `NotFound`."""
+    with reading(store) as state:
         return read_history(state.log, delay_ms=_delay_of(state))
 
 
-def catalogs_of_folder(folder: Path) -> History:
-    """Every catalog that the store in ``folder`` still keeps. `NotFound`."""
-    with reading(folder) as state:
+def catalogs_of(store: Store) -> History:
+    """Every catalog that a store still keeps. `NotFound`."""
+    with reading(store) as state:
         return _catalogs(state)
 
 
@@ -97,24 +132,23 @@ def _catalogs(state: ReadOnlyState) -> History:
 
 
 @contextmanager
-def catalogs_and_rows(folder: Path) -> Iterator[tuple[History, ReadOnlyState, Connection]]:
+def catalogs_and_rows(store: Store) -> Iterator[tuple[History, ReadOnlyState, Connection]]:
     """The catalogs that are kept, what keeps them, and the rows beside them. `NotFound`."""
-    with _database_of(folder) as database:
-        log = MetastorageLog(SqliteMetastorage(database, HybridClock()))
+    with database_of(store) as database, log_of(store, database) as log:
         state = durable_state(log).open_read_only()
         with database.read() as connection:
             yield _catalogs(state), state, connection
 
 
-def data_of_folder(
-    folder: Path, *, since: Timestamp, until: Timestamp, table_name: str | None = None
+def data_of(
+    store: Store, *, since: Timestamp, until: Timestamp, table_name: str | None = None
 ) -> tuple[History, list[DataCommit]]:
     """The catalogs that are kept, and the commits of data of ``table_name``, or of all tables.
 
     The table is looked up in each version that is kept, so that a dropped one is found too. Raises
     `NotFound`, `ObjectNotFound`.
     """
-    with catalogs_and_rows(folder) as (history, _, connection):
+    with catalogs_and_rows(store) as (history, _, connection):
         table_ids = None if table_name is None else _ids_of(history, table_name)
         if not inspect(connection).has_table(TXN.name):
             return history, []
@@ -167,10 +201,9 @@ def catalog_named(history: History, text: str) -> Catalog:
 
 
 @contextmanager
-def joining(folder: Path) -> Iterator[Node]:
-    """A node of this process on the store in ``folder``, beside those that run. `NotFound`."""
-    with _log_of(folder) as log:
-        if log.token() is None:
-            raise NotFound(f"there is no catalog in {folder} yet; `strandline serve` creates one")
-    with Node.open(folder, settings=load(folder).settings) as node:
+def joining(store: Store) -> Iterator[Node]:
+    """A node of this process on a store that is there, beside those that run. `NotFound`."""
+    with database_of(store) as database, log_of(store, database):
+        pass
+    with Node.open(address_of(store), settings=load(store).settings) as node:
         yield node

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import click
 
-from strandline.cli.options import FOLDER, OUTPUT, USER
-from strandline.cli.stores import catalog_named, catalogs_of_folder, joining
+from strandline.cli.options import OUTPUT, STORE, USER, Store
+from strandline.cli.stores import catalog_named, catalogs_of, joining
 
 
 @click.command()
-@FOLDER
+@STORE
 @click.argument("point")
 @USER
 @OUTPUT
-def command(folder: Path, *, point: str, user: str, output: str) -> None:
-    """Trim the history of the store in FOLDER up to POINT, a version or a time.
+def command(store: Store, *, point: str, user: str, output: str) -> None:
+    """Trim the history of STORE up to POINT, a version or a time.
 
     Older versions can no longer be read or undone; who did what stays in the log. It is refused
     where an open transaction or a hold needs an older version. A node may be running.
     """
-    catalog = catalog_named(catalogs_of_folder(folder), point)
-    with joining(folder) as node:
+    catalog = catalog_named(catalogs_of(store), point)
+    with joining(store) as node:
         trimmed = node.session(user=user).compact(catalog.version)
         earliest = node.catalogs.earliest_catalog().version
     if output == "json":

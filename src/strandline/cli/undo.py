@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
 from strandline.catalog.verbs import describe
 from strandline.cli.log import as_json
-from strandline.cli.options import FOLDER, OUTPUT, USER
+from strandline.cli.options import OUTPUT, STORE, USER, Store
 from strandline.cli.stores import joining
 from strandline.metastore.interface import Executed, Session
 
@@ -56,18 +55,18 @@ class _Versions(click.ParamType[tuple[int, int | None]]):
 
 
 @click.command()
-@FOLDER
+@STORE
 @click.argument("version", type=_Versions())
 @USER
 @OUTPUT
-def command(folder: Path, *, version: tuple[int, int | None], user: str, output: str) -> None:
-    """Take back what VERSION did in the store in FOLDER, in a new version.
+def command(store: Store, *, version: tuple[int, int | None], user: str, output: str) -> None:
+    """Take back what VERSION did in STORE, in a new version.
 
     What was altered is as before, what was dropped is there again, what was created is dropped. It
     is refused, with the reason, where somebody changed the same objects since. A node may be
     running. A VERSION like 3..5 takes back what all of these did, as one change.
     """
     first, last = version
-    with joining(folder) as node:
+    with joining(store) as node:
         session = node.session(user=user)
         report(session, session.undo(first, through=last), output=output)

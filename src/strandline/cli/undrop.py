@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import click
 
 from strandline.catalog.undo.reading import restorable
-from strandline.cli.options import FOLDER, OUTPUT, USER
+from strandline.cli.options import OUTPUT, STORE, USER, Store
 from strandline.cli.stores import joining
 from strandline.cli.undo import report
 from strandline.errors import InvalidInput
@@ -20,12 +19,12 @@ _KINDS = (*restorable(), PARTITIONS)
 def _refuse_old_form(_: click.Context, argument: click.Parameter, value: str | None) -> None:
     if value is not None:
         raise click.UsageError(
-            f"the kind is an option: strandline undrop FOLDER NAME --kind {'|'.join(_KINDS)}"
+            f"the kind is an option: strandline undrop STORE NAME --kind {'|'.join(_KINDS)}"
         )
 
 
 @click.command()
-@FOLDER
+@STORE
 @click.argument("name")
 @click.argument("rest", required=False, metavar="", expose_value=False, callback=_refuse_old_form)
 @click.option(
@@ -45,9 +44,9 @@ def _refuse_old_form(_: click.Context, argument: click.Parameter, value: str | N
 @USER
 @OUTPUT
 def command(
-    folder: Path, *, name: str, kind: str, partitions: tuple[str, ...], user: str, output: str
+    store: Store, *, name: str, kind: str, partitions: tuple[str, ...], user: str, output: str
 ) -> None:
-    """Bring back the table NAME (schema.table) that was dropped last in the store in FOLDER.
+    """Bring back the table NAME (schema.table) that was dropped last in STORE.
 
     It has its rows or files, its partitions, and the indexes that were dropped with it. Also for a
     view or a function. With `schema`, bring back the schema NAME with what was dropped with it.
@@ -56,7 +55,7 @@ def command(
     """
     if partitions and kind != PARTITIONS:
         raise InvalidInput(f"--partition is for {PARTITIONS}, not for a {kind}")
-    with joining(folder) as node:
+    with joining(store) as node:
         session = node.session(user=user)
         if kind == PARTITIONS:
             _report_partitions(

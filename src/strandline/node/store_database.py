@@ -19,7 +19,7 @@ import sqlite3
 import threading
 from pathlib import Path
 
-from strandline.errors import StrandlineError
+from strandline.errors import IncompatibleFormat, StrandlineError
 from strandline.metastorage import sql_tables as metastorage_tables
 from strandline.metastore.store import tables as metastore_tables
 from strandline.node import place
@@ -55,25 +55,26 @@ def head_of(folder: Path) -> HeadFile:
     return HeadFile(folder / HEAD_FILE, MARKS)
 
 
-def open_store_database(folder: Path, *, mode: int = 0o600) -> SqliteDatabase:
+def open_store_database(
+    folder: Path, *, mode: int = 0o600, read_only: bool = False
+) -> SqliteDatabase:
     """The database of the store in ``folder``, made with ``mode`` if there is no store yet.
 
     Raises `CorruptData` for a store that is not whole, `IncompatibleFormat` for one of a newer
     release, and what `open_sqlite` raises.
     """
-    head = head_of(folder)
 
     def before_creation() -> None:
         refuse_lost_database(folder)
         # SQLite gives its other files the permissions of this one.
         os.close(os.open(folder / DATABASE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode))
 
-    database = open_sqlite(folder / DATABASE_FILE, before_creation=before_creation)
+    database = open_sqlite(
+        folder / DATABASE_FILE, before_creation=before_creation, read_only=read_only
+    )
     try:
         refuse_foreign_parts(database)
-        with database.read() as connection:
-            driver = sqlite_file.driver_of(connection)
-            head.compare(head.marks_of(driver))
+        compare_head(folder, database)
     except BaseException:
         database.close()
         raise
@@ -83,10 +84,31 @@ def open_store_database(folder: Path, *, mode: int = 0o600) -> SqliteDatabase:
 def refuse_foreign_parts(database: Database) -> None:
     """Raise `IncompatibleFormat` for a part of a newer release, `CorruptData` for a lost table."""
     with database.read() as connection:
+        if ground.version_of(connection, ground.GROUND_PART) is None:
+            return  # opened for reading before there is a store
         ground.refuse_unknown_parts(connection, PARTS, name=database.name)
         for part, (version, metadata) in PARTS.items():
             if ground.version_of(connection, part) == version:
                 database.refuse_incomplete(connection, part, metadata)
+
+
+def refuse_older_parts(database: Database, *, todo: str) -> None:
+    """Raise `IncompatibleFormat` where the tables are those of an older release."""
+    with database.read() as connection:
+        for part, (version, _) in PARTS.items():
+            found = ground.version_of(connection, part)
+            if found is not None and found < version:
+                raise IncompatibleFormat(
+                    f"{database.name} was written by an older release: its part {part!r} has"
+                    f" version {found}, this program knows version {version}; {todo}"
+                )
+
+
+def compare_head(folder: Path, database: SqliteDatabase) -> None:
+    """Raise `CorruptData` where the head file in ``folder`` knows more than the database."""
+    head = head_of(folder)
+    with database.read() as connection:
+        head.compare(head.marks_of(sqlite_file.driver_of(connection)))
 
 
 def keep_head(folder: Path, database: SqliteDatabase) -> None:

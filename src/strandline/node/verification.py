@@ -38,14 +38,12 @@ from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.notifications import ABORT, COMMIT, WRITE, NotificationLog
 from strandline.metastore.store.row_queries import TableContents
 from strandline.metastore.store.rows import DataFile, DeleteFile, Row, RowKind
-from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
+from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import all_places, place_of
 from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.places import DROPPED
-from strandline.node.store_database import head_of
 from strandline.sql import Database
-from strandline.sql.sqlite_file import driver_of
 
 _BATCH = 1_000
 _ATTEMPTS = 3
@@ -105,13 +103,15 @@ class _Table:
 class Verification:
     """One look at a store. ``pages`` reads every page of every file. Used once.
 
-    ``log`` and ``notifications`` are those of ``database``, which is in ``folder``.
+    ``state`` opens the catalog, ``notifications`` are those of ``database``. ``compare_head``
+    raises where the database is older than it was; None where nothing beside it can tell.
     """
 
-    folder: Path
     database: Database
     state: Callable[[], ReadOnlyState]
     notifications: NotificationLog
+    folders: StoreFolders
+    compare_head: Callable[[], None] | None = None
     pages: bool = False
     verified: Verified = field(default_factory=Verified)
 
@@ -145,16 +145,13 @@ class Verification:
     # -- records
 
     def _database_file(self) -> Iterator[Finding]:
-        head = head_of(self.folder)
-        with self.database.read() as connection:
+        if self.compare_head is not None:
             try:
-                head.compare(head.marks_of(driver_of(connection)))
+                self.compare_head()
             except StrandlineError as error:
                 yield Finding(Kind.RECORD, "database", error.message)
-        with self.database.read() as connection:
-            for (said,) in connection.exec_driver_sql("PRAGMA integrity_check(20)"):
-                if said != "ok":
-                    yield Finding(Kind.RECORD, "database", str(said))
+        for damage in self.database.find_damage():
+            yield Finding(Kind.RECORD, "database", damage)
 
     def _rows(self) -> Iterator[Finding]:
         """Rows that do not decode, and removals of rows that are not there."""
@@ -237,10 +234,10 @@ class Verification:
             return table.descriptor.location
         with self.database.read() as connection:
             place = place_of(connection, table.descriptor.id)
-        return None if place is None else StoreFolders(self.folder).shown(place.text)
+        return None if place is None else self.folders.shown(place.text)
 
     def _look_at(self, table: _Table, location: str | None) -> Iterator[Finding]:
-        descriptor, folders = table.descriptor, StoreFolders(self.folder)
+        descriptor, folders = table.descriptor, self.folders
         if location is None or not folders.reaches(location):
             return  # purged, or not on this machine
         root = folders.path(location)
@@ -351,9 +348,9 @@ class Verification:
         """Folders of dropped tables that are no table's place."""
         with self.database.read() as connection:
             places = set(all_places(connection).values())
-        folders = StoreFolders(self.folder)
+        folders = self.folders
         known = {str(folders.path(place)) for place in places if folders.reaches(place)}
-        warehouse = self.folder / WAREHOUSE_FOLDER
+        warehouse = folders.warehouse
         for dropped in (*warehouse.glob(DROPPED), *warehouse.glob(f"*/{DROPPED}")):
             for path in sorted(dropped.iterdir()):
                 partitions = path.name.endswith(".partitions")

@@ -81,17 +81,21 @@ class DatabaseStatistics:
 class Database(ABC):
     """One open database. Safe for threads; of one process, not of its forks.
 
-    ``name`` is how messages name it. Every method raises `Stopping` after `close`, and
-    `UnsupportedOperation` in a fork, where `close` does nothing: the connections are the parent's,
-    and two processes that use one would read each other's answers.
+    ``name`` is how messages name it. One that is ``read_only`` refuses to write with
+    `UnsupportedOperation`, and leaves the tables of an older release as they are.
+
+    Every method raises `Stopping` after `close`, and `UnsupportedOperation` in a fork, where
+    `close` does nothing: the connections are the parent's, and two processes that use one would
+    read each other's answers.
     """
 
     dialect: ClassVar[str]
     mark_is_proof: ClassVar[bool]
     """Whether an unmoved mark proves that nothing was committed since it was taken."""
 
-    def __init__(self, url: str, name: str, *, patience: float) -> None:
+    def __init__(self, url: str, name: str, *, patience: float, read_only: bool = False) -> None:
         self.url = url
+        self.read_only = read_only
         self.name = name
         self._patience = patience
         self._turns = Turns()
@@ -134,6 +138,14 @@ class Database(ABC):
         """
 
     @abstractmethod
+    def find_damage(self) -> list[str]:
+        """What is wrong with the database itself, below its tables; may take long."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """The bytes that it takes."""
+
+    @abstractmethod
     def mark(self) -> int:
         """A number that moves with each commit, see the module; costs no round trip."""
 
@@ -168,6 +180,8 @@ class Database(ABC):
             if current(ground.version_of(connection, part)):
                 self.refuse_incomplete(connection, part, metadata)
                 return
+        if self.read_only:
+            return
         with self._schema_change() as connection:
             stored_version = ground.version_of(connection, part)
             if current(stored_version):
@@ -273,6 +287,8 @@ class Database(ABC):
 
     @contextmanager
     def _turn(self, began: float, deadline: float) -> Iterator[None]:
+        if self.read_only:
+            raise UnsupportedOperation(f"{self.name} was opened for reading; nothing was written")
         if self._turns.held_by_this_thread():
             raise StrandlineError(
                 f"this thread already has a write transaction open on {self.name}; finish it first"

@@ -16,15 +16,16 @@ DIALECTS = {
 
 
 class _Dialect(Protocol):
-    def open_url(self, url: str, *, patience: float) -> Database: ...
+    def open_url(self, url: str, *, patience: float, read_only: bool) -> Database: ...
 
 
-def open_engine(url: str, *, patience: float = PATIENCE) -> Database:
+def open_engine(url: str, *, patience: float = PATIENCE, read_only: bool = False) -> Database:
     """Open the database at ``url`` and make the tables that every database of ours has.
 
     ``sqlite:////folder/file`` (the file is made if it is missing) or
     ``postgresql://user@host/database``. ``patience`` is how many seconds a write waits at most
-    when it names no deadline, and how long a server may leave a call without an answer. Raises
+    when it names no deadline, and how long a server may leave a call without an answer. With
+    ``read_only`` no table is made or upgraded, and writing is refused. Raises
     `InvalidInput`, `UnsupportedOperation`, `CorruptData`, `IncompatibleFormat` or `Unavailable`;
     then nothing was changed.
     """
@@ -38,4 +39,5 @@ def open_engine(url: str, *, patience: float = PATIENCE) -> Database:
         raise UnsupportedOperation(
             f"databases of the kind {scheme!r} are not supported; use one of {', '.join(DIALECTS)}"
         )
-    return cast(_Dialect, import_module(DIALECTS[scheme])).open_url(url, patience=patience)
+    dialect = cast(_Dialect, import_module(DIALECTS[scheme]))
+    return dialect.open_url(url, patience=patience, read_only=read_only)

@@ -58,9 +58,9 @@ CHANNEL = "strandline"
 _NEWS_AND_COMMIT = f"NOTIFY {CHANNEL}; COMMIT"
 
 
-def open_url(url: str, *, patience: float = PATIENCE) -> PostgresDatabase:
+def open_url(url: str, *, patience: float = PATIENCE, read_only: bool = False) -> PostgresDatabase:
     """See `strandline.sql.open_engine`."""
-    database = PostgresDatabase(url, patience=patience)
+    database = PostgresDatabase(url, patience=patience, read_only=read_only)
     try:
         database.ensure_schema(
             ground.GROUND_PART, ground.GROUND_VERSION, ground.GROUND, steps=ground.STEPS
@@ -80,9 +80,9 @@ class PostgresDatabase(Database):
     dialect = "postgresql"
     mark_is_proof = False
 
-    def __init__(self, url: str, *, patience: float) -> None:
+    def __init__(self, url: str, *, patience: float, read_only: bool = False) -> None:
         self._address, name = driver.address_of(url)
-        super().__init__(url, name, patience=patience)
+        super().__init__(url, name, patience=patience, read_only=read_only)
         self._open_outcomes = 0
         self._settled_outcomes = 0
         self._engine = create_engine(
@@ -115,6 +115,14 @@ class PostgresDatabase(Database):
             connection, result = self._first(statement, parameters)
             with _returned(connection):
                 return result.all()
+
+    def find_damage(self) -> list[str]:
+        """Nothing: the pages are the server's to check."""
+        return []
+
+    def size(self) -> int:
+        """See `Database.size`."""
+        return int(self.rows("SELECT pg_database_size(current_database())")[0][0])
 
     def write_time(self) -> AbstractContextManager[Connection]:
         """See `Database.write_time`.

@@ -65,6 +65,7 @@ def open_sqlite(
     patience: float = PATIENCE,
     check_bytes: int = CHECK_BYTES,
     before_creation: Callable[[], None] | None = None,
+    read_only: bool = False,
 ) -> SqliteDatabase:
     """Open the database file ``path``, making it if it is missing; its folder must be there.
 
@@ -79,6 +80,7 @@ def open_sqlite(
         patience=patience,
         check_bytes=check_bytes,
         before_creation=before_creation,
+        read_only=read_only,
     )
 
 
@@ -88,6 +90,7 @@ def open_url(
     patience: float = PATIENCE,
     check_bytes: int = CHECK_BYTES,
     before_creation: Callable[[], None] | None = None,
+    read_only: bool = False,
 ) -> SqliteDatabase:
     """`open_sqlite` for a URL (``sqlite:////folder/file``)."""
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
@@ -101,7 +104,7 @@ def open_url(
         before_creation()
     if 0 < size <= check_bytes and (damage := sqlite_file.find_damage(path)):
         raise sqlite_file.damaged(path, damage)
-    database = SqliteDatabase(url, path, patience=patience)
+    database = SqliteDatabase(url, path, patience=patience, read_only=read_only)
     try:
         if before_creation is not None and size:
             with database.read() as connection:
@@ -125,8 +128,8 @@ class SqliteDatabase(Database):
     dialect = "sqlite"
     mark_is_proof = True
 
-    def __init__(self, url: str, path: Path, *, patience: float) -> None:
-        super().__init__(url, str(path), patience=patience)
+    def __init__(self, url: str, path: Path, *, patience: float, read_only: bool = False) -> None:
+        super().__init__(url, str(path), patience=patience, read_only=read_only)
         self.path = path
         connect = partial(sqlite_file.connect, path)
         self._engine = create_engine(
@@ -200,6 +203,10 @@ class SqliteDatabase(Database):
         self._damage = sqlite_file.find_damage(self.path)
         self.was_checked = True
         return self._damage
+
+    def size(self) -> int:
+        """See `Database.size`; with the write-ahead log."""
+        return sqlite_file.size_of(self.path)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:

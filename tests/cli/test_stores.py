@@ -1,0 +1,119 @@
+"""The commands on a store on servers, and that reading changes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from sqlalchemy import text
+
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.cli.main import main
+from strandline.metastore.store.rows import DataFile
+from strandline.model.types import BIGINT
+from strandline.node import Node
+from strandline.sql import open_engine, sqlite_url
+from tests.servers import postgresql, stores
+from tests.servers.stores import EmptyStore
+
+
+def strandline(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def output(*arguments: object) -> str:
+    result = strandline(*arguments)
+    assert result.exit_code == 0, result.output + result.stderr
+    return result.output
+
+
+def fill(store: EmptyStore) -> None:
+    with Node.open(store.address, settings=store.settings) as node:
+        session = node.session(user="ann")
+        columns = (ColumnDefinition("k", BIGINT),)
+        for name in ("t", "u"):
+            definition = TableDefinition(name=name, columns=columns, transactional=True)
+            session.execute(CreateTable(schema="default", definition=definition))
+        table = session.table("default.t")
+        file = Path(table.location.removeprefix("file://")) / "data.parquet"
+        file.write_bytes(b"x" * 10)
+        txn_id = session.begin().txn_id
+        session.stage(
+            txn_id,
+            table.descriptor.id,
+            add=[DataFile(file_id=1, path="data.parquet", rows=1, bytes=10)],
+        )
+        session.commit(txn_id)
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "etcd"])
+def test_commands_read_and_change_a_store_on_servers(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stores.new_store(kind, tmp_path)
+    if store.settings.objects:
+        monkeypatch.setenv("STRANDLINE_OBJECTS", store.settings.objects)
+    fill(store)
+    address = store.address
+    assert "default.t" in output("log", address)
+    assert "default.t" in output("log", address, "--data")
+    status = json.loads(output("status", address, "--output", "json"))
+    assert status["tables"] == 2
+    assert status["database_bytes"] > 0
+    assert "@" not in status["store"]
+    version = status["version"]
+    assert "default.u" in output("diff", address, str(version - 1), str(version))
+    output("undo", address, str(version), "--user", "ann")
+    assert json.loads(output("status", address, "--output", "json"))["tables"] == 1
+    output("undrop", address, "default.u", "--user", "ann")
+    output("role", "create", address, "reader", "--user", "ann")
+    assert "reader" in output("role", "list", address)
+    output("trim", address, str(version), "--user", "ann")
+    assert "nothing to repair" in output("repair-clock", address)
+
+
+@pytest.mark.parametrize(
+    "command", [("backup", "target"), ("relocate",), ("accept-loss", "--yes"), ("restore",)]
+)
+def test_commands_for_folders_say_so(command: tuple[str, ...], tmp_path: Path) -> None:
+    name, *rest = command
+    places = [tmp_path, "postgresql://h/d"] if name == "restore" else ["postgresql://h/d"]
+    refused = strandline(name, *places, *rest)
+    assert refused.exit_code == 2
+    assert "a store in a folder" in refused.output + refused.stderr
+
+
+def test_a_database_without_a_store_is_told_as_such() -> None:
+    for address in (postgresql.running().new_schema(), postgresql.running().new_database()):
+        refused = strandline("log", address)
+        assert refused.exit_code == 66, refused.output
+        assert "strandline serve" in refused.stderr
+
+
+@pytest.mark.parametrize("kind", ["folder", "postgresql"])
+def test_reading_leaves_the_tables_of_an_older_release_as_they_are(
+    kind: str, tmp_path: Path
+) -> None:
+    store = stores.new_store(kind, tmp_path)
+    fill(store)
+    url = sqlite_url(tmp_path / "strandline.db") if kind == "folder" else store.address
+    database = open_engine(url)
+    with database.write() as connection:
+        connection.execute(
+            text("UPDATE strandline_schema SET version = 1 WHERE part = 'transactions'")
+        )
+    place = tmp_path if kind == "folder" else store.address
+    assert "default.t" in output("log", place, "--data")
+    output("status", place)
+    refused = strandline("verify", place)
+    assert refused.exit_code == 78
+    assert "an older release" in refused.stderr
+    assert "strandline serve" in refused.stderr
+    with database.read() as connection:
+        versions = connection.execute(
+            text("SELECT version FROM strandline_schema WHERE part = 'transactions'")
+        )
+        assert versions.scalar() == 1
+    database.close()
