@@ -1,11 +1,10 @@
-"""The main job, end to end, as a user starts it: once with each client."""
+"""The main job, end to end, as a user starts it; with each client in `make soak`."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -13,8 +12,6 @@ import pytest
 
 CLIENTS = ("local", "http")
 SECONDS = 600
-
-Runs = dict[str, tuple[subprocess.Popen[str], Path]]
 
 
 def start(client: str, months: int, folder: Path) -> subprocess.Popen[str]:
@@ -29,18 +26,6 @@ def start(client: str, months: int, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    """A short run with each client, side by side: most of each is waiting."""
-    folders = {client: tmp_path_factory.mktemp(client) / "work" for client in CLIENTS}
-    started = {client: (start(client, 1, folder), folder) for client, folder in folders.items()}
-    yield started
-    for process, _ in started.values():
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
-
-
 def nodes_on(folder: Path) -> list[int]:
     """The processes that serve a store below ``folder``."""
     found = []
@@ -52,10 +37,15 @@ def nodes_on(folder: Path) -> list[int]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("client", CLIENTS)
-def test_every_check_of_the_main_job_holds(runs: Runs, client: str) -> None:
-    process, folder = runs[client]
-    out, errors = process.communicate(timeout=SECONDS)
+@pytest.mark.parametrize("client", [pytest.param("local", marks=pytest.mark.soak), "http"])
+def test_every_check_of_the_main_job_holds(client: str, tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    process = start(client, 1, folder)
+    try:
+        out, errors = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+        process.wait()
     assert process.returncode == 0, out[-4000:] + errors[-4000:]
     assert "FAILED" not in out
     assert "54 of 54 checks hold" in out
