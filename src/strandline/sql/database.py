@@ -202,7 +202,7 @@ class Database(ABC):
                 raise InvalidInput(
                     f"{self.name} is the database of another program; choose another one"
                 )
-            metadata.create_all(connection, checkfirst=False)  # there are none, see above
+            ground.create_tables(connection, metadata)
             if part == ground.GROUND_PART:
                 connection.execute(insert(ground.CLOCK).values(id=1, time=0))
             connection.execute(insert(ground.SCHEMA).values(part=part, version=version))

@@ -20,13 +20,14 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
-    inspect,
+    create_mock_engine,
     select,
     update,
 )
 from sqlalchemy.schema import CreateIndex
 
 from strandline.errors import CorruptData, IncompatibleFormat
+from strandline.sql.statements import run
 
 GROUND = MetaData()
 GROUND_PART = "sql"
@@ -77,6 +78,9 @@ def add_indexes(connection: Connection, *tables: Table) -> None:
 
 for _table in (CLOCK, FENCE):
     whole_row(_table)
+
+_creations: dict[tuple[MetaData, str], tuple[str, ...]] = {}
+"""What makes the tables of a part, by dialect: writing the statements takes longer than they do."""
 
 Step = Callable[[Connection], None]
 """Takes the tables of a part from one version to the next, inside the caller's transaction."""
@@ -131,9 +135,28 @@ def refuse_unknown_parts(connection: Connection, known: Collection[str], *, name
 
 def version_of(connection: Connection, part: str) -> int | None:
     """The version in which ``part`` stands in this database; None before it was created."""
-    if not inspect(connection).has_table(SCHEMA.name):
+    if not connection.dialect.has_table(connection, SCHEMA.name):
         return None
-    return connection.execute(select(SCHEMA.c.version).where(SCHEMA.c.part == part)).scalar()
+    version: int | None = run(
+        connection, f"SELECT version FROM {SCHEMA.name} WHERE part = ?", (part,)
+    ).scalar()
+    return version
+
+
+def create_tables(connection: Connection, metadata: MetaData) -> None:
+    """Make the tables and indexes of ``metadata``, of which there are none."""
+    key = metadata, connection.dialect.name
+    if key not in _creations:
+        statements: list[str] = []
+        dialect = connection.dialect
+        target = create_mock_engine(
+            connection.engine.url,
+            lambda ddl, *_: statements.append(str(ddl.compile(dialect=dialect))),
+        )
+        metadata.create_all(target, checkfirst=False)
+        _creations[key] = tuple(statements)
+    for statement in _creations[key]:
+        connection.exec_driver_sql(statement)
 
 
 def is_current(found: int | None, *, part: str, version: int, name: str) -> bool:
