@@ -19,7 +19,7 @@ from strandline.metastore.workers import (
 )
 
 WAIT = 20.0
-SMALL, LARGE, DDL = CallKind.SMALL, CallKind.LARGE, CallKind.DDL
+READ, WRITE, LARGE, DDL = CallKind
 
 
 class Work:
@@ -65,7 +65,7 @@ def test_large_and_ddl_calls_leave_half_of_the_threads_to_others(kind: CallKind)
         workers = Workers(threads=4)
         long = [submit(workers, f"u{number}", kind) for number in range(3)]
         await until(lambda: long[0][0].begun.is_set() and long[1][0].begun.is_set())
-        small = [submit(workers, "ann", SMALL) for _ in range(2)]
+        small = [submit(workers, "ann", READ) for _ in range(2)]
         await until(lambda: all(work.begun.is_set() for work, _ in small))
         assert not long[2][0].begun.is_set()
         assert workers.statistics().running == 4
@@ -75,12 +75,13 @@ def test_large_and_ddl_calls_leave_half_of_the_threads_to_others(kind: CallKind)
     asyncio.run(main())
 
 
-def test_large_and_ddl_calls_together_leave_a_thread_to_small_ones() -> None:
+def test_calls_that_are_large_or_write_leave_a_thread_to_small_reads() -> None:
     async def main() -> None:
         workers = Workers(threads=4)
-        long = [submit(workers, f"u{n}", kind) for n, kind in enumerate([LARGE, LARGE, DDL, DDL])]
-        small = submit(workers, "ann", SMALL)
+        long = [submit(workers, f"u{n}", kind) for n, kind in enumerate([LARGE, WRITE, DDL, WRITE])]
+        small = submit(workers, "ann", READ)
         await until(small[0].begun.is_set)
+        await until(lambda: workers.statistics().running == 4)
         assert [work.begun.is_set() for work, _ in long] == [True, True, True, False]
         await end(*long, small)
 
@@ -90,9 +91,9 @@ def test_large_and_ddl_calls_together_leave_a_thread_to_small_ones() -> None:
 def test_one_user_leaves_threads_for_others() -> None:
     async def main() -> None:
         workers = Workers(threads=4)
-        own = [submit(workers, "ann", SMALL) for _ in range(10)]
+        own = [submit(workers, "ann", READ) for _ in range(10)]
         await until(lambda: sum(work.begun.is_set() for work, _ in own) == 3)
-        other = submit(workers, "bob", SMALL)
+        other = submit(workers, "bob", READ)
         await until(other[0].begun.is_set)
         assert sum(work.begun.is_set() for work, _ in own) == 3
         await end(*own, other)
@@ -103,9 +104,9 @@ def test_one_user_leaves_threads_for_others() -> None:
 def test_calls_that_wait_begin_in_the_order_in_which_they_came() -> None:
     async def main() -> None:
         workers = Workers(threads=1)
-        first = submit(workers, "ann", SMALL)
+        first = submit(workers, "ann", READ)
         order: list[int] = []
-        kinds = [DDL, SMALL, LARGE, SMALL, DDL]
+        kinds = [DDL, READ, LARGE, READ, DDL]
         later = [
             workers.submit(lambda n=n: order.append(n), user=f"u{n % 2}", kind=kind)  # type: ignore[misc]  # n is bound
             for n, kind in enumerate(kinds)
@@ -125,10 +126,10 @@ def test_places_are_shared_and_a_full_node_says_so() -> None:
             submit(workers, "bob", LARGE)
         calls += [submit(workers, "ann", kind) for kind in (DDL, DDL)]
         with pytest.raises(Overloaded, match="6 calls of ann"):
-            submit(workers, "ann", SMALL)
-        with pytest.raises(Overloaded, match="6 large and DDL calls"):
+            submit(workers, "ann", READ)
+        with pytest.raises(Overloaded, match="6 large and writing calls"):
             submit(workers, "bob", DDL)
-        calls += [submit(workers, "bob", SMALL) for _ in range(2)]
+        calls += [submit(workers, "bob", READ) for _ in range(2)]
         with pytest.raises(Overloaded, match="already answers 8 calls,"):
             workers.require_place()
         assert workers.statistics().refused == 4
@@ -142,13 +143,13 @@ def test_places_are_shared_and_a_full_node_says_so() -> None:
 def test_a_call_that_waits_is_given_up_when_its_client_leaves() -> None:
     async def main() -> None:
         workers = Workers(threads=1)
-        first, waiting, left = submit(workers, "ann", SMALL), Work(), asyncio.Event()
+        first, waiting, left = submit(workers, "ann", READ), Work(), asyncio.Event()
 
         async def until_left() -> None:
             await left.wait()
 
         second = asyncio.ensure_future(
-            workers.run(waiting, user="bob", kind=SMALL, until_left=until_left)
+            workers.run(waiting, user="bob", kind=READ, until_left=until_left)
         )
         await settle()
         left.set()
@@ -171,7 +172,7 @@ def test_a_call_that_runs_learns_between_its_steps_that_its_client_has_left() ->
             await left.wait()
 
         task = asyncio.ensure_future(
-            workers.run(work, user="ann", kind=SMALL, until_left=until_left)
+            workers.run(work, user="ann", kind=READ, until_left=until_left)
         )
         await until(work.begun.is_set)
         left.set()
@@ -188,7 +189,7 @@ def test_a_call_that_runs_learns_between_its_steps_that_its_client_has_left() ->
 def test_a_call_that_is_cancelled_while_it_runs_keeps_its_place_until_it_ends() -> None:
     async def main() -> None:
         workers = Workers(threads=1)
-        work, result = submit(workers, "ann", SMALL)
+        work, result = submit(workers, "ann", READ)
         await until(work.begun.is_set)
         result.cancel()
         assert workers.statistics().running == 1
@@ -201,7 +202,7 @@ def test_a_call_that_is_cancelled_while_it_runs_keeps_its_place_until_it_ends() 
 def test_a_call_that_is_cancelled_while_it_waits_never_begins() -> None:
     async def main() -> None:
         workers = Workers(threads=1)
-        first, second = submit(workers, "ann", SMALL), submit(workers, "ann", SMALL)
+        first, second = submit(workers, "ann", READ), submit(workers, "ann", READ)
         second[1].cancel()
         await settle()
         assert workers.statistics().calls == 1

@@ -2,7 +2,7 @@
 
 The problem: the event loop waits for nothing, so a call that asks the store or waits for other
 writers runs in a thread. Threads are few and calls may be many. The client that sends most would
-get all threads, and a quick read would wait behind DDL that waits for other DDL.
+get all threads, and a read would wait behind DDL that waits for other DDL.
 
 The model: a request begins on the event loop. Before it waits it awaits `off_loop`; what follows
 runs in a thread. So it runs once, and a request that memory can answer needs no thread
@@ -16,11 +16,12 @@ and a *thread* when one is free. Both are shared by the same rule:
 | all | the limit |
 | of one user | three quarters of it |
 | DDL | half |
-| large ones | half |
-| DDL and large ones together | three quarters |
+| large calls | half |
+| all that are no small reads: DDL, large calls and writes | three quarters |
 
 Calls start in the order of arrival, but a call that may not start yet holds up no other one. So a
-small read finds a place and a thread unless several users fill the node with small calls.
+small read finds a place and a thread unless several users fill the node with small reads; and while
+DDL waits for other DDL, or writes wait for the database, reads go on.
 
 What must stay true: a call that finds no place is refused at once with `Overloaded`, and nothing
 was done. A call whose client leaves before it has a thread never begins. A call that has begun runs
@@ -51,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 USER_SHARE = 0.75
 KIND_SHARE = 0.5
-LONG_SHARE = 0.75
+OTHERS_SHARE = 0.75
 
 T = TypeVar("T")
 
@@ -79,9 +80,13 @@ def finish(request: Coroutine[Any, Any, T]) -> T:
 
 
 class CallKind(Enum):
-    """What a call may hold up; the value is its name in messages."""
+    """What a call may hold up; the value is its name in messages.
 
-    SMALL = "small"
+    A call of the kind READ or WRITE is small; only DDL waits for other DDL.
+    """
+
+    READ = "read"
+    WRITE = "write"
     LARGE = "large"
     DDL = "DDL"
 
@@ -111,7 +116,7 @@ class _Shares:
         self._limit = limit
         self._of_user_limit = max(1, int(limit * USER_SHARE))
         self._of_kind_limit = max(1, int(limit * KIND_SHARE))
-        self._long_limit = max(1, int(limit * LONG_SHARE))
+        self._others_limit = max(1, int(limit * OTHERS_SHARE))
         self._of_user: Counter[str] = Counter()
         self._of_kind: Counter[CallKind] = Counter()
         self.taken = 0
@@ -122,12 +127,12 @@ class _Shares:
             return f"{self.taken} calls"
         if self._of_user[user] >= self._of_user_limit:
             return f"{self._of_user[user]} calls of {user}"
-        if kind is CallKind.SMALL:
+        if kind is CallKind.READ:
             return None
-        if self._of_kind[kind] >= self._of_kind_limit:
+        if kind is not CallKind.WRITE and self._of_kind[kind] >= self._of_kind_limit:
             return f"{self._of_kind[kind]} {kind.value} calls"
-        long = self._of_kind[CallKind.LARGE] + self._of_kind[CallKind.DDL]
-        return f"{long} large and DDL calls" if long >= self._long_limit else None
+        others = self.taken - self._of_kind[CallKind.READ]
+        return f"{others} large and writing calls" if others >= self._others_limit else None
 
     def take(self, user: str, kind: CallKind) -> None:
         self.taken += 1
@@ -176,10 +181,10 @@ class Workers:
 
     def require_place(self) -> None:
         """Raise `Overloaded` if the node has no place for any call."""
-        self._require(self._places.shortage("", CallKind.SMALL))
+        self._require(self._places.shortage("", CallKind.READ))
 
     def submit(
-        self, work: Callable[[], Any], *, user: str, kind: CallKind = CallKind.SMALL
+        self, work: Callable[[], Any], *, user: str, kind: CallKind = CallKind.READ
     ) -> PooledCall:
         """Run ``work`` in a thread as soon as there is one. Raises `Overloaded`."""
         self._require(self._places.shortage(user, kind))

@@ -18,7 +18,7 @@ from strandline.errors import (
     TransactionNotFound,
 )
 from strandline.metastore.hive.names import without_catalog
-from strandline.metastore.hive.registry import Call, waits
+from strandline.metastore.hive.registry import Call, writes
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.thrift.messages import ThriftException
 from strandline.model.identifiers import normalize
@@ -29,7 +29,7 @@ ACQUIRED, WAITING, NOT_ACQUIRED = 1, 2, 4
 """States of a lock, as the protocol numbers them."""
 
 
-@waits("lock")
+@writes("lock")
 async def lock(call: Call) -> Struct:
     request = call.of("rqst")
     components = [_component(sent) for sent in request.args.get("component") or ()]
@@ -55,14 +55,14 @@ async def lock(call: Call) -> Struct:
     return _response(queued)
 
 
-@waits("check_lock")
+@writes("check_lock")
 async def check_lock(call: Call) -> Struct:
     request = call.of("rqst")
     locks = call.metastore.transactions.locks
     return _response(locks.check(request.args["lockid"], may_touch=_only_own(call)))
 
 
-@waits("unlock")
+@writes("unlock")
 async def unlock(call: Call) -> None:
     request = call.of("rqst")
     locks = call.metastore.transactions.locks
@@ -72,7 +72,7 @@ async def unlock(call: Call) -> None:
         raise ThriftException("TxnOpenException", {"message": error.message}) from None
 
 
-@waits("heartbeat")
+@writes("heartbeat")
 async def heartbeat(call: Call) -> None:
     request = call.of("ids")
     lock_id, txn_id = request.args.get("lockid") or None, request.args.get("txnid") or None
@@ -89,7 +89,7 @@ async def heartbeat(call: Call) -> None:
         raise TransactionFinished(f"Transaction txnid:{txn_id} already aborted")
 
 
-@waits("show_locks")
+@writes("show_locks")
 async def show_locks(call: Call) -> Struct:
     asked = call.of("rqst").args
     requests = call.metastore.transactions.locks.list(

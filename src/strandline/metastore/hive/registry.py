@@ -6,7 +6,7 @@ A handler gives what its method returns. Where it runs, its kind says:
 | --- | --- | --- |
 | `reads` | on the event loop; from its first `off_loop` on in a thread | kept until a commit |
 | `answers` | on the event loop; waits for nothing | made each time |
-| `waits` | in a thread | made each time |
+| `writes` | in a thread | made each time |
 | `changes` | in a thread, in the share of DDL | made each time |
 
 Handlers are coroutines that await nothing but their `HiveReader` and each other; in a thread they
@@ -31,7 +31,7 @@ from strandline.metastore.store.store_folders import StoreFolders
 class Kind(Enum):
     READS = "reads"
     ANSWERS = "answers"
-    WAITS = "waits"
+    WRITES = "writes"
     CHANGES = "changes"
 
 
@@ -122,9 +122,9 @@ def answers(*names: str) -> Callable[[A], A]:
     return _registration(names, Kind.ANSWERS)
 
 
-def waits(*names: str) -> Callable[[H], H]:
-    """Register the handler of methods that wait for the store, but not for other DDL."""
-    return _registration(names, Kind.WAITS)
+def writes(*names: str) -> Callable[[H], H]:
+    """Register the handler of methods that write to the store and do not wait for DDL."""
+    return _registration(names, Kind.WRITES)
 
 
 def changes(*names: str) -> Callable[[H], H]:

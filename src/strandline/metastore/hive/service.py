@@ -163,7 +163,7 @@ class HiveMetastoreService:
         if method.kind is Kind.READS:
             return self._read(connection, method, request)
         self._changes += 1
-        kind = CallKind.DDL if method.kind is Kind.CHANGES else CallKind.SMALL
+        kind = CallKind.DDL if method.kind is Kind.CHANGES else CallKind.WRITE
         call = self._workers.submit(
             lambda: self._result(method, request, listed), user=user, kind=kind
         )

@@ -73,9 +73,9 @@ class Call:
         """What the call may hold up."""
         if self.name in _DDL:
             return CallKind.DDL
-        return (
-            CallKind.LARGE if work.things_of_json(body_bytes) > work.IN_THREAD else CallKind.SMALL
-        )
+        if work.things_of_json(body_bytes) > work.IN_THREAD:
+            return CallKind.LARGE
+        return CallKind.READ if self.only_reads else CallKind.WRITE
 
 
 def _call(name: str) -> Call:
