@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +16,8 @@ from strandline.cli.demo.node_process import NodeProcess
 from strandline.errors import AlreadyExists
 from strandline.metastore.session import HttpSession
 from strandline.metastore.store.rows import DataFile
-from strandline.metastore.thrift import ThriftClient, ThriftException
+from strandline.metastore.thrift import HIVE_CODEC, ThriftClient, ThriftException
+from strandline.metastore.thrift.messages import CALL, EXCEPTION, encode_message
 from strandline.model.types import BIGINT
 from strandline.work import IN_THREAD
 
@@ -144,3 +147,20 @@ def test_long_calls_over_http(node: NodeProcess, session: HttpSession) -> None:
     listed = session.files(table_id, session.open(["lake.t"]).write_ids_of("lake.t"))
     assert list(listed.data_files) == files
     assert tasks(node) == before + 2
+
+
+def test_a_long_message_that_does_not_decode_fails_alone(node: NodeProcess) -> None:
+    count = 50_000
+    names = b"\x0f\x00\x03\x0b" + struct.pack(">I", count) + b"\x00\x00\x00\x01x" * count
+    message = encode_message(
+        CALL, "get_partitions_by_names_req", 1, b"\x0c\x00\x01" + names + b"\x00\x00"
+    )
+    small = encode_message(CALL, "getName", 2, HIVE_CODEC.encode_args("getName", {}))
+    port = int(node.thrift_uri.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as stream:
+        stream.sendall(message + small)
+        received = b""
+        while b"getName" not in received:
+            received += stream.recv(1 << 16)
+    assert received[3] == EXCEPTION
+    assert b"GetPartitionsByNamesRequest came without its required field db_name" in received

@@ -64,6 +64,22 @@ def test_more_files_than_one_batch_cross_in_order() -> None:
     assert read_files(write_files(TableFiles(data, ()))) == TableFiles(data, ())
 
 
+def test_many_files_of_which_some_know_no_bounds_cross_unchanged() -> None:
+    data = tuple(
+        DataFile(
+            file_id=n,
+            path=f"p{n}",
+            rows=n,
+            bytes=0,
+            statistics=(
+                ColumnStatistics(column_id=1, lower=None if n % 7 else "a", nulls=n % 3 or None),
+            ),
+        )
+        for n in range(20_000)
+    )
+    assert read_files(write_files(TableFiles(data, ()))) == TableFiles(data, ())
+
+
 def test_any_arrow_reader_can_read_them() -> None:
     file = DataFile(file_id=7, path="a", rows=1, bytes=2, partition="p=1")
     body = write_files(TableFiles((file,), ()))

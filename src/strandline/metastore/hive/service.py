@@ -26,11 +26,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Hashable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from strandline import work
-from strandline.errors import StrandlineError, error_of
+from strandline.errors import ProtocolError, StrandlineError, error_of
 from strandline.metastore.hive import (  # noqa: F401 - each registers its methods
     databases,
     events,
@@ -229,9 +230,12 @@ class HiveMetastoreService:
         asking = asyncio.ensure_future(
             self._helpers.run(method.name, fields, args, only_reads=only_reads)
         )
-        if only_reads:
-            connection.on_leave = asking.cancel
-        reply = await asking
+        with ExitStack() as left:
+            if only_reads:
+                connection.on_leave = asking.cancel
+            else:
+                left.enter_context(self._metastore.projector.helped())
+            reply = await asking
         refused = reply.fields["refused"]
         return Answer(
             reply.fields["kind"],
@@ -247,7 +251,12 @@ class HiveMetastoreService:
         self._address = fields["address"]
         refused: StrandlineError | None = None
         try:
-            request = Request(HIVE_CODEC.decode_args(name, args), fields["user"], self._metastore)
+            try:
+                decoded = HIVE_CODEC.decode_args(name, args)
+            except ProtocolError as error:
+                kind = ApplicationException.PROTOCOL_ERROR
+                raise ApplicationException(kind, error.message) from error
+            request = Request(decoded, fields["user"], self._metastore)
             answer = answer_value(HIVE_CODEC, name, self._result(method, request))
         except Exception as error:
             answer = answer_error(HIVE_CODEC, name, error)

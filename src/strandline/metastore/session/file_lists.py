@@ -123,7 +123,8 @@ def _delete_files(files: Sequence[DeleteFile]) -> list[pa.Array]:
 
 def _numbers(values: Sequence[int | None]) -> pa.Array:
     """An array of numbers, made from its buffers: `pyarrow.array` would first import pandas."""
-    numbers = array("q", (0 if value is None else value for value in values))
+    filled = [value or 0 for value in values] if None in values else values
+    numbers: array[int] = array("q", filled)  # type: ignore[arg-type]  # no None is left
     return _array(pa.int64(), values, pa.py_buffer(numbers))
 
 
@@ -134,11 +135,15 @@ def _texts(values: Sequence[str | None]) -> pa.Array:
 
 def _array(of: pa.DataType, values: Sequence[object], *buffers: pa.Buffer) -> pa.Array:
     """The array of these buffers, in which those of ``values`` that are None are null."""
-    nulls = sum(value is None for value in values)
-    valid = None
-    if nulls:
-        bits = sum((value is not None) << place for place, value in enumerate(values))
-        valid = pa.py_buffer(bits.to_bytes((len(values) + 7) // 8, "little"))
+    valid, nulls = None, 0
+    if None in values:
+        bits = bytearray((len(values) + 7) // 8)
+        for place, value in enumerate(values):
+            if value is None:
+                nulls += 1
+            else:
+                bits[place >> 3] |= 1 << (place & 7)
+        valid = pa.py_buffer(bits)
     return pa.Array.from_buffers(of, len(values), [valid, *buffers], nulls)
 
 

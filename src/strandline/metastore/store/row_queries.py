@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, and_, func, insert, select
+from sqlalchemy import Connection, Result, Select, and_, func, insert, select
 
 from strandline import work
 from strandline.errors import CorruptData
@@ -77,8 +77,8 @@ def visible_rows(
     found: dict[int, Row] = {}
     removed: set[int] = set()
     for statement in _narrowed(base, names):
-        for columns in work.spending(connection.execute(statement)):
-            row, remover = _row(columns[:-1]), columns[-1]
+        for *columns, remover in _fetched(connection.execute(statement)):
+            row = _row(columns)
             if not write_ids.valid(row.write_id):
                 continue
             if remover is not None and write_ids.valid(remover):
@@ -87,6 +87,13 @@ def visible_rows(
     newest_last = sorted(row_id for row_id in found if row_id not in removed)
     by_name = {found[row_id].name: found[row_id] for row_id in newest_last}
     return dict(sorted(by_name.items()))
+
+
+def _fetched(result: Result[Any]) -> Iterator[Sequence[Any]]:
+    """The rows of a statement, fetched many at once. Raises `TooLong`."""
+    for fetched in result.partitions(CHUNK):
+        work.spend(len(fetched))
+        yield from fetched
 
 
 def _narrowed(base: Statement, names: Collection[str] | None) -> Iterator[Statement]:
@@ -252,7 +259,7 @@ def table_contents(
         return None
     committed = write_ids_at(connection, table_id, at=None)
     aborted = _aborted_write_ids(connection, table_id)
-    rows = map(_row, work.spending(connection.execute(select(*_COLUMNS).where(of_table))))
+    rows = map(_row, _fetched(connection.execute(select(*_COLUMNS).where(of_table))))
     statement = select(_REMOVAL.row_id, _REMOVAL.write_id).where(_REMOVAL.table_id == table_id)
     removals = [Removal(r, table_id, w) for r, w in connection.execute(statement)]
     return TableContents(
