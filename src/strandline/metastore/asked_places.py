@@ -102,13 +102,15 @@ class AskedPlaces:
     def _create_table(self, command: CreateTable) -> CreateTable:
         definition = command.definition
         if definition.kind is TableKind.MANAGED:
-            default = self._default(command.schema, definition.name)
             named = definition.location
+            # Without a place that could be the default one, an older catalog does.
+            catalog = self._catalog if named else self._metastore.catalogs.latest_catalog()
+            default = self._default(catalog, command.schema, definition.name)
             if named and (default is None or self._folders.place(named) != default):
                 definition = replace(definition, kind=TableKind.EXTERNAL)
             else:
                 definition = replace(definition, location=None)
-                if default and not self._catalog.relation(command.schema, definition.name):
+                if default and not catalog.relation(command.schema, definition.name):
                     self._refuse_unmakeable(default)
         if definition.kind is TableKind.EXTERNAL:
             self._refuse_unreachable(definition.location, table=definition.name)
@@ -139,9 +141,9 @@ class AskedPlaces:
             self._refuse_unreachable(definition.location, table=definition.name)
         return replace(command, definition=definition)
 
-    def _default(self, schema_name: str, name: str) -> Place | None:
+    def _default(self, catalog: Catalog, schema_name: str, name: str) -> Place | None:
         """Where a managed table of that name would lie; None in a schema that is not there yet."""
-        schema = self._catalog.schema(schema_name)
+        schema = catalog.schema(schema_name)
         if schema is None:
             return None
         place = self._folders.place_of_schema(schema)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 BATCH = 256
 """Events that are read and applied at once."""
+ROOM_SECONDS = 0.02
+"""How long after a look at the log the thread that follows it leaves it alone."""
 ROUND_SECONDS = 0.25
 SHORTEST_PATIENCE = 0.05
 """Seconds that a reader of the present waits for another one's look at the head, at least."""
@@ -240,12 +243,19 @@ class LogApplier:
             self._level = None  # reads of the present look at the log before they answer
 
     def follow(self) -> None:
-        """Wait until something was committed, for a bounded time, and catch up."""
+        """Wait until something was committed, for a bounded time, and catch up.
+
+        Commits that come one after the other are applied together; a reader that needs one of them
+        sooner does so itself.
+        """
         level = self._level
         if level is not None:
             mark = self._notifications.wait(level.mark, timeout=ROUND_SECONDS)
             if mark == level.mark:
                 return
+            room = level.at + ROOM_SECONDS - self._monotonic()
+            if room > 0:
+                time.sleep(min(room, ROOM_SECONDS))
         self.catch_up()
 
     def _look(self, *, batches: int | None = None) -> bool:
