@@ -65,7 +65,7 @@ ROOM_SECONDS = 0.02
 OWN_SECONDS = 1.0
 """How long a reader waits for a large update of this node."""
 AHEAD_MS = 1000
-"""How far ahead a time may be without a word where the catalog promises nothing about clocks."""
+"""How far ahead a time may be without a warning where nothing depends on the clocks."""
 
 _STOPPING = "this node is stopping; ask another one, or again when it is back"
 
@@ -80,28 +80,28 @@ def patience(timeout: float) -> float:
 
 
 class LogTime:
-    """Moves the clock past the times of the log, and says so where this machine's clock is wrong.
+    """Moves the clock past the times of the log, and warns where this machine's clock is wrong.
 
-    With a delay, readers are never behind by more than they may be only while all clocks agree
-    within the skew: ``allowed_ms``. None: nothing depends on it.
+    With a delay, what a reader of the present gets is fresh only while all clocks agree within
+    the skew, which is ``allowed_ms``. It is None where nothing depends on the clocks.
     """
 
     def __init__(self, clock: HybridClock, *, allowed_ms: int | None) -> None:
         self._clock = clock
         self._allowed = AHEAD_MS if allowed_ms is None else allowed_ms
-        self._told = False
+        self._warned = False
         self.times_ahead = 0
 
     def hear(self, at: Timestamp) -> None:
-        """Move the clock past ``at``; warn once as long as the times are too far ahead."""
+        """Move the clock past ``at``. Warns once as long as the times are too far ahead."""
         self._clock.update(at)
         ahead = self._clock.ahead_of_wall(at)
         if ahead <= self._allowed:
-            self._told = False
+            self._warned = False
             return
         self.times_ahead += 1
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             logger.warning(
                 "the log has a time that is %d ms ahead of this machine's clock, and the catalog"
                 " allows %d; set the clocks of all nodes (with NTP, say)",

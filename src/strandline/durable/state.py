@@ -1,7 +1,7 @@
 """The durable catalog state: one class, written once over any update log.
 
 `durable_state(log)` connects and changes nothing. What it returns answers the few questions that
-can be asked of a catalog that nobody has opened, and is consumed by opening it:
+can be asked of a catalog that no process has opened, and is consumed by opening it:
 
 * `OpenableState.open` makes this process the holder of a **new epoch**: it fences every earlier
   holder. They learn it at their next commit, sync or `confirm_leadership`; nothing that they try
@@ -304,7 +304,7 @@ class OpenableState:
             try:
                 return self._open(member, initialize, raise_fence, deploy_generation, author)
             except OutOfSync:
-                continue  # somebody else opened or committed meanwhile; take the epoch after
+                continue  # another process opened or committed meanwhile; take the epoch after
 
     def create(
         self,
@@ -317,7 +317,7 @@ class OpenableState:
     ) -> DurableCatalogState:
         """Create the catalog and hold its first epoch, fencing nobody.
 
-        Raises `OutOfSync` when there is a catalog, also if somebody else made it meanwhile: join.
+        Raises `OutOfSync` when there is a catalog, also if another process made it meanwhile: join.
         """
         return self._open(member, initialize, raise_fence, deploy_generation, author, first=True)
 
@@ -365,7 +365,7 @@ class OpenableState:
         try:
             self._log.append(fencing.version, current, updates, new_token=token)
         except Fenced as lost:
-            raise OutOfSync("somebody else has opened the catalog meanwhile") from lost
+            raise OutOfSync("another process has opened the catalog meanwhile") from lost
         state = DurableCatalogState(self._log, token=token, member=member)
         if environment is None:
             raise_fence(token, state.environment)

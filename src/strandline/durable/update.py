@@ -50,7 +50,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that somebody did."""
+    """One thing that was done."""
 
     verb: str
     arguments: Arguments
@@ -58,7 +58,7 @@ class Entry:
 
     @property
     def silent(self) -> bool:
-        """Whether this entry keeps the books only."""
+        """Whether this entry changes bookkeeping only."""
         return self.verb in SILENT_VERBS
 
 
