@@ -142,30 +142,21 @@ class Reader:
         """Whether every user would get the same answer."""
         return not enforced(self.catalog)
 
-    async def require(
-        self, table_id: int, needs: Privilege, *, all_of: bool = True, at: AsOf = PRESENT
-    ) -> None:
-        """Raise `PermissionDenied` unless the user has ``needs`` on the table, or one of them.
+    def require(self, table_id: int, needs: Privilege) -> None:
+        """Raise `PermissionDenied` unless the user has all of ``needs`` on the table.
 
-        The table is looked for in the present, else as of ``at``. To a user who does not reach its
-        schema it looks like a table that does not exist.
+        To a user who does not reach its schema, the table looks as if it did not exist.
         """
         if self.access.free:
             return
-        table, access = self.catalog.table_by_id(table_id), self.access
-        if table is None and at != PRESENT:
-            then, _ = await self.dated(at)
-            table, access = then.table_by_id(table_id), access.at(then)
-        schema = None if table is None else access.schema_of(table)
-        if table is None or schema is None or not access.reaches(schema):
+        table = self.catalog.table_by_id(table_id)
+        schema = None if table is None else self.access.schema_of(table)
+        if table is None or schema is None or not self.access.reaches(schema):
             raise PermissionDenied(
                 f"user {self.user} sees no table with the id {table_id}; ask for the table by its "
                 "name"
             )
-        if all_of:
-            access.require(needs, table)
-        else:
-            access.require_any(needs, table)
+        self.access.require(needs, table)
 
     # -- names
 

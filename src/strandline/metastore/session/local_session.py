@@ -91,7 +91,7 @@ class LocalSession(Session):
         versions = self._metastore.catalogs.history(start, end)
         if self._access().free:
             return versions
-        return [one for one in versions if normalize(one.author) == normalize(self._user)]
+        return [info for info in versions if normalize(info.author) == normalize(self._user)]
 
     def compact(self, version: int) -> bool:
         self._access().require_superuser("trim the history")
@@ -145,7 +145,7 @@ class LocalSession(Session):
         bounds: Sequence[ColumnBounds] = (),
     ) -> TableFiles:
         reader, store = self._reader(), self._metastore.store
-        finish(reader.require(table_id, Privilege.SELECT))
+        reader.require(table_id, Privilege.SELECT)
         # A dropped table may still be read as of the past: its place is kept.
         table = reader.catalog.table_by_id(table_id)
         if table is None and store.location(table_id) is None:
@@ -258,13 +258,13 @@ class LocalSession(Session):
         """The transaction, if the user is judged at all. Raises `PermissionDenied` for others'."""
         if self._access().free:
             return None
-        found = self._metastore.transactions.get(txn_id)
-        if normalize(found.user) != normalize(self._user):
+        transaction = self._metastore.transactions.get(txn_id)
+        if normalize(transaction.user) != normalize(self._user):
             raise PermissionDenied(
                 f"transaction {txn_id} is of another user, and user {self._user} is no superuser: "
                 "begin one of your own"
             )
-        return found
+        return transaction
 
     def _only_own_holds(self, hold_id: int) -> Callable[[str], None]:
         """What raises `PermissionDenied` for the hold if another user took it."""
@@ -288,11 +288,11 @@ class LocalSession(Session):
         reader = self._reader()
         if adds and takes:
             try:
-                finish(reader.require(table_id, Privilege.INSERT | Privilege.DELETE))
+                reader.require(table_id, Privilege.INSERT | Privilege.DELETE)
             except PermissionDenied:
-                finish(reader.require(table_id, Privilege.UPDATE))
+                reader.require(table_id, Privilege.UPDATE)
         else:
-            finish(reader.require(table_id, Privilege.DELETE if takes else Privilege.INSERT))
+            reader.require(table_id, Privilege.DELETE if takes else Privilege.INSERT)
 
     def _follow(self) -> None:
         """Bring what just ended into this node's memory. It has ended, whatever happens here."""
