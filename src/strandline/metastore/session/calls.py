@@ -16,7 +16,7 @@ from typing import Any
 from strandline import work
 from strandline.metastore.interface import Session, TableFiles
 from strandline.metastore.session import file_lists
-from strandline.metastore.session.json_forms import arguments_form, result_hint
+from strandline.metastore.session.json_forms import Form, arguments_form, result_hint
 from strandline.metastore.session.wire_json import dump_json, read_form, read_json, write_json
 from strandline.metastore.workers import CallKind
 
@@ -80,22 +80,28 @@ class Call:
 
 def _call(name: str) -> Call:
     method = getattr(Session, name)
-    arguments, hint = arguments_form(method), result_hint(method)
-    request = (
-        JSON_TYPE,
-        lambda values: dump_json(arguments.write(values)),
-        lambda body: read_form(body, arguments),
-    )
-    answer = (
-        JSON_TYPE,
-        lambda value: write_json(value, hint),
-        lambda body: read_json(body, hint),
-    )
-    if method is Session.stage:
-        request = (file_lists.CONTENT_TYPE, file_lists.write_staging, file_lists.read_staging)
-    if hint is TableFiles:
-        answer = (file_lists.CONTENT_TYPE, file_lists.write_files, file_lists.read_files)
+    request = _STAGING if method is Session.stage else _json_request(arguments_form(method))
+    hint = result_hint(method)
+    answer = _FILES if hint is TableFiles else _json_answer(hint)
     return Call(name, *request, *answer)
+
+
+_Codec = tuple[str, Callable[[Any], bytes], Callable[[bytes], Any]]
+"""A content type, and how what it carries is written and read."""
+_STAGING: _Codec = (file_lists.CONTENT_TYPE, file_lists.write_staging, file_lists.read_staging)
+_FILES: _Codec = (file_lists.CONTENT_TYPE, file_lists.write_files, file_lists.read_files)
+
+
+def _json_request(form: Form) -> _Codec:
+    return (
+        JSON_TYPE,
+        lambda values: dump_json(form.write(values)),
+        lambda body: read_form(body, form),
+    )
+
+
+def _json_answer(hint: Any) -> _Codec:
+    return JSON_TYPE, lambda value: write_json(value, hint), lambda body: read_json(body, hint)
 
 
 CALLS: dict[str, Call] = {

@@ -1,0 +1,92 @@
+"""Transactions over HTTP: what a writer waits for, beside writing its files.
+
+A node in a process of its own, one client, one file of three columns in each transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.ddl import new_table
+from bench.registry import Measured, benchmark
+from strandline.cli.demo.node_process import NodeProcess
+from strandline.metastore.session import HttpSession
+from strandline.metastore.store.rows import ColumnStatistics, DataFile
+
+CALLS, WARM_UP = 300, 50
+SQLITE_MS = 4.0
+"""A write of one file may take so long, with three commits of the database in it."""
+
+
+@contextmanager
+def served() -> Iterator[tuple[HttpSession, int, Path]]:
+    """A session with a node on an empty folder, the id of a table, and a folder beside it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        node = NodeProcess(folder / "lake")
+        node.start()
+        try:
+            with HttpSession(node.http_uri, user="bench") as session:
+                session.execute(new_table("files"))
+                yield session, session.table("default.files").descriptor.id, folder
+        finally:
+            node.stop()
+
+
+def data_file(txn_id: int) -> DataFile:
+    """A file as the Spark side adds it, with bounds of three columns."""
+    return DataFile(
+        file_id=txn_id << 20,
+        path=f"_data/_file={txn_id << 20}/part-00000-5f2c0ad1.parquet",
+        rows=100_000,
+        bytes=4_000_000,
+        statistics=tuple(
+            ColumnStatistics(column_id=column, lower="1", upper=str(txn_id), nulls=0)
+            for column in (1, 2, 3)
+        ),
+    )
+
+
+def disk_sync(folder: Path) -> float:
+    """The median seconds of a page written and synced."""
+    descriptor = os.open(folder / "page", os.O_CREAT | os.O_WRONLY)
+    spent = []
+    for _ in range(CALLS):
+        began = time.perf_counter()
+        os.write(descriptor, bytes(4096))
+        os.fdatasync(descriptor)
+        spent.append(time.perf_counter() - began)
+    os.close(descriptor)
+    return statistics.median(spent)
+
+
+@benchmark(
+    group="session", name="begin, stage one file, commit over HTTP, p50", unit="ms", better="lower"
+)
+def write_latency() -> list[Measured]:
+    """The whole, held against three synced pages of the same run, and each of its calls."""
+    spent: dict[str, list[float]] = {"begin": [], "stage": [], "commit": [], "whole": []}
+    with served() as (session, table_id, folder):
+        for _ in range(WARM_UP + CALLS):
+            times = [time.perf_counter()]
+            txn_id = session.begin().txn_id
+            times.append(time.perf_counter())
+            session.stage(txn_id, table_id, add=[data_file(txn_id)])
+            times.append(time.perf_counter())
+            session.commit(txn_id)
+            times.append(time.perf_counter())
+            for call, began, ended in zip(spent, times, times[1:], strict=False):
+                spent[call].append(ended - began)
+            spent["whole"].append(times[-1] - times[0])
+        syncs = 3 * disk_sync(folder) * 1000
+    p50 = {call: statistics.median(times[WARM_UP:]) * 1000 for call, times in spent.items()}
+    return [
+        Measured(p50["whole"], reference=syncs, target=SQLITE_MS),
+        *(Measured(p50[call], label=call) for call in ("begin", "stage", "commit")),
+    ]
