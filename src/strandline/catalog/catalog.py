@@ -88,8 +88,8 @@ class Catalog:
         return None if stored is None else stored.updated
 
     def _named(self, scope: str, parent: int, name: str) -> AnyStored | None:
-        found = self.contents.find(Namespace(scope, parent), name)
-        return None if found is None else self.contents.get(*found)
+        reference = self.contents.find(Namespace(scope, parent), name)
+        return None if reference is None else self.contents.get(*reference)
 
     def _in(self, scope: str, parent: int) -> list[Any]:  # Any: descriptors of the scope's kinds
         """Everything named in a namespace, by name."""
@@ -151,10 +151,10 @@ class Catalog:
         parent = self.schema(schema)
         if parent is None:
             return None
-        found = self.contents.find(Namespace("relation", parent.id), name)
-        if found is None or found.kind not in _RELATIONS:
+        reference = self.contents.find(Namespace("relation", parent.id), name)
+        if reference is None or reference.kind not in _RELATIONS:
             return None
-        relation: Relation = self._at(found)
+        relation: Relation = self._at(reference)
         return relation
 
     def table(self, schema: str, name: str) -> TableDescriptor | None:
@@ -190,8 +190,8 @@ class Catalog:
     def system_view(self, schema: str, name: str) -> SystemViewDescriptor | None:
         """The system view of that name."""
         parent = self.schema(schema)
-        held = None if parent is None else self.occupant(parent.id, name)
-        return _typed(SystemViewDescriptor, held)
+        occupant = None if parent is None else self.occupant(parent.id, name)
+        return _typed(SystemViewDescriptor, occupant)
 
     def system_views(self) -> list[SystemViewDescriptor]:
         """Every system view, by name."""
@@ -211,8 +211,8 @@ class Catalog:
     def alive_index(self, schema: str, name: str) -> IndexDescriptor | None:
         """The index of that name; a stopping one has no name any more."""
         parent = self.schema(schema)
-        held = None if parent is None else self.occupant(parent.id, name)
-        return _typed(IndexDescriptor, held)
+        occupant = None if parent is None else self.occupant(parent.id, name)
+        return _typed(IndexDescriptor, occupant)
 
     def indexes(self, table_id: int) -> list[IndexDescriptor]:
         """The indexes of a table, of every status, by id."""

@@ -101,11 +101,11 @@ def _switch(text: str) -> bool | None:
 
 def _duration(text: str) -> int | None:
     """Milliseconds. A bare number is in milliseconds."""
-    found = _DURATION.fullmatch(text.lower())
-    factor = _UNITS.get(found[2] or "ms") if found else None
-    if found is None or factor is None:
+    match = _DURATION.fullmatch(text.lower())
+    factor = _UNITS.get(match[2] or "ms") if match else None
+    if match is None or factor is None:
         return None
-    value = int(found[1]) * factor
+    value = int(match[1]) * factor
     return value if value <= MAX_DURATION_MS else None
 
 

@@ -81,7 +81,7 @@ def differences(old: Catalog, new: Catalog, *, bookkeeping: bool = False) -> tup
     With ``bookkeeping`` also what the program keeps for itself. Version 0 is before there was
     anything: compared with it, what comes with each catalog is left out.
     """
-    found = []
+    differing = []
     for kind_name, _, before, after in old.contents.differing(new.contents):
         stored, kind = after or before, kind_named(kind_name)
         if stored is None or (not bookkeeping and kind.is_book(stored.name)):
@@ -90,9 +90,9 @@ def differences(old: Catalog, new: Catalog, *, bookkeeping: bool = False) -> tup
             continue
         difference = _difference(kind_name, old, before, new, after)
         if difference is not None:
-            found.append(difference)
+            differing.append(difference)
     order = {kind.name: place for place, kind in enumerate(all_kinds())}
-    return tuple(sorted(found, key=lambda one: (order[one.kind], one.name, one.id)))
+    return tuple(sorted(differing, key=lambda one: (order[one.kind], one.name, one.id)))
 
 
 def _difference(
@@ -203,7 +203,7 @@ def _schema_versions(names: _Names, path: str, old: Any, new: Any) -> Iterator[F
 
 
 def _all_versions(versions: tuple[SchemaVersion, ...]) -> str:
-    return "; ".join(f"{one.number}: {shown(one.columns)}" for one in versions)
+    return "; ".join(f"{version.number}: {shown(version.columns)}" for version in versions)
 
 
 _Keyed = dict[Any, tuple[str, Any]]
@@ -216,8 +216,8 @@ def _by_key(names: _Names, value: Any) -> _Keyed | None:
         return None
     for fits, key in _KEYS:
         if all(map(fits, value)):
-            found = dict(key(names, item) for item in value)
-            return found if len(found) == len(value) else None
+            keyed = dict(key(names, item) for item in value)
+            return keyed if len(keyed) == len(value) else None
     return None
 
 
@@ -241,13 +241,13 @@ def _items(names: _Names, path: str, old: _Keyed, new: _Keyed) -> Iterator[Field
         )
 
 
-def _grant_key(names: _Names, one: Grant) -> tuple[Any, tuple[str, Any]]:
-    by = f" by {names.role(one.grantor)}" if one.grantor else ""
-    return (one.grantee, one.grantor), (names.role(one.grantee) + by, one)
+def _grant_key(names: _Names, grant: Grant) -> tuple[Any, tuple[str, Any]]:
+    by = f" by {names.role(grant.grantor)}" if grant.grantor else ""
+    return (grant.grantee, grant.grantor), (names.role(grant.grantee) + by, grant)
 
 
-def _membership_key(names: _Names, one: tuple[int, int]) -> tuple[Any, tuple[str, Any]]:
-    role, grantor = one
+def _membership_key(names: _Names, membership: tuple[int, int]) -> tuple[Any, tuple[str, Any]]:
+    role, grantor = membership
     return role, (names.role(role), f"granted by {names.role(grantor)}" if grantor else "granted")
 
 

@@ -238,8 +238,8 @@ def kind_of(value: object) -> Kind:
 
 def kind_of_object(object_kind: ObjectKind) -> Kind | None:
     """The kind with that number; None for the system, which is no object."""
-    found = (kind for kind in _KINDS.values() if kind.object_kind is object_kind)
-    return next(found, None)
+    kinds = (kind for kind in _KINDS.values() if kind.object_kind is object_kind)
+    return next(kinds, None)
 
 
 # -- finding objects -------------------------------------------------------------------------------
@@ -319,8 +319,8 @@ def name_of(catalog: Catalog, kind: str, object_id: int) -> str:
     """The name of the object with that id; ``?`` where it is not in ``catalog``."""
     if kind == "role" and object_id == PUBLIC:
         return PUBLIC_NAME
-    found = catalog.get(kind, object_id)
-    return "?" if found is None else object_name(catalog, found)
+    value = catalog.get(kind, object_id)
+    return "?" if value is None else object_name(catalog, value)
 
 
 def described(catalog: Catalog, value: Any) -> str:

@@ -78,14 +78,14 @@ class _Token:
 def _tokens(text: str) -> list[_Token]:
     tokens, at, end = [], 0, len(text.rstrip())
     while at < end:
-        found = _TOKEN.match(text, at)
-        if found is None or found.lastgroup is None:
+        match = _TOKEN.match(text, at)
+        if match is None or match.lastgroup is None:
             raise _wrong(text, at, "this cannot be read")
-        kind, word = found.lastgroup, found[found.lastgroup]
+        kind, word = match.lastgroup, match[match.lastgroup]
         if kind == "word" and word.upper() in _RESERVED:
             kind, word = "keyword", word.upper()
-        tokens.append(_Token(kind, word, found.end() - len(found[0].lstrip())))
-        at = found.end()
+        tokens.append(_Token(kind, word, match.end() - len(match[0].lstrip())))
+        at = match.end()
     return tokens
 
 

@@ -52,11 +52,11 @@ class CreateCluster:
                 f"cluster {self.name} has no size, so it has no replicas that an address could be "
                 "for; give it a size, or create its replicas with their addresses"
             )
-        found = planning.catalog.cluster(self.name)
-        if found is not None:
+        existing = planning.catalog.cluster(self.name)
+        if existing is not None:
             if self.if_not_exists:
                 return
-            raise AlreadyExists(f"cluster {found.name} already exists")
+            raise AlreadyExists(f"cluster {existing.name} already exists")
         if self.size is not None:
             size_of(planning, self.size)
         if self.address:
@@ -93,8 +93,8 @@ class AlterCluster:
         old = find_cluster(planning, self.name, if_exists=self.if_exists)
         if old is None:
             return
-        told = (self.size, self.replication_factor, self.address)
-        if old.size is None and any(one is not None for one in told):
+        of_managed = (self.size, self.replication_factor, self.address)
+        if old.size is None and any(value is not None for value in of_managed):
             raise IllegalChange(
                 f"cluster {old.name} is unmanaged: its replicas have sizes and addresses of their "
                 "own; alter those, or create a managed cluster"
@@ -167,10 +167,10 @@ def find_cluster(
     planning: Planning, name: str, *, if_exists: bool = False
 ) -> ClusterDescriptor | None:
     """The cluster of that name; `ObjectNotFound` if there is none, unless that is no error."""
-    found = planning.catalog.cluster(name)
-    if found is None and not if_exists:
+    cluster = planning.catalog.cluster(name)
+    if cluster is None and not if_exists:
         raise ObjectNotFound(f"cluster {name!r} does not exist")
-    return found
+    return cluster
 
 
 def _check_factor(factor: int) -> None:
@@ -188,11 +188,13 @@ def keep_replicas(planning: Planning, cluster: ClusterDescriptor, *, address: st
     if cluster.size is None:
         return
     size = cluster.size
-    there = sorted(planning.catalog.replicas(cluster.id), key=lambda one: int(one.name[1:]))
+    replicas = sorted(
+        planning.catalog.replicas(cluster.id), key=lambda replica: int(replica.name[1:])
+    )
     local = local_address(size_of(planning, size))
-    for replica in there[cluster.replication_factor :]:
+    for replica in replicas[cluster.replication_factor :]:
         drop_replica(planning, replica)
-    kept = there[: cluster.replication_factor]
+    kept = replicas[: cluster.replication_factor]
     for replica in kept:
         place = _address_of(planning, replica, local) if address is None else address or local
         put_replica(

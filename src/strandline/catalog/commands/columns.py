@@ -102,11 +102,13 @@ class AddColumns:
             return
         check_columns(self.columns, table=table.name)
         definitions = checked_columns(self.columns, transactional=table.transactional)
-        there = {normalize(c.name) for c in table.columns}
-        known = [c for c in definitions if normalize(c.name) in there]
+        present_names = {normalize(c.name) for c in table.columns}
+        known = [c for c in definitions if normalize(c.name) in present_names]
         if known and not self.if_not_exists:
             raise AlreadyExists(f"column {known[0].name!r} already exists in {table.name}")
-        added = [_completed(table, c) for c in definitions if normalize(c.name) not in there]
+        added = [
+            _completed(table, c) for c in definitions if normalize(c.name) not in present_names
+        ]
         if len(table.columns) + len(added) > MAX_COLUMNS:
             raise InvalidInput(
                 f"{table.name} would have {len(table.columns) + len(added)} columns; at most "
@@ -168,8 +170,8 @@ class DropColumns:
             return
         wanted = {normalize(name) for name in self.names}
         dropped = [c for c in table.columns if normalize(c.name) in wanted]
-        found = {normalize(c.name) for c in dropped}
-        missing = [name for name in self.names if normalize(name) not in found]
+        dropped_names = {normalize(c.name) for c in dropped}
+        missing = [name for name in self.names if normalize(name) not in dropped_names]
         if missing and not self.if_exists:
             raise ObjectNotFound(f"column {missing[0]!r} does not exist in {table.name}")
         indexes = planning.catalog.indexes(table.id)
@@ -283,8 +285,8 @@ class AlterColumn:
 
 
 def _column(table: TableDescriptor, name: str) -> ColumnDescriptor:
-    found = table.column(name)
-    if found is None:
+    column = table.column(name)
+    if column is None:
         names = ", ".join(c.name for c in table.columns[:20])
         raise ObjectNotFound(f"column {name!r} does not exist in {table.name}; it has {names}")
-    return found
+    return column

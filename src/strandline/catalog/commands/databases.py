@@ -28,11 +28,11 @@ class CreateDatabase:
     def plan(self, planning: Planning) -> None:
         """Raises `InvalidName`, `AlreadyExists`."""
         check_name(self.name, "database")
-        found = planning.catalog.database(self.name)
-        if found is not None:
+        existing = planning.catalog.database(self.name)
+        if existing is not None:
             if self.if_not_exists:
                 return
-            raise AlreadyExists(f"database {found.name} already exists")
+            raise AlreadyExists(f"database {existing.name} already exists")
         with planning.entry("create_database", database=self.name) as transaction:
             transaction.put(
                 DatabaseDescriptor(planning.new_id(), self.name, self.owner or planning.author)
@@ -49,11 +49,13 @@ class AlterDatabase:
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`."""
-        found = _find(planning, self.name, if_exists=self.if_exists)
-        if found is None:
+        database = _find(planning, self.name, if_exists=self.if_exists)
+        if database is None:
             return
-        with planning.entry("alter_database", database=found.name, owner=self.owner) as transaction:
-            transaction.put(replace(found, owner=self.owner))
+        with planning.entry(
+            "alter_database", database=database.name, owner=self.owner
+        ) as transaction:
+            transaction.put(replace(database, owner=self.owner))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +68,18 @@ class RenameDatabase:
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `InvalidName`, `AlreadyExists`, `IllegalChange`."""
-        found = _find(planning, self.name, if_exists=self.if_exists)
-        if found is None:
+        database = _find(planning, self.name, if_exists=self.if_exists)
+        if database is None:
             return
-        _refuse_default(found, "renamed")
+        _refuse_default(database, "renamed")
         check_name(self.new_name, "database")
         holder = planning.catalog.database(self.new_name)
-        if holder is not None and holder.id != found.id:
+        if holder is not None and holder.id != database.id:
             raise AlreadyExists(f"database {holder.name} already exists")
         with planning.entry(
-            "rename_database", database=found.name, to=self.new_name
+            "rename_database", database=database.name, to=self.new_name
         ) as transaction:
-            transaction.put(replace(found, name=self.new_name))
+            transaction.put(replace(database, name=self.new_name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +111,10 @@ def drop_database(planning: Planning, database: DatabaseDescriptor) -> None:
 
 
 def _find(planning: Planning, name: str, *, if_exists: bool) -> DatabaseDescriptor | None:
-    found = planning.catalog.database(name)
-    if found is None and not if_exists:
+    database = planning.catalog.database(name)
+    if database is None and not if_exists:
         raise ObjectNotFound(f"database {name!r} does not exist")
-    return found
+    return database
 
 
 def _refuse_default(database: DatabaseDescriptor, what: str) -> None:

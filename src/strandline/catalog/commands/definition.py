@@ -104,10 +104,10 @@ def check_columns(columns: Sequence[ColumnDefinition], *, table: str) -> None:
 
 def _check_metadata(column: ColumnDefinition) -> None:
     try:
-        found = json.loads(column.metadata)
+        metadata = json.loads(column.metadata)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        metadata = None
+    if not isinstance(metadata, dict):
         raise InvalidInput(
             f"the metadata of column {column.name!r} must be a JSON object, as Spark writes it; "
             f"found {column.metadata[:80]!r}"
@@ -193,18 +193,18 @@ def new_columns(
 ) -> tuple[tuple[ColumnDescriptor, ...], int]:
     """Columns with ids from ``next_id`` on, their nested fields too, and the next id after."""
     columns = []
-    for one in definitions:
+    for definition in definitions:
         column_id, next_id = next_id, next_id + 1
-        data_type, next_id = assign_ids(one.type, next_id)
+        data_type, next_id = assign_ids(definition.type, next_id)
         columns.append(
             ColumnDescriptor(
                 column_id,
-                one.name,
+                definition.name,
                 data_type,
-                one.nullable,
-                one.comment,
-                one.default,
-                one.metadata,
+                definition.nullable,
+                definition.comment,
+                definition.default,
+                definition.metadata,
             )
         )
     return tuple(columns), next_id
@@ -222,27 +222,29 @@ def redefine_columns(
     next_id = table.next_column_id
     by_name = {normalize(column.name): column for column in table.columns}
     columns = []
-    for one in definitions:
-        known = by_name.get(normalize(one.name))
+    for definition in definitions:
+        known = by_name.get(normalize(definition.name))
         if known is None:
-            check_field_names(one.type, column=one.name)
-            one = with_checked_default(one, any_expression=not table.transactional)
-            (column,), next_id = new_columns([one], next_id)
+            check_field_names(definition.type, column=definition.name)
+            definition = with_checked_default(definition, any_expression=not table.transactional)
+            (column,), next_id = new_columns([definition], next_id)
         else:
-            data_type, next_id = carry_ids(known.type, one.type, next_id)
+            data_type, next_id = carry_ids(known.type, definition.type, next_id)
             if data_type != known.type:
-                check_field_names(data_type, column=one.name)
+                check_field_names(data_type, column=definition.name)
             before = known.default, known.type, known.nullable
-            if (one.default, data_type, one.nullable) != before:
-                one = with_checked_default(one, any_expression=not table.transactional)
+            if (definition.default, data_type, definition.nullable) != before:
+                definition = with_checked_default(
+                    definition, any_expression=not table.transactional
+                )
             column = ColumnDescriptor(
                 known.id,
-                one.name,
+                definition.name,
                 data_type,
-                one.nullable,
-                one.comment,
-                one.default,
-                one.metadata,
+                definition.nullable,
+                definition.comment,
+                definition.default,
+                definition.metadata,
             )
         columns.append(column)
     return tuple(columns), next_id

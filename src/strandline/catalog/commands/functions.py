@@ -44,8 +44,8 @@ class CreateFunction:
         schema = planning.schema(self.schema)
         check_name(self.name, "function")
         _check_definition(self.name, self.class_name, self.resources)
-        found = planning.catalog.function(self.schema, self.name)
-        if found is not None and self.or_replace:
+        existing = planning.catalog.function(self.schema, self.name)
+        if existing is not None and self.or_replace:
             AlterFunction(
                 schema=self.schema,
                 function=self.name,
@@ -53,10 +53,10 @@ class CreateFunction:
                 resources=self.resources,
             ).plan(planning)
             return
-        if found is not None:
+        if existing is not None:
             if self.if_not_exists:
                 return
-            raise AlreadyExists(f"function {schema.name}.{found.name} already exists")
+            raise AlreadyExists(f"function {schema.name}.{existing.name} already exists")
         with planning.entry(
             "create_function", function=f"{schema.name}.{self.name}"
         ) as transaction:
@@ -158,10 +158,10 @@ def drop_function(planning: Planning, function: FunctionDescriptor) -> None:
 def _find(
     planning: Planning, schema: str, name: str, *, if_exists: bool
 ) -> FunctionDescriptor | None:
-    found = planning.catalog.function(schema, name)
-    if found is None and not if_exists:
+    function = planning.catalog.function(schema, name)
+    if function is None and not if_exists:
         raise ObjectNotFound(f"Function {schema}.{name} does not exist")
-    return found
+    return function
 
 
 def _check_definition(name: str, class_name: str, resources: tuple[tuple[str, str], ...]) -> None:

@@ -70,7 +70,7 @@ def _check_applicable(kind: ObjectKind, privileges: Privilege) -> None:
         )
     applicable = grantable().get(kind, _NONE)
     if not applicable:
-        known = ", ".join(sorted(spoken(one.name) for one in grantable()))
+        known = ", ".join(sorted(spoken(known_kind.name) for known_kind in grantable()))
         raise InvalidInput(f"nothing can be granted on a {what}; it can on: {known}")
     if not privileges:
         raise InvalidInput(
@@ -101,14 +101,14 @@ class GrantPrivileges:
         """Raises `ObjectNotFound`, `InvalidInput`."""
         _check_applicable(self.kind, self.privileges)
         grantee = grantee_id(planning.catalog, self.grantee)
-        held = _held(planning.catalog, self.kind, self.name)
+        present = _held(planning.catalog, self.kind, self.name)
         has = _NONE
-        for one in held:
-            if one.grantee == grantee:
-                has |= one.privileges
+        for grant in present:
+            if grant.grantee == grantee:
+                has |= grant.privileges
         missing = self.privileges & ~has
         if missing:
-            wanted = grants([*held, Grant(grantee, grantor_id(planning), missing)])
+            wanted = grants([*present, Grant(grantee, grantor_id(planning), missing)])
             _write(planning, "grant", self.kind, self.name, wanted, _said(self, missing, "to"))
 
 
@@ -125,14 +125,14 @@ class RevokePrivileges:
         """Raises `ObjectNotFound`, `InvalidInput`."""
         _check_applicable(self.kind, self.privileges)
         grantee = grantee_id(planning.catalog, self.grantee)
-        held = _held(planning.catalog, self.kind, self.name)
+        present = _held(planning.catalog, self.kind, self.name)
         wanted = grants(
-            replace(one, privileges=one.privileges & ~self.privileges)
-            if one.grantee == grantee
-            else one
-            for one in held
+            replace(grant, privileges=grant.privileges & ~self.privileges)
+            if grant.grantee == grantee
+            else grant
+            for grant in present
         )
-        if wanted != held:
+        if wanted != present:
             said = _said(self, self.privileges, "from")
             _write(planning, "revoke", self.kind, self.name, wanted, said)
 
@@ -147,12 +147,14 @@ def _said(
 def _held(catalog: Catalog, kind: ObjectKind, name: str) -> tuple[Grant, ...]:
     """The grants that stand in the object, or on the system."""
     if kind is not ObjectKind.SYSTEM:
-        held: tuple[Grant, ...] = find_object(catalog, kind, name).privileges
-        return held
+        present: tuple[Grant, ...] = find_object(catalog, kind, name).privileges
+        return present
     if name:
         raise InvalidInput(f"the system has no name; found {name!r}")
-    stored = (one.value for one in catalog.contents.objects("system_privilege"))
-    return grants(Grant(one.grantee, one.grantor, one.privileges) for one in stored)
+    stored = (privilege.value for privilege in catalog.contents.objects("system_privilege"))
+    return grants(
+        Grant(privilege.grantee, privilege.grantor, privilege.privileges) for privilege in stored
+    )
 
 
 def _write(
@@ -166,19 +168,19 @@ def _write(
     """Put the grants in their place, without those of roles that are gone."""
     catalog = planning.catalog
     alive = grants(
-        one for one in wanted if one.grantee == PUBLIC or catalog.role_by_id(one.grantee)
+        grant for grant in wanted if grant.grantee == PUBLIC or catalog.role_by_id(grant.grantee)
     )
     if kind is not ObjectKind.SYSTEM:
         with planning.entry(verb, **said) as transaction:
             transaction.put(replace(find_object(catalog, kind, name), privileges=alive))
         return
-    left = {system_privilege_name(one.grantee, one.grantor): one for one in alive}
+    left = {system_privilege_name(grant.grantee, grant.grantor): grant for grant in alive}
     with planning.entry(verb, **said) as transaction:
         for stored in list(catalog.contents.objects("system_privilege")):
             if stored.name not in left:
                 transaction.delete("system_privilege", stored.name)
-        for key, one in left.items():
-            transaction.put(SystemPrivilege(key, one.grantee, one.grantor, one.privileges))
+        for key, grant in left.items():
+            transaction.put(SystemPrivilege(key, grant.grantee, grant.grantor, grant.privileges))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

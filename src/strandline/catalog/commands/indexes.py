@@ -107,8 +107,10 @@ class CreateIndex:
 
     def _check_unique(self, table: TableDescriptor, columns: list[ColumnDescriptor]) -> None:
         """Equal rows must meet in one zone partition, or nobody could see that they are equal."""
-        held = {column.id for column in columns}
-        missing = [c.name for c in table.columns if c.id in table.colocation and c.id not in held]
+        indexed = {column.id for column in columns}
+        missing = [
+            c.name for c in table.columns if c.id in table.colocation and c.id not in indexed
+        ]
         if self.unique and missing:
             raise InvalidInput(
                 f"unique index {self.index} must hold all colocation columns of {table.name}; "
@@ -117,10 +119,10 @@ class CreateIndex:
 
 
 def _column(table: TableDescriptor, name: str) -> ColumnDescriptor:
-    found = table.column(name)
-    if found is None:
+    column = table.column(name)
+    if column is None:
         raise ObjectNotFound(f"column {name!r} does not exist in {table.name}")
-    return found
+    return column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,10 +221,10 @@ class RemoveIndex:
 def _alive(
     planning: Planning, schema: str, name: str, *, if_exists: bool
 ) -> IndexDescriptor | None:
-    found = planning.catalog.alive_index(schema, name)
-    if found is None and not if_exists:
+    index = planning.catalog.alive_index(schema, name)
+    if index is None and not if_exists:
         raise ObjectNotFound(f"index {schema}.{name} does not exist")
-    return found
+    return index
 
 
 def _in_status(

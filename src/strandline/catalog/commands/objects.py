@@ -117,7 +117,7 @@ class SetOwner:
         """Raises `ObjectNotFound`, `InvalidInput`, `UnsupportedOperation`."""
         kind = kind_of_object(require_kind(self.kind))
         if kind is None or kind.after_owner is None:
-            owned = sorted(one.name for one in all_kinds() if one.after_owner is not None)
+            owned = sorted(known.name for known in all_kinds() if known.after_owner is not None)
             raise UnsupportedOperation(
                 f"an owner cannot be set for the kind {self.kind.name.lower()}; it can for "
                 f"{', '.join(owned)}"

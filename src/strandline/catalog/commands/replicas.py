@@ -77,11 +77,11 @@ class CreateClusterReplica:
         """Raises `ObjectNotFound`, `InvalidName`, `InvalidInput`, `IllegalChange`, …"""
         cluster = _cluster(planning, self.cluster)
         check_name(self.name, "cluster replica")
-        found = _named(planning.catalog, cluster, self.name)
-        if found is not None:
+        existing = _named(planning.catalog, cluster, self.name)
+        if existing is not None:
             if self.if_not_exists:
                 return
-            raise AlreadyExists(f"replica {cluster.name}.{found.name} already exists")
+            raise AlreadyExists(f"replica {cluster.name}.{existing.name} already exists")
         _refuse_managed(cluster, "get another replica", "its replication factor")
         size_of(planning, self.size)
         check_address(self.address)
@@ -114,10 +114,10 @@ class AlterClusterReplica:
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `InvalidInput`, `IllegalChange`."""
-        found = _find(planning, self.cluster, self.replica, if_exists=self.if_exists)
-        if found is None:
+        cluster_and_replica = _find(planning, self.cluster, self.replica, if_exists=self.if_exists)
+        if cluster_and_replica is None:
             return
-        cluster, old = found
+        cluster, old = cluster_and_replica
         if (self.size, self.address, self.owner) != (None, None, None):
             _refuse_managed(cluster, "have its replicas altered one by one", "the cluster")
         if self.size is not None:
@@ -150,10 +150,10 @@ class RenameClusterReplica:
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `InvalidName`, `AlreadyExists`, `IllegalChange`."""
-        found = _find(planning, self.cluster, self.replica, if_exists=self.if_exists)
-        if found is None:
+        cluster_and_replica = _find(planning, self.cluster, self.replica, if_exists=self.if_exists)
+        if cluster_and_replica is None:
             return
-        cluster, old = found
+        cluster, old = cluster_and_replica
         _refuse_managed(cluster, "have its replicas renamed", "the cluster's name")
         check_name(self.new_name, "cluster replica")
         holder = _named(planning.catalog, cluster, self.new_name)
@@ -177,11 +177,11 @@ class DropClusterReplica:
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `IllegalChange`."""
-        found = _find(planning, self.cluster, self.replica, if_exists=self.if_exists)
-        if found is None:
+        cluster_and_replica = _find(planning, self.cluster, self.replica, if_exists=self.if_exists)
+        if cluster_and_replica is None:
             return
-        _refuse_managed(found[0], "lose a replica", "its replication factor")
-        drop_replica(planning, found[1])
+        _refuse_managed(cluster_and_replica[0], "lose a replica", "its replication factor")
+        drop_replica(planning, cluster_and_replica[1])
 
 
 def put_replica(
@@ -204,9 +204,11 @@ def put_replica(
         if not replica.id:
             replica = replace(replica, id=planning.new_id())
         transaction.put(replica)
-        there = {one.name: one for one in planning.catalog.introspection_indexes(replica.id)}
+        present = {
+            index.name: index for index in planning.catalog.introspection_indexes(replica.id)
+        }
         for name, address in introspection.items():
-            old = there.get(name)
+            old = present.get(name)
             if address:
                 index_id = planning.new_id() if old is None else old.id
                 transaction.put(
@@ -214,8 +216,8 @@ def put_replica(
                 )
             elif old is not None and address is not None:
                 transaction.delete("introspection_index", old.id)
-        for one in planning.catalog.introspection_indexes(replica.id):
-            transaction.put(replace(one, owner=replica.owner))
+        for index in planning.catalog.introspection_indexes(replica.id):
+            transaction.put(replace(index, owner=replica.owner))
 
 
 def drop_replica(planning: Planning, replica: ClusterReplica) -> None:
@@ -228,10 +230,10 @@ def drop_replica(planning: Planning, replica: ClusterReplica) -> None:
 
 
 def _cluster(planning: Planning, name: str) -> ClusterDescriptor:
-    found = planning.catalog.cluster(name)
-    if found is None:
+    cluster = planning.catalog.cluster(name)
+    if cluster is None:
         raise ObjectNotFound(f"cluster {name!r} does not exist")
-    return found
+    return cluster
 
 
 def _named(catalog: Catalog, cluster: ClusterDescriptor, name: str) -> ClusterReplica | None:
@@ -243,9 +245,9 @@ def _find(
     planning: Planning, cluster: str, name: str, *, if_exists: bool
 ) -> tuple[ClusterDescriptor, ClusterReplica] | None:
     parent = planning.catalog.cluster(cluster)
-    found = None if parent is None else _named(planning.catalog, parent, name)
-    if parent is not None and found is not None:
-        return parent, found
+    replica = None if parent is None else _named(planning.catalog, parent, name)
+    if parent is not None and replica is not None:
+        return parent, replica
     if if_exists:
         return None
     raise ObjectNotFound(f"cluster replica {cluster}.{name} does not exist")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.catalog.catalog import Catalog
-from strandline.catalog.kinds import delete_with_comment
+from strandline.catalog.kinds import delete_with_comment, spoken
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.access import drop_default_privileges, owned_by, roles_above
 from strandline.durable.transaction import CatalogTransaction
@@ -48,17 +48,17 @@ def grantee_id(catalog: Catalog, name: str) -> int:
 
 def grantor_id(planning: Planning) -> int:
     """The id of the author's role; 0 for the program itself and for users without a role."""
-    found = planning.catalog.role(planning.author) if planning.author else None
-    return 0 if found is None else found.id
+    role = planning.catalog.role(planning.author) if planning.author else None
+    return 0 if role is None else role.id
 
 
 def _check_role_name(planning: Planning, name: str, *, own_id: int = 0) -> None:
     check_name(name, "role")
     if normalize(name) in RESERVED_NAMES:
         raise InvalidName(f"no role can be named {name!r}: it stands for everybody or the program")
-    found = planning.catalog.role(name)
-    if found is not None and found.id != own_id:
-        raise AlreadyExists(f"role {found.name} already exists")
+    existing = planning.catalog.role(name)
+    if existing is not None and existing.id != own_id:
+        raise AlreadyExists(f"role {existing.name} already exists")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,9 +172,9 @@ def drop_role(planning: Planning, role: RoleDescriptor, *, reassign_to: str | No
 
 def _refuse_owner(catalog: Catalog, role: RoleDescriptor) -> None:
     owned = sorted(
-        f"{kind.replace('_', ' ')} {found.name}"
-        for kind, found in owned_by(catalog.contents, role.name)
-        if (kind, found.id) != ("role", role.id)
+        f"{spoken(kind)} {value.name}"
+        for kind, value in owned_by(catalog.contents, role.name)
+        if (kind, value.id) != ("role", role.id)
     )
     if owned:
         more = f" and {len(owned) - _SHOWN} more" if len(owned) > _SHOWN else ""
@@ -186,8 +186,8 @@ def _refuse_owner(catalog: Catalog, role: RoleDescriptor) -> None:
 
 def _give(catalog: Catalog, transaction: CatalogTransaction, owner: str, target: str) -> None:
     """Make ``target`` the owner of all that ``owner`` owns."""
-    for kind, found in list(owned_by(catalog.contents, owner)):
-        present: Any = transaction.get(kind, found.id)
+    for kind, value in list(owned_by(catalog.contents, owner)):
+        present: Any = transaction.get(kind, value.id)
         changed = replace(present, owner=target)
         if kind == "schema" and catalog.role(target) is None:
             changed = replace(changed, owner_type=PrincipalType.USER)
@@ -195,9 +195,9 @@ def _give(catalog: Catalog, transaction: CatalogTransaction, owner: str, target:
 
 
 def _without_membership(transaction: CatalogTransaction, member: int, group: int) -> None:
-    found: RoleDescriptor = transaction.get("role", member)
-    kept = tuple(one for one in found.member_of if one[0] != group)
-    transaction.put(replace(found, member_of=kept))
+    role: RoleDescriptor = transaction.get("role", member)
+    kept = tuple(membership for membership in role.member_of if membership[0] != group)
+    transaction.put(replace(role, member_of=kept))
 
 
 def _drop_privileges(catalog: Catalog, transaction: CatalogTransaction, role_id: int) -> None:

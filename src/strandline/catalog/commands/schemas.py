@@ -217,19 +217,19 @@ def _places_of_schemas(planning: Planning) -> set[str]:
 
 def find_database(planning: Planning, name: str) -> DatabaseDescriptor:
     """The database of that name; `ObjectNotFound` if there is none."""
-    found = planning.catalog.database(name)
-    if found is None:
+    database = planning.catalog.database(name)
+    if database is None:
         raise ObjectNotFound(f"database {name!r} does not exist")
-    return found
+    return database
 
 
 def _find(
     planning: Planning, name: str, database: str, *, if_exists: bool
 ) -> SchemaDescriptor | None:
-    found = planning.catalog.schema(name, database=database)
-    if found is None and not if_exists:
+    schema = planning.catalog.schema(name, database=database)
+    if schema is None and not if_exists:
         raise ObjectNotFound(f"schema {name!r} does not exist")
-    return found
+    return schema
 
 
 def _is_default(database: str) -> bool:

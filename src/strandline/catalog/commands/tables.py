@@ -96,10 +96,10 @@ class CreateTable:
 
 
 def _check_limit(planning: Planning) -> None:
-    limit, there = MAX_TABLES.required(planning.catalog), planning.catalog.table_count()
-    if there >= limit:
+    limit, count = MAX_TABLES.required(planning.catalog), planning.catalog.table_count()
+    if count >= limit:
         raise LimitExceeded(
-            f"there are {there} tables and {MAX_TABLES.name} allows {limit}; drop some, or set the "
+            f"there are {count} tables and {MAX_TABLES.name} allows {limit}; drop some, or set the "
             "parameter higher"
         )
 

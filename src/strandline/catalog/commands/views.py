@@ -146,10 +146,10 @@ def _existing(
 ) -> ViewDescriptor | None:
     if if_exists and planning.catalog.relation(schema, name) is None:
         return None
-    found = planning.relation(schema, name)
-    if not isinstance(found, ViewDescriptor):
+    relation = planning.relation(schema, name)
+    if not isinstance(relation, ViewDescriptor):
         raise UnsupportedOperation(f"{schema}.{name} is a table, not a view")
-    return found
+    return relation
 
 
 def _check(definition: ViewDefinition) -> None:

@@ -87,11 +87,11 @@ class CreateZone:
             consistency_mode=self.consistency_mode,
             quorum_size=_quorum(self.name, self.quorum_size, _replicas(self.replicas)),
         )
-        found = planning.catalog.zone_named(self.name)
-        if found is not None:
+        existing = planning.catalog.zone_named(self.name)
+        if existing is not None:
             if self.if_not_exists:
                 return
-            raise AlreadyExists(f"zone {found.name} already exists")
+            raise AlreadyExists(f"zone {existing.name} already exists")
         with planning.entry("create_zone", zone=self.name) as transaction:
             transaction.put(replace(zone, id=planning.new_id()))
 
@@ -306,10 +306,10 @@ def _check_location(location: str) -> None:
 
 
 def _find(planning: Planning, name: str, *, if_exists: bool) -> ZoneDescriptor | None:
-    found = planning.catalog.zone_named(name)
-    if found is None and not if_exists:
+    zone = planning.catalog.zone_named(name)
+    if zone is None and not if_exists:
         raise ObjectNotFound(f"zone {name!r} does not exist")
-    return found
+    return zone
 
 
 def _tables_in(planning: Planning, zone: ZoneDescriptor) -> Iterator[TableDescriptor]:
@@ -319,10 +319,10 @@ def _tables_in(planning: Planning, zone: ZoneDescriptor) -> Iterator[TableDescri
     be in the zone. (Where in the record the id stands is known only when the columns before it are
     decoded.) An id below 128 is a single byte, which many records hold by chance.
     """
-    held = bytearray()
-    write_uint(held, zone.id)
+    id_bytes = bytearray()
+    write_uint(id_bytes, zone.id)
     for stored in planning.catalog.contents.objects("table"):
-        if held in stored.data:
+        if id_bytes in stored.data:
             table: TableDescriptor = stored.value
             if table.zone_id == zone.id:
                 yield table

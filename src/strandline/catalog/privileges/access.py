@@ -84,28 +84,28 @@ def enforced(catalog: Catalog) -> bool:
 def effective_roles(catalog: Catalog, user: str) -> frozenset[int]:
     """The ids of the roles whose privileges ``user`` has: `PUBLIC`, his own, and inherited ones."""
     own = None if normalize(user) in RESERVED_NAMES else catalog.role(user)
-    found = {PUBLIC}
+    role_ids = {PUBLIC}
     to_follow = [] if own is None else [own]
     while to_follow:
         role = to_follow.pop()
-        found.add(role.id)
+        role_ids.add(role.id)
         if role.inherit:
             groups = (catalog.role_by_id(group) for group, _ in role.member_of)
-            to_follow += [group for group in groups if group and group.id not in found]
-    return frozenset(found)
+            to_follow += [group for group in groups if group and group.id not in role_ids]
+    return frozenset(role_ids)
 
 
 def roles_above(catalog: Catalog, role: RoleDescriptor) -> frozenset[int]:
     """The ids of all that ``role`` is a member of, directly or through others, inherited or not."""
-    found: set[int] = set()
+    role_ids: set[int] = set()
     to_follow = [role]
     while to_follow:
         for group, _ in to_follow.pop().member_of:
             above = catalog.role_by_id(group)
-            if above is not None and group not in found:
-                found.add(group)
+            if above is not None and group not in role_ids:
+                role_ids.add(group)
                 to_follow.append(above)
-    return frozenset(found)
+    return frozenset(role_ids)
 
 
 class Access:
@@ -158,8 +158,8 @@ class Access:
     @cached_property
     def names(self) -> frozenset[str]:
         """The names, normalized, by which the user owns things: his own and his roles'."""
-        roles = (self.catalog.role_by_id(one) for one in self.roles)
-        names = {normalize(self.user or ""), *(normalize(one.name) for one in roles if one)}
+        roles = (self.catalog.role_by_id(role) for role in self.roles)
+        names = {normalize(self.user or ""), *(normalize(role.name) for role in roles if role)}
         return frozenset(names - RESERVED_NAMES - {""})
 
     # -- questions -----------------------------------------------------------------------------
@@ -188,9 +188,9 @@ class Access:
     def _on_system(self) -> Privilege:
         allowed = _NONE
         for stored in self.catalog.contents.objects("system_privilege"):
-            one: SystemPrivilege = stored.value
-            if one.grantee in self.roles:
-                allowed |= one.privileges
+            grant: SystemPrivilege = stored.value
+            if grant.grantee in self.roles:
+                allowed |= grant.privileges
         return allowed
 
     def reaches(self, schema: SchemaDescriptor) -> bool:
@@ -270,17 +270,17 @@ class Access:
         key = kind, subject.id
         if key not in self._dropped:
             versions = range(self.catalog.version - 1, self._then.version, -1)
-            found = (self._history(version).get(kind, subject.id) for version in versions)
-            self._dropped[key] = next((one for one in found if one is not None), subject)
+            states = (self._history(version).get(kind, subject.id) for version in versions)
+            self._dropped[key] = next((state for state in states if state is not None), subject)
         return self._dropped[key]
 
     def schema_of(self, subject: Subject) -> SchemaDescriptor | None:
         """The schema in which the thing stands."""
         schema_id = self._present(subject).schema_id
-        found = self.catalog.schema_by_id(schema_id)
-        if found is None and self._then is not None:
-            found = self._then.schema_by_id(schema_id)
-        return found
+        schema = self.catalog.schema_by_id(schema_id)
+        if schema is None and self._then is not None:
+            schema = self._then.schema_by_id(schema_id)
+        return schema
 
     def _require_reach(self, subject: Subject | None) -> None:
         if subject is None or not kind_of(subject).in_schema:
@@ -370,14 +370,14 @@ def with_default_privileges(catalog: Catalog, value: Any) -> Any:  # Any: a desc
     grantor = 0 if owner is None else owner.id
     applying = []
     for stored in catalog.contents.objects("default_privilege"):
-        one: DefaultPrivilege = stored.value
+        default: DefaultPrivilege = stored.value
         if (
-            one.object_kind is kind.object_kind
-            and one.role in (0, grantor)
-            and one.schema in (0, schema_id)
-            and one.database in (0, database_id)
+            default.object_kind is kind.object_kind
+            and default.role in (0, grantor)
+            and default.schema in (0, schema_id)
+            and default.database in (0, database_id)
         ):
-            applying.append(Grant(one.grantee, grantor, one.privileges))
+            applying.append(Grant(default.grantee, grantor, default.privileges))
     return replace(value, privileges=grants([*value.privileges, *applying])) if applying else value
 
 
@@ -394,10 +394,10 @@ def drop_default_privileges(
 ) -> None:
     """Remove all that name what is being dropped, by its id; inside an entry."""
     for stored in list(transaction.contents.objects("default_privilege")):
-        one: DefaultPrivilege = stored.value
+        default: DefaultPrivilege = stored.value
         if (
-            (role and role in (one.role, one.grantee))
-            or (schema and schema == one.schema)
-            or (database and database == one.database)
+            (role and role in (default.role, default.grantee))
+            or (schema and schema == default.schema)
+            or (database and database == default.database)
         ):
-            transaction.delete("default_privilege", one.name)
+            transaction.delete("default_privilege", default.name)

@@ -184,7 +184,7 @@ def _only_content(old: TableDescriptor, new: TableDescriptor) -> bool:
     """Whether the change only says that the table has other content."""
     changed = {key for key, _ in set(old.properties) ^ set(new.properties)}
     names = all(key in CONTENT_PROPERTIES or key.startswith(CONTENT_PREFIX) for key in changed)
-    rest = (getattr(old, one) == getattr(new, one) for one in _DEFINITION)
+    rest = (getattr(old, name) == getattr(new, name) for name in _DEFINITION)
     return bool(changed) and names and all(rest)
 
 
@@ -255,22 +255,23 @@ def _own_facts(role: RoleDescriptor) -> tuple[object, ...]:
 
 
 def _membership(role: RoleDescriptor, group: int) -> list[tuple[int, int]]:
-    return [one for one in role.member_of if one[0] == group]
+    return [membership for membership in role.member_of if membership[0] == group]
 
 
 def _gone(case: Case, *named: tuple[str, int]) -> bool:
     """Whether an object with one of these ids went in the same entry, and what names it with it."""
     return case.new is None and any(
-        case.before.get(kind, one) and not case.after.get(kind, one) for kind, one in named
+        case.before.get(kind, object_id) and not case.after.get(kind, object_id)
+        for kind, object_id in named
     )
 
 
 def default_privilege(case: Case) -> None:
-    one = case.old or case.new
-    named = ("role", one.role), ("role", one.grantee)
-    if _gone(case, *named, ("schema", one.schema), ("database", one.database)):
+    default = case.old or case.new
+    named = ("role", default.role), ("role", default.grantee)
+    if _gone(case, *named, ("schema", default.schema), ("database", default.database)):
         return
-    if not one.role or one.role not in case.access.roles:
+    if not default.role or default.role not in case.access.roles:
         case.access.require_superuser("set default privileges for other roles than his own")
 
 
@@ -295,14 +296,14 @@ def of_its_replica(case: Case) -> None:
 
 
 def comment(case: Case) -> None:
-    one = case.old or case.new
-    kind = one.object_kind.name.lower()
-    subject = case.before.get(kind, one.object_id)
-    if subject is None and case.after.get(kind, one.object_id) is not None:
+    note = case.old or case.new
+    kind = note.object_kind.name.lower()
+    subject = case.before.get(kind, note.object_id)
+    if subject is None and case.after.get(kind, note.object_id) is not None:
         return  # made in the same entry
-    if subject is not None and case.new is None and case.after.get(kind, one.object_id) is None:
+    if subject is not None and case.new is None and case.after.get(kind, note.object_id) is None:
         return  # dropped in the same entry
-    if one.object_kind is ObjectKind.INDEX and subject is not None:
+    if note.object_kind is ObjectKind.INDEX and subject is not None:
         subject = case.before.table_by_id(subject.table_id)
     if subject is None:
         case.access.require_superuser(f"comment on the {spoken(kind)}")

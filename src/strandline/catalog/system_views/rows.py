@@ -72,8 +72,8 @@ def system_view(columns: str, *, doc: str) -> Callable[[Rows], SystemView]:
 
 @system_view("database_id id, database_name text, owner text", doc="The databases.")
 def databases(catalog: Catalog) -> Iterator[Row]:
-    for one in catalog.databases():
-        yield one.id, one.name, one.owner
+    for database in catalog.databases():
+        yield database.id, database.name, database.owner
 
 
 @system_view(
@@ -81,8 +81,8 @@ def databases(catalog: Catalog) -> Iterator[Row]:
     doc="The schemas of every database.",
 )
 def schemas(catalog: Catalog) -> Iterator[Row]:
-    for one in catalog.all_schemas():
-        yield one.id, one.name, one.database_id, one.owner, one.location
+    for schema in catalog.all_schemas():
+        yield schema.id, schema.name, schema.database_id, schema.owner, schema.location
 
 
 @system_view(
@@ -93,24 +93,24 @@ def schemas(catalog: Catalog) -> Iterator[Row]:
 )
 def tables(catalog: Catalog) -> Iterator[Row]:
     zones = {zone.id: zone for zone in catalog.zones()}
-    for one in catalog.tables():
-        zone = zones.get(one.zone_id)
-        names = {column.id: column.name for column in one.columns}
-        profile = one.storage_profile or (zone.storage_profiles[0] if zone else None)
+    for table in catalog.tables():
+        zone = zones.get(table.zone_id)
+        names = {column.id: column.name for column in table.columns}
+        profile = table.storage_profile or (zone.storage_profiles[0] if zone else None)
         yield (
-            _schema_name(catalog, one.schema_id),
-            one.name,
-            one.id,
-            one.primary_key_index or None,
+            _schema_name(catalog, table.schema_id),
+            table.name,
+            table.id,
+            table.primary_key_index or None,
             zone.name if zone else None,
             profile,
-            ", ".join(names.get(i, "?") for i in one.colocation or one.primary_key) or None,
-            one.schema_id,
-            one.zone_id,
-            one.owner,
-            one.kind.name,
-            one.transactional,
-            one.provider,
+            ", ".join(names.get(i, "?") for i in table.colocation or table.primary_key) or None,
+            table.schema_id,
+            table.zone_id,
+            table.owner,
+            table.kind.name,
+            table.transactional,
+            table.provider,
         )
 
 
@@ -148,9 +148,9 @@ def table_columns(catalog: Catalog) -> Iterator[Row]:
 )
 def views(catalog: Catalog) -> Iterator[Row]:
     for stored in catalog.contents.objects("view"):
-        one = stored.value
-        schema = _schema_name(catalog, one.schema_id)
-        yield schema, one.name, one.id, one.schema_id, one.owner, one.original_text
+        view = stored.value
+        schema = _schema_name(catalog, view.schema_id)
+        yield schema, view.name, view.id, view.schema_id, view.owner, view.original_text
 
 
 @system_view(
@@ -160,15 +160,15 @@ def views(catalog: Catalog) -> Iterator[Row]:
 )
 def functions(catalog: Catalog) -> Iterator[Row]:
     for stored in catalog.contents.objects("function"):
-        one = stored.value
+        function = stored.value
         yield (
-            _schema_name(catalog, one.schema_id),
-            one.name,
-            one.id,
-            one.schema_id,
-            one.owner,
-            one.class_name,
-            json.dumps(one.resources, ensure_ascii=False),
+            _schema_name(catalog, function.schema_id),
+            function.name,
+            function.id,
+            function.schema_id,
+            function.owner,
+            function.class_name,
+            json.dumps(function.resources, ensure_ascii=False),
         )
 
 
@@ -181,19 +181,19 @@ def functions(catalog: Catalog) -> Iterator[Row]:
     doc="The indexes that are alive: all but those that are stopping.",
 )
 def indexes(catalog: Catalog) -> Iterator[Row]:
-    for one, table in _indexes(catalog):
-        if one.alive:
+    for index, table in _indexes(catalog):
+        if index.alive:
             yield (
-                one.id,
-                one.name,
-                one.table_id,
+                index.id,
+                index.name,
+                index.table_id,
                 table.name if table else None,
-                one.schema_id,
-                _schema_name(catalog, one.schema_id),
-                one.kind.name,
-                one.unique,
-                ", ".join(_sorted_by(column, table) for column in one.columns),
-                one.status.name,
+                index.schema_id,
+                _schema_name(catalog, index.schema_id),
+                index.kind.name,
+                index.unique,
+                ", ".join(_sorted_by(column, table) for column in index.columns),
+                index.status.name,
             )
 
 
@@ -204,15 +204,15 @@ def indexes(catalog: Catalog) -> Iterator[Row]:
     "index has no name.",
 )
 def index_columns(catalog: Catalog) -> Iterator[Row]:
-    for one, table in _indexes(catalog):
-        for ordinal, column in enumerate(one.columns):
+    for index, table in _indexes(catalog):
+        for ordinal, column in enumerate(index.columns):
             yield (
-                one.schema_id,
-                _schema_name(catalog, one.schema_id),
-                one.table_id,
+                index.schema_id,
+                _schema_name(catalog, index.schema_id),
+                index.table_id,
                 table.name if table else None,
-                one.id,
-                one.name,
+                index.id,
+                index.name,
                 _column_name(table, column.column_id),
                 ordinal,
                 column.collation.name if column.collation else None,
@@ -242,20 +242,20 @@ def _sorted_by(column: IndexColumn, table: TableDescriptor | None) -> str:
 )
 def zones(catalog: Catalog) -> Iterator[Row]:
     default = catalog.default_zone()
-    for one in catalog.zones():
+    for zone in catalog.zones():
         yield (
-            one.name,
-            one.partitions,
-            one.replicas,
-            one.quorum_size,
-            one.auto_adjust_scale_up,
-            one.auto_adjust_scale_down,
-            one.node_filter,
-            default is not None and one.id == default.id,
-            one.consistency_mode.name,
-            one.id,
-            one.owner,
-            one.storage_location,
+            zone.name,
+            zone.partitions,
+            zone.replicas,
+            zone.quorum_size,
+            zone.auto_adjust_scale_up,
+            zone.auto_adjust_scale_down,
+            zone.node_filter,
+            default is not None and zone.id == default.id,
+            zone.consistency_mode.name,
+            zone.id,
+            zone.owner,
+            zone.storage_location,
         )
 
 
@@ -264,9 +264,9 @@ def zones(catalog: Catalog) -> Iterator[Row]:
     doc="The storage profiles of zones; the first is the default.",
 )
 def zone_storage_profiles(catalog: Catalog) -> Iterator[Row]:
-    for one in catalog.zones():
-        for position, profile in enumerate(one.storage_profiles):
-            yield one.name, profile, position == 0, one.id
+    for zone in catalog.zones():
+        for position, profile in enumerate(zone.storage_profiles):
+            yield zone.name, profile, position == 0, zone.id
 
 
 # -- system views ----------------------------------------------------------------------------------
@@ -274,8 +274,8 @@ def zone_storage_profiles(catalog: Catalog) -> Iterator[Row]:
 
 @system_view("view_id id, schema_name text, view_name text, view_type text", doc="These views.")
 def system_views(catalog: Catalog) -> Iterator[Row]:
-    for one in catalog.system_views():
-        yield one.id, _schema_name(catalog, one.schema_id), one.name, one.kind.name
+    for view in catalog.system_views():
+        yield view.id, _schema_name(catalog, view.schema_id), view.name, view.kind.name
 
 
 @system_view(
@@ -284,11 +284,11 @@ def system_views(catalog: Catalog) -> Iterator[Row]:
     doc="The columns of these views.",
 )
 def system_view_columns(catalog: Catalog) -> Iterator[Row]:
-    for one in catalog.system_views():
-        for column in one.columns:
+    for view in catalog.system_views():
+        for column in view.columns:
             yield (
-                one.id,
-                one.name,
+                view.id,
+                view.name,
                 column.name,
                 simple_string(column.type),
                 column.nullable,
@@ -304,8 +304,8 @@ def system_view_columns(catalog: Catalog) -> Iterator[Row]:
     doc="The roles.",
 )
 def roles(catalog: Catalog) -> Iterator[Row]:
-    for one in catalog.roles():
-        yield one.id, one.name, one.owner, one.superuser, one.inherit
+    for role in catalog.roles():
+        yield role.id, role.name, role.owner, role.superuser, role.inherit
 
 
 @system_view(
@@ -313,9 +313,9 @@ def roles(catalog: Catalog) -> Iterator[Row]:
     doc="Which role is a member of which.",
 )
 def role_members(catalog: Catalog) -> Iterator[Row]:
-    for one in catalog.roles():
-        for role_id, grantor in one.member_of:
-            yield one.id, one.name, role_id, _role_name(catalog, role_id), grantor
+    for role in catalog.roles():
+        for role_id, grantor in role.member_of:
+            yield role.id, role.name, role_id, _role_name(catalog, role_id), grantor
 
 
 @system_view(
@@ -348,14 +348,14 @@ def _granted(catalog: Catalog, grant: Any) -> Row:  # Any: a grant, or a system 
 )
 def default_privileges(catalog: Catalog) -> Iterator[Row]:
     for stored in catalog.contents.objects("default_privilege"):
-        one = stored.value
+        default = stored.value
         yield (
-            one.object_kind.name.lower(),
-            one.role or None,
-            one.database or None,
-            one.schema or None,
-            one.grantee,
-            ", ".join(privilege_names(one.privileges)),
+            default.object_kind.name.lower(),
+            default.role or None,
+            default.database or None,
+            default.schema or None,
+            default.grantee,
+            ", ".join(privilege_names(default.privileges)),
         )
 
 
@@ -368,10 +368,10 @@ def default_privileges(catalog: Catalog) -> Iterator[Row]:
     doc="The clusters. Size and replication factor are those of managed ones.",
 )
 def clusters(catalog: Catalog) -> Iterator[Row]:
-    for one in catalog.clusters():
-        managed = one.size is not None
-        factor = one.replication_factor if managed else None
-        yield one.id, one.name, one.owner, managed, one.size, factor
+    for cluster in catalog.clusters():
+        managed = cluster.size is not None
+        factor = cluster.replication_factor if managed else None
+        yield cluster.id, cluster.name, cluster.owner, managed, cluster.size, factor
 
 
 @system_view(
@@ -381,8 +381,16 @@ def clusters(catalog: Catalog) -> Iterator[Row]:
 )
 def cluster_replicas(catalog: Catalog) -> Iterator[Row]:
     for cluster in catalog.clusters():
-        for one in catalog.replicas(cluster.id):
-            yield cluster.id, cluster.name, one.id, one.name, one.owner, one.size, one.address
+        for replica in catalog.replicas(cluster.id):
+            yield (
+                cluster.id,
+                cluster.name,
+                replica.id,
+                replica.name,
+                replica.owner,
+                replica.size,
+                replica.address,
+            )
 
 
 @system_view(
@@ -412,9 +420,15 @@ def comments(catalog: Catalog) -> Iterator[Row]:
     "holds.",
 )
 def configuration(catalog: Catalog) -> Iterator[Row]:
-    for one in PARAMETERS.values():
-        text = catalog.configuration(one.name)
-        yield one.name, one.default if text is None else text, one.default, text is None, one.type
+    for parameter in PARAMETERS.values():
+        text = catalog.configuration(parameter.name)
+        yield (
+            parameter.name,
+            parameter.default if text is None else text,
+            parameter.default,
+            text is None,
+            parameter.type,
+        )
 
 
 def _role_name(catalog: Catalog, role_id: int) -> str | None:

@@ -67,10 +67,10 @@ class CreateSystemView:
         """Raises `AlreadyExists` where the name stands for something else, `InvalidInput`."""
         view = self.view
         _check(view)
-        found = planning.catalog.schema(SYSTEM_SCHEMA)
+        schema = planning.catalog.schema(SYSTEM_SCHEMA)
         old = planning.catalog.system_view(SYSTEM_SCHEMA, view.name)
-        if found is not None and old is None:
-            planning.ensure_free(found, view.name)
+        if schema is not None and old is None:
+            planning.ensure_free(schema, view.name)
         if old is not None and _held(planning.catalog, view) == fingerprint(view):
             return
         database = planning.catalog.database(DEFAULT_DATABASE)
@@ -78,8 +78,8 @@ class CreateSystemView:
             raise ObjectNotFound(f"database {DEFAULT_DATABASE!r} does not exist")
         verb = "create_system_view" if old is None else "replace_system_view"
         with planning.entry(verb, system_view=f"{SYSTEM_SCHEMA}.{view.name}") as transaction:
-            schema_id = found.id if found is not None else planning.new_id()
-            if found is None:
+            schema_id = schema.id if schema is not None else planning.new_id()
+            if schema is None:
                 transaction.put(_schema(schema_id, database.id))
             new = _descriptor(view, planning.new_id(), schema_id)
             if old is not None:

@@ -157,12 +157,12 @@ class Undo:
     @cached_property
     def exchanged(self) -> frozenset[Target]:
         """The objects that get their names back one after the other, as they came by them."""
-        there = {
+        judged = {
             target: net
             for target, net in self.net.items()
             if net.old is not None or not kind_named(target.kind).undo.goes_first
         }
-        return exchanged(self.update.changes(), there)
+        return exchanged(self.update.changes(), judged)
 
     def restored_tables(self) -> Iterator[TableDescriptor]:
         """The tables that come back, as they were."""
@@ -205,7 +205,7 @@ class Undo:
         return [
             update
             for update in self.later
-            if any(target_of(one) == target for one in update.changes())
+            if any(target_of(change) == target for change in update.changes())
         ]
 
     def _check_result(self, planning: Planning, before: Catalog) -> None:
@@ -363,20 +363,20 @@ class _Step:
     def _named(self, back: list[tuple[Change, Any]]) -> tuple[str, dict[str, Argument]]:
         """The verb of the step, and what it says of the object that the entry is about."""
         entry, catalog = self.entry, self.planning.catalog
-        done = verb_named(entry.verb)
-        about, value = next((pair for pair in back if pair[0].kind == done.kind), back[-1])
-        now, verb = self._now(about), verb_named(done.inverse)
+        undone = verb_named(entry.verb)
+        about, value = next((pair for pair in back if pair[0].kind == undone.kind), back[-1])
+        now, verb = self._now(about), verb_named(undone.inverse)
         kind = kind_named(about.kind)
         own = kind.subject or kind.name
-        subject = done.subject if done.kind == kind.name else None if done.subject else own
+        # Such a verb names another object than the one that it changes.
+        names_another = undone.kind is None and undone.subject is not None
         kept = {k: v for k, v in entry.arguments.items() if k not in _NOT_KEPT}
-        if done.kind not in (None, about.kind):  # what it was about is as before already
-            subject = own
+        if undone.kind not in (None, about.kind):  # what it was about is as before already
             renamed = now is not None and value is not None and renames(about)
-            verb = verb_named(kind.verb(Action.RENAME) if renamed else done.undone)
+            verb = verb_named(kind.verb(Action.RENAME) if renamed else undone.undone)
         if verb.action not in (Action.RESTORE, Action.RENAME):
-            if subject is not None and subject in kept:
-                kept[subject] = object_name(catalog, now or value)
+            if own in kept and not names_another:
+                kept[own] = object_name(catalog, now or value)
             return verb.name, kept
         named: dict[str, Argument] = {own: object_name(catalog, value)}
         if verb.action is Action.RENAME and now is not None:

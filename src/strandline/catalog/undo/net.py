@@ -80,16 +80,16 @@ def net_effect(changes: Iterable[Change], only: frozenset[Target] | None) -> dic
 
     Objects that are as before are left out, and with ``only`` all others than these.
     """
-    found: dict[Target, Net] = {}
+    effects: dict[Target, Net] = {}
     for change in changes:
         target = target_of(change)
         name = "" if collection(change.kind).has_id else change.key.decode()
         is_book = kind_named(change.kind).is_book(name)
         if is_book or (only is not None and target not in only):
             continue
-        old = found[target].old if target in found else change.old
-        found[target] = Net(change.kind, old, change.new)
-    return {target: net for target, net in found.items() if net.old != net.new}
+        old = effects[target].old if target in effects else change.old
+        effects[target] = Net(change.kind, old, change.new)
+    return {target: net for target, net in effects.items() if net.old != net.new}
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -116,15 +116,15 @@ def called_as(value: Any, other: Any) -> Any:  # Any: descriptors of one kind
 
 def exchanged(changes: Iterable[Change], net: Mapping[Target, Net]) -> frozenset[Target]:
     """The objects in ``net`` whose name of before another of them had, at any time."""
-    held: dict[object, set[Target]] = {}
+    holders: dict[object, set[Target]] = {}
     for change in changes:
         target = target_of(change)
         for record in (change.old, change.new) if target in net else ():
-            held.setdefault(_name(change.kind, record), set()).add(target)
+            holders.setdefault(_name(change.kind, record), set()).add(target)
     return frozenset(
         target
-        for target, one in net.items()
-        if one.old is not None and held[_name(one.kind, one.old)] != {target}
+        for target, of_target in net.items()
+        if of_target.old is not None and holders[_name(of_target.kind, of_target.old)] != {target}
     )
 
 

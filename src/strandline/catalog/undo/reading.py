@@ -165,15 +165,15 @@ def _with_its_parts(
     catalogs: CatalogFollower, update: Update, target: Target, latest: Catalog
 ) -> Undo:
     """What undoes the drop of one object, and of all that could not be without it."""
-    gone = {one: net for one, net in Undo(update=update).net.items() if net.new is None}
+    gone = {other: net for other, net in Undo(update=update).net.items() if net.new is None}
     needs = {
-        one: {Target(kind, id_key(object_id)) for kind, object_id in references(net.was)}
-        for one, net in gone.items()
+        other: {Target(kind, id_key(object_id)) for kind, object_id in references(net.was)}
+        for other, net in gone.items()
     }
-    restored, found = {target}, {target}
-    while found:
-        found = {one for one, needed in needs.items() if needed & found} - restored
-        restored |= found
+    restored, added = {target}, {target}
+    while added:
+        added = {other for other, needed in needs.items() if needed & added} - restored
+        restored |= added
     return _with_what_came_after(catalogs, Undo(update=update, only=frozenset(restored)), latest)
 
 
@@ -188,15 +188,15 @@ def _dropped(update: Update, kind: str, name: str) -> list[tuple[Target, AnyStor
     if not any(one.kind == kind and one.new is None for one in update.changes()):
         return []
     net = Undo(update=update).net
-    found = []
+    dropped = []
     for change in update.changes():
         target = target_of(change)
         if change.kind != kind or change.old is None or target not in net or net[target].new:
             continue
         stored = _stored(change)
         if normalize(stored.name) == normalize(name):
-            found.append((change.old != net[target].old, target, stored))
-    return [(target, stored) for _, target, stored in sorted(found, key=itemgetter(0))]
+            dropped.append((change.old != net[target].old, target, stored))
+    return [(target, stored) for _, target, stored in sorted(dropped, key=itemgetter(0))]
 
 
 def _stored(change: Change) -> AnyStored:
@@ -252,11 +252,13 @@ def _with_what_came_after(catalogs: CatalogFollower, undo: Undo, latest: Catalog
     needed: set[Target] = set()
     for net in undo.net.values():
         if net.old is not None:
-            needed |= {Target(kind, id_key(one)) for kind, one in references(net.was)}
+            needed |= {Target(kind, id_key(change)) for kind, change in references(net.was)}
     later = []
     for update in _forwards(catalogs, undo.update.version + 1, latest.version):
-        touched = {Target(one.kind, one.key) for one in update.changes()}
-        gone = {Target(one.kind, one.key) for one in update.changes() if one.new is None}
+        touched = {Target(change.kind, change.key) for change in update.changes()}
+        gone = {
+            Target(change.kind, change.key) for change in update.changes() if change.new is None
+        }
         if touched & watched or gone & needed:
             later.append(update)
     counted = latest.get("id_allocator", RESTORED_TABLES)

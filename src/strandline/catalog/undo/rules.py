@@ -159,8 +159,8 @@ def _check_column(table: TableDescriptor, now: ColumnDescriptor, then: ColumnDes
 
 def check_index(planning: Planning, _: Any, after: IndexDescriptor) -> None:
     table = planning.catalog.table_by_id(after.table_id)
-    held = {column.id for column in table.columns} if table else set()
-    if table and not held.issuperset(part.column_id for part in after.columns):
+    column_ids = {column.id for column in table.columns} if table else set()
+    if table and not column_ids.issuperset(part.column_id for part in after.columns):
         raise IllegalChange(
             f"index {after.name} is on a column of {table.name} that was dropped meanwhile; undo "
             "that first"
