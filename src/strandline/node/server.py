@@ -177,6 +177,8 @@ def serve(
     ``authenticate`` proves the users of HTTP; without it they are believed, as those of the Hive
     protocol always are.
 
+    Call it in a process that has one thread: it forks the server of helper processes first.
+
     Raises what `Node.open` raises, and `AddressInUse`. Both ports are taken before the store is
     opened: a node that cannot listen makes no store.
     """

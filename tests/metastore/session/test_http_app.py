@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -17,9 +18,10 @@ from strandline.catalog.commands import CreateSchema
 from strandline.errors import ProtocolError
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.calls import PROTOCOL, PROTOCOL_HEADER
-from strandline.metastore.session.http_app import MAX_BODY_BYTES, application
+from strandline.metastore.session.http_app import MAX_BODY_BYTES, LongAnswer, application
 from strandline.metastore.workers import Workers
 from strandline.node import Node
+from strandline.work.contents import PIECE, Content
 from tests.metastore.session.served import serving
 
 JSON = {"Content-Type": "application/json"}
@@ -269,6 +271,35 @@ def test_half_bodies_are_bounded_in_sum_and_small_requests_are_served(node: Node
         while client.get("statistics").json()["http"]["body_memory"]:
             pass
         assert client.post("begin", content=b" " * 1_000_000 + b"{}").status_code == 200
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_long_answer_is_sent_in_pieces_and_then_given_back(fails: bool) -> None:
+    data = bytes(range(256)) * 2_000
+    sent: list[bytes] = []
+    given_back: list[object] = []
+
+    async def send(message: Message) -> None:
+        if fails and len(sent) > 1:
+            raise OSError("the client has gone")
+        sent.append(message.get("body", b""))
+
+    async def main(body: bytes | Content) -> None:
+        answer = LongAnswer(body, "application/json", on_sent=given_back.append)
+        with suppress(OSError):
+            await answer({"type": "http"}, _nothing, send)
+        assert given_back.pop() is answer
+
+    for body in (data, Content.of(data)):
+        sent.clear()
+        asyncio.run(main(body))
+        assert fails or b"".join(sent) == data
+        assert max(map(len, sent)) <= PIECE
+        assert not isinstance(body, Content) or body.fileno() == -1
+
+
+async def _nothing() -> Message:
+    return {"type": "http.disconnect"}
 
 
 def test_a_page_with_another_name_is_refused(client: httpx.Client) -> None:

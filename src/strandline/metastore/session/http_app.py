@@ -233,7 +233,7 @@ class _Body:
         return b"".join(self._chunks) if self._content is None else self._content
 
 
-class _LongAnswer(Response):
+class LongAnswer(Response):
     """An answer that is sent in pieces, as the client reads them."""
 
     def __init__(
@@ -419,7 +419,7 @@ class _Application:
         """The answer with that body. Raises `Overloaded` where too much waits to be sent."""
         if isinstance(body, bytes) and len(body) <= PIECE:
             return Response(body, media_type=content_type)
-        response = _LongAnswer(body, content_type, on_sent=self._answers.release)
+        response = LongAnswer(body, content_type, on_sent=self._answers.release)
         try:
             self._answers.hold(response, response.size)
         except Overloaded:
