@@ -174,13 +174,14 @@ def sync_time() -> float:
 
 def raw_commits(database: Database, seconds: float = 1.0) -> float:
     """Commits of two rows a second, one writer, full sync."""
+    blob, value = ("BYTEA", "%s") if database.dialect == "postgresql" else ("BLOB", "?")
     with database.write() as connection:
-        connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS raw (id INTEGER, data BLOB)")
+        connection.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS raw (id INTEGER, data {blob})")
     done, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
         with database.write() as connection:
             for _ in range(2):
-                connection.exec_driver_sql("INSERT INTO raw VALUES (1, ?)", (bytes(500),))
+                connection.exec_driver_sql(f"INSERT INTO raw VALUES (1, {value})", (bytes(500),))
         done += 1
     return done / seconds
 

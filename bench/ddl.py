@@ -19,8 +19,10 @@ from pathlib import Path
 from bench.catalog import CALLERS, CALLS, COLUMNS, SECONDS, WARM_UP, raw_commits
 from bench.registry import Measured, benchmark
 from strandline.catalog.commands import CreateSchema, CreateTable, DropSchema, TableDefinition
+from strandline.config import Settings
 from strandline.metastore.session import LocalSession
 from strandline.node import Node
+from tests.servers.stores import new_store
 
 FEW, MANY = 100, 10_000
 TIMEOUT = 600.0
@@ -31,11 +33,17 @@ TOGETHER = 5.0
 BATCH_SECONDS = {"create": 5.0, "drop cascade": 4.0, "undo": 8.0}
 
 
+AT_ONCE = Settings(delay_ms=0, clock_skew_ms=0)
+"""A catalog on a server that waits for no other node, as one in a folder does not."""
+
+
 @contextmanager
-def opened() -> Iterator[tuple[Node, LocalSession]]:
-    """A node on an empty store, and a session with it."""
-    with tempfile.TemporaryDirectory() as folder, Node.open(Path(folder)) as node:
-        yield node, node.session(user="bench")
+def opened(kind: str = "folder") -> Iterator[tuple[Node, LocalSession]]:
+    """A node on an empty store of that kind (`tests.servers.stores`), and a session with it."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = new_store(kind, Path(folder), settings=AT_ONCE)
+        with Node.open(store.address, settings=store.settings) as node:
+            yield node, node.session(user="bench")
 
 
 def new_table(name: str, schema: str = "default") -> CreateTable:
@@ -69,10 +77,15 @@ def folder_sync() -> float:
 )
 def create_table_latency() -> list[Measured]:
     """At 100 and at 10,000 tables; the reference is a raw commit of two rows and a folder sync."""
+    return [row for kind in ("folder", "postgresql") for row in latencies(kind)]
+
+
+def latencies(kind: str) -> list[Measured]:
+    """The rows of one kind of store."""
     with ExitStack() as stack:
         sessions = []
         for count in (FEW, MANY):
-            node, session = stack.enter_context(opened())
+            node, session = stack.enter_context(opened(kind))
             fill(session, count)
             sessions.append(session)
         spent: list[list[float]] = [[] for _ in sessions]
@@ -84,7 +97,7 @@ def create_table_latency() -> list[Measured]:
         Measured(
             statistics.median(times[WARM_UP:]) * 1000,
             reference=raw,
-            label=f"{count:,} tables",
+            label=f"{kind}, {count:,} tables",
             target=RAW * raw,
         )
         for count, times in zip((FEW, MANY), spent, strict=True)
