@@ -79,7 +79,7 @@ from strandline.errors import (
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor
 
 RESTORED_TABLES = "restored_table"
-"""The allocator that counts how often a table came back."""
+"""The allocator that counts the versions in which tables came back."""
 
 _NOT_KEPT = frozenset({"location", "location_given", "instead_of", "data", "undoes"})
 """Arguments of an entry that do not hold for the step that takes it back."""
@@ -95,7 +95,7 @@ class Undo:
 
     Several versions are undone as the one update that `as_one` makes of them, from ``first`` on.
     ``later`` are the updates since that touched the same objects, or dropped what they refer to;
-    ``restored`` is how many tables had come back when these were read.
+    ``restored`` is the next number of `RESTORED_TABLES` when these were read.
     """
 
     update: Update
@@ -334,7 +334,9 @@ class _Step:
     def _put_back(self, transaction: CatalogTransaction, value: Any, *, new: bool) -> None:
         self._check_name(value)
         if new and isinstance(value, TableDescriptor):
-            transaction.allocate_id(RESTORED_TABLES)
+            base = self.planning.base.get("id_allocator", RESTORED_TABLES)
+            if self.planning.catalog.get("id_allocator", RESTORED_TABLES) == base:
+                transaction.allocate_id(RESTORED_TABLES)
         transaction.put(value)
         for part in kind_of(value).undo.following(self.planning.catalog, value):
             net = self.undo.net.get(Target(collection_of(part).kind, id_key(part.id)))
