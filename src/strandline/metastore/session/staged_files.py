@@ -45,6 +45,8 @@ def stage_files(
     touch: Collection[str],
 ) -> None:
     """Stage files; see `Session.stage`. The same once more changes nothing."""
+    if not (add or remove or touch):
+        return  # an event without rows would tell clients of a write that is none
     try:
         removed = _seen(staging, remove, "removed")
         touched = _seen(staging, touch, "changed")
