@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,10 +103,21 @@ class Member:
     def join(self, name: str = "joiner") -> DurableCatalogState:
         return self.openable().join(member=name)
 
+    def close(self) -> None:
+        self.store.close()
+        self.database.close()
+
 
 @pytest.fixture
 def wall() -> ManualWall:
     return ManualWall()
+
+
+def new_member_of(file: Path, wall: ManualWall) -> Member:
+    database = open_sqlite(file)
+    clock = HybridClock(wall)
+    store = SqliteMetastorage(database, clock)
+    return Member(database, store, clock, MetastorageLog(store), [])
 
 
 @pytest.fixture
@@ -114,17 +126,22 @@ def new_member(tmp_path: Path, wall: ManualWall) -> Iterator[Callable[[], Member
     opened: list[Member] = []
 
     def make() -> Member:
-        database = open_sqlite(tmp_path / "strandline.db")
-        clock = HybridClock(wall)
-        store = SqliteMetastorage(database, clock)
-        log = MetastorageLog(store)
-        opened.append(Member(database, store, clock, log, []))
+        opened.append(new_member_of(tmp_path / "strandline.db", wall))
         return opened[-1]
 
     yield make
     for member in opened:
-        member.store.close()
-        member.database.close()
+        member.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def store_with_a_catalog(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a store that was opened without a delay; a copy is made faster than another."""
+    file = tmp_path_factory.mktemp("catalog") / "strandline.db"
+    member = new_member_of(file, ManualWall())
+    member.open()
+    member.close()
+    return file
 
 
 @pytest.fixture
@@ -134,12 +151,18 @@ def member(new_member: Callable[[], Member]) -> Member:
 
 @pytest.fixture
 def new_manager(
-    new_member: Callable[[], Member], wall: ManualWall
+    new_member: Callable[[], Member],
+    wall: ManualWall,
+    tmp_path: Path,
+    store_with_a_catalog: Path,
 ) -> Iterator[Callable[..., CatalogManager]]:
-    """Makes catalog managers on one store: the first opens it, the others join."""
+    """Makes catalog managers on one store; the first opens a copied one, unless told otherwise."""
     running: list[CatalogManager] = []
 
-    def make(*, delay_ms: int = 0, skew_ms: int = 0) -> CatalogManager:
+    def make(*, delay_ms: int = 0, skew_ms: int = 0, copied: bool = True) -> CatalogManager:
+        file = tmp_path / "strandline.db"
+        if copied and not (delay_ms or skew_ms or file.exists()):
+            shutil.copyfile(store_with_a_catalog, file)
         one = new_member()
         state = (
             one.join(f"m{len(running)}")

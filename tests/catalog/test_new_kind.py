@@ -152,7 +152,7 @@ def _declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def manager(new_manager: Callable[..., CatalogManager]) -> CatalogManager:
-    made = new_manager()
+    made = new_manager(copied=False)  # the kind has a system view from the first version on
     made.execute(CreateSchema(name="s", owner="ann"), author="ann")
     made.execute(CreateNotebook(name="n", text="1 + 1"), author="ann")
     return made

@@ -87,7 +87,10 @@ def test_the_nearest_place_wins(tmp_path: Path) -> None:
         ("thrift_port = true", "thrift_port cannot be True: it is a whole number"),
         ("thrift_port = 1.5", "thrift_port cannot be 1.5: it is a whole number"),
         ("thrift_port = 70000", "thrift_port is 70000; a port is a number from 0 to 65535"),
-        ("cache_bytes = '1 acre'", "in b or with a unit (65536, 256MiB)"),
+        (
+            "cache_bytes = '1 acre'",
+            "a whole number of bytes, or a number with a unit (65536, 256MiB)",
+        ),
         ("cache_bytes = -1", "it cannot be negative"),
         ("slow_call_ms = '1 year'", "in ms or with a unit (500, 30s, 7d)"),
         ("log_level = 'loud'", "it is one of debug, info, warning, error"),

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 CLIENTS = ("local", "http")
-SECONDS = 600
+SECONDS = 1800
 
 
 def start(client: str, months: int, folder: Path) -> subprocess.Popen[str]:

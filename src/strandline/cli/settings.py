@@ -100,10 +100,11 @@ class Setting:
         if self.is_list:
             return "a list of texts"
         if self.kind is int and self.units:
-            names = list(self.units)
-            example = {"_ms": "500, 30s, 7d", "_bytes": "65536, 256MiB"}
-            ending = next(ending for ending in _UNITS if self.name.endswith(ending))
-            return f"a whole number, in {names[0]} or with a unit ({example[ending]})"
+            words = {
+                "_ms": "a whole number of milliseconds, or a number with a unit (500, 30s, 7d)",
+                "_bytes": "a whole number of bytes, or a number with a unit (65536, 256MiB)",
+            }
+            return next(text for ending, text in words.items() if self.name.endswith(ending))
         return {int: "a whole number", float: "a number"}.get(self.kind, "a text")
 
     def read(self, given: object) -> object:
