@@ -92,7 +92,7 @@ def test_the_nearest_place_wins(tmp_path: Path) -> None:
             "a whole number of bytes, or a number with a unit (65536, 256MiB)",
         ),
         ("cache_bytes = -1", "it cannot be negative"),
-        ("slow_call_ms = '1 year'", "in ms or with a unit (500, 30s, 7d)"),
+        ("slow_call_ms = '1 year'", "of milliseconds, or a number with a unit (500, 30s, 7d)"),
         ("log_level = 'loud'", "it is one of debug, info, warning, error"),
         ("host = 7", "host cannot be 7: it is a text"),
         ("host = ' '", "host is empty"),
