@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -10,17 +10,25 @@ from typing import Any
 import pytest
 
 from strandline.catalog import Catalog, CatalogManager, Command, Relation
-from strandline.catalog.commands import AlterColumn, CreateIndex, DropColumns, RenameTable
+from strandline.catalog.commands import (
+    AlterColumn,
+    CreateIndex,
+    DropColumns,
+    RenameTable,
+    schemas,
+)
 from strandline.catalog.commands.tables import drop_relation
 from strandline.catalog.commands.zones import _quorum
+from strandline.catalog.kinds import Kind
 from strandline.catalog.planning import Planning
 from strandline.durable.collections import COLLECTIONS, Collection, collection_of
 from strandline.durable.contents import EMPTY, Contents
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import AlreadyExists, InvalidInput, StrandlineError
-from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
+from strandline.model.descriptors import ColumnDescriptor, SchemaDescriptor, TableDescriptor
 from strandline.model.type_changes import check_change
 from strandline.model.types import DataType, DecimalType
+from strandline.wire.stored import AnyStored
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 COMMANDS = "strandline.catalog.commands"
@@ -219,7 +227,13 @@ def an_index_needs_no_building(patch: pytest.MonkeyPatch) -> None:
 
 def a_cascade_forgets_functions(patch: pytest.MonkeyPatch) -> None:
     """DROP SCHEMA CASCADE takes tables and views alone."""
-    patch.setattr(f"{COMMANDS}.schemas.drop_function", nothing)
+    real = schemas._inside
+
+    def inside(planning: Planning, schema: SchemaDescriptor) -> Iterator[tuple[Kind, AnyStored]]:
+        for kind, stored in real(planning, schema):
+            yield (replace(kind, drop=nothing) if kind.name == "function" else kind), stored
+
+    patch.setattr(schemas, "_inside", inside)
 
 
 def a_dropped_role_keeps_its_members(patch: pytest.MonkeyPatch) -> None:

@@ -290,7 +290,7 @@ SCENARIOS = [
         checks=[
             (schema_names, ["default", "s", "system"]),
             (names("s"), ["t"]),
-            (arguments("drop_schema"), [{"schema": "s", "location": "", "database": "lake"}]),
+            (arguments("drop_schema"), [{"schema": "s", "location": "s~2.db", "database": "lake"}]),
         ],
     ),
     Scenario(

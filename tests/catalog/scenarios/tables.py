@@ -72,7 +72,7 @@ SCENARIOS = [
             (columns("s.k"), ["1 id int not null", "2 v string", "3 w int"]),
             (field("s.k", "schema_version"), 1),
             (indexes("s.k"), ["k_pk AVAILABLE+"]),
-            (key_index, ("k_pk", IndexKind.HASH, True, True, "")),
+            (key_index, ("k_pk", IndexKind.HASH, True, True, "ann")),
             (key_index_follows_table_id, True),
             (lambda r: r.before.relation_names("s"), []),
         ],
