@@ -92,7 +92,7 @@ class _NameCheck:
             if name not in known:
                 raise InvalidInput(
                     f"{self.table} has no column {place!r}; it has"
-                    f" {', '.join(one.name for one in wanted.fields)}: drop or rename it"
+                    f" {', '.join(field.name for field in wanted.fields)}: drop or rename it"
                 )
             if name in seen:
                 raise InvalidInput(f"duplicate column {place!r} in the rows for {self.table}")
@@ -158,10 +158,10 @@ def constrained(data_type: DataType, *, nullable: bool) -> bool:
 
 def broken(value: Column, data_type: DataType, *, nullable: bool) -> Column:
     """True for a value that breaks a promise of its type; the type is `constrained`."""
-    found = [] if nullable else [value.isNull()]
+    complaints = [] if nullable else [value.isNull()]
     if constrained(data_type, nullable=True):
-        found.append(value.isNotNull() & _broken_inside(value, data_type))
-    return reduce(or_, found)
+        complaints.append(value.isNotNull() & _broken_inside(value, data_type))
+    return reduce(or_, complaints)
 
 
 def _broken_inside(value: Column, data_type: DataType) -> Column:
@@ -169,18 +169,18 @@ def _broken_inside(value: Column, data_type: DataType) -> Column:
         case CharType(length) | VarcharType(length):
             return sql.length(value) > length
         case ArrayType(element, contains_null):
-            return sql.exists(value, lambda one: broken(one, element, nullable=contains_null))
+            return sql.exists(value, lambda item: broken(item, element, nullable=contains_null))
         case MapType(key, inner, holds_null):
-            found = []
+            broken_parts = []
             if constrained(key, nullable=True):
                 keys = sql.map_keys(value)
-                found.append(sql.exists(keys, lambda one: broken(one, key, nullable=True)))
+                broken_parts.append(sql.exists(keys, lambda item: broken(item, key, nullable=True)))
             if constrained(inner, nullable=holds_null):
                 values = sql.map_values(value)
-                found.append(
-                    sql.exists(values, lambda one: broken(one, inner, nullable=holds_null))
+                broken_parts.append(
+                    sql.exists(values, lambda item: broken(item, inner, nullable=holds_null))
                 )
-            return reduce(or_, found)
+            return reduce(or_, broken_parts)
         case StructType(fields):
             return reduce(
                 or_,

@@ -37,14 +37,14 @@ _SURROGATES = range(0xD800, 0xE000)
 
 def file_ids(metadata: pq.FileMetaData) -> frozenset[int]:
     """The column ids in a file, at every level."""
-    found: set[int] = set()
+    column_ids: set[int] = set()
     pending = list(metadata.schema.to_arrow_schema())
     while pending:
         field = pending.pop()
-        if (one := _id_of(field)) is not None:
-            found.add(one)
+        if (column_id := _id_of(field)) is not None:
+            column_ids.add(column_id)
         pending.extend(_children(field.type))
-    return frozenset(found)
+    return frozenset(column_ids)
 
 
 def column_statistics(metadata: pq.FileMetaData) -> tuple[ColumnStatistics, ...]:
@@ -52,12 +52,12 @@ def column_statistics(metadata: pq.FileMetaData) -> tuple[ColumnStatistics, ...]
     leaves = list(_leaves(metadata.schema.to_arrow_schema(), repeated=False))
     if len(leaves) != metadata.num_columns:
         return ()
-    found = (
+    statistics = (
         _merged(metadata, position, column_id)
         for position, column_id in enumerate(leaves)
         if column_id is not None
     )
-    return tuple(sorted(found, key=lambda one: one.column_id))
+    return tuple(sorted(statistics, key=lambda column: column.column_id))
 
 
 def canonical_text(value: Any) -> str | None:
@@ -167,5 +167,5 @@ def _children(data_type: pa.DataType) -> list[pa.Field]:
 
 
 def _id_of(field: pa.Field) -> int | None:
-    found = (field.metadata or {}).get(_FIELD_ID)
-    return None if found is None or int(found) < 0 else int(found)
+    text = (field.metadata or {}).get(_FIELD_ID)
+    return None if text is None or int(text) < 0 else int(text)

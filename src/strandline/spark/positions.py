@@ -46,11 +46,11 @@ def counts_by_file(positions: pa.Table) -> dict[int, int]:
 
 def deleted_counts(delete_files: Collection[DeleteFile]) -> dict[int, int]:
     """How many rows of each data file are gone, by file id."""
-    found: dict[int, int] = {}
-    for one in delete_files:
-        for file_id, count in zip(one.file_ids, one.counts, strict=True):
-            found[file_id] = found.get(file_id, 0) + count
-    return found
+    deleted: dict[int, int] = {}
+    for file in delete_files:
+        for file_id, count in zip(file.file_ids, file.counts, strict=True):
+            deleted[file_id] = deleted.get(file_id, 0) + count
+    return deleted
 
 
 def read_bitmaps(
@@ -61,14 +61,16 @@ def read_bitmaps(
     Raises `CorruptData` if a delete file is missing or does not say what its row says.
     """
     parts = [
-        _read(root, one) for one in delete_files if any(file_id in rows for file_id in one.file_ids)
+        _read(root, file)
+        for file in delete_files
+        if any(file_id in rows for file_id in file.file_ids)
     ]
     if not parts:
         return {}
     positions = pa.concat_tables(parts).sort_by("file_id")
     ids, starts = np.unique(positions["file_id"].to_numpy(), return_index=True)
     pieces = np.split(positions["position"].to_numpy(), starts[1:])
-    found = {}
+    bitmaps = {}
     for file_id, piece in zip(ids.tolist(), pieces, strict=True):
         if file_id not in rows:
             continue
@@ -77,8 +79,8 @@ def read_bitmaps(
                 f"a delete file in {root} names row {piece.max()} of data file {file_id}, which has"
                 f" {rows[file_id]} rows"
             )
-        found[file_id] = _bitmap(piece)
-    return found
+        bitmaps[file_id] = _bitmap(piece)
+    return bitmaps
 
 
 def deleted_rows(bitmap: Bitmap) -> int:

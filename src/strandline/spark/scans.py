@@ -186,7 +186,7 @@ class _Scan:
             )
 
     def _below(self, base: str, files: Sequence[DataFile], *, positions: bool) -> DataFrame:
-        schema = spark_types.StructType([*(one.read for one in self._columns), _FILE_FIELD])
+        schema = spark_types.StructType([*(column.read for column in self._columns), _FILE_FIELD])
         reader = self.spark.read.schema(schema).options(**_READER_OPTIONS)
         paths = [spark_path(self.root / file.path, pattern=True) for file in files]
         try:
@@ -206,9 +206,9 @@ class _Scan:
         """No rows, with the columns of `of`."""
         columns = [
             sql.lit(None)
-            .cast(one.shown.dataType)
-            .alias(one.shown.name, metadata=metadata_for_users(one.shown))
-            for one in self._columns
+            .cast(column.shown.dataType)
+            .alias(column.shown.name, metadata=metadata_for_users(column.shown))
+            for column in self._columns
         ]
         helpers = [sql.lit(None).cast("bigint").alias(name) for name in (FILE, POSITION)]
         return self.spark.range(0).select(*columns, *(helpers if positions else []))

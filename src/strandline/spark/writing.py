@@ -46,7 +46,7 @@ def write_data_files(
 ) -> list[DataFile]:
     """Write ``rows`` and return the files, on disk and in place; none for no rows.
 
-    ``placed`` is told of each file as it gets its place, so that an abort can remove it. Raises
+    ``placed`` is called with each file as it gets its place, so that an abort can remove it. Raises
     `InvalidInput` for a value that breaks a promise of its column, `WriteConflict` if the table's
     folder moved, and whatever makes the job of Spark fail.
     """
@@ -54,20 +54,20 @@ def write_data_files(
     try:
         _run(rows, spark_path(folder.path / staging))
         with folder.staged(staging) as staged:
-            written = [one for one in _files(staged) if one.metadata.num_rows]
+            written = [file for file in _files(staged) if file.metadata.num_rows]
             _check_ids(written, table)
             files = []
-            for one in written:
+            for file in written:
                 file_id = new_file_id()
-                path = folder.place(staged, one.name, file_id)
+                path = folder.place(staged, file.name, file_id)
                 placed(path)
                 files.append(
                     DataFile(
                         file_id=file_id,
                         path=path,
-                        rows=one.metadata.num_rows,
-                        bytes=one.bytes,
-                        statistics=column_statistics(one.metadata),
+                        rows=file.metadata.num_rows,
+                        bytes=file.bytes,
+                        statistics=column_statistics(file.metadata),
                     )
                 )
         folder.sync()
@@ -90,24 +90,24 @@ def _run(rows: Conformed, path: str) -> None:
 
 
 def _files(staged: int) -> list[_Written]:
-    found = []
+    written = []
     for name in sorted(os.listdir(staged)):
         if name.startswith((".", "_")):
             continue
         with open(name, "rb", opener=lambda n, flags: os.open(n, flags, dir_fd=staged)) as file:
             metadata = pq.read_metadata(file)
             os.fsync(file.fileno())
-            found.append(_Written(name, os.fstat(file.fileno()).st_size, metadata))
-    return found
+            written.append(_Written(name, os.fstat(file.fileno()).st_size, metadata))
+    return written
 
 
 def _check_ids(written: list[_Written], table: TableDescriptor) -> None:
     """Columns are found by id and by nothing else, so a file without them would lose its rows."""
     expected = field_ids(table.columns)
-    for one in written:
-        if file_ids(one.metadata) != expected:
+    for file in written:
+        if file_ids(file.metadata) != expected:
             raise StrandlineError(
                 f"Spark wrote a file for {table.name} with the column ids"
-                f" {sorted(file_ids(one.metadata))} where the table has {sorted(expected)}; nothing"
-                " was appended"
+                f" {sorted(file_ids(file.metadata))} where the table has {sorted(expected)};"
+                " nothing was appended"
             )

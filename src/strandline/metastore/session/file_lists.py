@@ -102,14 +102,14 @@ def _data_files(files: Sequence[DataFile]) -> list[pa.Array]:
     ]
 
 
-def _statistics(found: Sequence[ColumnStatistics]) -> pa.Array:
+def _statistics(statistics: Sequence[ColumnStatistics]) -> pa.Array:
     columns = [
-        _numbers([one.column_id for one in found]),
-        _texts([one.lower for one in found]),
-        _texts([one.upper for one in found]),
-        _numbers([one.nulls for one in found]),
+        _numbers([column.column_id for column in statistics]),
+        _texts([column.lower for column in statistics]),
+        _texts([column.upper for column in statistics]),
+        _numbers([column.nulls for column in statistics]),
     ]
-    return pa.Array.from_buffers(_STATISTICS, len(found), [None], children=columns)
+    return pa.Array.from_buffers(_STATISTICS, len(statistics), [None], children=columns)
 
 
 def _delete_files(files: Sequence[DeleteFile]) -> list[pa.Array]:

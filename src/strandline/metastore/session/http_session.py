@@ -91,8 +91,8 @@ class HttpSession(Session):
         return self._change("execute", timeout, commands=commands)
 
     def table(self, name: str, *, at: AsOf = PRESENT) -> ResolvedTable:
-        found: ResolvedTable = self._repeat("table", name=name, at=at)
-        return found
+        table: ResolvedTable = self._repeat("table", name=name, at=at)
+        return table
 
     def tables(self, schema: str, *, at: AsOf = PRESENT) -> list[str]:
         names: list[str] = self._repeat("tables", schema=schema, at=at)
@@ -107,8 +107,8 @@ class HttpSession(Session):
         return done
 
     def differences(self, old: AsOf, new: AsOf = PRESENT) -> tuple[Difference, ...]:
-        found: tuple[Difference, ...] = self._repeat("differences", old=old, new=new)
-        return found
+        differences: tuple[Difference, ...] = self._repeat("differences", old=old, new=new)
+        return differences
 
     def undo(self, version: int, *, through: int | None = None, timeout: float = 30.0) -> Executed:
         return self._change("undo", timeout, version=version, through=through)
@@ -175,8 +175,8 @@ class HttpSession(Session):
         return begun
 
     def transaction(self, txn_id: int) -> Transaction:
-        found: Transaction = self._repeat("transaction", txn_id=txn_id)
-        return found
+        transaction: Transaction = self._repeat("transaction", txn_id=txn_id)
+        return transaction
 
     def heartbeat(self, txn_id: int) -> None:
         self._repeat("heartbeat", txn_id=txn_id)

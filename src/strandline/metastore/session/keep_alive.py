@@ -136,8 +136,8 @@ class KeepAlive:
         """The transaction whose beat is due, when it is; None once stopped."""
         with self._changed:
             while not self._stopped:
-                live = [one for one in self._watched.values() if one.failure is None]
-                first = min(live, key=lambda one: one.due, default=None)
+                live = [watched for watched in self._watched.values() if watched.failure is None]
+                first = min(live, key=lambda watched: watched.due, default=None)
                 wait = None if first is None else first.due - time.monotonic()
                 if first is not None and wait is not None and wait <= 0:
                     return first

@@ -217,7 +217,7 @@ def _check_data_files(staging: Staging, data: Sequence[DataFile]) -> None:
         by_hand.add(file.file_id)
     # Within its own range a transaction has only its own files to compare with.
     known = staging.paths_of_files(own=not by_hand)
-    taken = [one for one, path in paths.items() if known.get(one, path) != path]
+    taken = [file_id for file_id, path in paths.items() if known.get(file_id, path) != path]
     if taken:
         raise InvalidInput(
             f"the id {taken[0]} is that of another data file of the table; number the files of"
