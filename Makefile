@@ -34,8 +34,11 @@ servers:
 demo: setup
 	$(BIN)/strandline demo $(ARGS)
 
-test: lint servers
-	$(BIN)/python -m tests.spark_classes
+# The static checks use one core, and so does the archive of Spark's classes.
+test: setup servers
+	$(MAKE) --no-print-directory lint & lint=$$!; \
+	$(BIN)/python -m tests.spark_classes; archived=$$?; \
+	wait $$lint && exit $$archived
 	echo 'pytest: the tests'
 	$(PYTEST) -m 'not soak and not teeth' tests $(ARGS)
 
