@@ -400,6 +400,9 @@ class CachedStore(ObjectStore):
         """
         return self._applier.apply(limit)
 
+    def look_again(self) -> None:
+        self._applier.look_again()
+
     def catch_up(self) -> None:
         self._applier.catch_up()
 

@@ -234,6 +234,10 @@ class LogApplier:
         with self._checking:
             self._look()
 
+    def look_again(self) -> None:
+        """Be level with nothing until the next look at the head; costs nothing."""
+        self._level = None
+
     def apply_own(self) -> None:
         """Apply what this node has just written. It is written, whatever happens here."""
         try:

@@ -236,6 +236,9 @@ class HiveMetastoreService:
             else:
                 left.enter_context(self._metastore.projector.helped())
             reply = await asking
+        if not only_reads:  # the news of the commit may come later than the reply
+            self._metastore.store.look_again()
+            self._kept.clear()
         refused = reply.fields["refused"]
         return Answer(
             reply.fields["kind"],

@@ -528,6 +528,8 @@ class _Application:
             if not call.only_reads:
                 left.enter_context(self._metastore.projector.helped())
             reply = await self._helpers.run(call.name, fields, body, only_reads=call.only_reads)
+        if not call.only_reads:  # the news of the commit may come later than the reply
+            self._metastore.store.look_again()
         return reply.content
 
     def _counted(self) -> HttpStatistics:

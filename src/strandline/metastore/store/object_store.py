@@ -201,6 +201,10 @@ class ObjectStore(ABC):
     def catch_up(self) -> None:
         """Bring memory level with what is committed now, by whatever way it was written."""
 
+    @abstractmethod
+    def look_again(self) -> None:
+        """Another process has written for this node: read no present from memory before a look."""
+
     def parameters(self, table_id: int, *, write_ids: ValidWriteIdList | None) -> Properties:
         """The parameters of a table that count or date its content; empty if none were set."""
         kind = RowKind.TABLE_PARAMETERS
@@ -287,6 +291,9 @@ class SqlObjectStore(ObjectStore):
         return self._notifications.mark() if self._notifications.mark_is_proof else None
 
     def catch_up(self) -> None:
+        """Nothing: this store has no memory."""
+
+    def look_again(self) -> None:
         """Nothing: this store has no memory."""
 
     def places_by_id(self, table_ids: Collection[int]) -> dict[int, Place]:
