@@ -1,4 +1,4 @@
-"""The main job, end to end, as a user starts it; with each client in `make soak`."""
+"""The main job, end to end, as a user starts it; with each client and store in `make soak`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ from pathlib import Path
 import psutil
 import pytest
 
-CLIENTS = ("local", "http")
+from tests.servers import stores
+
+CLIENTS = {"local": "folder", "http": "postgresql"}
+"""Each client, and the kind of store of its run."""
 SECONDS = 1800
 
 
-def start(client: str, months: int, folder: Path) -> subprocess.Popen[str]:
+def start(client: str, months: int, folder: Path, *, kind: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "strandline", "demo", "--client", client]
     command += ["--months", str(months), "--folder", str(folder)]
+    if kind != "folder":
+        store = stores.new_store(kind, folder)
+        command += ["--store", store.address]
+        if store.settings.objects:
+            command += ["--objects", store.settings.objects]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -40,7 +48,7 @@ def nodes_on(folder: Path) -> list[int]:
 @pytest.mark.parametrize("client", [pytest.param("local", marks=pytest.mark.soak), "http"])
 def test_every_check_of_the_main_job_holds(client: str, tmp_path: Path) -> None:
     folder = tmp_path / "work"
-    process = start(client, 1, folder)
+    process = start(client, 1, folder, kind=CLIENTS[client])
     try:
         out, errors = process.communicate(timeout=SECONDS)
     finally:
@@ -58,7 +66,7 @@ def test_every_check_of_the_main_job_holds(client: str, tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_a_folder_that_is_in_use_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
-    process = start("local", 1, tmp_path)
+    process = start("local", 1, tmp_path, kind="folder")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 64
     assert "is not empty" in errors
@@ -66,9 +74,10 @@ def test_a_folder_that_is_in_use_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("kind", stores.KINDS)
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_whole_year(client: str, tmp_path: Path) -> None:
-    process = start(client, 12, tmp_path / "work")
+def test_the_whole_year(client: str, kind: str, tmp_path: Path) -> None:
+    process = start(client, 12, tmp_path / "work", kind=kind)
     out, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, out[-4000:] + errors[-4000:]
     assert "87 of 87 checks hold" in out

@@ -70,6 +70,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(sent: bytes) -> None:
         stream.sendall(sent)
         while not connections.counts.accepted:
             pass
+        assert connections.statistics().open == 1
         clock.now += 9.0
         stream.settimeout(0.1)
         with pytest.raises(TimeoutError):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -39,8 +39,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ConnectionCounts:
-    """What was done since the start; ``late`` were closed for their time, ``cut`` not read."""
+    """What was done since the start; ``late`` were closed for their time, ``cut`` not read.
 
+    ``open`` is how many there are now.
+    """
+
+    open: int = 0
     accepted: int = 0
     refused: int = 0
     displaced: int = 0
@@ -77,6 +81,10 @@ class HttpConnections:
 
     def now(self) -> float:
         return self._clock() if self._clock else asyncio.get_running_loop().time()
+
+    def statistics(self) -> ConnectionCounts:
+        """The counts as they are now."""
+        return replace(self.counts, open=len(self._open))
 
     def admit(self, connection: _HttpConnection) -> bool:
         """Whether a new connection may stay."""

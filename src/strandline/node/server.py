@@ -113,6 +113,7 @@ async def _serve(
         service.dispatcher, settings=ServerSettings(slow_call_ms=settings.slow_call_ms)
     )
     await thrift.start(listening=thrift_socket)
+    connections = HttpConnections()
     config = uvicorn.Config(
         application(
             node.metastore,
@@ -120,10 +121,11 @@ async def _serve(
             helpers=helpers,
             authenticate=authenticate,
             check_health=node.health.report,
+            connections=connections,
             slow_call_ms=settings.slow_call_ms,
             hosts=(settings.host, *settings.allowed_hosts),
         ),
-        http=cast(type[asyncio.Protocol], HttpConnections().protocol),
+        http=cast(type[asyncio.Protocol], connections.protocol),
         ws="none",
         proxy_headers=False,  # who is at the other end, the socket says
         log_config=None,  # its lines go to the handlers of this process, in the same form

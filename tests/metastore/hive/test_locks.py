@@ -138,6 +138,8 @@ def test_a_request_that_cannot_be_is_refused(hive: HiveNode, sent: list[dict[str
 
 
 def test_a_limit_of_locks_is_told_in_its_own_words(stub: Any) -> None:
-    kind, text = refusal(lambda: stub.lock(request(*[component()] * 1_001)))
-    assert kind == "TApplicationException"
-    assert text.startswith("a lock request has at most 1000 components, this one has")
+    response = stub.lock(request(*[component()] * 1_001))
+    assert response.state == LockState.NOT_ACQUIRED
+    assert response.errorMessage.startswith(
+        "a lock request has at most 1000 components, this one has"
+    )

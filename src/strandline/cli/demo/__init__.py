@@ -24,6 +24,13 @@ from strandline.errors import UnsupportedOperation
     help="An empty folder to work in. By default a temporary one.",
 )
 @click.option(
+    "--store",
+    default="",
+    metavar="ADDRESS",
+    help="A new store on servers: postgresql://… or etcd://…. By default it is in the folder.",
+)
+@click.option("--objects", default="", metavar="ADDRESS", help="See `strandline serve --objects`.")
+@click.option(
     "--months",
     type=click.IntRange(1, 12),
     default=12,
@@ -31,7 +38,9 @@ from strandline.errors import UnsupportedOperation
     help="Take the flights of the first months only, for a shorter run.",
 )
 @click.option("--keep", is_flag=True, help="Leave the folder and a running node behind.")
-def command(*, client: str, folder: Path | None, months: int, keep: bool) -> None:
+def command(
+    *, client: str, folder: Path | None, store: str, objects: str, months: int, keep: bool
+) -> None:
     """Run the main job on the flights that left New York in 2013, and check every number.
 
     Needs the extra "demo". Exit status 0 only if every check holds.
@@ -47,4 +56,5 @@ def command(*, client: str, folder: Path | None, months: int, keep: bool) -> Non
 
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise UnsupportedOperation(f"{folder} is not empty; name an empty folder")
-    sys.exit(0 if run(folder, client=client, months=months, keep=keep) else 1)
+    held = run(folder, store=store, objects=objects, client=client, months=months, keep=keep)
+    sys.exit(0 if held else 1)

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from strandline.config import Settings
 from strandline.errors import Unavailable
 from strandline.faults import ENVIRONMENT_VARIABLE
 
@@ -17,14 +18,17 @@ STOP_SECONDS = 20
 
 
 class NodeProcess:
-    """``strandline serve`` on one folder. Ports stay the same from the first start on."""
+    """``strandline serve`` on one store. Ports stay the same from the first start on."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(
+        self, store: str | Path, *, settings: Settings | None = None, log: Path | None = None
+    ) -> None:
+        self.store = str(store)
+        self._settings = settings or Settings()
         self._process: subprocess.Popen[str] | None = None
         self._ports = {"thrift": 0, "http": 0}
         self._lock = threading.Lock()
-        self.log = folder.parent / f"{folder.name}.node.log"
+        self.log = log or Path(f"{store}.node.log")
         self.starts = 0
 
     @property
@@ -46,9 +50,12 @@ class NodeProcess:
 
     def start(self, *, fault: str = "") -> None:
         """Start the node and wait until it accepts; ``fault`` arms a point at which it dies."""
-        command = [sys.executable, "-m", "strandline", "serve", str(self.folder)]
+        command = [sys.executable, "-m", "strandline", "serve", self.store]
         for name, port in self._ports.items():
             command += [f"--{name}-port", str(port)]
+        for name in ("objects", "warehouse"):
+            if value := getattr(self._settings, name):
+                command += [f"--{name}", value]
         environment = {**os.environ, ENVIRONMENT_VARIABLE: fault}
         with self.log.open("ab") as log, self._lock:
             self._process = subprocess.Popen(

@@ -26,15 +26,22 @@ from strandline.cli.demo.context import USER, Demo
 from strandline.cli.demo.data import load
 from strandline.cli.demo.node_process import NodeProcess
 from strandline.cli.demo.report import Report
+from strandline.config import Settings
 from strandline.metastore.interface import Session
 from strandline.metastore.session import HttpSession
 from strandline.node import Node
+from strandline.node.address import shown_address
 from strandline.spark import Tables
 from strandline.spark.settings import SETTINGS
 
 
-def run(folder: Path | None, *, client: str, months: int, keep: bool) -> bool:
-    """Run every step; True if every check held. Leaves folder and node behind with ``keep``."""
+def run(
+    folder: Path | None, *, store: str, objects: str, client: str, months: int, keep: bool
+) -> bool:
+    """Run every step; True if every check held. Leaves folder and node behind with ``keep``.
+
+    ``store`` and ``objects`` are addresses of servers; without them the store lies in the folder.
+    """
     began = time.monotonic()
     report = Report(new_console())
     with ExitStack() as stack:
@@ -42,15 +49,18 @@ def run(folder: Path | None, *, client: str, months: int, keep: bool) -> bool:
         if folder is None and not keep:
             stack.callback(shutil.rmtree, place, ignore_errors=True)
         place.mkdir(parents=True, exist_ok=True)
-        store = place / "store"
-        report.heading(1, "A node, a process of its own, on an empty folder")
-        node = NodeProcess(store)
+        address = store or str(place / "store")
+        settings = Settings(objects=objects, warehouse=str(place / "warehouse") if store else "")
+        where = "in new databases" if store else "in an empty folder"
+        report.heading(1, f"A node, a process of its own, on a store {where}")
+        node = NodeProcess(address, settings=settings, log=place / "node.log")
         node.start()
         if not keep:
             stack.callback(node.stop)
-        report.say(f"process {node.pid} serves {store} at {node.thrift_uri} and {node.http_uri}")
+        served = f"serves {shown_address(address)} at {node.thrift_uri} and {node.http_uri}"
+        report.say(f"process {node.pid} {served}")
         spark = stack.enter_context(_spark(node, place))
-        session = stack.enter_context(_session(client, node, store))
+        session = stack.enter_context(_session(client, node, settings))
         demo = Demo(
             folder=place,
             node=node,
@@ -99,7 +109,7 @@ def _spark(node: NodeProcess, place: Path) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def _session(client: str, node: NodeProcess, store: Path) -> Iterator[Session]:
+def _session(client: str, node: NodeProcess, settings: Settings) -> Iterator[Session]:
     if client == "http":
         session: Session = HttpSession(node.http_uri, user=USER)
         try:
@@ -107,7 +117,7 @@ def _session(client: str, node: NodeProcess, store: Path) -> Iterator[Session]:
         finally:
             session.close()
         return
-    with Node.open(store) as embedded:
+    with Node.open(node.store, settings=settings) as embedded:
         yield embedded.session(user=USER)
 
 

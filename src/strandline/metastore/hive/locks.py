@@ -13,6 +13,7 @@ from typing import Any
 from strandline.catalog.privileges.judgement import WRITING
 from strandline.errors import (
     InvalidInput,
+    LimitExceeded,
     PermissionDenied,
     TransactionFinished,
     TransactionNotFound,
@@ -39,14 +40,18 @@ async def lock(call: Call) -> Struct:
     if txn_id is not None:
         _require_own(request, txn_id)
     locks = call.metastore.transactions.locks
-    queued = locks.acquire(
-        components,
-        owner=call.user,
-        user=request.args.get("user") or "",
-        host=request.args.get("hostname") or "",
-        agent=request.args.get("agentInfo") or "",
-        txn_id=txn_id,
-    )
+    try:
+        queued = locks.acquire(
+            components,
+            owner=call.user,
+            user=request.args.get("user") or "",
+            host=request.args.get("hostname") or "",
+            agent=request.args.get("agentInfo") or "",
+            txn_id=txn_id,
+        )
+    except LimitExceeded as error:
+        # The method declares no exception for it, and clients take another one for a defect.
+        return {"lockid": 0, "state": NOT_ACQUIRED, "errorMessage": error.message}
     impatient = request.args.get("zeroWaitReadEnabled") or request.args.get("exclusiveCTAS")
     if impatient and not queued.acquired and _gives_up(request, queued):
         locks.withdraw(queued.lock_id)

@@ -103,6 +103,7 @@ def application(
     helpers: HelperPool | None = None,
     authenticate: Authenticate | None = None,
     check_health: Callable[[], Sequence[Problem]] = tuple,
+    connections: Counted | None = None,
     slow_call_ms: int = DEFAULT_SLOW_MS,
     body_seconds: float = BODY_SECONDS,
     body_memory_bytes: int = BODY_MEMORY_BYTES,
@@ -115,6 +116,7 @@ def application(
     worker thread, at each call. Without it, users are believed. ``check_health`` says what keeps
     the node from its work; it is called in a thread. A call slower than ``slow_call_ms`` is logged.
     ``hosts`` are the names, beside those of loopback, under which clients may reach the node.
+    ``connections`` counts those of the server.
     """
     served = _Application(
         metastore,
@@ -126,6 +128,7 @@ def application(
         helpers=helpers,
         authenticate=authenticate,
         check_health=check_health,
+        connections=connections,
         slow_call_ms=slow_call_ms,
     )
     routes = [
@@ -304,7 +307,9 @@ class _BodyTooLate(DeadlineExceeded):
 
 
 @runtime_checkable
-class _Counts(Protocol):
+class Counted(Protocol):
+    """What counts what it does."""
+
     def statistics(self) -> object: ...
 
 
@@ -321,6 +326,7 @@ class _Application:
         helpers: HelperPool | None,
         authenticate: Authenticate | None,
         check_health: Callable[[], Sequence[Problem]],
+        connections: Counted | None,
         slow_call_ms: int,
     ) -> None:
         self._metastore = metastore
@@ -332,6 +338,7 @@ class _Application:
         self._helpers = helpers
         self._answers = answers
         self._check_health = check_health
+        self._connections = connections
         self._slow_call_ms = slow_call_ms
         self._counts = HttpStatistics()  # touched on the loop only
 
@@ -563,9 +570,10 @@ class _Application:
             "store": self._metastore.store,
             "workers": self._workers,
             "helpers": self._helpers,
+            "connections": self._connections,
         }
         counted = {
-            name: part.statistics() for name, part in parts.items() if isinstance(part, _Counts)
+            name: part.statistics() for name, part in parts.items() if isinstance(part, Counted)
         }
         written = [
             f'"{name}":'.encode() + write_json(value, type(value))
