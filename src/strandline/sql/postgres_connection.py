@@ -201,6 +201,8 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
         return InvalidInput(f"{name} has not the schema that its search_path names ({said})")
     if state in _TOO_LARGE_STATES:
         return InvalidInput(f"a value is larger than {name} can hold ({said})")
+    if isinstance(original, psycopg.DataError) and not state:  # the driver's own: a NUL in a text
+        return InvalidInput(f"{name} cannot hold a value ({said})")
     if state in _LATE_STATES:
         return DeadlineExceeded(f"{name} gave a statement up ({said}); try again")
     if state[:2] in _CALLERS_CLASSES or not (state or is_lost(error)):

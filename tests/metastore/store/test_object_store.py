@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from sqlalchemy import Engine, event
 
@@ -9,6 +11,7 @@ from strandline.clock import Timestamp
 from strandline.errors import (
     AlreadyExists,
     Fenced,
+    InvalidInput,
     TransactionFinished,
     TransactionNotFound,
     UnsupportedOperation,
@@ -346,3 +349,16 @@ def test_the_tables_of_a_0_2_0_store_are_upgraded(dml: Dml) -> None:
         )
     dml.database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=STEPS)
     assert dml.store.partition_moves(FLIGHTS).follow("p=a", 1) == ("p=a", None)
+
+
+@pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("name", ["a\0b", random.Random(1).randbytes(3_000).hex()])
+def test_a_name_that_a_server_cannot_hold_is_refused_and_nothing_is_changed(
+    dml: Dml, name: str
+) -> None:
+    txn_id = dml.begin()
+    with pytest.raises(InvalidInput, match=r"can ?not hold|can hold"):
+        dml.store.stage(txn_id, FLIGHTS, add=[data_file(name)])
+    dml.store.stage(txn_id, FLIGHTS, add=[data_file("a")])
+    dml.transactions.commit(txn_id)
+    assert files(dml.store) == ["a"]
