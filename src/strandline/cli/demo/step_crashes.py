@@ -29,7 +29,7 @@ def run(demo: Demo) -> None:
     expected: list[tuple[int, str]] = []
     points: list[tuple[str, Callable[[Demo, Tables, Session, int], bool]]] = [
         ("files-written", _killed_between_files_and_store),
-        ("write-ids-taken", _append),
+        ("rows-staged", _append_again),
         ("commit-sent", _append),
         ("commit-durable", _append),
         ("ddl-appended", _add_column),
@@ -41,7 +41,7 @@ def run(demo: Demo) -> None:
             with _armed(demo, fault), demo.http() as session:
                 tables = Tables(demo.tables.spark, session)
                 acknowledged = work(demo, tables, session, number)
-            if acknowledged and work is _append:
+            if acknowledged and work in (_append, _append_again):
                 expected.append((number, "appended"))
             _judge(demo, point, expected, died=demo.node.starts > starts + (1 if fault else 0))
             bar.step()
@@ -83,6 +83,14 @@ def _append(demo: Demo, tables: Tables, session: Session, number: int) -> bool:
     with tables.transaction() as transaction:
         transaction.append(PROBE, _one_row(tables, number))
     return True
+
+
+def _append_again(demo: Demo, tables: Tables, session: Session, number: int) -> bool:
+    """The answer to the staging is lost: the transaction is given up, and made again."""
+    try:
+        return _append(demo, tables, session, number)
+    except StrandlineError:
+        return _append(demo, tables, session, number)
 
 
 def _one_row(tables: Tables, number: int) -> Any:  # Any: a Spark DataFrame

@@ -27,6 +27,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
+from strandline import faults
 from strandline.metastore.store import partition_moves, table_places, tables
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.notifications import (
@@ -354,6 +355,7 @@ class SqlObjectStore(ObjectStore):
             self._guard(connection)
             write_id = self._transactions.allocate_on(connection, txn_id, table_id)
             yield self._staging(connection, txn_id, table_id, write_id)
+        faults.reached("rows-staged")
 
     @contextmanager
     def change(self, table_id: int, *, author: str) -> Iterator[PlainChange]:
