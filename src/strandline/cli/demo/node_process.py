@@ -84,12 +84,7 @@ class NodeProcess:
 
     def wait(self) -> int:
         """Wait until the process has ended; its exit status (negative: the signal)."""
-        if self._process is None:
-            return 0
-        status = self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        return status
+        return 0 if self._process is None else _ended(self._process)
 
     def start_again(self) -> None:
         """Wait until the process has ended by itself or by a signal, and start the next one."""
@@ -98,15 +93,16 @@ class NodeProcess:
 
     def stop(self) -> int:
         """SIGTERM, and SIGKILL if that does not help; the exit status."""
-        if self._process is None:
+        process = self._process  # another thread may start the next one meanwhile
+        if process is None:
             return 0
-        if self._process.poll() is None:
-            self._process.terminate()
+        if process.poll() is None:
+            process.terminate()
             try:
-                self._process.wait(STOP_SECONDS)
+                process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-        return self.wait()
+                process.kill()
+        return _ended(process)
 
     def leave_running(self) -> None:
         """Let the process go on after this one has ended."""
@@ -116,3 +112,10 @@ class NodeProcess:
     def _tail(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()
         return "\n".join(lines[-20:])
+
+
+def _ended(process: subprocess.Popen[str]) -> int:
+    status = process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+    return status
