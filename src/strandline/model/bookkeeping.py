@@ -1,4 +1,4 @@
-"""The catalog's own state: what is not an object that somebody made, but keeps the books."""
+"""The catalog's own state: what no user made, and keeps the books."""
 
 from __future__ import annotations
 

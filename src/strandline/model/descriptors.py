@@ -36,7 +36,7 @@ class PrincipalType(Enum):
 
 
 class TableKind(Enum):
-    """MANAGED: its files are ours to move and delete. EXTERNAL: they are somebody else's."""
+    """MANAGED: its files are ours to move and delete. EXTERNAL: they belong to others."""
 
     MANAGED = 1
     EXTERNAL = 2
@@ -231,7 +231,7 @@ class FunctionDescriptor:
 
 
 def default_quorum(replicas: int | None) -> int:
-    """How many of ``replicas`` must agree where nobody said; None is a replica on every node."""
+    """How many of ``replicas`` must agree by default; None is a replica on every node."""
     if replicas is None or replicas > 4:
         return 3
     return min(replicas, 2)

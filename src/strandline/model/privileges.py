@@ -60,10 +60,10 @@ PUBLIC_NAME = "public"
 """The name of `PUBLIC`. What it owns is there for everybody to use, and for nobody to alter."""
 
 SYSTEM_NAME = "system"
-"""The owner of what no person made, and the author of what no person did. Nobody's own name."""
+"""The owner of what the program makes, and the author of what it does. No user has this name."""
 
 RESERVED_NAMES = frozenset({PUBLIC_NAME, SYSTEM_NAME})
-"""No role is called so, and who calls himself so is nobody in particular."""
+"""No role may have these names, and a user with one of them has no privileges of its own."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -124,7 +124,7 @@ class RoleDescriptor:
 class DefaultPrivilege:
     """What ``grantee`` may do on objects of a kind that ``role`` makes from now on.
 
-    ``role`` 0 is whoever makes them; ``database`` or ``schema`` 0 is any. ``name`` is the canonical
+    ``role`` 0 is any role; ``database`` or ``schema`` 0 is any. ``name`` is the canonical
     text of all these (`default_privilege_name`), which is the key.
     """
 

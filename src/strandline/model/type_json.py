@@ -87,7 +87,7 @@ def parse_schema_json(text: str, *, field_ids: bool = False) -> StructType:
     """The schema that `schema_json` or Spark wrote. Raises `InvalidType`, also if not a struct.
 
     With ``field_ids``, ids in the metadata become `StructField.field_id`; otherwise they stay
-    metadata, as they do in a schema that somebody else brings.
+    metadata, as they do in a schema from elsewhere.
     """
     data_type = parse_type_json(text, field_ids=field_ids)
     if not isinstance(data_type, StructType):

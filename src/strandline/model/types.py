@@ -9,7 +9,7 @@ Three facts shape the tree.
 *Struct fields carry ids.* Data files are Parquet and columns are found in them by id, so that a
 rename is free and a name that is dropped and created again does not bring the old values back. A
 top-level column has its id in its descriptor; a field inside a struct has it here, `field_id`, or
-None as long as nobody has assigned one. List elements and map keys and values have none: Spark
+None until one is assigned. List elements and map keys and values have none: Spark
 has no place for them.
 
 *Names of fields keep their case and are compared without it*, as Spark does by default. Two fields

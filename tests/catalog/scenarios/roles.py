@@ -490,12 +490,12 @@ SCENARIOS = [
         expect=Refused(InvalidInput, "in no schema"),
     ),
     Scenario(
-        "nobody makes a system",
+        "the system is not made by a command",
         setup=[BOB],
         run=AlterDefaultPrivileges(
             kind=ObjectKind.SYSTEM, privileges=Privilege.CONFIGURE, grantee="bob"
         ),
-        expect=Refused(InvalidInput, "nobody makes a system"),
+        expect=Refused(InvalidInput, "the system is not made by a command"),
     ),
     # -- nobody locks himself out
     Scenario(

@@ -1,8 +1,8 @@
 """Defaults of columns: which SQL expressions may be one, and whether one fits its column.
 
-A default is kept as the text that was written and is evaluated by whoever writes rows, so it must
-mean the same to everybody: a literal of Spark's SQL, or one of a few functions. It is judged once,
-against the type that the column will have when the command is done, and by a strict rule: the
+A default is kept as the text that was written, and the writer of the rows evaluates it. So it must
+mean the same to every writer: a literal of Spark's SQL, or one of a few functions. It is judged
+once, against the type that the column will have when the command is done, and by a strict rule: the
 literal's value must be a value of that type, as it is, without rounding, cutting or a time zone.
 
 | type of the column | its literals | its functions |

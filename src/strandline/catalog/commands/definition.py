@@ -44,7 +44,7 @@ FIRST_COLUMN_ID = 1
 
 @dataclass(frozen=True, slots=True)
 class ColumnDefinition:
-    """A column as somebody writes it down, before it has an id."""
+    """A column as a client defines it, before it has an id."""
 
     name: str
     type: DataType
@@ -56,7 +56,7 @@ class ColumnDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDefinition:
-    """A table as somebody writes it down. Partition columns are the last of ``columns``."""
+    """A table as a client defines it. Partition columns are the last of ``columns``."""
 
     name: str
     columns: tuple[ColumnDefinition, ...]
@@ -84,12 +84,12 @@ class TableDefinition:
 
 
 def generated_key_name(table: str) -> str:
-    """The name of a primary key's index that nobody has named."""
+    """The name of the index of a primary key, where the client gives none."""
     return table[: MAX_NAME_LENGTH - len(_KEY_SUFFIX)] + _KEY_SUFFIX
 
 
 def check_columns(columns: Sequence[ColumnDefinition], *, table: str) -> None:
-    """Refuse names that are bad or stand twice, metadata that is none, and too many columns."""
+    """Refuse bad and duplicate names, invalid metadata, and too many columns."""
     if len(columns) > MAX_COLUMNS:
         raise InvalidInput(f"{table} has {len(columns)} columns; at most {MAX_COLUMNS} are allowed")
     seen: set[str] = set()

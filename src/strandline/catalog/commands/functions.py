@@ -135,7 +135,7 @@ class RenameFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropFunction:
-    """DROP FUNCTION. Its files are somebody else's and stay."""
+    """DROP FUNCTION. Its files are not the catalog's and stay."""
 
     schema: str
     function: str

@@ -1,8 +1,8 @@
 """Commands that grant and revoke privileges.
 
-Granting what the grantee has already changes nothing, and revoking what nobody granted neither.
-Revoking takes a privilege from the grantee whoever granted it: afterwards it is not granted. What
-somebody has as an owner, or through a role, stays.
+Granting what the grantee already has changes nothing, and neither does revoking what was not
+granted. Revoking takes a privilege from the grantee, whichever role granted it. What a user has as
+an owner, or through a role, stays.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _write(
 class AlterDefaultPrivileges:
     """ALTER DEFAULT PRIVILEGES: what ``grantee`` may do on things of a kind that are made later.
 
-    ``role`` is who makes them, None is whoever does. ``schema`` or ``database`` bounds where; name
+    ``role`` is the role that makes them, None any. ``schema`` or ``database`` bounds where; name
     one of them or neither. With ``revoke`` the privileges are no longer given; what was made in
     between keeps them.
     """
@@ -227,7 +227,9 @@ class AlterDefaultPrivileges:
 
     def _check(self) -> None:
         if self.kind is ObjectKind.SYSTEM:
-            raise InvalidInput("nobody makes a system: default privileges are for other kinds")
+            raise InvalidInput(
+                "the system is not made by a command: default privileges are for other kinds"
+            )
         _check_applicable(self.kind, self.privileges)
         if self.schema is not None and self.database is not None:
             raise InvalidInput("name a schema or a database, not both: a schema is in one database")

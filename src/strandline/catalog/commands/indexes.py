@@ -106,7 +106,7 @@ class CreateIndex:
             )
 
     def _check_unique(self, table: TableDescriptor, columns: list[ColumnDescriptor]) -> None:
-        """Equal rows must meet in one zone partition, or nobody could see that they are equal."""
+        """Equal rows must lie in one zone partition: only there are they compared."""
         indexed = {column.id for column in columns}
         missing = [
             c.name for c in table.columns if c.id in table.colocation and c.id not in indexed
@@ -208,7 +208,7 @@ class MakeIndexAvailable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveIndex:
-    """STOPPING → gone, when nobody can be using it any more."""
+    """STOPPING → gone, when no transaction can use it any more."""
 
     index_id: int
 

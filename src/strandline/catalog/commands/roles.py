@@ -1,11 +1,11 @@
 """Commands on roles.
 
 A role is dropped alone: memberships, default privileges and system privileges that name it go with
-it; grants that stand in objects name its id, which no other role ever gets, so they allow nobody
-anything, and go when the grants of their object next change. What the role *owns* it owns by name,
-and the next role of that name would have it; so a role that owns something is not dropped unless
-its things are given to somebody in the same version. For the same reason a renamed role takes its
-things with it.
+it. Grants that stand in objects name its id, which no other role ever gets; they have no effect and
+go when the grants of their object next change. What the role *owns* it owns by name, and the next
+role of that name would have it. So a role that owns something is not dropped unless its things are
+given to another owner in the same version. For the same reason a renamed role takes its things with
+it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _check_role_name(planning: Planning, name: str, *, own_id: int = 0) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateRole:
-    """CREATE ROLE. Without an ``owner`` it belongs to whoever makes it."""
+    """CREATE ROLE. Without an ``owner`` it belongs to the user who makes it."""
 
     name: str
     superuser: bool = False

@@ -19,7 +19,7 @@ from strandline.model.identifiers import check_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewDefinition:
-    """A view as somebody writes it down."""
+    """A view as a client defines it."""
 
     name: str
     columns: tuple[ColumnDefinition, ...]

@@ -2,8 +2,8 @@
 
 A zone's partitions are fixed for life, because every file belongs to one of them by a hash modulo
 their number; so is its consistency mode. The rest can change. What a zone is told is checked
-against the zone that would come out: a quorum that somebody names must fit the replicas, one that
-nobody names follows them into the new range.
+against the zone that would come out: a quorum that is named must fit the replicas, one that
+is not follows them into the new range.
 
 There always is a default zone, from the initial catalog on. Tables that name no zone are in it; it
 is known by its id, so it may be renamed, and cannot be dropped. No partition count is ever computed

@@ -1,7 +1,7 @@
 """Who may do what: the privileges that a user has by one catalog.
 
 The problem: a privilege can come from ownership, from a grant to the user, to a role that the user
-is a member of through others, or to everybody. Whoever asks "may bob read sales.orders?" must get
+is a member of through others, or to everybody. The question "may bob read sales.orders?" must have
 one answer, the same at every protocol and for every command, and if it is no, the reason.
 
 The model. A user is a name. The role of that name, if there is one, is the user's; with it the user
@@ -25,7 +25,7 @@ What must stay true: an `Access` reads one immutable catalog, so a judgement and
 allows see the same state. Nothing here knows of protocols.
 
 Rejected: keeping each user's privileges ready (they change with every grant and every object, and
-adding them up touches a handful of values); groups as clients claim them (nobody proves them).
+adding them up touches a handful of values); groups as clients claim them (without a proof).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from strandline.wire.registry import open_record
 from strandline.wire.stored import AnyStored
 
 Subject = Any
-"""A descriptor of a kind that somebody may own."""
+"""A descriptor of a kind that has an owner."""
 
 _NONE = Privilege(0)
 _ALL = ~_NONE
@@ -111,9 +111,10 @@ def roles_above(catalog: Catalog, role: RoleDescriptor) -> frozenset[int]:
 class Access:
     """What ``user`` may do by ``catalog``. A value; asking it costs a few look-ups.
 
-    ``user`` None is the program itself, or whoever embeds it: never judged. ``then`` is where a
-    thing of the past, which is no longer in ``catalog``, has its schema; ``history`` gives the
-    versions between, in which it is looked for as it was last. Without it, it is as it was then.
+    ``user`` None is the program itself, or one that embeds it: it may do everything. ``then`` is
+    where a thing of the past, which is no longer in ``catalog``, has its schema; ``history`` gives
+    the versions between, in which it is looked for as it was last. Without it, it is as it was
+    then.
     """
 
     def __init__(
@@ -317,7 +318,7 @@ class Access:
         )
 
 
-# -- what somebody owns ----------------------------------------------------------------------------
+# -- what a user owns ------------------------------------------------------------------------------
 
 
 def owned_kinds() -> Iterator[Kind]:

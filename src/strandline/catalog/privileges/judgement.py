@@ -17,7 +17,7 @@ database, zone, cluster      CREATE_DATABASE, CREATE_ZONE, CREATE_CLUSTER; then 
 schema, cluster replica      CREATE on the database, on the cluster; then ownership
 role                         CREATE_ROLE; then ownership. A membership: ownership of the role that
                              is joined. A superuser: all that makes or touches one, or joins his
-                             role; a name under which somebody owns things already, and a role that
+                             role; a name under which things are owned already, and a role that
                              comes back, because privileges come with these
 default privileges           membership in the role whose objects they are for
 configuration                CONFIGURE; `enforce_privileges` itself: a superuser
@@ -29,7 +29,7 @@ An entry is judged by the catalog as it stood before that entry, so a table may 
 of the same batch, and a batch can do nothing that its commands could not do one after the other.
 
 What must stay true: the judging and the append are of one catalog; a lost append is planned and
-judged again. A kind that nobody wrote a rule for needs a superuser. While privileges are enforced
+judged again. A change of a kind without a rule needs a superuser. While privileges are enforced
 there is a superuser: a change after which nobody could undo it is refused, whoever asks.
 
 Rejected: asking in each command (see above); judging the result alone (it does not say who owned

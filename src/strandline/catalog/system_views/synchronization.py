@@ -6,11 +6,11 @@ ids, columns and grants, in the schema ``system``, so that a name can be found a
 granted as for any other.
 
 The model. Beside each view the catalog keeps a **fingerprint**: a hash of the definition that it
-holds. Whoever starts and may write compares them with its own. What is new is created, what differs
-is replaced under a new id (whoever kept the old id kept the old columns), what the program no
-longer has is dropped: all in one version. Where nothing differs there is none, so a restart is no
-version, and of several nodes that start together one makes it. A new catalog has the views from its
-first version on.
+holds. A node that starts and may write compares them with its own. What is new is created, what
+differs is replaced under a new id (a reader of the old id sees the old columns), what the program
+no longer has is dropped: all in one version. Where nothing differs there is none, so a restart is
+no version, and of several nodes that start together one makes it. A new catalog has the views from
+its first version on.
 
 What must stay true: a start never fails over a view. Release 0.1.0 let people have a schema named
 ``system``; it stays theirs, and a view whose name a table of it holds is left out.
@@ -59,7 +59,7 @@ def fingerprint(view: SystemView) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateSystemView:
-    """Make the catalog hold this view as it is defined. The program's own: nobody can send it."""
+    """Make the catalog hold this view as it is defined. Clients cannot send it."""
 
     view: SystemView
 
@@ -129,7 +129,7 @@ def synchronize_system_views(
 ) -> bool:
     """Give the catalog the views of this program, in at most one version; whether it was needed.
 
-    For who may write; see the module. Raises what `CatalogManager.execute` raises.
+    For nodes that may write; see the module. Raises what `CatalogManager.execute` raises.
     """
     wanted = declared_views() if views is None else views
     if not _differ(manager.present(), wanted):

@@ -14,7 +14,7 @@ judged by what the update did as a whole (`strandline.catalog.undo.net`), never 
 
 What must stay true:
 
-* Nothing that somebody did since is lost: an object that is not as the version left it is refused,
+* No later change is lost: an object that is not as the version left it is refused,
   naming the versions that changed it. Undo those first, or change it by hand.
 * Ids are given once. A table goes on where it stands: its columns come back under their ids in one
   more schema version, and `next_column_id` never goes back. So two tables are as before that count
@@ -391,7 +391,7 @@ class _Step:
 
 
 def check_undoable(update: Update) -> None:
-    """Refuse a version in which nobody did anything that could be taken back."""
+    """Refuse a version that has no change which can be undone."""
     if update.silent:
         raise IllegalChange("it only kept the catalog's own books, nobody did anything in it")
     reasons = [verb_named(entry.verb).why_kept for entry in update.entries]

@@ -1,18 +1,18 @@
 """What a version did as a whole: its net, object by object.
 
 The problem: a version may hold several commands, and an object may go through several states in it.
-It is renamed twice, altered and then dropped, made and dropped again. Whoever judged these states
-one after the other would refuse what is harmless (an index that went forward and was dropped in one
-version was never seen on its way) and would restore what was never there.
+It is renamed twice, altered and then dropped, made and dropped again. If these states were judged
+one after the other, harmless versions would be refused (an index that went forward and was dropped
+in one version was never seen on its way), and what was never there would be restored.
 
-The model: nobody ever saw the states between, because catalogs are versions. So what a version did
+The model: no reader ever saw the states between, because catalogs are versions. What a version did
 to an object is what it was before the version and what it is after it. Whether it can be undone,
 and to what, is judged by these two. The entries of the version only say in which order things are
 put back, and what the history calls that.
 
 Names are where the order matters: two objects that exchange their names need a third name on the
 way. Such objects go back as they came, name by name. Every other goes back to its name of before at
-once: a name that it had only within the version may belong to somebody else by now.
+once: a name that it had only within the version may belong to another object by now.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def as_one(updates: Sequence[Update]) -> Update:
 
 
 def net_effect(changes: Iterable[Change], only: frozenset[Target] | None) -> dict[Target, Net]:
-    """What ``changes``, in their order, did to each object that people made.
+    """What ``changes``, in their order, did to each object, the books of the program aside.
 
     Objects that are as before are left out, and with ``only`` all others than these.
     """

@@ -2,7 +2,7 @@
 
 Only versions above the earliest one that can be read have their updates; at the earliest stands a
 snapshot, which says what there was and not what was done. Reading costs the length of the history
-since the version that is undone; so it is done by who asks, and not where commands are judged.
+since the version that is undone; so the caller does it, and not the thread that plans commands.
 
 A refusal of `undo` or `undrop` names objects, people and versions. So before anything of it is
 said, everything that would be taken back must be in a schema that the user reaches, by the
@@ -51,7 +51,7 @@ def restorable() -> tuple[str, ...]:
 def read_undo(catalogs: CatalogFollower, version: int, *, through: int | None = None) -> Undo:
     """What undoes ``version``, or with ``through`` all from it to that one, as one change.
 
-    `VersionNotFound` where there is none, or it was trimmed; `InvalidInput` for a range that goes
+    `VersionNotFound` where it does not exist or was trimmed; `InvalidInput` for a range that goes
     backwards.
     """
     last = version if through is None else through

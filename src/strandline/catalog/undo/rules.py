@@ -91,7 +91,7 @@ def index_comes_back(
 
 
 def _status(was: IndexDescriptor, left: IndexDescriptor | None, *, together: bool) -> IndexStatus:
-    if left is None and together:  # nobody wrote to its table meanwhile
+    if left is None and together:  # no transaction wrote to its table meanwhile
         building = was.status is IndexStatus.BUILDING
         return IndexStatus.REGISTERED if building else was.status
     if left is None and not was.alive:
