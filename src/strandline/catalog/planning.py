@@ -21,7 +21,6 @@ from strandline.catalog.kinds import kind_of
 from strandline.catalog.privileges.access import with_default_privileges
 from strandline.catalog.verbs import Action, declared_verb
 from strandline.clock import Timestamp, milliseconds
-from strandline.durable.contents import EMPTY, Contents
 from strandline.durable.transaction import OBJECT_IDS, CatalogTransaction
 from strandline.durable.update import Argument
 from strandline.errors import AlreadyExists, IllegalChange, ObjectNotFound, UnsupportedOperation
@@ -45,8 +44,6 @@ class Planning:
         self.transaction = transaction
         self.now = now
         self.author = author
-        self.schema_places: tuple[Contents, set[str]] = EMPTY, set()
-        """The places of all schemas in these contents, kept by what makes schemas."""
 
     @property
     def catalog(self) -> Catalog:

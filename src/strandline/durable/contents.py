@@ -94,6 +94,10 @@ class Contents:
         """Every object of ``kind``, in no order."""
         return iter(_of_kind(self._kinds, kind).values())
 
+    def all_of(self, kind: str) -> Objects:
+        """Every object of ``kind`` by its key; the same value as long as none of them changes."""
+        return _of_kind(self._kinds, kind)
+
     def count(self, kind: str) -> int:
         """How many objects of ``kind`` there are."""
         return len(_of_kind(self._kinds, kind))

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from immutables import Map
+
 from strandline.catalog.catalog import DEFAULT_DATABASE, is_reserved
 from strandline.catalog.kinds import Kind, all_kinds
 from strandline.catalog.planning import Planning, refuse_reserved
 from strandline.catalog.privileges.access import drop_default_privileges
-from strandline.durable.contents import Namespace
+from strandline.durable.contents import Contents, Namespace, Objects
 from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
 from strandline.model.descriptors import (
     DatabaseDescriptor,
@@ -59,8 +61,8 @@ class CreateSchema:
             if self.if_not_exists:
                 return
             raise AlreadyExists(f"Database {self.name} already exists")
-        taken = set() if self.location else _places_of_schemas(planning)
-        location = self.location or _free_place(taken, self.name).text
+        before = planning.transaction.contents
+        location = self.location or _PLACES.free(before, self.name).text
         with planning.entry(
             "create_schema",
             schema=self.name,
@@ -79,8 +81,7 @@ class CreateSchema:
                     properties=self.properties,
                 )
             )
-        if not self.location:
-            planning.schema_places = transaction.contents, taken
+        _PLACES.keep(before, transaction.contents, location)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,23 +197,38 @@ def _inside(planning: Planning, schema: SchemaDescriptor) -> Iterator[tuple[Kind
                 yield kinds[holder.kind], stored
 
 
-def _free_place(taken: set[str], name: str) -> Place:
-    """The place of a new schema, which is taken from now on. A renamed schema keeps its place."""
-    place = next(place for place in places_of_schema(name) if place.text not in taken)
-    taken.add(place.text)
-    return place
+class _Places:
+    """The places of the schemas in some contents, kept for the contents that follow.
+
+    Without it each new schema would cost the number of schemas that there are.
+    """
+
+    def __init__(self) -> None:
+        self._latest: tuple[Objects | None, Map[str, bool]] = None, Map()
+
+    def free(self, contents: Contents, name: str) -> Place:
+        """The place of a new schema: one that no other has. A renamed schema keeps its place."""
+        taken = self._of(contents)
+        return next(place for place in places_of_schema(name) if place.text not in taken)
+
+    def keep(self, before: Contents, after: Contents, location: str) -> None:
+        """Note that ``after`` differs from ``before`` by one schema, which is at ``location``."""
+        self._latest = after.all_of("schema"), self._of(before).set(_ending(location), True)
+
+    def _of(self, contents: Contents) -> Map[str, bool]:
+        schemas, places = self._latest
+        if schemas is not contents.all_of("schema"):
+            stored_schemas = contents.objects("schema")
+            places = Map((_ending(stored.value.location), True) for stored in stored_schemas)
+        return places
 
 
-def _places_of_schemas(planning: Planning) -> set[str]:
-    """The places of all schemas within the batch; read once for schemas that follow each other."""
-    contents, taken = planning.schema_places
-    if contents is not planning.transaction.contents:
-        # Older releases wrote URIs, of which the warehouse is a part.
-        taken = {
-            "/".join(schema.location.rstrip("/").split("/")[-_PLACE_PARTS:])
-            for schema in planning.catalog.all_schemas()
-        }
-    return taken
+_PLACES = _Places()
+
+
+def _ending(location: str) -> str:
+    """What a location has in common with a place: older releases wrote URIs."""
+    return "/".join(location.rstrip("/").split("/")[-_PLACE_PARTS:])
 
 
 def find_database(planning: Planning, name: str) -> DatabaseDescriptor:
