@@ -20,7 +20,7 @@ from strandline.errors import Conflict, CorruptData, NotFound
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqliteMetastorage
 from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.store.table_places import adopt_places
+from strandline.metastore.store.table_places import foreign_places, put_places
 from strandline.model.bookkeeping import ConfigEntry
 from strandline.node.membership import new_member_id
 from strandline.node.place import (
@@ -90,7 +90,7 @@ def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocate
     names = united(kept.names if kept else (), [old] if old else (), present.names)
     folders = StoreFolders(folder, names=names)
     with database.write() as connection:
-        adopt_places(connection, folders)
+        put_places(connection, foreign_places(connection, folders))
         put(connection, Place(present.path, present.inode, names))
     return Relocated(old, present.path, environment, copy)
 

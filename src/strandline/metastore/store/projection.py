@@ -60,7 +60,7 @@ from strandline.metastore.store.notifications import (
     NotificationLog,
 )
 from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.store.table_places import adopt_places
+from strandline.metastore.store.table_places import foreign_places, put_places
 from strandline.sql import Database, FenceRow
 from strandline.wire import encode
 
@@ -245,9 +245,12 @@ class Projector:
 
     def adopt(self) -> None:
         """Bring what older releases recorded about places to the form of this one."""
+        with self._database.read() as connection:
+            if not foreign_places(connection, self._store_folders):
+                return
         with self._database.write() as connection:
             self._guard(connection)
-            adopt_places(connection, self._store_folders)
+            put_places(connection, foreign_places(connection, self._store_folders))
 
     @contextmanager
     def helped(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """Where managed tables lie: one row for each table id, dropped tables too.
 
 A row holds the text of a `Place`, so equal places are equal texts, and who lies at a place is a
-look-up. Rows of release 0.2.1 and older hold URIs; `adopt_places` rewrites them when a node starts.
+look-up. Rows of release 0.2.1 and older hold URIs, and are rewritten when a node starts.
 
 `TablePlaces` is what one SQL transaction of the projection sees and changes. It reads the rows of
 many tables at once, and writes them at its end.
@@ -71,12 +71,15 @@ def put_places(
         connection.execute(insert(TABLE_LOCATION), rows)
 
 
-def adopt_places(connection: Connection, folders: StoreFolders) -> None:
-    """Rewrite the rows of older releases, and those that name this store's folder of before."""
+def foreign_places(connection: Connection, folders: StoreFolders) -> dict[int, Place]:
+    """The places of rows of older releases that are to be rewritten, by table id.
+
+    Also those that name a folder that this store had before.
+    """
     outside = _COLUMNS.location.startswith("/") | _COLUMNS.location.contains(":")
     rows = connection.execute(select(_COLUMNS.table_id, _COLUMNS.location).where(outside))
     places = {table_id: (text, folders.place(text)) for table_id, text in rows}
-    put_places(connection, {i: place for i, (text, place) in places.items() if place.text != text})
+    return {i: place for i, (text, place) in places.items() if place.text != text}
 
 
 class TablePlaces:
