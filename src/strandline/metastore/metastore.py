@@ -191,7 +191,10 @@ class Metastore:
         version = self.catalogs.latest_catalog().version
         location = self.store.known_location(table.id, version=version)
         if location is None:
-            # Another caller's DDL may be in the catalog and about to be carried out: do it here.
+            location = self.store.location(table.id)
+        if location is None:
+            # Another caller's DDL is in the catalog and about to be carried out: do it here. A
+            # table that has a place need not wait for the folders of others.
             self.projector.project_up_to(version)
             location = self.store.location(table.id)
         if location is None:
