@@ -87,7 +87,9 @@ def test_a_reader_that_is_fenced_reads_what_the_newer_holder_wrote(
     append(holder, "theirs")
     assert manager.known_present() is None
     assert manager.present().schema("theirs") is not None
-    assert manager.known_present() is manager.latest_catalog()
+    # Where the log is asked over the network, the present is never known without asking.
+    known = manager.latest_catalog() if manager.state.log.frontier_is_cheap else None
+    assert manager.known_present() is known
 
 
 def test_the_applier_joins_by_itself_and_tells_who_waits(

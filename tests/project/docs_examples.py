@@ -29,9 +29,12 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 MARK = re.compile(r"\s*<!-- (?P<run>run|not run)(?:: (?P<words>.+?))? -->\s*")
 FENCE = re.compile(r"(?P<indent> *)```(?P<language>\w*)\s*")
@@ -202,6 +205,27 @@ def matches(expected: str, output: str) -> bool:
 
     pattern = re.escape(tidy(expected)).replace(re.escape("..."), ".*?")
     return re.fullmatch(pattern, tidy(output), re.DOTALL) is not None
+
+
+def report(
+    say: Callable[[object], None], _hear: Callable[[], Any], page: str, folder: str, spark: str
+) -> None:
+    """Say what is wrong with the examples of ``page`` when they run in ``folder``.
+
+    ``spark`` are the options of what starts a Spark. For `tests.sql.processes.Process`.
+    """
+    warnings.resetwarnings()
+    os.chdir(folder)
+    os.environ["PYSPARK_SUBMIT_ARGS"] = spark
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    complaint = ""
+    try:
+        run_page(Path(page))
+    except Mismatch as mismatch:
+        complaint = str(mismatch)
+    except BaseException:
+        complaint = traceback.format_exc()
+    say(complaint)
 
 
 if __name__ == "__main__":

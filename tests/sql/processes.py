@@ -79,9 +79,10 @@ class Process:
         assert pid is not None
         return pid
 
-    def hear(self) -> Any:
-        """The next value that the process says; fails when it ended instead."""
+    def hear(self, *, timeout: float | None = None) -> Any:
+        """The next value that the process says; fails when it ended instead, or at the time-out."""
         try:
+            assert self._connection.poll(timeout), f"nothing was said for {timeout} s"
             return json.loads(self._connection.recv_bytes())
         except (EOFError, ConnectionResetError):
             raise AssertionError(f"the process ended with status {self.finish()}") from None
