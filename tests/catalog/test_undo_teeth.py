@@ -261,7 +261,7 @@ def a_snapshot_is_taken_for_an_update(patch: Patch) -> None:
 
 def what_came_while_reading_is_not_seen(patch: Patch) -> None:
     """A table that came back and went again, between the reading and the planning."""
-    patch.setattr(Undo, "moves", lambda _: iter(()))
+    patch.setattr(Undo, "restored_tables", lambda _: iter(()))
 
 
 Fault = Callable[[Patch], None]
