@@ -27,10 +27,10 @@ from strandline.metastore.session.credentials import Authenticate
 from strandline.metastore.session.http_app import application
 from strandline.metastore.thrift import ServerSettings, ThriftServer
 from strandline.metastore.workers import Workers
-from strandline.node.helper import open_helper
+from strandline.node.child import open_child
 from strandline.node.http_connections import HttpConnections
 from strandline.node.node import Node
-from strandline.work.helpers import ForkServer, HelperPool
+from strandline.work.children import ChildPool, ForkServer
 
 logger = logging.getLogger("strandline.node")
 
@@ -105,9 +105,9 @@ async def _serve(
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, _told_to_stop, stop, number)
     workers = Workers(threads=settings.call_threads, max_calls=settings.max_calls)
-    helpers = HelperPool(forks.helper)
+    children = ChildPool(forks.child)
     service = HiveMetastoreService(
-        node.metastore, notifications=node.notifications, workers=workers, helpers=helpers
+        node.metastore, notifications=node.notifications, workers=workers, children=children
     )
     thrift = ThriftServer(
         service.dispatcher, settings=ServerSettings(slow_call_ms=settings.slow_call_ms)
@@ -118,7 +118,7 @@ async def _serve(
         application(
             node.metastore,
             workers=workers,
-            helpers=helpers,
+            children=children,
             authenticate=authenticate,
             check_health=node.health.report,
             connections=connections,
@@ -156,7 +156,7 @@ async def _serve(
     await thrift.stop()
     stopping.cancel()
     await serving
-    helpers.close()
+    children.close()
     workers.close()
 
 
@@ -179,7 +179,7 @@ def serve(
     ``authenticate`` proves the users of HTTP; without it they are believed, as those of the Hive
     protocol always are.
 
-    Call it in a process that has one thread: it forks the server of helper processes first.
+    Call it in a process that has one thread: it forks the server of child processes first.
 
     Raises what `Node.open` raises, and `AddressInUse`. Both ports are taken before the store is
     opened: a node that cannot listen makes no store.
@@ -188,7 +188,7 @@ def serve(
     with ExitStack() as open_resources:
         # Before anything is opened, and while there is one thread: it forks.
         forks = open_resources.enter_context(
-            closing(ForkServer.start(partial(open_helper, store, settings)))
+            closing(ForkServer.start(partial(open_child, store, settings)))
         )
         ports = {"the Hive Metastore protocol": settings.thrift_port, "HTTP": settings.http_port}
         thrift_socket, http_socket = (

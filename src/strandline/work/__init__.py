@@ -12,13 +12,13 @@ request can be computed has a budget of them:
 | --- | --- | --- |
 | the event loop | `AT_ONCE` | nothing |
 | a thread of the node | `IN_THREAD` | for SQL and files |
-| a helper process (`strandline.work.helpers`) | none | for SQL and files |
+| a child process (`strandline.work.children`) | none | for SQL and files |
 
 A request that is too long for a place as it comes goes to the next one undecoded. Whether a request
 that reads is too long may turn out on the way: what goes over many things calls `spend` first, or
 takes them from `spending`; where the budget is not enough, both raise `TooLong`, and the request is
-given to a helper, which does all of it. A request that changes something is never given up on the
-way. Without helpers (a store that is embedded in another program, a test) threads have no budget.
+given to a child, which does all of it. A request that changes something is never given up on the
+way. Without children (a store that is embedded in another program, a test) threads have no budget.
 
 What must stay true: what goes over a number of things that a client decides says so here before it
 does. The number of things that a thread of the node goes over for a client is bounded by

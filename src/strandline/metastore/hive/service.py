@@ -61,11 +61,11 @@ from strandline.metastore.thrift.dispatch import (
 )
 from strandline.metastore.thrift.messages import ApplicationException
 from strandline.metastore.workers import CallKind, PooledCall, Workers, finish, off_loop
-from strandline.work.helpers import Fields, HelperPool
+from strandline.work.children import ChildPool, Fields
 
 DEFAULT_KEPT_BYTES = 64 << 20
 SERVICE = "hive"
-"""What tasks of this service are called in a helper process."""
+"""What tasks of this service are called in a child process."""
 ANONYMOUS = "anonymous"
 """The author of the changes of a client that did not identify itself."""
 
@@ -103,13 +103,13 @@ class _Answer:
 class HiveServiceStatistics:
     """``at_once`` requests were answered on the event loop, ``waited`` ended in a worker thread.
 
-    ``helped`` were answered by a helper process.
+    ``delegated`` were answered by a child process.
     """
 
     at_once: int
     waited: int
     changes: int
-    helped: int
+    delegated: int
     kept: KeptAnswersStatistics
 
 
@@ -126,19 +126,19 @@ class HiveMetastoreService:
         *,
         notifications: NotificationLog,
         workers: Workers | None = None,
-        helpers: HelperPool | None = None,
+        children: ChildPool | None = None,
         kept_bytes: int = DEFAULT_KEPT_BYTES,
         identities: bool = True,
     ) -> None:
         self._metastore = metastore
         self._notifications = notifications
         self._workers = workers or Workers()
-        self._helpers = helpers
+        self._children = children
         self._identities = identities
         self._address: str | None = None
         self._kept = KeptAnswers(max_bytes=kept_bytes)
-        self._at_once = self._waited = self._changes = self._helped = 0
-        delegate = None if helpers is None else self.delegate
+        self._at_once = self._waited = self._changes = self._delegated = 0
+        delegate = None if children is None else self.delegate
         self.dispatcher = Dispatcher(self.handle, self.look_up, delegate)
 
     def announce(self, address: str) -> None:
@@ -179,7 +179,7 @@ class HiveMetastoreService:
         def go_on(reading: Coroutine[Any, Any, _Answer]) -> _Answer | bytes:
             """In a thread; the arguments, if the request costs more than it may there."""
             try:
-                with work.budget(None if self._helpers is None else work.IN_THREAD):
+                with work.budget(None if self._children is None else work.IN_THREAD):
                     return finish(reading)
             except work.TooLong:
                 return HIVE_CODEC.encode_args(method.name, request.args)
@@ -204,37 +204,37 @@ class HiveMetastoreService:
             self._waited += 1
             answer: _Answer | bytes = await read.result
             if isinstance(answer, bytes):
-                return await self._delegated(connection, method, answer)
+                return await self._delegate_to_child(connection, method, answer)
             return self._keep(key, mark, answer)
 
         return waited()
 
-    # -- in a helper process
+    # -- in a child process
 
     async def delegate(self, connection: ConnectionInfo, name: str, args: memoryview) -> Answer:
-        """Have a helper process answer a request, by its undecoded arguments."""
+        """Have a child process answer a request, by its undecoded arguments."""
         method = METHODS.get(name)
         if method is None:
             raise ApplicationException.unknown_method(name)
         connection.attributes.pop(_LISTING, None)
-        return await self._delegated(connection, method, args)
+        return await self._delegate_to_child(connection, method, args)
 
-    async def _delegated(
+    async def _delegate_to_child(
         self, connection: ConnectionInfo, method: Method, args: bytes | memoryview
     ) -> Answer:
-        assert self._helpers is not None  # the callers know
-        self._helped += 1
+        assert self._children is not None  # the callers know
+        self._delegated += 1
         user = connection.user or ANONYMOUS
         fields = {"service": SERVICE, "user": user, "address": self._address}
         only_reads = method.kind in (Kind.READS, Kind.ANSWERS)
         asking = asyncio.ensure_future(
-            self._helpers.run(method.name, fields, args, only_reads=only_reads)
+            self._children.run(method.name, fields, args, only_reads=only_reads)
         )
         with ExitStack() as left:
             if only_reads:
                 connection.on_leave = asking.cancel
             else:
-                left.enter_context(self._metastore.projector.helped())
+                left.enter_context(self._metastore.projector.delegated())
             reply = await asking
         if not only_reads:  # the news of the commit may come later than the reply
             self._metastore.store.look_again()
@@ -248,7 +248,7 @@ class HiveMetastoreService:
         )
 
     def answer_task(self, fields: Fields, args: bytes) -> tuple[Fields, bytes]:
-        """In a helper process: answer what `delegate` was asked."""
+        """In a child process: answer what `delegate` was asked."""
         name = fields["name"]
         method = METHODS[name]
         self._address = fields["address"]
@@ -310,7 +310,7 @@ class HiveMetastoreService:
     def statistics(self) -> HiveServiceStatistics:
         """How requests were answered; those that a kept answer served are in ``kept``."""
         return HiveServiceStatistics(
-            self._at_once, self._waited, self._changes, self._helped, self._kept.statistics()
+            self._at_once, self._waited, self._changes, self._delegated, self._kept.statistics()
         )
 
 

@@ -5,7 +5,7 @@
 An error of any kind is ``{"error": {"code", "message"}}`` with the status of its surface.
 
 What must stay true: the event loop only moves bytes. Reading JSON, calling the store and writing
-the answer happen in threads of the node's `Workers`, or in a helper process where they are long; a
+the answer happen in threads of the node's `Workers`, or in a child process where they are long; a
 call that either refuses is answered at once, with ``Retry-After``. No body is kept beyond the
 limit; all bodies together take a bounded memory until they are answered, and all answers until they
 are sent. A body that does not come in time is given up.
@@ -71,8 +71,8 @@ from strandline.metastore.session.local_session import LocalSession
 from strandline.metastore.session.origins import OriginGuard
 from strandline.metastore.session.wire_json import write_error, write_json
 from strandline.metastore.workers import ClientLeft, Workers
+from strandline.work.children import ChildPool, Fields
 from strandline.work.contents import PIECE, Content
-from strandline.work.helpers import Fields, HelperPool
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ _DRAINED = 4
 """A body of up to this many times the limit is read and dropped, so that its sender gets to read
 the answer; the connection of a larger one is simply closed."""
 SERVICE = "http"
-"""What tasks of this application are called in a helper process."""
+"""What tasks of this application are called in a child process."""
 
 
 def application(
@@ -100,7 +100,7 @@ def application(
     *,
     max_body_bytes: int = MAX_BODY_BYTES,
     workers: Workers | None = None,
-    helpers: HelperPool | None = None,
+    children: ChildPool | None = None,
     authenticate: Authenticate | None = None,
     check_health: Callable[[], Sequence[Problem]] = tuple,
     connections: Counted | None = None,
@@ -125,7 +125,7 @@ def application(
         memory=RequestMemory(body_memory_bytes),
         answers=RequestMemory(answer_memory_bytes, admits_single=True),
         workers=workers or Workers(),
-        helpers=helpers,
+        children=children,
         authenticate=authenticate,
         check_health=check_health,
         connections=connections,
@@ -210,8 +210,8 @@ class _Asked:
 class _Body:
     """A body as it comes; one that is too long for this process is kept outside of it."""
 
-    def __init__(self, *, helped: bool) -> None:
-        self._helped = helped
+    def __init__(self, *, delegated: bool) -> None:
+        self._delegated = delegated
         self._size = 0
         self._chunks: list[bytes] = []
         self._content: Content | None = None
@@ -222,7 +222,7 @@ class _Body:
             self._content.write(chunk)
             return
         self._chunks.append(chunk)
-        if self._helped and work.things_of_json(self._size) > work.IN_THREAD:
+        if self._delegated and work.things_of_json(self._size) > work.IN_THREAD:
             self._content = Content.of(b"".join(self._chunks))
             self._chunks.clear()
 
@@ -270,7 +270,7 @@ class LongAnswer(Response):
 
 
 def answer_task(metastore: Metastore, fields: Fields, body: bytes) -> tuple[Fields, bytes]:
-    """In a helper process: carry out a call that is too long for the process of the node."""
+    """In a child process: carry out a call that is too long for the process of the node."""
     session = LocalSession(metastore, user=fields["user"], host=fields["host"])
     return {}, CALLS[fields["name"]].answer(session, body, still_wanted=bool)
 
@@ -323,7 +323,7 @@ class _Application:
         memory: RequestMemory,
         answers: RequestMemory,
         workers: Workers,
-        helpers: HelperPool | None,
+        children: ChildPool | None,
         authenticate: Authenticate | None,
         check_health: Callable[[], Sequence[Problem]],
         connections: Counted | None,
@@ -335,7 +335,7 @@ class _Application:
         self._body_seconds = body_seconds
         self._memory = memory
         self._workers = workers
-        self._helpers = helpers
+        self._children = children
         self._answers = answers
         self._check_health = check_health
         self._connections = connections
@@ -454,7 +454,7 @@ class _Application:
             raise InvalidInput(f"the body is sent as {sent_as[:80]!r}; send it as {content_type}")
         announced = request.headers.get("content-length", "")
         size = int(announced) if announced.isdecimal() else 0
-        body = _Body(helped=self._helpers is not None)
+        body = _Body(delegated=self._children is not None)
         try:
             if size <= self._max_body_bytes * _DRAINED:
                 size = 0
@@ -487,11 +487,11 @@ class _Application:
             while (await request.receive())["type"] != "http.disconnect":
                 pass
 
-        helpers = self._helpers
+        children = self._children
         kind = call.kind(len(body) if isinstance(body, bytes) else body.size)
         if isinstance(body, bytes):
             session = LocalSession(self._metastore, user=asking.user, host=host)
-            is_bounded = helpers is not None and call.only_reads
+            is_bounded = children is not None and call.only_reads
 
             def answer(still_wanted: Callable[[], None]) -> bytes:
                 prove(asking, self._authenticate)
@@ -511,8 +511,8 @@ class _Application:
                 kind=kind,
                 until_left=until_left,
             )
-        assert helpers is not None  # else nothing is too long
-        asked = asyncio.ensure_future(self._helped(call, asking, body, host))
+        assert children is not None  # else nothing is too long
+        asked = asyncio.ensure_future(self._delegate_to_child(call, asking, body, host))
         leaving = asyncio.ensure_future(until_left())
         try:
             await asyncio.wait({asked, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -525,16 +525,16 @@ class _Application:
             leaving.cancel()
             asked.cancel()
 
-    async def _helped(
+    async def _delegate_to_child(
         self, call: Call, asking: Caller, body: bytes | Content, host: str
     ) -> bytes | Content:
-        """The body of the answer, made by a helper process."""
-        assert self._helpers is not None  # the caller knows
+        """The body of the answer, made by a child process."""
+        assert self._children is not None  # the caller knows
         fields = {"service": SERVICE, "user": asking.user, "host": host}
         with ExitStack() as left:
             if not call.only_reads:
-                left.enter_context(self._metastore.projector.helped())
-            reply = await self._helpers.run(call.name, fields, body, only_reads=call.only_reads)
+                left.enter_context(self._metastore.projector.delegated())
+            reply = await self._children.run(call.name, fields, body, only_reads=call.only_reads)
         if not call.only_reads:  # the news of the commit may come later than the reply
             self._metastore.store.look_again()
         return reply.content
@@ -569,7 +569,7 @@ class _Application:
             "projection": self._metastore.projector,
             "store": self._metastore.store,
             "workers": self._workers,
-            "helpers": self._helpers,
+            "children": self._children,
             "connections": self._connections,
         }
         counted = {

@@ -10,7 +10,7 @@ that this node has applied: the callers of a group commit share one SQL transact
 each folder. It is the thread of one of the callers; the others wait until the position has reached
 their version, and one of them goes on where it has not. No lock of the catalog is held meanwhile.
 What no caller waits for (its caller gave up, its node died) a thread in the background carries out
-a little later, unless a helper process of the node is at it.
+a little later, unless a child process of the node is at it.
 
 What must stay true: a folder cannot be moved back by a rollback, so effects may be done and their
 SQL transaction lost. Then they are met again, and each must be recognized. `folder_effects` says
@@ -129,7 +129,7 @@ class Projector:
         self._projecting = False
         self._projected = 0  # durable, as far as this process knows
         self._applied = 0
-        self._helped = 0
+        self._delegated = 0
         self._failed_batch: tuple[int, Unavailable] | None = None
         self._batches = self._entries = self._effects = self._failures = 0
         self._grace = grace
@@ -253,15 +253,15 @@ class Projector:
             put_places(connection, foreign_places(connection, self._store_folders))
 
     @contextmanager
-    def helped(self) -> Iterator[None]:
+    def delegated(self) -> Iterator[None]:
         """While the block runs, another process of this node projects what it appends itself."""
         with self._state:
-            self._helped += 1
+            self._delegated += 1
         try:
             yield
         finally:
             with self._state:
-                self._helped -= 1
+                self._delegated -= 1
 
     def start(self) -> None:
         """Begin to project in the background."""
@@ -280,7 +280,7 @@ class Projector:
             self._news.wait()
             if self._stop.wait(self._grace):
                 return
-            if self._helped:
+            if self._delegated:
                 continue
             self._news.clear()  # before the look at what was applied: what comes now comes again
             try:

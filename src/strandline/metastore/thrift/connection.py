@@ -15,7 +15,7 @@ What must stay true:
   request had a name, the client is told (``TApplicationException`` 7); then the connection closes.
 * Arguments that do not decode inside a message whose end is known fail that request alone.
 * A request that has begun runs to its end, also when its client has gone. One that is still being
-  read or decoded, that waits for a thread, or that only reads in a helper process, is given up.
+  read or decoded, that waits for a thread, or that only reads in a child process, is given up.
 * Where a request is decoded and answered, the rule of `strandline.work` says. To find where a long
   one ends is done on the loop, in slices, and counts as a request in work.
 * What has come and is not answered is held in the server's memory of requests, and what is answered

@@ -77,7 +77,7 @@ class ConnectionInfo:
 class Answer:
     """What goes back for one request: a kind of message and its struct.
 
-    ``failed`` says that no one meant this to happen, ``refused`` why a helper refused the request.
+    ``failed`` says that no one meant this to happen, ``refused`` why a child refused the request.
     A `Content` belongs to whoever sends the answer.
     """
 

@@ -1,28 +1,28 @@
-"""Helper processes: what is long is computed outside the process of the node.
+"""Child processes: what is long is computed outside the process of the node.
 
 The problem: see `strandline.work`. The process that computes needs the store, and the catalog. It
 must start quickly, and a fork of a process that has threads and open databases is not safe.
 
 The model. Before a node opens anything, it forks a *fork server* (`ForkServer`), which has loaded
-the program, opens nothing, and does nothing but fork again when it is asked for a *helper*. A
-helper opens the store by itself, as another node on it would: its answers are as fresh as this
+the program, opens nothing, and does nothing but fork again when it is asked for a *child*. A
+child opens the store by itself, as another node on it would: its answers are as fresh as this
 node's own, it judges users in the same way, and its writes are fenced. It has one task at a time.
-`HelperPool` keeps the helpers of one event loop: a few at once, idle ones for a while. Tasks that
+`ChildPool` keeps the children of one event loop: a few at once, idle ones for a while. Tasks that
 find all of them busy wait in order; where many wait, the next one is refused at once.
 
 A task and its reply are one packet each: a small JSON object and the descriptor of a `Content`.
 
 What must stay true:
 
-* A helper ends when the node closes its connection, or dies. In the middle of a task it ends at
+* A child ends when the node closes its connection, or dies. In the middle of a task it ends at
   once if the task only reads; else it finishes the task first.
-* A helper that has taken much memory ends after its reply, and so gives all of it back. It takes at
+* A child that has taken much memory ends after its reply, and so gives all of it back. It takes at
   most `MEMORY_BYTES`.
-* A helper that ends without a reply is told as `Unavailable` for a task that reads, and as
+* A child that ends without a reply is told as `Unavailable` for a task that reads, and as
   `UnknownOutcome` for one that changes something; the next task gets a new one.
 
 Rejected: the process pools of the standard library (they start by importing everything again, move
-answers as pickles through a thread of the node, and cannot end a helper for one task).
+answers as pickles through a thread of the node, and cannot end a child for one task).
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ from strandline.work.contents import PIECE, Content
 
 logger = logging.getLogger(__name__)
 
-MAX_HELPERS = max(2, os.cpu_count() or 1)
+MAX_CHILDREN = max(2, os.cpu_count() or 1)
 MAX_WAITING = 64
-"""Tasks that wait for a helper."""
+"""Tasks that wait for a child."""
 IDLE_SECONDS = 30.0
-"""How long a helper without a task is kept."""
+"""How long a child without a task is kept."""
 KEPT_BYTES = 32 << 20
-"""Memory that a helper may have taken and still be kept for another task."""
+"""Memory that a child may have taken and still be kept for another task."""
 MEMORY_BYTES = 4 << 30
-"""Memory that a helper may take at most."""
+"""Memory that a child may take at most."""
 _PACKET = 64 * 1024
 _MESSAGE = 8 * 1024
 """Bytes of a packet, and characters of a message in it; each may take six bytes."""
@@ -77,13 +77,13 @@ OpenService = Callable[[], AbstractContextManager[Serve]]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a helper answered; close ``content``."""
+    """What a child answered; close ``content``."""
 
     fields: Fields
     content: Content
 
 
-# -- in a helper -------------------------------------------------------------------------------
+# -- in a child -------------------------------------------------------------------------------
 
 
 def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
@@ -108,7 +108,7 @@ def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
                 )
                 reply_fields, answer = {"error": [LimitExceeded.code, message]}, b""
             except Exception:
-                logger.exception("a helper failed at %s", fields.get("name"))
+                logger.exception("a child failed at %s", fields.get("name"))
                 message = f"{fields.get('name')} failed inside; the log of the node says where"
                 reply_fields, answer = {"error": [StrandlineError.code, message]}, b""
             del data
@@ -170,41 +170,41 @@ def _receive(connection: socket.socket) -> tuple[Fields, Content] | None:
 
 
 class ForkServer:
-    """A process that forks helpers; see the module. Close it."""
+    """A process that forks children; see the module. Close it."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
 
     @classmethod
     def start(cls, open_service: OpenService) -> ForkServer:
-        """Fork it. The process must have one thread, and nothing open that a helper may not share.
+        """Fork it. The process must have one thread, and nothing open that a child may not share.
 
-        A helper opens what it needs with ``open_service``.
+        A child opens what it needs with ``open_service``.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             with _ThenExits():
                 ours.close()
-                _fork_helpers(theirs, open_service)
+                _fork_children(theirs, open_service)
         theirs.close()
         return cls(ours)
 
-    def helper(self) -> socket.socket:
-        """The connection to a new helper."""
+    def child(self) -> socket.socket:
+        """The connection to a new child."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            socket.send_fds(self._control, [b"helper"], [theirs.fileno()])
+            socket.send_fds(self._control, [b"child"], [theirs.fileno()])
         except OSError as error:
             ours.close()
             raise Unavailable(
-                f"the process that starts helpers has ended ({error.strerror}); restart the node"
+                f"the process that starts children has ended ({error.strerror}); restart the node"
             ) from error
         finally:
             theirs.close()
         return ours
 
     def close(self) -> None:
-        """End it; the helpers end when their own connections are closed."""
+        """End it; the children end when their own connections are closed."""
         self._control.close()
 
 
@@ -216,18 +216,18 @@ class _ThenExits:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            logger.error("a helper process failed", exc_info=error)
+            logger.error("a child process failed", exc_info=error)
         logging.shutdown()
         os._exit(0 if error is None else 1)
 
 
-def _fork_helpers(control: socket.socket, open_service: OpenService) -> None:
+def _fork_children(control: socket.socket, open_service: OpenService) -> None:
     # A signal to the group of the node is for the node, which closes its connections when it ends.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a helper ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a child ended
     gc.collect()
-    gc.freeze()  # else a helper's first look for garbage would copy every page
+    gc.freeze()  # else a child's first look for garbage would copy every page
     while True:
         packet, descriptors, _, _ = socket.recv_fds(control, 16, 1)
         if not packet:
@@ -246,19 +246,19 @@ def _fork_helpers(control: socket.socket, open_service: OpenService) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class HelperStatistics:
+class ChildStatistics:
     """``running`` and ``waiting`` tasks now; the others are counts since the start."""
 
     running: int
     waiting: int
     tasks: int
-    helpers: int
+    children: int
     turned_away: int
     lost: int
 
 
-class _Helper:
-    """The connection to a helper."""
+class _Child:
+    """The connection to a child."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -271,7 +271,7 @@ class _Helper:
         _send(self._connection, fields, content)
 
     async def reply(self) -> Reply | None:
-        """The reply to the task that was sent; None where the helper ended instead."""
+        """The reply to the task that was sent; None where the child ended instead."""
         loop = asyncio.get_running_loop()
         readable: asyncio.Future[None] = loop.create_future()
         descriptor = self._connection.fileno()
@@ -292,32 +292,32 @@ class _Helper:
         self._connection.close()
 
 
-class HelperPool:
-    """The helpers of one event loop; its methods are for that loop. Close it.
+class ChildPool:
+    """The children of one event loop; its methods are for that loop. Close it.
 
-    ``start`` gives the connection to a new helper (`ForkServer.helper`).
+    ``start`` gives the connection to a new child (`ForkServer.child`).
     """
 
     def __init__(
         self,
         start: Callable[[], socket.socket],
         *,
-        max_helpers: int = MAX_HELPERS,
+        max_children: int = MAX_CHILDREN,
         max_waiting: int = MAX_WAITING,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._start = start
-        self._places = asyncio.Semaphore(max_helpers)
+        self._places = asyncio.Semaphore(max_children)
         self._max_waiting = max_waiting
         self._idle_seconds = idle_seconds
-        self._idle: list[_Helper] = []
+        self._idle: list[_Child] = []
         self._waiting = 0
         self._running: set[asyncio.Task[Reply]] = set()
         self._closed = False
-        self._tasks = self._helpers = self._turned_away = self._lost = 0
+        self._tasks = self._children = self._turned_away = self._lost = 0
 
     async def run(self, name: str, fields: Fields, data: Data, *, only_reads: bool) -> Reply:
-        """Have a helper do a task. Raises what it raised, `Overloaded`, `Unavailable`, `Stopping`.
+        """Have a child do a task. Raises what it raised, `Overloaded`, `Unavailable`, `Stopping`.
 
         A `Content` is closed. Where the caller is cancelled, a task that only reads is given up;
         another one goes on.
@@ -368,20 +368,20 @@ class HelperPool:
         self._places.release()
 
     def close(self) -> None:
-        """End the helpers: tasks that read are lost, others go on to their end unheard."""
+        """End the children: tasks that read are lost, others go on to their end unheard."""
         self._closed = True
         for task in self._running:
             task.cancel()
         while self._idle:
             self._idle.pop().close()
 
-    def statistics(self) -> HelperStatistics:
-        """How the helpers were used."""
-        return HelperStatistics(
+    def statistics(self) -> ChildStatistics:
+        """How the children were used."""
+        return ChildStatistics(
             len(self._running),
             self._waiting,
             self._tasks,
-            self._helpers,
+            self._children,
             self._turned_away,
             self._lost,
         )
@@ -389,57 +389,57 @@ class HelperPool:
     async def _do(self, fields: Fields, data: Data) -> Reply:
         content = data if isinstance(data, Content) else await _copied(data)
         try:
-            helper = self._assign(fields, content)
+            child = self._assign(fields, content)
         finally:
             content.close()
         self._tasks += 1
         try:
-            reply = await helper.reply()
+            reply = await child.reply()
         except BaseException:
-            helper.close()
+            child.close()
             raise
         if reply is None:
-            helper.close()
+            child.close()
             self._lost += 1
             raise _lost(fields)
-        self._keep(helper, ends=reply.fields["ends"])
+        self._keep(child, ends=reply.fields["ends"])
         error = reply.fields.get("error")
         if error is not None:
             reply.content.close()
             raise error_of(*error)
         return reply
 
-    def _assign(self, fields: Fields, content: Content) -> _Helper:
-        """Send the task to a helper, to an idle one if there is one that lives."""
+    def _assign(self, fields: Fields, content: Content) -> _Child:
+        """Send the task to a child, to an idle one if there is one that lives."""
         while self._idle:
-            helper = self._idle.pop()
+            child = self._idle.pop()
             try:
-                helper.send(fields, content)
+                child.send(fields, content)
             except OSError:  # it has ended meanwhile
-                helper.close()
+                child.close()
             else:
-                return helper
-        self._helpers += 1
-        helper = _Helper(self._start())
+                return child
+        self._children += 1
+        child = _Child(self._start())
         try:
-            helper.send(fields, content)
+            child.send(fields, content)
         except OSError as error:
-            helper.close()
-            raise Unavailable(f"a new helper process cannot be reached: {error}") from error
-        return helper
+            child.close()
+            raise Unavailable(f"a new child process cannot be reached: {error}") from error
+        return child
 
-    def _keep(self, helper: _Helper, *, ends: bool) -> None:
+    def _keep(self, child: _Child, *, ends: bool) -> None:
         if ends or self._closed:
-            helper.close()
+            child.close()
             return
-        self._idle.append(helper)
+        self._idle.append(child)
 
         def let_go() -> None:
-            self._idle.remove(helper)
-            helper.close()
+            self._idle.remove(child)
+            child.close()
 
         loop = asyncio.get_running_loop()
-        helper.closing = loop.call_later(self._idle_seconds, let_go)
+        child.closing = loop.call_later(self._idle_seconds, let_go)
 
 
 def _settle(readable: asyncio.Future[None]) -> None:

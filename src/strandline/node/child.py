@@ -1,6 +1,6 @@
-"""What a helper process of a served node does: the same calls, on the same store.
+"""What a child process of a served node does: the same calls, on the same store.
 
-A helper opens the store as a node does, without what a node does in the background. It remembers no
+A child opens the store as a node does, without what a node does in the background. It remembers no
 rows: it has few calls, each about many of them.
 """
 
@@ -17,11 +17,11 @@ from strandline.metastore.hive.service import SERVICE as HIVE
 from strandline.metastore.session.http_app import SERVICE as HTTP
 from strandline.metastore.session.http_app import answer_task
 from strandline.node.node import Node
-from strandline.work.helpers import Fields, Serve
+from strandline.work.children import Fields, Serve
 
 
 @contextmanager
-def open_helper(store: str | Path, settings: Settings) -> Iterator[Serve]:
+def open_child(store: str | Path, settings: Settings) -> Iterator[Serve]:
     """Open the ``store`` to answer tasks. Raises what `Node.open` raises."""
     own_settings = replace(settings, cache_bytes=0)
     with Node.open(store, settings=own_settings, background=False) as node:
@@ -34,6 +34,6 @@ def open_helper(store: str | Path, settings: Settings) -> Iterator[Serve]:
                 case str(service) if service == HTTP:
                     return answer_task(node.metastore, fields, data)
                 case unknown:
-                    raise ValueError(f"a helper has no service {unknown!r}")
+                    raise ValueError(f"a child has no service {unknown!r}")
 
         yield serve

@@ -1,6 +1,6 @@
-"""Helper processes: tasks, replies, and what happens when one end is gone.
+"""Child processes: tasks, replies, and what happens when one end is gone.
 
-Here a helper is a thread at the other end of the connection, unless a test is about processes.
+Here a child is a thread at the other end of the connection, unless a test is about processes.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from strandline.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from strandline.work import helpers as helper_processes
+from strandline.work import children as child_processes
+from strandline.work.children import ChildPool, Fields, serve_tasks
 from strandline.work.contents import Content
-from strandline.work.helpers import Fields, HelperPool, serve_tasks
 
 WAIT = 30.0
 
 
-class Helpers:
-    """Starts helpers in threads. Each echoes its task, unless the task says otherwise.
+class Children:
+    """Starts children in threads. Each echoes its task, unless the task says otherwise.
 
     A task named "wait" is answered after ``go`` is set; "end" closes the connection instead.
     """
@@ -59,7 +59,7 @@ class Helpers:
         return ours
 
     @contextmanager
-    def _open(self, connection: socket.socket) -> Iterator[helper_processes.Serve]:
+    def _open(self, connection: socket.socket) -> Iterator[child_processes.Serve]:
         self.opened += 1
 
         def serve(fields: Fields, data: bytes) -> tuple[Fields, bytes]:
@@ -84,29 +84,29 @@ class Helpers:
             assert not thread.is_alive()
 
 
-def run(body: Callable[[HelperPool, Helpers], Awaitable[Any]], **limits: Any) -> Helpers:
-    """Run ``body`` with a pool, and close it; the helpers must have ended then."""
+def run(body: Callable[[ChildPool, Children], Awaitable[Any]], **limits: Any) -> Children:
+    """Run ``body`` with a pool, and close it; the children must have ended then."""
 
     async def main() -> None:
-        pool = HelperPool(helpers.start, **limits)
+        pool = ChildPool(children.start, **limits)
         try:
             async with asyncio.timeout(WAIT):
-                await body(pool, helpers)
+                await body(pool, children)
         finally:
             pool.close()
             while pool.statistics().running:
                 await asyncio.sleep(0)
 
-    helpers = Helpers()
+    children = Children()
     try:
         asyncio.run(main())
     finally:
-        helpers.join()
-    return helpers
+        children.join()
+    return children
 
 
 async def ask(
-    pool: HelperPool, name: str, data: Any = b"", *, only_reads: bool = False, **fields: Any
+    pool: ChildPool, name: str, data: Any = b"", *, only_reads: bool = False, **fields: Any
 ) -> bytes:
     reply = await pool.run(name, fields, data, only_reads=only_reads)
     try:
@@ -115,13 +115,13 @@ async def ask(
         reply.content.close()
 
 
-async def begun(helpers: Helpers) -> None:
-    await asyncio.to_thread(helpers.begun.acquire, timeout=WAIT)
+async def begun(children: Children) -> None:
+    await asyncio.to_thread(children.begun.acquire, timeout=WAIT)
 
 
 @pytest.mark.parametrize("size", [0, 10, 3_000_000])
 def test_a_task_and_its_reply_may_have_any_size(size: int) -> None:
-    async def body(pool: HelperPool, _: Helpers) -> None:
+    async def body(pool: ChildPool, _: Children) -> None:
         data = os.urandom(size)
         assert await ask(pool, "echo", data) == data
         assert await ask(pool, "echo", Content.of(data)) == data
@@ -132,55 +132,55 @@ def test_a_task_and_its_reply_may_have_any_size(size: int) -> None:
     run(body)
 
 
-def test_a_helper_is_kept_for_the_next_task() -> None:
-    async def body(pool: HelperPool, _: Helpers) -> None:
+def test_a_child_is_kept_for_the_next_task() -> None:
+    async def body(pool: ChildPool, _: Children) -> None:
         for _number in range(3):
             await ask(pool, "echo", only_reads=True)
         found = pool.statistics()
-        assert (found.tasks, found.helpers, found.running) == (3, 1, 0)
+        assert (found.tasks, found.children, found.running) == (3, 1, 0)
 
     assert run(body).opened == 1
 
 
-def test_an_idle_helper_ends_after_a_while() -> None:
-    async def body(pool: HelperPool, helpers: Helpers) -> None:
+def test_an_idle_child_ends_after_a_while() -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
         await ask(pool, "echo")
-        await asyncio.to_thread(helpers._threads[0].join, WAIT)
+        await asyncio.to_thread(children._threads[0].join, WAIT)
         await ask(pool, "echo")
-        assert pool.statistics().helpers == 2
+        assert pool.statistics().children == 2
 
     run(body, idle_seconds=0.0)
 
 
-def test_a_helper_that_took_much_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(helper_processes, "KEPT_BYTES", -1)
+def test_a_child_that_took_much_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_processes, "KEPT_BYTES", -1)
 
-    async def body(pool: HelperPool, helpers: Helpers) -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
         await ask(pool, "echo")
-        await asyncio.to_thread(helpers._threads[0].join, WAIT)
+        await asyncio.to_thread(children._threads[0].join, WAIT)
         assert await ask(pool, "echo", b"x") == b"x"
-        assert pool.statistics().helpers == 2
+        assert pool.statistics().children == 2
 
     run(body)
 
 
 def test_errors_come_back_as_they_are() -> None:
-    async def body(pool: HelperPool, _: Helpers) -> None:
+    async def body(pool: ChildPool, _: Children) -> None:
         with pytest.raises(NotFound, match=r"^it is not there$"):
             await ask(pool, "missing")
         with pytest.raises(StrandlineError, match="fails failed inside") as told:
             await ask(pool, "fails")
         assert "secret" not in str(told.value)
-        assert pool.statistics().helpers == 1
+        assert pool.statistics().children == 1
 
     run(body)
 
 
 @pytest.mark.parametrize(("only_reads", "expected"), [(True, Unavailable), (False, UnknownOutcome)])
-def test_a_helper_that_ends_without_a_reply_is_an_error(
+def test_a_child_that_ends_without_a_reply_is_an_error(
     only_reads: bool, expected: type[StrandlineError]
 ) -> None:
-    async def body(pool: HelperPool, _: Helpers) -> None:
+    async def body(pool: ChildPool, _: Children) -> None:
         # A thread cannot end as a process does: a task that reads would end this one.
         with pytest.raises(expected):
             await ask(pool, "end", only_reads=only_reads)
@@ -195,11 +195,11 @@ def test_a_helper_that_ends_without_a_reply_is_an_error(
         run(body)
 
 
-def test_an_idle_helper_that_has_died_is_replaced() -> None:
-    async def body(pool: HelperPool, helpers: Helpers) -> None:
+def test_an_idle_child_that_has_died_is_replaced() -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
         await ask(pool, "echo")
         pool._idle[0]._connection.shutdown(socket.SHUT_RDWR)
-        await asyncio.to_thread(helpers._threads[0].join, WAIT)
+        await asyncio.to_thread(children._threads[0].join, WAIT)
         assert await ask(pool, "echo", b"x") == b"x"
         assert pool.statistics().lost == 0
 
@@ -207,7 +207,7 @@ def test_an_idle_helper_that_has_died_is_replaced() -> None:
 
 
 def test_tasks_wait_in_order_and_too_many_are_turned_away() -> None:
-    async def body(pool: HelperPool, helpers: Helpers) -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
         ended: list[int] = []
 
         async def numbered(number: int) -> None:
@@ -218,54 +218,54 @@ def test_tasks_wait_in_order_and_too_many_are_turned_away() -> None:
         for number in range(4):
             tasks.append(asyncio.create_task(numbered(number)))
             await asyncio.sleep(0)
-        await begun(helpers)
+        await begun(children)
         content = Content.of(b"x")
         with pytest.raises(Overloaded, match="1 large requests in work and 3 that wait"):
             await ask(pool, "echo", content)
         assert content.fileno() == -1
         tasks[2].cancel()
-        helpers.go.set()
+        children.go.set()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert ended == [0, 1, 3]
         assert pool.statistics().turned_away == 1
 
-    run(body, max_helpers=1, max_waiting=3)
+    run(body, max_children=1, max_waiting=3)
 
 
 def test_a_cancelled_caller_gives_up_what_only_reads() -> None:
-    async def body(pool: HelperPool, helpers: Helpers) -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
         asking = asyncio.create_task(ask(pool, "wait", only_reads=True))
-        await begun(helpers)
+        await begun(children)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         assert await ask(pool, "echo", b"x") == b"x"
-        assert pool.statistics().helpers == 2
+        assert pool.statistics().children == 2
         assert await asyncio.to_thread(ended.acquire, timeout=WAIT)
 
     ended = threading.Semaphore(0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "_exit", lambda status: ended.release())
-        run(body, max_helpers=1)
+        run(body, max_children=1)
 
 
 def test_a_cancelled_caller_leaves_a_change_to_its_end() -> None:
-    async def body(pool: HelperPool, helpers: Helpers) -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
         asking = asyncio.create_task(ask(pool, "wait"))
-        await begun(helpers)
+        await begun(children)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         assert pool.statistics().running == 1
-        helpers.go.set()
+        children.go.set()
         assert await ask(pool, "echo", b"x") == b"x"
-        assert pool.statistics().helpers == 1
+        assert pool.statistics().children == 1
 
-    run(body, max_helpers=1)
+    run(body, max_children=1)
 
 
 def test_a_closed_pool_takes_no_task() -> None:
-    async def body(pool: HelperPool, helpers: Helpers) -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
         first = asyncio.create_task(ask(pool, "wait"))
-        await begun(helpers)
+        await begun(children)
         second = asyncio.create_task(ask(pool, "echo"))
         await asyncio.sleep(0)
         pool.close()
@@ -274,13 +274,13 @@ def test_a_closed_pool_takes_no_task() -> None:
                 await asking
         await asyncio.gather(first, return_exceptions=True)
 
-    run(body, max_helpers=1)
+    run(body, max_children=1)
 
 
 FORKS = """
 import os, signal, socket, sys
 from contextlib import contextmanager
-from strandline.work.helpers import ForkServer, Reply, _receive, _send
+from strandline.work.children import ForkServer, Reply, _receive, _send
 from strandline.work.contents import Content
 
 @contextmanager
@@ -292,17 +292,17 @@ def service():
     yield serve
 
 server = ForkServer.start(service)
-helpers = [server.helper() for _ in range(2)]
+children = [server.child() for _ in range(2)]
 pids = []
-for helper in helpers:
+for child in children:
     for word in (b"first", b"second"):
         content = Content.of(word)
-        _send(helper, {"name": "echo", "only_reads": True}, content)
-        fields, answer = _receive(helper)
+        _send(child, {"name": "echo", "only_reads": True}, content)
+        fields, answer = _receive(child)
         assert answer.read() == word
         pids.append(fields["pid"])
 assert len(set(pids)) == 2 and os.getpid() not in pids
-_send(helpers[0], {"name": "sleep", "only_reads": True}, Content.of(b""))
+_send(children[0], {"name": "sleep", "only_reads": True}, Content.of(b""))
 print(fields["parent"], *set(pids), flush=True)
 sys.stdin.readline()
 """

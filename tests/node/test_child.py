@@ -1,4 +1,4 @@
-"""Long calls to a served node: a helper process answers as the node itself does."""
+"""Long calls to a served node: a child process answers as the node itself does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SD: dict[str, Any] = {"cols": COLUMNS, "serdeInfo": {"parameters": {}}, "paramet
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    process = NodeProcess(tmp_path_factory.mktemp("helped") / "store")
+    process = NodeProcess(tmp_path_factory.mktemp("delegated") / "store")
     process.start()
     yield process
     process.stop()
@@ -49,9 +49,9 @@ def client(node: NodeProcess) -> Iterator[ThriftClient]:
 
 
 def tasks(node: NodeProcess) -> int:
-    """How many tasks helpers were given."""
+    """How many tasks children were given."""
     with urllib.request.urlopen(f"{node.http_uri}/v1/statistics") as answer:
-        counted: int = json.load(answer)["helpers"]["tasks"]
+        counted: int = json.load(answer)["children"]["tasks"]
         return counted
 
 
