@@ -268,8 +268,12 @@ def test_a_hundred_levels_of_struct_are_read_and_written() -> None:
     assert parse_schema_json(schema_json(schema)) == schema
 
 
-def test_ten_thousand_columns_are_read_and_written_in_under_a_second() -> None:
-    schema = struct(", ".join(f"c{i} array<decimal(9,2)> comment 'x'" for i in range(10_000)))
-    start = time.process_time()
-    assert parse_schema_json(schema_json(schema)) == schema
-    assert time.process_time() - start < 1.0
+def test_reading_and_writing_columns_costs_what_their_number_does() -> None:
+    def cost(count: int) -> float:
+        schema = struct(", ".join(f"c{i} array<decimal(9,2)> comment 'x'" for i in range(count)))
+        start = time.process_time()
+        assert parse_schema_json(schema_json(schema)) == schema
+        return time.process_time() - start
+
+    few = min(cost(500) for _ in range(5))
+    assert cost(10_000) < 100 * few  # twenty times as many; four hundred times if each asks all

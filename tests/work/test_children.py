@@ -44,9 +44,11 @@ class Children:
         self.go = threading.Event()
         self.begun = threading.Semaphore(0)
         self.opened = 0
+        self.kinds: list[bool] = []
         self._threads: list[threading.Thread] = []
 
-    def start(self) -> socket.socket:
+    def start(self, *, only_reads: bool) -> socket.socket:
+        self.kinds.append(only_reads)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
         def run() -> None:
@@ -152,14 +154,27 @@ def test_an_idle_child_ends_after_a_while() -> None:
     run(body, idle_seconds=0.0)
 
 
-def test_a_child_that_took_much_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_took_much_memory_ends_and_the_next_one_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(child_processes, "KEPT_BYTES", -1)
 
     async def body(pool: ChildPool, children: Children) -> None:
         await ask(pool, "echo")
         await asyncio.to_thread(children._threads[0].join, WAIT)
-        assert await ask(pool, "echo", b"x") == b"x"
         assert pool.statistics().children == 2
+        assert await ask(pool, "echo", b"x") == b"x"
+        await asyncio.to_thread(children._threads[1].join, WAIT)
+        assert pool.statistics().children == 3
+
+    run(body)
+
+
+def test_a_child_that_reads_is_not_given_a_change() -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
+        for only_reads in (True, False, True, False):
+            await ask(pool, "echo", only_reads=only_reads)
+        assert children.kinds == [True, False]
 
     run(body)
 
@@ -292,7 +307,7 @@ def service():
     yield serve
 
 server = ForkServer.start(service)
-children = [server.child() for _ in range(2)]
+children = [server.child(only_reads=True) for _ in range(2)]
 pids = []
 for child in children:
     for word in (b"first", b"second"):

@@ -151,6 +151,7 @@ def read_history(
     stop = frontier.upper if end is None else min(end, frontier.upper)
     infos = []
     for scanned in work.spending(log.scan(AUDIT_EVENT, start, stop)):
+        work.spend(work.things_of_bytes(len(scanned.data)))  # a version may have done much
         event = decode(scanned.data, AuditEvent)
         infos.append(
             VersionInfo(

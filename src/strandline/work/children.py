@@ -40,7 +40,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from strandline.errors import (
     LimitExceeded,
@@ -61,9 +61,12 @@ MAX_WAITING = 64
 IDLE_SECONDS = 30.0
 """How long a child without a task is kept."""
 KEPT_BYTES = 32 << 20
-"""Memory that a child may have taken and still be kept for another task."""
+"""Memory that the tasks of a child may take without ending it."""
+READER_NICENESS = 10
+"""By how much a child that only reads gives way to the node and to other clients' work."""
 MEMORY_BYTES = 4 << 30
 """Memory that a child may take at most."""
+_READER, _WRITER = b"reader", b"writer"
 _PACKET = 64 * 1024
 _MESSAGE = 8 * 1024
 """Bytes of a packet, and characters of a message in it; each may take six bytes."""
@@ -73,6 +76,12 @@ Serve = Callable[[Fields, bytes], tuple[Fields, bytes]]
 """Answers a task: its fields and content, to those of the reply. May raise `StrandlineError`."""
 Data = bytes | memoryview | Content
 OpenService = Callable[[], AbstractContextManager[Serve]]
+
+
+class StartChild(Protocol):
+    """See `ForkServer.child`."""
+
+    def __call__(self, *, only_reads: bool) -> socket.socket: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +97,11 @@ class Reply:
 
 def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
     """Answer the tasks that come, one after the other, until the connection is closed."""
-    before = _peak_bytes()
     with ExitStack() as opened:
         serve: Serve | None = None
+        with suppress(StrandlineError):  # the first task tries again, and tells
+            serve = opened.enter_context(open_service())
+        before = _peak_bytes()
         while (task := _receive(connection)) is not None:
             fields, content = task
             data = content.read()
@@ -189,11 +200,11 @@ class ForkServer:
         theirs.close()
         return cls(ours)
 
-    def child(self) -> socket.socket:
-        """The connection to a new child."""
+    def child(self, *, only_reads: bool) -> socket.socket:
+        """The connection to a new child, which opens the store at once."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            socket.send_fds(self._control, [b"child"], [theirs.fileno()])
+            socket.send_fds(self._control, [_READER if only_reads else _WRITER], [theirs.fileno()])
         except OSError as error:
             ours.close()
             raise Unavailable(
@@ -237,6 +248,8 @@ def _fork_children(control: socket.socket, open_service: OpenService) -> None:
                 with _ThenExits():
                     control.close()
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    if packet == _READER:  # another one may hold a lock that others wait for
+                        os.nice(READER_NICENESS)
                     gc.disable()  # it ends before garbage matters
                     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
                     serve_tasks(connection, open_service)
@@ -260,9 +273,10 @@ class ChildStatistics:
 class _Child:
     """The connection to a child."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, *, only_reads: bool) -> None:
         connection.setblocking(False)
         self._connection = connection
+        self.only_reads = only_reads
         self.closing: asyncio.TimerHandle | None = None
 
     def send(self, fields: Fields, content: Content) -> None:
@@ -295,12 +309,13 @@ class _Child:
 class ChildPool:
     """The children of one event loop; its methods are for that loop. Close it.
 
-    ``start`` gives the connection to a new child (`ForkServer.child`).
+    ``start`` gives the connection to a new child (`ForkServer.child`). A child that ends because of
+    its memory is followed by a new one, which opens the store while nothing waits for it.
     """
 
     def __init__(
         self,
-        start: Callable[[], socket.socket],
+        start: StartChild,
         *,
         max_children: int = MAX_CHILDREN,
         max_waiting: int = MAX_WAITING,
@@ -411,16 +426,16 @@ class ChildPool:
 
     def _assign(self, fields: Fields, content: Content) -> _Child:
         """Send the task to a child, to an idle one if there is one that lives."""
-        while self._idle:
-            child = self._idle.pop()
+        only_reads: bool = fields["only_reads"]
+        for child in [child for child in self._idle if child.only_reads == only_reads]:
+            self._idle.remove(child)
             try:
                 child.send(fields, content)
             except OSError:  # it has ended meanwhile
                 child.close()
             else:
                 return child
-        self._children += 1
-        child = _Child(self._start())
+        child = self._new_child(only_reads=only_reads)
         try:
             child.send(fields, content)
         except OSError as error:
@@ -428,10 +443,20 @@ class ChildPool:
             raise Unavailable(f"a new child process cannot be reached: {error}") from error
         return child
 
+    def _new_child(self, *, only_reads: bool) -> _Child:
+        self._children += 1
+        return _Child(self._start(only_reads=only_reads), only_reads=only_reads)
+
     def _keep(self, child: _Child, *, ends: bool) -> None:
         if ends or self._closed:
             child.close()
+        if self._closed:
             return
+        if ends:
+            try:
+                child = self._new_child(only_reads=child.only_reads)
+            except Unavailable:
+                return  # the next task is told
         self._idle.append(child)
 
         def let_go() -> None:
