@@ -75,7 +75,12 @@ class Teeth(list[Tooth]):
     def found_by(
         self, check: Check, *kinds: str, complaint: str, **given: object
     ) -> Callable[[Fault], Fault]:
-        """Register a fault under stores of these kinds, one tooth for each."""
+        """Register a fault under stores of these kinds, one tooth for each.
+
+        A check that has a short and a long form is run in its long one.
+        """
+        if "times" in inspect.signature(check).parameters:
+            given = {"times": test_conformance_order.LONG, **given}
 
         def register(fault: Fault) -> Fault:
             self.extend(Tooth(fault, kind, check, complaint, given) for kind in kinds)

@@ -39,12 +39,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("times", forms, ids=["short", "long"])
 
 
-@pytest.fixture
-def times() -> int:
-    """The short form, for who calls a test as a check."""
-    return SHORT
-
-
 def test_time_grows_with_revision_whatever_the_wall_clocks_do(place: Place) -> None:
     walls = [Wall(1_000), Wall(900_000), Wall(50)]
     nodes = [place.node(wall) for wall in walls]

@@ -174,7 +174,7 @@ def observed_after_the_read(patch: pytest.MonkeyPatch) -> None:
     order.test_increments_of_many_threads_lose_nothing,
     "sqlite",
     "postgresql",
-    complaint=r"\(b\"160\", 160\)",
+    complaint=r"assert \(int\(found.value\), found.revision",
 )
 def decided_before_the_lock(patch: pytest.MonkeyPatch) -> None:
     """The conditions of an invoke are read before its transaction."""
@@ -191,7 +191,7 @@ def decided_before_the_lock(patch: pytest.MonkeyPatch) -> None:
 @TEETH.found_by(
     order.test_increments_of_many_threads_lose_nothing,
     "postgresql",
-    complaint=r"\(b\"160\", 160\)",
+    complaint=r"assert \(int\(found.value\), found.revision",
 )
 def turns_of_one_process_only(patch: pytest.MonkeyPatch) -> None:
     """Writers take turns within their node, and not with others."""
@@ -201,7 +201,7 @@ def turns_of_one_process_only(patch: pytest.MonkeyPatch) -> None:
 @TEETH.found_by(
     order.test_increments_of_many_threads_lose_nothing,
     "etcd",
-    complaint=r"\(b\"160\", 160\)",
+    complaint=r"assert \(int\(found.value\), found.revision",
 )
 def head_not_compared(patch: pytest.MonkeyPatch) -> None:
     """An invoke is written though somebody else was first."""

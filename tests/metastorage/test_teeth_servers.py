@@ -78,9 +78,9 @@ def unknown_taken_for_failed(patch: pytest.MonkeyPatch) -> None:
 def unknown_taken_for_done(patch: pytest.MonkeyPatch) -> None:
     """A commit that was not answered is told as done."""
 
-    def commit(real: Any, *given: Any) -> None:
+    def commit(real: Any, *given: Any, **named: Any) -> None:
         with suppress(UnknownOutcome):
-            real(*given)
+            real(*given, **named)
 
     wrap(patch, "_commit", PostgresDatabase, by=commit)
 
