@@ -8,8 +8,10 @@ that are spread over all pages; then a node opens it and everything is read that
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -204,6 +206,18 @@ def test_a_flipped_byte_is_an_error_or_changes_nothing(store: Store) -> None:
     found = store.flips(20)
     assert found.wrong == []
     assert found.outcomes["refused"] > 2
+
+
+def test_a_row_with_a_flipped_zone_partition_is_not_left_out(store: Store) -> None:
+    with closing(sqlite3.connect(store.file)) as database:
+        database.execute("UPDATE store_row SET bucket = -3 WHERE row_id = 20")
+        database.commit()
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    spoiled = store.file.read_bytes()
+    store.put(spoiled)
+    outcome = store.outcome()
+    store.put(store.data)
+    assert outcome.startswith("refused: a record of"), outcome
 
 
 @pytest.mark.teeth

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -119,9 +119,8 @@ class Replica:
         """The replica of what was read from the store."""
         rows: defaultdict[int, list[Row]] = defaultdict(list)
         removed: defaultdict[int, list[int]] = defaultdict(list)
-        for row in contents.rows:
-            if row.bucket in (TABLE_LEVEL, zone_partition):
-                rows[row.write_id].append(row)
+        for row in _of_partition(contents.rows, zone_partition):
+            rows[row.write_id].append(row)
         for removal in contents.removals:
             removed[removal.write_id].append(removal.row_id)
         writes = {
@@ -147,7 +146,7 @@ class Replica:
                 f"event {event_id} stages rows of table {self.table_id} under write id {write_id},"
                 " which is committed or aborted"
             )
-        mine = tuple(row for row in rows if row.bucket in (TABLE_LEVEL, self.zone_partition))
+        mine = tuple(_of_partition(rows, self.zone_partition))
         before = self.writes.get(write_id)
         after = (before or Write()).with_more(mine, removed)
         return replace(
@@ -214,6 +213,14 @@ class Replica:
         shown.sort(key=_by_id)
         by_name = {row.name: row for row in shown if row.row_id not in removed}
         return VisibleRows(sorted(by_name.items()))
+
+
+def _of_partition(rows: Iterable[Row], zone_partition: int) -> Iterator[Row]:
+    for row in rows:
+        if row.bucket in (TABLE_LEVEL, zone_partition):
+            yield row
+        else:
+            row.compare()  # else a row whose bucket was damaged would be missing without an error
 
 
 def _answer_key(kind: RowKind, write_ids: ValidWriteIdList) -> tuple[ValidWriteIdList, AnswerKey]:

@@ -42,7 +42,7 @@ from strandline.wire.codecs import (
     sequence,
     triple,
 )
-from strandline.wire.registry import register_codec
+from strandline.wire.registry import compare, register_codec
 
 TABLE_LEVEL = -1
 """The bucket of a row that belongs to every zone partition."""
@@ -181,14 +181,20 @@ class Row:
     def content(self) -> Content:
         """The decoded body. Raises `CorruptData` or `IncompatibleFormat`."""
         if self._content is None:
-            kind, name = self.kind, self.name
-            context = row_context(
-                self.row_id, self.table_id, kind, self.bucket, name, self.write_id
-            )
-            content = decode(self.body, _CLASSES[kind], context=context)
+            content = decode(self.body, _CLASSES[self.kind], context=self._context())
             object.__setattr__(self, "_content", content)
             assert self._content is not None
         return self._content
+
+    def compare(self) -> None:
+        """Raise `CorruptData` unless the row is as it was stored."""
+        if self._content is None:
+            compare(self.body, self._context())
+
+    def _context(self) -> bytes:
+        return row_context(
+            self.row_id, self.table_id, self.kind, self.bucket, self.name, self.write_id
+        )
 
     def as_(self, of: type[C]) -> C:
         """The content, which the caller knows to be of that class."""
