@@ -164,8 +164,7 @@ def _open_servers(
         log, upper = MetastorageLog(metastorage), None
         _move_past(clock, database)
     place = place_of_warehouse(database, settings.warehouse)
-    if log.token() is None:
-        place.refuse_foreign()
+    place.refuse_foreign(is_new=lambda: log.token() is None)
     return OpenedStore(
         name=address.name,
         folder=None,

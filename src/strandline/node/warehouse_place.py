@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,10 +35,14 @@ class WarehousePlace:
     folder: Path
     database: Database
 
-    def refuse_foreign(self) -> None:
-        """Raise `WrongEnvironment` where a folder has a store and this database has none yet."""
+    def refuse_foreign(self, *, is_new: Callable[[], bool]) -> None:
+        """Raise `WrongEnvironment` if the folder has a store and this database has none yet.
+
+        ``is_new`` says whether the database has none.
+        """
         environment = self._marked()
-        if environment is not None:
+        # In this order: a node that is making this very store marks the folder after the catalog.
+        if environment is not None and is_new():
             raise WrongEnvironment(
                 f"the warehouse {self.folder} holds the tables of another store (environment"
                 f" {environment!r}), and {self.database.name} holds no store yet. If its database"
@@ -51,12 +57,9 @@ class WarehousePlace:
         """
         recorded = recorded_warehouse(self.database)
         real = os.path.realpath(self.folder)
-        if recorded is not None and recorded != real:
-            raise StoreMoved(
-                f"the tables of the store in {self.database.name} lie in {recorded}, and warehouse"
-                f" is {self.folder}; mount that folder at its old path, and name it"
-            )
-        if recorded is None:
+        if recorded is not None:
+            self._require_same(recorded, real)
+        else:
             try:
                 make_folders(self.folder, mode=mode)
             except OSError as error:
@@ -67,8 +70,19 @@ class WarehousePlace:
         self.check(environment)
         if recorded is None:
             with self.database.write() as connection:
+                other = place.read(connection)
+                if other is not None:  # another node was first, perhaps with another folder
+                    self._require_same(other.path, real)
+                    return
                 names = tuple(dict.fromkeys([str(self.folder), real]))
                 place.put(connection, Place(real, 0, names))
+
+    def _require_same(self, recorded: str, real: str) -> None:
+        if recorded != real:
+            raise StoreMoved(
+                f"the tables of the store in {self.database.name} lie in {recorded}, and warehouse"
+                f" is {self.folder}; mount that folder at its old path, and name it"
+            )
 
     def check(self, environment: str) -> None:
         """Raise unless the folder is there and is this store's."""
@@ -88,13 +102,14 @@ class WarehousePlace:
     def _mark(self, environment: str, *, mode: int) -> None:
         """Write the marker, if there is none. It is whole when it is there: it gets its name last.
 
-        Of two nodes that write it at once, both write the same.
+        Of two nodes that write it at once, both write the same. Their process ids may be equal: on
+        two machines, or in two containers.
         """
         path = self.folder / MARKER
         if path.exists():
             return
-        written = self.folder / f"{MARKER}.{os.getpid()}"
-        file = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        written = self.folder / f"{MARKER}.{secrets.token_hex(8)}"
+        file = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             os.write(file, json.dumps({"environment": environment}).encode() + b"\n")
             os.fsync(file)

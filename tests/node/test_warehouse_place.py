@@ -1,0 +1,80 @@
+"""The marker and the record of a warehouse, while several nodes claim it at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.errors import StoreMoved, WrongEnvironment
+from strandline.node.warehouse_place import MARKER, WarehousePlace, recorded_warehouse
+from strandline.sql import Database
+from strandline.sql.sqlite_database import open_url
+
+ENVIRONMENT = "e1"
+MODE = 0o700
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    database = open_url(f"sqlite:///{tmp_path}/strandline.db", patience=10)
+    yield database
+    database.close()
+
+
+def before_the_next(
+    patch: pytest.MonkeyPatch, owner: object, name: str, act: Callable[[], None]
+) -> None:
+    """Let ``act`` happen once, just before ``owner.name`` is called the next time."""
+    real = getattr(owner, name)
+
+    def call(*arguments: object, **named: object) -> object:
+        patch.setattr(owner, name, real)
+        act()
+        return real(*arguments, **named)
+
+    patch.setattr(owner, name, call)
+
+
+def test_nodes_with_one_process_id_may_mark_a_folder_at_once(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = WarehousePlace(tmp_path / "tables", database)
+    before_the_next(monkeypatch, os, "link", lambda: place.claim(ENVIRONMENT, mode=MODE))
+    place.claim(ENVIRONMENT, mode=MODE)
+    place.check(ENVIRONMENT)
+    assert [path.name for path in place.folder.iterdir()] == [MARKER]
+
+
+def test_of_two_nodes_that_name_two_folders_at_once_one_is_refused(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (WarehousePlace(tmp_path / name, database) for name in ("a", "b"))
+    before_the_next(
+        monkeypatch, WarehousePlace, "check", lambda: first.claim(ENVIRONMENT, mode=MODE)
+    )
+    with pytest.raises(StoreMoved, match=r"the tables of the store in .* lie in .*/a,"):
+        second.claim(ENVIRONMENT, mode=MODE)
+    assert recorded_warehouse(database) == os.path.realpath(first.folder)
+
+
+def test_a_store_that_another_node_is_making_is_not_foreign(
+    tmp_path: Path, database: Database
+) -> None:
+    place = WarehousePlace(tmp_path / "tables", database)
+    has_catalog = False
+
+    def made_meanwhile() -> bool:
+        nonlocal has_catalog
+        was_new = not has_catalog
+        has_catalog = True
+        place.claim(ENVIRONMENT, mode=MODE)
+        return was_new
+
+    place.refuse_foreign(is_new=made_meanwhile)
+    made_meanwhile()
+    place.refuse_foreign(is_new=lambda: not has_catalog)
+    with pytest.raises(WrongEnvironment, match="holds the tables of another store"):
+        place.refuse_foreign(is_new=lambda: True)
