@@ -301,6 +301,42 @@ def test_a_caller_whose_time_is_over_in_the_queue_leaves_nothing_behind(
     assert schemas(manager) == ["b", "first"]
 
 
+@dataclass(frozen=True)
+class Long:
+    """A command that is being planned until the test lets it go on."""
+
+    began: threading.Event
+    goes_on: threading.Event
+
+    def plan(self, planning: Planning) -> None:
+        self.began.set()
+        assert self.goes_on.wait(30)
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A command that notes that it was planned."""
+
+    planned: list[str]
+
+    def plan(self, planning: Planning) -> None:
+        self.planned.append(planning.author)
+
+
+def test_the_rest_of_a_batch_is_not_planned_once_its_caller_has_left(
+    manager: CatalogManager,
+) -> None:
+    long, noted = Long(threading.Event(), threading.Event()), Noted([])
+    late = Call(manager, [create("late"), long, noted], timeout=0.2)
+    assert long.began.wait(30)
+    patient = Call(manager, [create("a"), noted], author="ben")
+    assert isinstance(late.outcome(), DeadlineExceeded)
+    long.goes_on.set()
+    assert patient.outcome() == 3
+    assert noted.planned == ["ben"]
+    assert schemas(manager) == ["a"]
+
+
 def test_a_caller_whose_time_is_over_after_the_append_was_sent_learns_that_it_may_happen(
     manager: CatalogManager,
 ) -> None:

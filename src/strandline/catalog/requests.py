@@ -14,6 +14,7 @@ from strandline.catalog.privileges.judgement import permit
 from strandline.clock import Timestamp
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Arguments
+from strandline.errors import DeadlineExceeded
 
 
 class Stage(Enum):
@@ -122,12 +123,15 @@ def validate(
 ) -> Validated:
     """Carry out the commands of ``request`` in ``transaction``, which is on ``base``.
 
-    A request of which one command is refused makes no version.
+    A request of which one command is refused makes no version. Planning ends where the caller
+    leaves: a batch may be long, and the callers behind it wait.
     """
     planning = Planning(base, transaction, now, author=request.author)
     applied = []
     try:
         for command in request.commands:
+            if request.stage is not Stage.WAITING:
+                return Validated(request, base, error=DeadlineExceeded("the caller has left"))
             before = len(transaction.entries)
             command.plan(planning)
             applied.append(len(transaction.entries) > before)
