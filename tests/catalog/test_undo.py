@@ -36,7 +36,9 @@ from strandline.catalog.commands import (
     StartBuildingIndex,
 )
 from strandline.catalog.undo.command import HistoryMoved
+from strandline.catalog.undo.net import Target, target_of
 from strandline.catalog.undo.reading import read_undo, read_undrop
+from strandline.durable.update import Change
 from strandline.errors import (
     AlreadyExists,
     Conflict,
@@ -533,3 +535,22 @@ def test_a_schema_comes_back_without_what_another_had_dropped_before(
         undrop(manager, "s", kind="schema")
     with pytest.raises(ObjectNotFound, match="no version from 1 on dropped a schema"):
         undrop(manager, "never", kind="schema")
+
+
+def test_later_versions_are_looked_at_once_and_not_for_each_object(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = later = 20
+    version = run(manager, *(CreateSchema(name=f"a{n}") for n in range(objects)))
+    for _ in range(later // 2):
+        run(manager, RenameSchema(name="a0", new_name="b"))
+        run(manager, RenameSchema(name="b", new_name="a0"))
+    looks = []
+
+    def counted(change: Change) -> Target:
+        looks.append(change)
+        return target_of(change)
+
+    monkeypatch.setattr("strandline.catalog.undo.command.target_of", counted)
+    assert undo(manager, version).catalog.schema("a0") is None
+    assert len(looks) < objects * later

@@ -183,7 +183,7 @@ class Undo:
         stored = catalog.contents.get(*target)
         now = None if stored is None else stored.value
         left = net.left
-        since = self._since(target)
+        since = self._later_by_target.get(target, [])
         if left is None and now is None and not since:
             return
         if left is not None and now is not None and kind_named(target.kind).undo.same(left, now):
@@ -201,12 +201,14 @@ class Undo:
             f"{named} {what} in {listed(since, target)}; undo that first, or change it by hand"
         )
 
-    def _since(self, target: Target) -> list[Update]:
-        return [
-            update
-            for update in self.later
-            if any(target_of(change) == target for change in update.changes())
-        ]
+    @cached_property
+    def _later_by_target(self) -> dict[Target, list[Update]]:
+        """The later updates of each object that they changed, in order."""
+        updates: dict[Target, list[Update]] = {}
+        for update in self.later:
+            for target in dict.fromkeys(map(target_of, update.changes())):
+                updates.setdefault(target, []).append(update)
+        return updates
 
     def _check_result(self, planning: Planning, before: Catalog) -> None:
         """Refuse a result in which something is referred to that is gone, or does not agree."""
