@@ -6,6 +6,7 @@ import pytest
 
 from strandline.catalog.privileges.access import owned_by, owned_kinds, owner_of
 from strandline.durable.collections import COLLECTIONS
+from strandline.durable.contents import restore
 from strandline.durable.transaction import CatalogTransaction
 from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
 from strandline.model.descriptors import (
@@ -22,6 +23,7 @@ from strandline.model.descriptors import (
 )
 from strandline.model.indexes import IndexDescriptor, IndexKind, IndexStatus
 from strandline.model.privileges import RoleDescriptor
+from strandline.wire.stored import Stored
 from tests.positions import NOTHING
 
 OWNER = "Änne"
@@ -61,5 +63,18 @@ def test_owners_are_found_without_regard_to_case() -> None:
         for value in OWNED:
             transaction.put(value)
         transaction.put(ZoneDescriptor(13, "other", "ann"))
-    found = {descriptor for _, descriptor in owned_by(transaction.contents, "äNNE")}
-    assert found == set(OWNED)
+    owned = {stored.value for _, stored in owned_by(transaction.contents, "äNNE")}
+    assert owned == set(OWNED)
+
+
+def test_the_objects_of_an_owner_are_listed_without_decoding_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    transaction = CatalogTransaction(NOTHING, author="ann")
+    with transaction.entry("create", {}):
+        for value in OWNED:
+            transaction.put(value)
+    contents = restore(transaction.contents.dump())
+    monkeypatch.setattr(Stored, "value", property(lambda _: pytest.fail("an object is decoded")))
+    owned = {(kind, stored.id) for kind, stored in owned_by(contents, OWNER)}
+    assert len(owned) == len(OWNED)

@@ -34,11 +34,11 @@ _SHOWN = 3
 
 def role_named(catalog: Catalog, name: str) -> RoleDescriptor:
     """The role of that name; `ObjectNotFound` if there is none."""
-    found = catalog.role(name)
-    if found is None:
-        known = ", ".join(role.name for role in catalog.roles()[:20]) or "none"
+    role = catalog.role(name)
+    if role is None:
+        known = ", ".join(known_role.name for known_role in catalog.roles()[:20]) or "none"
         raise ObjectNotFound(f"role {name!r} does not exist; there are: {known}")
-    return found
+    return role
 
 
 def grantee_id(catalog: Catalog, name: str) -> int:
@@ -172,9 +172,9 @@ def drop_role(planning: Planning, role: RoleDescriptor, *, reassign_to: str | No
 
 def _refuse_owner(catalog: Catalog, role: RoleDescriptor) -> None:
     owned = sorted(
-        f"{spoken(kind)} {value.name}"
-        for kind, value in owned_by(catalog.contents, role.name)
-        if (kind, value.id) != ("role", role.id)
+        f"{spoken(kind)} {stored.name}"
+        for kind, stored in owned_by(catalog.contents, role.name)
+        if (kind, stored.id) != ("role", role.id)
     )
     if owned:
         more = f" and {len(owned) - _SHOWN} more" if len(owned) > _SHOWN else ""
@@ -186,8 +186,8 @@ def _refuse_owner(catalog: Catalog, role: RoleDescriptor) -> None:
 
 def _give(catalog: Catalog, transaction: CatalogTransaction, owner: str, target: str) -> None:
     """Make ``target`` the owner of all that ``owner`` owns."""
-    for kind, value in list(owned_by(catalog.contents, owner)):
-        present: Any = transaction.get(kind, value.id)
+    for kind, stored in owned_by(catalog.contents, owner):
+        present: Any = transaction.get(kind, stored.id)
         changed = replace(present, owner=target)
         if kind == "schema" and catalog.role(target) is None:
             changed = replace(changed, owner_type=PrincipalType.USER)

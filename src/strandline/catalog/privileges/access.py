@@ -328,18 +328,18 @@ def owned_kinds() -> Iterator[Kind]:
             yield kind
 
 
-def owned_by(contents: Contents, name: str) -> Iterator[tuple[str, Any]]:  # Any: descriptors
-    """The kind and the descriptor of everything that the user or role ``name`` owns.
+def owned_by(contents: Contents, name: str) -> Iterator[tuple[str, AnyStored]]:
+    """The kind and the object of everything that the user or role ``name`` owns.
 
-    Owners stand in objects as names, so that a user needs no role to own what he made. Nothing is
-    kept sorted by owner: only dropping or renaming a role asks, which is rare. Each object is asked
-    then, without decoding it: its owner stands in its record right behind what finds it.
+    Objects name their owners, so a user needs no role to own objects. There is no index by owner:
+    only dropping, renaming and creating a role need it, which is rare. They read the owner of every
+    object, and decode none: it stands in the record right behind id, parent and name.
     """
     wanted = normalize(name)
     for kind in owned_kinds():
         for stored in contents.objects(kind.name):
             if normalize(owner_of(kind.collection, stored)) == wanted:
-                yield kind.name, stored.value
+                yield kind.name, stored
 
 
 def owner_of(kind: Collection, stored: AnyStored) -> str:
