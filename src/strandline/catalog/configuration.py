@@ -116,7 +116,7 @@ def _sizes(text: str) -> Mapping[str, ClusterSize] | None:
         return None
     if not isinstance(given, dict):
         return None
-    sizes = {name: _size(one) for name, one in given.items()}
+    sizes = {name: _size(size) for name, size in given.items()}
     if not all(name.strip() and size is not None for name, size in sizes.items()):
         return None
     return {name: size for name, size in sizes.items() if size is not None}
@@ -174,8 +174,8 @@ CLUSTER_SIZES: Parameter[Mapping[str, ClusterSize]] = Parameter(
 )
 
 PARAMETERS: Mapping[str, Parameter[Any]] = {  # Any: each has a value type of its own
-    one.name: one
-    for one in (
+    declared.name: declared
+    for declared in (
         CLUSTER_SIZES,
         ENFORCE_PRIVILEGES,
         HISTORY_RETENTION,

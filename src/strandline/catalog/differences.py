@@ -92,7 +92,7 @@ def differences(old: Catalog, new: Catalog, *, bookkeeping: bool = False) -> tup
         if difference is not None:
             differing.append(difference)
     order = {kind.name: place for place, kind in enumerate(all_kinds())}
-    return tuple(sorted(differing, key=lambda one: (order[one.kind], one.name, one.id)))
+    return tuple(sorted(differing, key=lambda entry: (order[entry.kind], entry.name, entry.id)))
 
 
 def _difference(

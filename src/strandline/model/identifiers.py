@@ -119,15 +119,15 @@ def _parts(text: str) -> list[str]:
     parts: list[str] = []
     at = 0
     while True:
-        found = _PART.match(text, at)
-        if found is None:
+        match = _PART.match(text, at)
+        if match is None:
             raise InvalidName(
                 f"{text!r} is not a name: expected a word or a name in backticks at position {at}"
             )
-        part = found[2] if found[1] is None else found[1].replace("``", "`")
+        part = match[2] if match[1] is None else match[1].replace("``", "`")
         check_name(part, "schema or table")
         parts.append(part)
-        at = found.end()
+        at = match.end()
         if at == len(text):
             return parts
         if text[at] != ".":

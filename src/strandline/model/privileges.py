@@ -89,7 +89,7 @@ def require_kind(kind: object) -> ObjectKind:
 
 def privilege_names(privileges: Privilege) -> list[str]:
     """The names of some privileges, in the order of their numbers."""
-    return [str(one.name) for one in Privilege if one in privileges]
+    return [str(privilege.name) for privilege in Privilege if privilege in privileges]
 
 
 Grants = tuple[Grant, ...]
@@ -99,9 +99,9 @@ Grants = tuple[Grant, ...]
 def grants(several: Iterable[Grant]) -> Grants:
     """The canonical form of some grants: merged, sorted, without empty ones."""
     merged: dict[tuple[int, int], Privilege] = {}
-    for one in several:
-        key = one.grantee, one.grantor
-        merged[key] = merged.get(key, Privilege(0)) | one.privileges
+    for grant in several:
+        key = grant.grantee, grant.grantor
+        merged[key] = merged.get(key, Privilege(0)) | grant.privileges
     return tuple(Grant(*key, allowed) for key, allowed in sorted(merged.items()) if allowed)
 
 

@@ -112,11 +112,11 @@ def match_fields(old: StructType, new: StructType) -> dict[int, StructField]:
     By id where the new field has one that the old struct knows, else by name.
     """
     by_id = {f.field_id: f for f in old.fields if f.field_id is not None}
-    found: dict[int, StructField] = {}
+    matched: dict[int, StructField] = {}
     for position, entry in enumerate(new.fields):
         if entry.field_id in by_id:
-            found[position] = by_id.pop(entry.field_id)
-    claimed = {id(entry) for entry in found.values()}
+            matched[position] = by_id.pop(entry.field_id)
+    claimed = {id(entry) for entry in matched.values()}
     left = [entry for entry in old.fields if id(entry) not in claimed]
     for key in (_exact_name, _folded_name):
         by_name: dict[str, list[StructField]] = {}
@@ -124,11 +124,11 @@ def match_fields(old: StructType, new: StructType) -> dict[int, StructField]:
             by_name.setdefault(key(entry), []).append(entry)
         for position, entry in enumerate(new.fields):
             candidates = by_name.get(key(entry))
-            if position not in found and candidates:
-                found[position] = candidates.pop(0)
-        claimed = {id(entry) for entry in found.values()}
+            if position not in matched and candidates:
+                matched[position] = candidates.pop(0)
+        claimed = {id(entry) for entry in matched.values()}
         left = [entry for entry in left if id(entry) not in claimed]
-    return found
+    return matched
 
 
 def _exact_name(entry: StructField) -> str:

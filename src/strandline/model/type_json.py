@@ -289,12 +289,12 @@ class _Reader:
         if not spatial and not _SCALAR.fullmatch(name):
             raise _unexpected(where, "the name of a type", name)
         try:
-            found = parse_spatial_json(name) if spatial else parse_type(name)
+            data_type = parse_spatial_json(name) if spatial else parse_type(name)
         except InvalidType as error:
             raise InvalidType(f"{where}: {error.message}") from None
-        if found == StringType() and collation is not None:
+        if data_type == StringType() and collation is not None:
             return StringType(collation)
-        return found
+        return data_type
 
     def field(self, value: object, where: str, depth: int) -> StructField:
         if not isinstance(value, dict):
@@ -360,12 +360,12 @@ def _collations_of(value: object, name: str) -> dict[str, str]:
     """The collations in a field's metadata, by path below the field; empty if not understood."""
     if not isinstance(value, dict):
         return {}
-    found: dict[str, str] = {}
+    collations: dict[str, str] = {}
     for path, collation in value.items():
         if not isinstance(collation, str) or "." not in collation or not path.startswith(name):
             return {}
-        found[path[len(name) :]] = canonical_collation(collation.split(".", 1)[1])
-    return found
+        collations[path[len(name) :]] = canonical_collation(collation.split(".", 1)[1])
+    return collations
 
 
 def _member(value: dict[str, Any], key: str, where: str) -> object:

@@ -44,12 +44,12 @@ class RecentValues:
 
     def get(self, data: bytes) -> Any:  # Any: the class is named in the bytes
         """The value of the record ``data``, or None where it is not remembered."""
-        found = self._young.get(data)
-        if found is None:
-            found = self._old.get(data)
-            if found is not None:
-                self.add(data, found)
-        return found
+        value = self._young.get(data)
+        if value is None:
+            value = self._old.get(data)
+            if value is not None:
+                self.add(data, value)
+        return value
 
     def add(self, data: bytes, value: object) -> None:
         """Remember that the record ``data`` is ``value``."""

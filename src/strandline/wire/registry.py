@@ -84,7 +84,7 @@ _by_header: dict[bytes, Format] = {}
 
 def formats() -> tuple[Format, ...]:
     """Every registered format, by type id and version."""
-    return tuple(one for _, versions in sorted(_by_id.items()) for one in versions)
+    return tuple(layout for _, versions in sorted(_by_id.items()) for layout in versions)
 
 
 def register(
@@ -131,7 +131,7 @@ def register(
 def _in_order(of: type[Any], names: Sequence[str]) -> bool:
     """Whether ``names`` are the first parameters of the constructor of ``of``, by position."""
     parameters = signature(of).parameters.values()
-    by_position = [one.name for one in parameters if one.kind is not one.KEYWORD_ONLY]
+    by_position = [item.name for item in parameters if item.kind is not item.KEYWORD_ONLY]
     return by_position[: len(names)] == list(names)
 
 
@@ -180,10 +180,10 @@ def _newest(of: type[Any]) -> Format:
 
 def _read_header(reader: Reader) -> Format:
     position = reader.position
-    found = _by_header.get(reader.data[position : position + _HEADER_BYTES])
-    if found is not None:
+    layout = _by_header.get(reader.data[position : position + _HEADER_BYTES])
+    if layout is not None:
         reader.position = position + _HEADER_BYTES
-        return found
+        return layout
     type_id = reader.fixed16()
     start = reader.position
     version = reader.uint()
@@ -261,9 +261,12 @@ def timed_head(data: bytes) -> tuple[Callable[[Timestamp], bytes], bytes] | None
 
     None where the record has no time in it.
     """
-    if not data.startswith(_SEALED) or not open_record(data)[0].timed:
+    if not data.startswith(_SEALED):
         return None
-    start = open_record(data)[1].position
+    layout, reader = open_record(data)
+    if not layout.timed:
+        return None
+    start = reader.position
     header, rest = data[_SEAL_BYTES:start], data[start + TIME_BYTES :]
 
     def head(time: Timestamp) -> bytes:
@@ -276,8 +279,8 @@ def timed_head(data: bytes) -> tuple[Callable[[Timestamp], bytes], bytes] | None
 
 def time_in(data: bytes) -> Timestamp | None:
     """The time inside the record ``data``; None where its format has none."""
-    found, reader = open_record(data)
-    return TIME.read(reader) if found.timed else None
+    layout, reader = open_record(data)
+    return TIME.read(reader) if layout.timed else None
 
 
 def is_empty(data: bytes) -> bool:
@@ -305,11 +308,11 @@ def decode(data: bytes, of: type[T], *, context: bytes = b"") -> T:
     ``context`` is what it was sealed with. Raises `CorruptData` or `IncompatibleFormat`.
     """
     compare(data, context)
-    found, reader = open_record(data)
-    if found.of is not of:
-        raise CorruptData(f"a {found.of.__name__} record where a {of.__name__} belongs")
+    layout, reader = open_record(data)
+    if layout.of is not of:
+        raise CorruptData(f"a {layout.of.__name__} record where a {of.__name__} belongs")
     try:
-        value: T = found.read(reader)
+        value: T = layout.read(reader)
     except InvalidInput as error:  # the class itself refuses its fields
         raise reader.corrupt(f"a {of.__name__} that cannot be ({error.message})") from None
     reader.finish()
@@ -322,15 +325,15 @@ def decode_up_to(data: bytes, of: type[Any], last: str) -> dict[str, Any]:
     For what needs the head of many large records. Raises `CorruptData` or `IncompatibleFormat`.
     """
     compare(data)
-    found, reader = open_record(data)
-    if found.of is not of:
-        raise CorruptData(f"a {found.of.__name__} record where a {of.__name__} belongs")
+    layout, reader = open_record(data)
+    if layout.of is not of:
+        raise CorruptData(f"a {layout.of.__name__} record where a {of.__name__} belongs")
     values: dict[str, Any] = {}
-    for name, read in found.fields:
+    for name, read in layout.fields:
         values[name] = read(reader)
         if name == last:
             return values
-    raise ValueError(f"format {found.version} of {of.__name__} has no field {last}")
+    raise ValueError(f"format {layout.version} of {of.__name__} has no field {last}")
 
 
 def nested(of: type[T]) -> Codec[T]:
@@ -342,10 +345,10 @@ def nested(of: type[T]) -> Codec[T]:
         newest.write(out, value)
 
     def read(reader: Reader) -> T:
-        found = _read_header(reader)
-        if found.of is not of:
-            raise reader.corrupt(f"a {found.of.__name__} where a {of.__name__} belongs")
-        value: T = found.read(reader)
+        layout = _read_header(reader)
+        if layout.of is not of:
+            raise reader.corrupt(f"a {layout.of.__name__} where a {of.__name__} belongs")
+        value: T = layout.read(reader)
         return value
 
     return Codec(write, read)
@@ -360,8 +363,8 @@ def nested_list(of: type[T]) -> Codec[tuple[T, ...]]:
             newest = _newest(of)
             out += newest.header
             put = newest.write
-            for one in value:
-                put(out, one)
+            for item in value:
+                put(out, item)
 
     def read(reader: Reader) -> tuple[T, ...]:
         count = reader.uint()
@@ -369,10 +372,10 @@ def nested_list(of: type[T]) -> Codec[tuple[T, ...]]:
             return ()
         if count > reader.end - reader.position:
             raise reader.corrupt(f"{count} objects announced")
-        found = _read_header(reader)
-        if found.of is not of:
-            raise reader.corrupt(f"a {found.of.__name__} where a {of.__name__} belongs")
-        take = found.read
+        layout = _read_header(reader)
+        if layout.of is not of:
+            raise reader.corrupt(f"a {layout.of.__name__} where a {of.__name__} belongs")
+        take = layout.read
         return tuple([take(reader) for _ in range(count)])
 
     return Codec(write, read)

@@ -33,9 +33,9 @@ class Stored(Generic[T]):
     __slots__ = ("_of", "_value", "data", "group", "id", "name", "parent", "updated")
 
     def __init__(self, data: bytes, of: type[T], *, has_id: bool, has_group: bool = False) -> None:
-        found, reader = open_record(data)
-        if found.of is not of:
-            raise reader.corrupt(f"a {found.of.__name__} record where a {of.__name__} belongs")
+        layout, reader = open_record(data)
+        if layout.of is not of:
+            raise reader.corrupt(f"a {layout.of.__name__} record where a {of.__name__} belongs")
         self.data = data
         self.id = reader.uint() if has_id else 0
         self.parent = reader.uint() if has_id else 0

@@ -215,10 +215,10 @@ def _read_tree(reader: Reader) -> DataType:
     tag_at = start + _TAG_AT
     if tag_at < reader.end:
         end = start + _LENGTHS.get(data[tag_at], 0)
-        found = _COMMON_TYPES.get(data[start:end])
-        if found is not None:
+        common_type = _COMMON_TYPES.get(data[start:end])
+        if common_type is not None:
             reader.position = end
-            return found
+            return common_type
     return _NESTED.read(reader).root
 
 

@@ -124,11 +124,11 @@ def checked_default(
         return NULL
     if metadata and JUDGED_BY_SPARK in json.loads(metadata):
         return text
-    found = _function(text)
-    if found is not None:
-        if not _gives(FUNCTIONS[found], data_type):
+    function = _function(text)
+    if function is not None:
+        if not _gives(FUNCTIONS[function], data_type):
             raise _misfit(text, data_type, column)
-        return f"{found}()"
+        return f"{function}()"
     reads = _READERS.get(data_type) or _READERS_WITH_LENGTH.get(type(data_type))
     if reads is not None and reads(text, data_type):
         return text
@@ -175,33 +175,33 @@ def _is_literal(text: str) -> bool:
 
 def _text(text: str) -> str | None:
     """The value of a text literal."""
-    found = _QUOTED.fullmatch(text)
-    if found is None:
+    match = _QUOTED.fullmatch(text)
+    if match is None:
         return None
-    quote, body = ("'", found[1]) if found[1] is not None else ('"', found[2])
+    quote, body = ("'", match[1]) if match[1] is not None else ('"', match[2])
     return re.sub(r"\\(.)", r"\1", body, flags=re.S).replace(quote * 2, quote)
 
 
 def _typed_text(text: str, *keywords: str) -> str | None:
     """The value between the quotes of ``KEYWORD '…'``."""
-    found = _TYPED.fullmatch(text)
-    return _text(found[2]) if found and found[1].upper() in keywords else None
+    match = _TYPED.fullmatch(text)
+    return _text(match[2]) if match and match[1].upper() in keywords else None
 
 
 def _number(text: str) -> Decimal | None:
-    found = _NUMBER.fullmatch(text)
-    return None if found is None else Decimal(found[1] + found[2])
+    match = _NUMBER.fullmatch(text)
+    return None if match is None else Decimal(match[1] + match[2])
 
 
 def _reads_whole(text: str, data_type: DataType) -> bool:
-    found = _NUMBER.fullmatch(text)
-    if found is None or not found[2].isdecimal() or len(found[2]) > _MAX_DIGITS:
+    match = _NUMBER.fullmatch(text)
+    if match is None or not match[2].isdecimal() or len(match[2]) > _MAX_DIGITS:
         return False
-    suffix = (found[3] or "").upper()
+    suffix = (match[3] or "").upper()
     if suffix and suffix not in _SUFFIX_RANGES:
         return False
     bits = min(_BITS[of] for of in (data_type, _SUFFIX_RANGES.get(suffix, data_type)))  # type: ignore[index]  # called for whole numbers only
-    value = int(found[1] + found[2])
+    value = int(match[1] + match[2])
     return -(1 << bits - 1) <= value < 1 << bits - 1
 
 

@@ -101,7 +101,7 @@ class GrantPrivileges:
         """Raises `ObjectNotFound`, `InvalidInput`."""
         _check_applicable(self.kind, self.privileges)
         grantee = grantee_id(planning.catalog, self.grantee)
-        present = _held(planning.catalog, self.kind, self.name)
+        present = _grants_on(planning.catalog, self.kind, self.name)
         has = _NONE
         for grant in present:
             if grant.grantee == grantee:
@@ -125,7 +125,7 @@ class RevokePrivileges:
         """Raises `ObjectNotFound`, `InvalidInput`."""
         _check_applicable(self.kind, self.privileges)
         grantee = grantee_id(planning.catalog, self.grantee)
-        present = _held(planning.catalog, self.kind, self.name)
+        present = _grants_on(planning.catalog, self.kind, self.name)
         wanted = grants(
             replace(grant, privileges=grant.privileges & ~self.privileges)
             if grant.grantee == grantee
@@ -144,7 +144,7 @@ def _said(
     return {"privileges": privilege_names(privileges), "on": on, direction: command.grantee}
 
 
-def _held(catalog: Catalog, kind: ObjectKind, name: str) -> tuple[Grant, ...]:
+def _grants_on(catalog: Catalog, kind: ObjectKind, name: str) -> tuple[Grant, ...]:
     """The grants that stand in the object, or on the system."""
     if kind is not ObjectKind.SYSTEM:
         present: tuple[Grant, ...] = find_object(catalog, kind, name).privileges

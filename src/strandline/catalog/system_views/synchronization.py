@@ -71,7 +71,7 @@ class CreateSystemView:
         old = planning.catalog.system_view(SYSTEM_SCHEMA, view.name)
         if schema is not None and old is None:
             planning.ensure_free(schema, view.name)
-        if old is not None and _held(planning.catalog, view) == fingerprint(view):
+        if old is not None and _stored_fingerprint(planning.catalog, view) == fingerprint(view):
             return
         database = planning.catalog.database(DEFAULT_DATABASE)
         if database is None:
@@ -155,7 +155,7 @@ def _differ(catalog: Catalog, views: Mapping[str, SystemView]) -> bool:
     if {view.name for view in catalog.system_views()} - set(views):
         return True
     return any(
-        _held(catalog, view) != fingerprint(view) and not _taken(catalog, view)
+        _stored_fingerprint(catalog, view) != fingerprint(view) and not _taken(catalog, view)
         for view in views.values()
     )
 
@@ -168,7 +168,7 @@ def _taken(catalog: Catalog, view: SystemView) -> bool:
     return holder is not None and holder.kind != "system_view"
 
 
-def _held(catalog: Catalog, view: SystemView) -> str | None:
+def _stored_fingerprint(catalog: Catalog, view: SystemView) -> str | None:
     """The fingerprint of the definition that the catalog holds under the view's name."""
     entry: SystemObjectFingerprint | None = catalog.get(
         FINGERPRINT_KIND, _fingerprint_name(view.name)

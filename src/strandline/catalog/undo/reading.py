@@ -185,7 +185,7 @@ def _latest(catalogs: CatalogFollower) -> Catalog:
 
 def _dropped(update: Update, kind: str, name: str) -> list[tuple[Target, AnyStored]]:
     """What ``update`` dropped of a kind and name: those called so before it, then those within."""
-    if not any(one.kind == kind and one.new is None for one in update.changes()):
+    if not any(change.kind == kind and change.new is None for change in update.changes()):
         return []
     net = Undo(update=update).net
     dropped = []
@@ -252,7 +252,7 @@ def _with_what_came_after(catalogs: CatalogFollower, undo: Undo, latest: Catalog
     needed: set[Target] = set()
     for net in undo.net.values():
         if net.old is not None:
-            needed |= {Target(kind, id_key(change)) for kind, change in references(net.was)}
+            needed |= {Target(kind, id_key(object_id)) for kind, object_id in references(net.was)}
     later = []
     for update in _forwards(catalogs, undo.update.version + 1, latest.version):
         touched = {Target(change.kind, change.key) for change in update.changes()}
