@@ -12,7 +12,7 @@ from strandline import work
 from strandline.errors import Unavailable
 from strandline.metastore.cache.cached_store import CachedStore, ZoneAssignment
 from strandline.metastore.cache.log_applier import LogApplier
-from strandline.metastore.store.notifications import Notification
+from strandline.metastore.store.notifications import LogPosition, Notification
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.row_queries import TableContents
 from strandline.metastore.store.rows import DataFile, RowKind, new_file
@@ -382,6 +382,29 @@ def test_on_a_server_memory_is_level_until_news_come_or_it_is_old(dml: Dml) -> N
     assert cache.mark() == mark
     dml.append("a")
     assert cache.mark() is None
+
+
+@pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
+def test_a_look_that_was_under_way_does_not_stand_for_one_that_was_asked_for_later(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = CachedStore(dml.store, dml.log, dml.transactions, staleness=1.0, monotonic=lambda: 0.0)
+    cache.catch_up()
+    while not cache.is_level():  # the news of the own tables comes a little later
+        cache.catch_up()
+    position = dml.log.position
+
+    def overtaken() -> LogPosition:
+        found = position()
+        cache.look_again()  # a child process has committed behind that position
+        return found
+
+    monkeypatch.setattr(dml.log, "position", overtaken)
+    cache.catch_up()
+    assert not cache.is_level()
+    monkeypatch.undo()
+    cache.catch_up()
+    assert cache.is_level()
 
 
 @ONLY_PROOF

@@ -176,6 +176,21 @@ def test_what_no_caller_waits_for_is_projected_in_the_background(
     assert "No space left" in caplog.text
 
 
+def test_a_node_keeps_no_version_that_another_one_has_projected(node: Node, tmp_path: Path) -> None:
+    other = Node(tmp_path, member="two")
+    other.projector._grace = 0
+    version = node.ddl(create(node, "a"))
+    for update in other.catalogs.updates(1, version + 1):
+        other.projector.applied(update)
+    assert other.projector._updates._remembered
+    other.projector.start()
+    while other.projector._updates._remembered:
+        threading.Event().wait(0.001)
+    other.projector.stop()
+    assert other.projector.statistics().batches == 0
+    other.database.close()
+
+
 def test_readers_do_not_wait_for_the_folders_of_a_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,11 +50,15 @@ SHORTEST_PATIENCE = 0.05
 
 
 class _Level(NamedTuple):
-    """The log was applied up to its head: the mark then, when that was, and what was projected."""
+    """The log was applied up to its head: the mark then, when that was, and what was projected.
+
+    ``trust`` is the applier's of the moment when the look began.
+    """
 
     mark: int
     at: float
     projected_version: int
+    trust: object
 
 
 class LogApplier:
@@ -80,7 +84,8 @@ class LogApplier:
         self._monotonic = monotonic
         self._applying = threading.Lock()
         self._checking = threading.Lock()
-        self._level: _Level | None = None
+        self._last_level: _Level | None = None
+        self._trust = object()  # another one after each `look_again`
 
     # -- applying
 
@@ -182,6 +187,12 @@ class LogApplier:
 
     # -- being level
 
+    @property
+    def _level(self) -> _Level | None:
+        """What the last look found; None if `look_again` was called since that look began."""
+        level = self._last_level
+        return level if level is not None and level.trust is self._trust else None
+
     def is_at_head(self) -> bool:
         """Whether every event of the log is applied, as far as that can be told at once."""
         level = self._level
@@ -235,8 +246,8 @@ class LogApplier:
             self._look()
 
     def look_again(self) -> None:
-        """Be level with nothing until the next look at the head; costs nothing."""
-        self._level = None
+        """Be level with nothing until a look at the head that begins from now on; costs nothing."""
+        self._trust = object()
 
     def apply_own(self) -> None:
         """Apply what this node has just written. It is written, whatever happens here."""
@@ -244,7 +255,7 @@ class LogApplier:
             self.catch_up()
         except StrandlineError:
             logger.warning("an own write could not be applied to memory yet", exc_info=True)
-            self._level = None  # reads of the present look at the log before they answer
+            self.look_again()  # reads of the present look at the log before they answer
 
     def follow(self) -> None:
         """Wait until something was committed, for a bounded time, and catch up.
@@ -267,6 +278,7 @@ class LogApplier:
 
         Who waited for the lock may find that the look of the one before serves him too.
         """
+        trust = self._trust  # before all else: what is asked for later, this look may not have
         at, mark = self._monotonic(), self._notifications.mark()
         level = self._level
         if level is None or level.mark != mark or not self._notifications.mark_is_proof:
@@ -276,9 +288,9 @@ class LogApplier:
                     return False
                 batches = None if batches is None else batches - 1
                 self.apply(BATCH)
-            self._level = _Level(mark, at, position.projected_version)
+            self._last_level = _Level(mark, at, position.projected_version, trust)
         else:
-            self._level = level._replace(at=at)
+            self._last_level = level._replace(at=at)
         return True
 
 

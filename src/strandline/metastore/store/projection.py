@@ -190,10 +190,13 @@ class Projector:
         except _NotCarriedOut as error:
             self._failed_batch = self._batches, error
             raise
-        # Only now is it durable.
-        self._projected = max(self._projected, reached.projected_version)
-        self._updates.forget(self._projected)
+        self._note_projected(reached.projected_version)  # only now is it durable
         self._folders.delete_purged()
+
+    def _note_projected(self, version: int) -> None:
+        """Note that all versions up to this one are projected, by whatever process."""
+        self._projected = max(self._projected, version)
+        self._updates.forget(self._projected)
 
     def project_on(self, connection: Connection, version: int) -> None:
         """Project up to ``version`` in the caller's write transaction, which checked the fence.
@@ -285,7 +288,7 @@ class Projector:
             self._news.clear()  # before the look at what was applied: what comes now comes again
             try:
                 if self._applied > self._projected:  # perhaps another process did it
-                    self._projected = max(self._projected, self.projected_version())
+                    self._note_projected(self.projected_version())
                 self.project_up_to(self._applied)
                 pause = FIRST_PAUSE
             except Stopping:
