@@ -45,6 +45,7 @@ class Children:
         self.begun = threading.Semaphore(0)
         self.opened = 0
         self.kinds: list[bool] = []
+        self.failures: list[Exception] = []
         self._threads: list[threading.Thread] = []
 
     def start(self, *, only_reads: bool) -> socket.socket:
@@ -63,6 +64,8 @@ class Children:
     @contextmanager
     def _open(self, connection: socket.socket) -> Iterator[child_processes.Serve]:
         self.opened += 1
+        if self.failures:
+            raise self.failures.pop()
 
         def serve(fields: Fields, data: bytes) -> tuple[Fields, bytes]:
             self.begun.release()
@@ -175,6 +178,33 @@ def test_a_child_that_reads_is_not_given_a_change() -> None:
         for only_reads in (True, False, True, False):
             await ask(pool, "echo", only_reads=only_reads)
         assert children.kinds == [True, False]
+
+    run(body)
+
+
+def test_idle_children_count_among_those_that_there_may_be() -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
+        await asyncio.gather(*(ask(pool, "echo", only_reads=True) for _ in range(2)))
+        assert await ask(pool, "echo", b"x") == b"x"
+        await asyncio.to_thread(children._threads[0].join, WAIT)
+        assert not children._threads[0].is_alive()
+        await ask(pool, "echo", only_reads=True)
+        await ask(pool, "echo")
+        assert children.kinds == [True, True, False]
+
+    run(body, max_children=2)
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_child_that_fails_to_open_the_store_says_so_at_its_first_task(failures: int) -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
+        children.failures = [ZeroDivisionError("secret") for _ in range(failures)]
+        if failures == 2:
+            with pytest.raises(StrandlineError, match="echo failed inside") as refusal:
+                await ask(pool, "echo")
+            assert type(refusal.value) is StrandlineError
+        assert await ask(pool, "echo", b"x") == b"x"
+        assert (pool.statistics().lost, pool.statistics().children) == (0, 1)
 
     run(body)
 

@@ -7,8 +7,9 @@ The model. Before a node opens anything, it forks a *fork server* (`ForkServer`)
 the program, opens nothing, and does nothing but fork again when it is asked for a *child*. A
 child opens the store by itself, as another node on it would: its answers are as fresh as this
 node's own, it judges users in the same way, and its writes are fenced. It has one task at a time.
-`ChildPool` keeps the children of one event loop: a few at once, idle ones for a while. Tasks that
-find all of them busy wait in order; where many wait, the next one is refused at once.
+`ChildPool` keeps the children of one event loop: a few in all, idle ones for a while. Where a task
+needs a new child and there are enough, the one that has been idle longest ends. Tasks that find all
+of them busy wait in order; where many wait, the next one is refused at once.
 
 A task and its reply are one packet each: a small JSON object and the descriptor of a `Content`.
 
@@ -99,7 +100,7 @@ def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
     """Answer the tasks that come, one after the other, until the connection is closed."""
     with ExitStack() as opened:
         serve: Serve | None = None
-        with suppress(StrandlineError):  # the first task tries again, and tells
+        with suppress(Exception):  # the first task tries again, and reports it
             serve = opened.enter_context(open_service())
         before = _peak_bytes()
         while (task := _receive(connection)) is not None:
@@ -322,6 +323,7 @@ class ChildPool:
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._start = start
+        self._max_children = max_children
         self._places = asyncio.Semaphore(max_children)
         self._max_waiting = max_waiting
         self._idle_seconds = idle_seconds
@@ -435,6 +437,8 @@ class ChildPool:
                 child.close()
             else:
                 return child
+        while self._idle and len(self._running) + len(self._idle) > self._max_children:
+            self._idle.pop(0).close()
         child = self._new_child(only_reads=only_reads)
         try:
             child.send(fields, content)
