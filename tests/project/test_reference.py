@@ -22,7 +22,7 @@ from strandline.metastorage import sql_tables
 from strandline.metastorage.store import MAX_VALUE_BYTES
 from strandline.metastore.hive import events, partition_filter, patterns
 from strandline.metastore.hive.registry import METHODS
-from strandline.metastore.session import credentials, http_app, local_session
+from strandline.metastore.session import http_app, local_session
 from strandline.metastore.session.calls import CALLS
 from strandline.metastore.session.json_forms import snake_case
 from strandline.metastore.store import tables as metastore_tables
@@ -176,7 +176,7 @@ LIMITS = {
         http_app.BODY_MEMORY_BYTES
     ),
     "tables of one snapshot": local_session.MAX_SNAPSHOT_TABLES,
-    "characters of a user's name over HTTP": credentials.MAX_USER_LENGTH,
+    "characters of a user's name": identifiers.MAX_USER_LENGTH,
     "bytes of a Thrift message": MAX_MESSAGE_BYTES,
     "values of one Thrift message": scanner.MAX_VALUES,
     "bytes of one text in a Thrift message": scanner.MAX_TEXT_BYTES,

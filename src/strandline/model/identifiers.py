@@ -20,6 +20,7 @@ from strandline.model.type_text import quote_name
 
 MAX_NAME_LENGTH = 255
 """Characters; a name often becomes the name of a folder."""
+MAX_USER_LENGTH = 255
 
 _REFUSED_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _HIVE_NAME = re.compile(r"[A-Za-z0-9_]+")

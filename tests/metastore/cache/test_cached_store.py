@@ -407,6 +407,23 @@ def test_a_look_that_was_under_way_does_not_stand_for_one_that_was_asked_for_lat
     assert cache.is_level()
 
 
+@pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
+def test_no_mark_from_before_another_process_wrote_for_the_node_comes_back(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dml.log, "mark", lambda: 7)  # the news is still on its way
+    cache = dml.cached(staleness=1_000)
+    cache.catch_up()
+    before = cache.mark()
+    assert before is not None
+    cache.look_again()
+    assert cache.mark() is None
+    cache.catch_up()
+    after = cache.mark()
+    assert after is not None
+    assert after != before
+
+
 @ONLY_PROOF
 def test_a_place_is_remembered_until_it_moves(dml: Dml) -> None:
     cache = dml.cached()

@@ -58,7 +58,7 @@ class _Level(NamedTuple):
     mark: int
     at: float
     projected_version: int
-    trust: object
+    trust: int
 
 
 class LogApplier:
@@ -85,7 +85,8 @@ class LogApplier:
         self._applying = threading.Lock()
         self._checking = threading.Lock()
         self._last_level: _Level | None = None
-        self._trust = object()  # another one after each `look_again`
+        self._distrusting = threading.Lock()
+        self._trust = 0  # grows with each `look_again`
 
     # -- applying
 
@@ -191,7 +192,7 @@ class LogApplier:
     def _level(self) -> _Level | None:
         """What the last look found; None if `look_again` was called since that look began."""
         level = self._last_level
-        return level if level is not None and level.trust is self._trust else None
+        return level if level is not None and level.trust == self._trust else None
 
     def is_at_head(self) -> bool:
         """Whether every event of the log is applied, as far as that can be told at once."""
@@ -205,8 +206,9 @@ class LogApplier:
         mark, level = self._notifications.mark(), self._level
         if self._notifications.mark_is_proof:
             return mark
-        is_level = level is not None and level.mark == mark and self._is_young(level)
-        return mark if is_level else None
+        if level is None or level.mark != mark or not self._is_young(level):
+            return None
+        return mark + level.trust  # neither ever falls, so no sum comes back
 
     def has_projected(self, version: int) -> bool:
         """Whether memory is at the head, and has what DDL up to ``version`` did to places."""
@@ -246,8 +248,12 @@ class LogApplier:
             self._look()
 
     def look_again(self) -> None:
-        """Be level with nothing until a look at the head that begins from now on; costs nothing."""
-        self._trust = object()
+        """Be level with nothing until a look at the head that begins from now on; costs nothing.
+
+        No mark from before is given again, though the news of a write may still be on its way.
+        """
+        with self._distrusting:
+            self._trust += 1
 
     def apply_own(self) -> None:
         """Apply what this node has just written. It is written, whatever happens here."""

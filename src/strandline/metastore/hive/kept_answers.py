@@ -61,11 +61,6 @@ class KeptAnswers:
             self._drop(next(iter(self._answers)))
             self._evictions += 1
 
-    def clear(self) -> None:
-        """Keep none of them any more."""
-        self._answers.clear()
-        self._size = 0
-
     def statistics(self) -> KeptAnswersStatistics:
         """How the answers were used, and how many are kept."""
         return KeptAnswersStatistics(

@@ -26,12 +26,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Hashable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from strandline import work
 from strandline.errors import ProtocolError, StrandlineError, error_of
+from strandline.metastore.delegation import delegate
 from strandline.metastore.hive import (  # noqa: F401 - each registers its methods
     databases,
     events,
@@ -61,6 +61,7 @@ from strandline.metastore.thrift.dispatch import (
 )
 from strandline.metastore.thrift.messages import ApplicationException
 from strandline.metastore.workers import CallKind, PooledCall, Workers, finish, off_loop
+from strandline.model.identifiers import MAX_NAME_LENGTH
 from strandline.work.children import ChildPool, Fields
 
 DEFAULT_KEPT_BYTES = 64 << 20
@@ -83,7 +84,9 @@ def _listed(connection: ConnectionInfo, name: str, args: dict[str, Any]) -> str 
     table.
     """
     if name == _LISTING:
-        connection.attributes[_LISTING] = str(args.get("db_name", "")).lower()
+        schema = str(args.get("db_name", ""))
+        # No schema has a longer name, and a client's text stays as long as its connection.
+        connection.attributes[_LISTING] = schema[: MAX_NAME_LENGTH + 1].lower()
         return None
     if name in _LOOKING:
         return None
@@ -228,17 +231,13 @@ class HiveMetastoreService:
         fields = {"service": SERVICE, "user": user, "address": self._address}
         only_reads = method.kind in (Kind.READS, Kind.ANSWERS)
         asking = asyncio.ensure_future(
-            self._children.run(method.name, fields, args, only_reads=only_reads)
+            delegate(
+                self._metastore, self._children, method.name, fields, args, only_reads=only_reads
+            )
         )
-        with ExitStack() as left:
-            if only_reads:
-                connection.on_leave = asking.cancel
-            else:
-                left.enter_context(self._metastore.projector.delegated())
-            reply = await asking
-        if not only_reads:  # the news of the commit may come later than the reply
-            self._metastore.store.look_again()
-            self._kept.clear()
+        if only_reads:
+            connection.on_leave = asking.cancel
+        reply = await asking
         refused = reply.fields["refused"]
         return Answer(
             reply.fields["kind"],

@@ -20,12 +20,12 @@ from urllib.parse import unquote
 
 from strandline.errors import InvalidInput, PermissionDenied
 from strandline.metastore.session.calls import ANONYMOUS, USER_HEADER
+from strandline.model.identifiers import MAX_USER_LENGTH
 
 Authenticate = Callable[[str, str], bool]
 """Whether ``(user, secret)`` belong together. Called in several threads; must not raise."""
 
 AUTHORIZATION = "Authorization"
-MAX_USER_LENGTH = 255
 
 
 class Unproved(PermissionDenied):

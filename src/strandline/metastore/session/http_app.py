@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import monotonic
@@ -50,6 +49,7 @@ from strandline.errors import (
 )
 from strandline.logs import CLIENT
 from strandline.metastore.call_log import DEFAULT_SLOW_MS, log_call
+from strandline.metastore.delegation import delegate
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.request_memory import ANSWER_BYTES, RequestMemory
 from strandline.metastore.session.calls import (
@@ -531,12 +531,9 @@ class _Application:
         """The body of the answer, made by a child process."""
         assert self._children is not None  # the caller knows
         fields = {"service": SERVICE, "user": asking.user, "host": host}
-        with ExitStack() as left:
-            if not call.only_reads:
-                left.enter_context(self._metastore.projector.delegated())
-            reply = await self._children.run(call.name, fields, body, only_reads=call.only_reads)
-        if not call.only_reads:  # the news of the commit may come later than the reply
-            self._metastore.store.look_again()
+        reply = await delegate(
+            self._metastore, self._children, call.name, fields, body, only_reads=call.only_reads
+        )
         return reply.content
 
     def _counted(self) -> HttpStatistics:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from strandline.errors import InvalidInput
 from strandline.metastore.thrift.dispatch import ConnectionInfo
+from strandline.model.identifiers import MAX_USER_LENGTH
 
 ALIVE = 2
 """The status of fb303 that says that the service answers."""
@@ -50,7 +52,11 @@ class BaseService:
 
 def _set_ugi(connection: ConnectionInfo, args: dict[str, Any]) -> list[str]:
     """Remembers who the client says it is, and gives its groups back, as Hive does."""
-    connection.user = args.get("user_name", "")
-    groups = args.get("group_names", [])
-    connection.groups = tuple(groups)
-    return list(groups)
+    user: str = args.get("user_name", "")
+    if len(user) > MAX_USER_LENGTH:
+        raise InvalidInput(  # the name would stay in memory as long as its connection
+            f"the user's name has {len(user)} characters; give at most {MAX_USER_LENGTH}"
+        )
+    connection.user = user
+    groups: list[str] = args.get("group_names", [])
+    return groups

@@ -41,19 +41,18 @@ class ConnectionInfo:
     """What is known of one client. It lives as long as its connection, and only its handlers and
     its server change it.
 
-    ``user`` and ``groups`` are what the client said of itself with ``set_ugi`` ("" and () before).
+    ``user`` is who the client said that it is with ``set_ugi`` ("" before).
     ``attributes`` is for the handlers' own use. ``is_large`` says that the arguments of the request
     in work are too many for anything that takes a time for each of them on the event loop.
     ``on_leave`` is called when the client has left; a handler that waits sets it.
     """
 
-    __slots__ = ("_message", "attributes", "groups", "id", "is_large", "on_leave", "peer", "user")
+    __slots__ = ("_message", "attributes", "id", "is_large", "on_leave", "peer", "user")
 
     def __init__(self, connection_id: int, peer: str) -> None:
         self.id = connection_id
         self.peer = peer
         self.user = ""
-        self.groups: tuple[str, ...] = ()
         self.attributes: dict[str, Any] = {}  # Any: the handlers choose what they keep
         self.is_large = False
         self.on_leave: Callable[[], object] = bool
