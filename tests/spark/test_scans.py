@@ -24,6 +24,7 @@ from strandline.errors import CorruptData, InvalidInput, Unavailable
 from strandline.metastore.interface import TableFiles
 from strandline.model.types import BIGINT, STRING, StructField, StructType
 from strandline.spark import Tables
+from strandline.spark.scans import bounds_of
 from tests.spark.data import files, folder, ids, numbers, rows
 
 pytestmark = pytest.mark.spark
@@ -228,7 +229,8 @@ CONDITIONS = {
     "s = 'b1'": 1, "s < 'b'": 1, "s IN ('c', 'b0')": 1, "b = false": 1,
     "n > 1.25BD": 1, "n <= CAST(0.5 AS DECIMAL(5, 2))": 1,
     "t > TIMESTAMP'2013-01-01 12:00:00'": 1, "f < 1.0D": 1, "f > 1.5D": 2, "f = 0.5D": 1,
-    "z IS NULL": 2, "z = 1": 0,
+    "z IS NULL": 2, "z = 1": 0, "g <= 0.1F": 1, "g = CAST(0.3 AS FLOAT)": 1, "g IN (0.1F, 0.2F)": 1,
+    "g > 0.2F": 2,
     "id > 2 OR id < 0": 2, "id + 1 > 3": 2, "NOT id > 2": 2, "id = NULL": 2, "id IN (3, NULL)": 2,
     "d <= current_date()": 2, "id <> 1": 2, "true": 2, "s LIKE 'a%'": 2,
 }  # fmt: skip
@@ -238,7 +240,10 @@ CONDITIONS = {
 def test_a_scan_is_told_of_the_files_that_its_condition_may_be_true_in(
     tables: Tables, listed: list[int]
 ) -> None:
-    schema = "id BIGINT, s STRING, n DECIMAL(5, 2), b BOOLEAN, d DATE, t TIMESTAMP, f DOUBLE, z INT"
+    schema = (
+        "id BIGINT, s STRING, n DECIMAL(5, 2), b BOOLEAN, d DATE, t TIMESTAMP, f DOUBLE, z INT,"
+        " g FLOAT"
+    )
     tables.create("shop.t", schema)
     for first, letter in ((1, "a"), (3, "b")):
         tables.append(
@@ -247,7 +252,7 @@ def test_a_scan_is_told_of_the_files_that_its_condition_may_be_true_in(
                 f"SELECT id, concat('{letter}', id % 2) s, CAST(id / 2 AS DECIMAL(5, 2)) n,"
                 f" id > 2 b, date_add(DATE'2013-01-01', CAST(id AS INT)) d,"
                 f" timestamp_seconds(1356998400 + 86400 * ({first} - 1)) t, id / 2D f,"
-                f" CAST(NULL AS INT) z FROM range({first}, {first + 2})"
+                f" CAST(NULL AS INT) z, CAST(id / 10 AS FLOAT) g FROM range({first}, {first + 2})"
             ).coalesce(1),
         )
     every = tables.read("shop.t")
@@ -258,6 +263,8 @@ def test_a_scan_is_told_of_the_files_that_its_condition_may_be_true_in(
     for wrong in ("no_such > 1", "id >", "id"):
         with pytest.raises(InvalidInput, match=r"not a condition on shop\.t"):
             tables.read("shop.t", where=wrong)
+    single = bounds_of(tables.spark, tables.session.table("shop.t"), "g <= 0.1F")
+    assert [bounds.upper for bounds in single] == ["0.10000000149011612"]
     with tables.transaction() as change:
         assert change.delete("shop.t", "id >= 4").rows == 1
         assert listed[-1] == 1

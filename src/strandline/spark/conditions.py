@@ -8,6 +8,7 @@ column with a constant. Everything else implies nothing here, and Spark filters 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from ctypes import c_float
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -156,6 +157,11 @@ def _time(micros: int) -> str | None:
     return None if text is None else f"{text}Z"
 
 
+def _single(value: Any) -> float:
+    """A FLOAT comes as its shortest text, 0.1, and statistics have its value: 0.10000000149…"""
+    return c_float(float(value)).value
+
+
 def _float(value: float) -> str | None:
     return None if value != value else repr(value)
 
@@ -170,7 +176,8 @@ def _decimal(value: Decimal) -> str:
 
 _TYPES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], str | None]]] = {
     **dict.fromkeys(("byte", "short", "integer", "long"), (int, str)),
-    **dict.fromkeys(("float", "double"), (float, _float)),
+    "float": (_single, _float),
+    "double": (float, _float),
     "decimal": (lambda found: Decimal(str(found)), _decimal),
     "boolean": (bool, _boolean),
     "date": (int, _days),

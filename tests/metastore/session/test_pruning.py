@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.errors import InvalidInput
 from strandline.metastore.interface import ColumnBounds
-from strandline.metastore.session.pruning import touching, wanted_ranges
+from strandline.metastore.session.pruning import may_match, touching, wanted_ranges
 from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import (
@@ -22,6 +22,7 @@ from strandline.model.types import (
     BOOLEAN,
     DATE,
     DOUBLE,
+    FLOAT,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
@@ -37,6 +38,7 @@ TYPES: dict[str, DataType] = {
     "bigint": BIGINT,
     "decimal": DecimalType(10, 2),
     "double": DOUBLE,
+    "float": FLOAT,
     "boolean": BOOLEAN,
     "date": DATE,
     "timestamp": TIMESTAMP,
@@ -69,13 +71,13 @@ def kept(
     table: TableDescriptor,
     column: str,
     known: tuple[str | None, str | None, int | None],
-    wanted: tuple[str | None, str | None],
+    *wanted: tuple[str | None, str | None],
 ) -> bool:
     statistics = ColumnStatistics(
         column_id=IDS[column], lower=known[0], upper=known[1], nulls=known[2]
     )
-    bounds = [ColumnBounds(IDS[column], *wanted)]
-    return all(one.may_match(file(statistics)) for one in wanted_ranges(bounds, table))
+    bounds = [ColumnBounds(IDS[column], *ends) for ends in wanted]
+    return may_match(file(statistics), wanted_ranges(bounds, table))
 
 
 @pytest.mark.parametrize(
@@ -95,6 +97,9 @@ def kept(
         ("double", ("1.0", "2.0", 0), ("3.0", None), True),
         ("double", ("1.0", "2.0", 0), ("3.0", "inf"), False),
         ("double", ("1.0", "2.0", 0), (None, "0.5"), False),
+        ("float", ("0.10000000149011612", "0.5", 0), (None, "0.1"), True),
+        ("float", ("0.1", "0.5", 0), (None, "0.10000000149011612"), True),
+        ("float", ("0.0", "1.0", 0), ("1e39", "inf"), False),
         ("boolean", ("false", "false", 0), ("true", None), False),
         ("boolean", ("false", "true", 0), ("true", "true"), True),
         ("date", ("2013-01-01", "2013-12-31", 0), ("2014-01-01", None), False),
@@ -114,6 +119,29 @@ def test_what_proves_that_a_file_holds_nothing_wanted(
     table: TableDescriptor, column: str, known: Any, wanted: Any, is_kept: bool
 ) -> None:
     assert kept(table, column, known, wanted) == is_kept
+
+
+@pytest.mark.parametrize(
+    ("column", "known", "bounds", "is_kept"),
+    [
+        ("bigint", ("4", "5", 0), [("3", None), (None, "6")], True),
+        ("bigint", ("4", "5", 0), [("3", None), ("6", None), ("1", None)], False),
+        ("bigint", ("4", "5", 0), [(None, "9"), (None, "3"), (None, "8")], False),
+        # NaN is above the first bound and not below the second.
+        ("double", ("1.0", "2.0", 0), [("3.0", None), (None, "4.0")], False),
+    ],
+)
+def test_a_file_must_meet_all_bounds_of_a_column(
+    table: TableDescriptor, column: str, known: Any, bounds: Any, is_kept: bool
+) -> None:
+    assert kept(table, column, known, *bounds) == is_kept
+
+
+def test_many_bounds_of_one_column_are_one_comparison_for_each_file(
+    table: TableDescriptor,
+) -> None:
+    bounds = [ColumnBounds(IDS["bigint"], str(value)) for value in range(1000)]
+    assert [wanted.lower for wanted in wanted_ranges(bounds, table).values()] == [999]
 
 
 VALUES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], str]]] = {

@@ -85,9 +85,15 @@ def write_staging(arguments: Mapping[str, Any]) -> bytes:
 
 
 def _booleans(values: Sequence[bool]) -> pa.Array:
-    bits = sum(value << place for place, value in enumerate(values))
-    buffer = pa.py_buffer(bits.to_bytes((len(values) + 7) // 8, "little"))
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, buffer])
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
+
+
+def _bits(values: Sequence[bool]) -> pa.Buffer:
+    """A bit for each value, the first one lowest."""
+    bits = bytearray((len(values) + 7) // 8)
+    for place, value in enumerate(values):
+        bits[place >> 3] |= value << (place & 7)
+    return pa.py_buffer(bits)
 
 
 def _data_files(files: Sequence[DataFile]) -> list[pa.Array]:
@@ -135,15 +141,8 @@ def _texts(values: Sequence[str | None]) -> pa.Array:
 
 def _array(of: pa.DataType, values: Sequence[object], *buffers: pa.Buffer) -> pa.Array:
     """The array of these buffers, in which those of ``values`` that are None are null."""
-    valid, nulls = None, 0
-    if None in values:
-        bits = bytearray((len(values) + 7) // 8)
-        for place, value in enumerate(values):
-            if value is None:
-                nulls += 1
-            else:
-                bits[place >> 3] |= 1 << (place & 7)
-        valid = pa.py_buffer(bits)
+    nulls = values.count(None)
+    valid = _bits([value is not None for value in values]) if nulls else None
     return pa.Array.from_buffers(of, len(values), [valid, *buffers], nulls)
 
 

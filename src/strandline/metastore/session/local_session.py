@@ -41,7 +41,7 @@ from strandline.metastore.interface import (
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.partition_places import undrop_partitions
 from strandline.metastore.reader import Reader, present_catalog
-from strandline.metastore.session.pruning import touching, wanted_ranges
+from strandline.metastore.session.pruning import may_match, touching, wanted_ranges
 from strandline.metastore.session.staged_files import check_paths, check_staging, stage_files
 from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
 from strandline.metastore.workers import finish
@@ -150,14 +150,12 @@ class LocalSession(Session):
         table = reader.catalog.table_by_id(table_id)
         if table is None and store.location(table_id) is None:
             raise ObjectNotFound(f"no table has, or had, the id {table_id}; ask for it by its name")
-        ranges = [] if table is None else wanted_ranges(bounds, table)
+        ranges = {} if table is None else wanted_ranges(bounds, table)
         if partitions is not None:
             partitions = distinct_names(partitions)
         rows = store.data_files(table_id, write_ids=write_ids, partitions=partitions)
-        data_files = [row.as_(DataFile) for row in work.spending(rows)]
-        data_files = [
-            file for file in data_files if all(wanted.may_match(file) for wanted in ranges)
-        ]
+        files = (row.as_(DataFile) for row in work.spending(rows))
+        data_files = [file for file in files if may_match(file, ranges)]
         rows = store.rows(table_id, RowKind.DELETE_FILE, write_ids=write_ids)
         delete_files = [row.as_(DeleteFile) for row in work.spending(rows)]
         if ranges or partitions is not None:

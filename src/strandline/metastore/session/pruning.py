@@ -4,6 +4,8 @@ A reader that wants one partition, or values of a column between two bounds, is 
 that may hold such rows. What must stay true: a file is left out only if what is known of it proves
 that it holds none. Bounds are texts, as in `ColumnStatistics`, and are compared as values of the
 column's type in the present: a file of an earlier type has values that the present type has too.
+Several bounds of one column are one range, so a file costs one look at each of its statistics,
+however many bounds a request names.
 
 A floating-point column may hold NaN, which is above all bounds and which no statistics show. So a
 file is left out for its upper bound only where the reader names an upper one itself.
@@ -11,8 +13,9 @@ file is left out for its upper bound only where the reader names an upper one it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from ctypes import c_float
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -46,20 +49,19 @@ _FLOATING = (FLOAT, DOUBLE)
 class WantedRange:
     """The bounds of one column as values; ``has_nan`` says that values may be above all bounds."""
 
-    column_id: int
-    lower: Value | None
-    upper: Value | None
     parse: Parse
     has_nan: bool
+    lower: Value | None = None
+    upper: Value | None = None
 
-    def may_match(self, file: DataFile) -> bool:
-        """Whether a row of ``file`` may have a value within the bounds."""
-        for known in file.statistics:
-            if known.column_id == self.column_id:
-                return known.nulls != file.rows and self._overlaps(known)
-        return True
+    def within(self, *, lower: Value | None, upper: Value | None) -> WantedRange:
+        """The values of this range that are also within these bounds."""
+        lowers = [bound for bound in (self.lower, lower) if bound is not None]
+        uppers = [bound for bound in (self.upper, upper) if bound is not None]
+        return replace(self, lower=max(lowers, default=None), upper=min(uppers, default=None))
 
-    def _overlaps(self, known: ColumnStatistics) -> bool:
+    def overlaps(self, known: ColumnStatistics) -> bool:
+        """Whether a value of a file with these statistics may be within the bounds."""
         try:
             below = self.upper is not None and known.lower is not None
             if below and self.parse(known.lower or "") > self.upper:
@@ -72,14 +74,23 @@ class WantedRange:
         return True
 
 
-def wanted_ranges(bounds: Iterable[ColumnBounds], table: TableDescriptor) -> list[WantedRange]:
-    """The ranges that files of ``table`` can be compared with.
+def may_match(file: DataFile, ranges: Mapping[int, WantedRange]) -> bool:
+    """Whether a row of ``file`` may have values within all of ``ranges``, by column id."""
+    return all(
+        known.nulls != file.rows and ranges[known.column_id].overlaps(known)
+        for known in file.statistics
+        if known.column_id in ranges
+    )
+
+
+def wanted_ranges(bounds: Iterable[ColumnBounds], table: TableDescriptor) -> dict[int, WantedRange]:
+    """The ranges that files of ``table`` can be compared with, by column id.
 
     A column that is not there any more, or whose type has no order in statistics, has none. Raises
     `InvalidInput` for a bound that is no value of its column.
     """
     types = {column.id: column.type for column in table.columns}
-    ranges = []
+    ranges: dict[int, WantedRange] = {}
     for wanted in bounds:
         data_type = types.get(wanted.column_id)
         parse = None if data_type is None else _parser(data_type)
@@ -89,8 +100,8 @@ def wanted_ranges(bounds: Iterable[ColumnBounds], table: TableDescriptor) -> lis
             None if text is None else _parsed(parse, text, wanted.column_id)
             for text in (wanted.lower, wanted.upper)
         )
-        has_nan = data_type in _FLOATING
-        ranges.append(WantedRange(wanted.column_id, lower, upper, parse, has_nan))
+        column = ranges.get(wanted.column_id) or WantedRange(parse, data_type in _FLOATING)
+        ranges[wanted.column_id] = column.within(lower=lower, upper=upper)
     return ranges
 
 
@@ -135,6 +146,11 @@ def _float(text: str) -> float:
     return value
 
 
+def _single(text: str) -> float:
+    # 0.1 as a FLOAT is 0.10000000149…; both texts may stand for it.
+    return c_float(_float(text)).value
+
+
 def _boolean(text: str) -> bool:
     if text not in ("false", "true"):
         raise ValueError(text)
@@ -157,7 +173,8 @@ def _local_moment(text: str) -> datetime:
 
 _ATOMIC: dict[DataType, Parse] = {
     **dict.fromkeys(INTEGRAL_TYPES, _decimal),
-    **dict.fromkeys(_FLOATING, _float),
+    DOUBLE: _float,
+    FLOAT: _single,
     BOOLEAN: _boolean,
     DATE: date.fromisoformat,
     TIMESTAMP: _moment,
