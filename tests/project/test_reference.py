@@ -22,7 +22,7 @@ from strandline.metastorage import sql_tables
 from strandline.metastorage.store import MAX_VALUE_BYTES
 from strandline.metastore.hive import events, partition_filter, patterns
 from strandline.metastore.hive.registry import METHODS
-from strandline.metastore.session import http_app, local_session
+from strandline.metastore.session import bodies, local_session
 from strandline.metastore.session.calls import CALLS
 from strandline.metastore.session.json_forms import snake_case
 from strandline.metastore.store import tables as metastore_tables
@@ -165,16 +165,14 @@ LIMITS = {
     "precision of a decimal": types.MAX_DECIMAL_PRECISION,
     "commands in one batch (one version)": manager.MAX_COMMANDS,
     "bytes of a value in the catalog's store, so of one update or snapshot": MAX_VALUE_BYTES,
-    "bytes of an HTTP request": http_app.MAX_BODY_BYTES,
+    "bytes of an HTTP request": bodies.MAX_BODY_BYTES,
     "HTTP connections of a node": http_connections.MAX_CONNECTIONS,
     "seconds for the head of an HTTP request to come, or for a connection to be idle": int(
         http_connections.HEAD_SECONDS
     ),
     "seconds that a client may leave its HTTP answer unread": int(http_connections.READ_SECONDS),
-    "seconds for the body of an HTTP request to come": int(http_app.BODY_SECONDS),
-    "memory for the bodies of all HTTP requests together, whole or not": (
-        http_app.BODY_MEMORY_BYTES
-    ),
+    "seconds for the body of an HTTP request to come": int(bodies.BODY_SECONDS),
+    "memory for the bodies of all HTTP requests together, whole or not": (bodies.BODY_MEMORY_BYTES),
     "tables of one snapshot": local_session.MAX_SNAPSHOT_TABLES,
     "characters of a user's name": identifiers.MAX_USER_LENGTH,
     "bytes of a Thrift message": MAX_MESSAGE_BYTES,

@@ -17,8 +17,9 @@ from strandline import __version__
 from strandline.catalog.commands import CreateSchema
 from strandline.errors import ProtocolError
 from strandline.metastore.session import HttpSession
+from strandline.metastore.session.bodies import MAX_BODY_BYTES, LongAnswer
 from strandline.metastore.session.calls import PROTOCOL, PROTOCOL_HEADER
-from strandline.metastore.session.http_app import MAX_BODY_BYTES, LongAnswer, application
+from strandline.metastore.session.http_app import application
 from strandline.metastore.workers import Workers
 from strandline.node import Node
 from strandline.work.contents import PIECE, Content

@@ -6,9 +6,8 @@ An error of any kind is ``{"error": {"code", "message"}}`` with the status of it
 
 What must stay true: the event loop only moves bytes. Reading JSON, calling the store and writing
 the answer happen in threads of the node's `Workers`, or in a child process where they are long; a
-call that either refuses is answered at once, with ``Retry-After``. No body is kept beyond the
-limit; all bodies together take a bounded memory until they are answered, and all answers until they
-are sent. A body that does not come in time is given up.
+call that either refuses is answered at once, with ``Retry-After``. What bodies may take, in time
+and memory, is bounded (`bodies`).
 
 A request has to say that it is JSON. Browsers send such a request to a foreign address only after
 asking it, which is not answered here, so no web page can reach a node on its reader's loopback. A
@@ -22,13 +21,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import monotonic
 from typing import Protocol, runtime_checkable
 
-from anyio import CapacityLimiter, fail_after, move_on_after, to_thread
+from anyio import CapacityLimiter, move_on_after, to_thread
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -40,8 +39,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from strandline import __version__, work
 from strandline.errors import (
-    DeadlineExceeded,
-    InvalidInput,
     NotFound,
     Overloaded,
     StrandlineError,
@@ -51,7 +48,14 @@ from strandline.logs import CLIENT
 from strandline.metastore.call_log import DEFAULT_SLOW_MS, log_call
 from strandline.metastore.delegation import delegate
 from strandline.metastore.metastore import Metastore
-from strandline.metastore.request_memory import ANSWER_BYTES, RequestMemory
+from strandline.metastore.request_memory import ANSWER_BYTES
+from strandline.metastore.session.bodies import (
+    BODY_MEMORY_BYTES,
+    BODY_SECONDS,
+    MAX_BODY_BYTES,
+    Bodies,
+    BodyTooLate,
+)
 from strandline.metastore.session.calls import (
     CALLS,
     JSON_TYPE,
@@ -72,25 +76,15 @@ from strandline.metastore.session.origins import OriginGuard
 from strandline.metastore.session.wire_json import write_error, write_json
 from strandline.metastore.workers import ClientLeft, Workers
 from strandline.work.children import ChildPool, Fields
-from strandline.work.contents import PIECE, Content
+from strandline.work.contents import Content
 
 logger = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
-BODY_SECONDS = 60.0
-"""So long may a body take to come."""
-BODY_MEMORY_BYTES = 512 * 1024 * 1024
-"""What all bodies together take, with what is read from them."""
 RETRY_SECONDS = 1
 """What a full node asks its clients to wait."""
-_BYTES_OF_A_BODY = 4
-"""Bytes in memory for each byte of a body: its text, and the values that are read from it."""
 HEALTH_THREADS = 2
 HEALTH_SECONDS = 2.0
 """After this time a check of the node's health counts as failed."""
-_DRAINED = 4
-"""A body of up to this many times the limit is read and dropped, so that its sender gets to read
-the answer; the connection of a larger one is simply closed."""
 SERVICE = "http"
 """What tasks of this application are called in a child process."""
 
@@ -120,10 +114,13 @@ def application(
     """
     served = _Application(
         metastore,
-        max_body_bytes=max_body_bytes,
-        body_seconds=body_seconds,
-        memory=RequestMemory(body_memory_bytes),
-        answers=RequestMemory(answer_memory_bytes, admits_single=True),
+        bodies=Bodies(
+            max_bytes=max_body_bytes,
+            seconds=body_seconds,
+            memory_bytes=body_memory_bytes,
+            answer_bytes=answer_memory_bytes,
+            outside=children is not None,
+        ),
         workers=workers or Workers(),
         children=children,
         authenticate=authenticate,
@@ -207,68 +204,6 @@ class _Asked:
         )
 
 
-class _Body:
-    """A body as it comes; one that is too long for this process is kept outside of it."""
-
-    def __init__(self, *, delegated: bool) -> None:
-        self._delegated = delegated
-        self._size = 0
-        self._chunks: list[bytes] = []
-        self._content: Content | None = None
-
-    def add(self, chunk: bytes) -> None:
-        self._size += len(chunk)
-        if self._content is not None:
-            self._content.write(chunk)
-            return
-        self._chunks.append(chunk)
-        if self._delegated and work.things_of_json(self._size) > work.IN_THREAD:
-            self._content = Content.of(b"".join(self._chunks))
-            self._chunks.clear()
-
-    def drop(self) -> None:
-        self._chunks.clear()
-        if self._content is not None:
-            self._content.close()
-            self._content = None
-
-    def whole(self) -> bytes | Content:
-        return b"".join(self._chunks) if self._content is None else self._content
-
-
-class LongAnswer(Response):
-    """An answer that is sent in pieces, as the client reads them."""
-
-    def __init__(
-        self, body: bytes | Content, content_type: str, *, on_sent: Callable[[object], None]
-    ) -> None:
-        self._content = body
-        self._on_sent = on_sent
-        self.size = body.size if isinstance(body, Content) else len(body)
-        super().__init__(media_type=content_type, headers={"Content-Length": str(self.size)})
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-            await send(start)
-            for piece in self._pieces():
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        finally:
-            self._on_sent(self)
-            self.close()
-
-    def _pieces(self) -> Iterator[bytes]:
-        body = self._content
-        if isinstance(body, Content):
-            return body.pieces()
-        return (body[at : at + PIECE] for at in range(0, len(body), PIECE))
-
-    def close(self) -> None:
-        if isinstance(self._content, Content):
-            self._content.close()
-
-
 def answer_task(metastore: Metastore, fields: Fields, body: bytes) -> tuple[Fields, bytes]:
     """In a child process: carry out a call that is too long for the process of the node."""
     session = LocalSession(metastore, user=fields["user"], host=fields["host"])
@@ -302,10 +237,6 @@ class _ProtocolGuard:
         await _error_response(error)(scope, receive, send_named)
 
 
-class _BodyTooLate(DeadlineExceeded):
-    """Nothing more is read from the connection."""
-
-
 @runtime_checkable
 class Counted(Protocol):
     """What counts what it does."""
@@ -318,10 +249,7 @@ class _Application:
         self,
         metastore: Metastore,
         *,
-        max_body_bytes: int,
-        body_seconds: float,
-        memory: RequestMemory,
-        answers: RequestMemory,
+        bodies: Bodies,
         workers: Workers,
         children: ChildPool | None,
         authenticate: Authenticate | None,
@@ -331,12 +259,9 @@ class _Application:
     ) -> None:
         self._metastore = metastore
         self._authenticate = authenticate
-        self._max_body_bytes = max_body_bytes
-        self._body_seconds = body_seconds
-        self._memory = memory
+        self._bodies = bodies
         self._workers = workers
         self._children = children
-        self._answers = answers
         self._check_health = check_health
         self._connections = connections
         self._slow_call_ms = slow_call_ms
@@ -404,17 +329,17 @@ class _Application:
                 asking = caller_of(request.headers)
                 asked.user = asking.user
                 self._workers.require_place()
-                body = await self._body(request, owner, call.request_type)
+                body = await self._bodies.read(request, owner, call.request_type)
                 asked.began = monotonic()  # how long its client takes is not our slowness
                 self._counts = replace(self._counts, requests=self._counts.requests + 1)
                 answer = await self._answered(call, asking, body, request, host)
-                response = self._response(answer, call.answer_type)
+                response = self._bodies.response(answer, call.answer_type)
             except (ClientDisconnect, ClientLeft):
                 return Response(status_code=400)  # nobody hears it
             except Exception as error:
                 return self._refused(error, asked)
             finally:
-                self._memory.release(owner)
+                self._bodies.memory.release(owner)
                 if isinstance(body, Content):
                     body.close()
             asked.ended(self._slow_call_ms)
@@ -422,61 +347,7 @@ class _Application:
 
         return serve
 
-    def _response(self, body: bytes | Content, content_type: str) -> Response:
-        """The answer with that body. Raises `Overloaded` where too much waits to be sent."""
-        if isinstance(body, bytes) and len(body) <= PIECE:
-            return Response(body, media_type=content_type)
-        response = LongAnswer(body, content_type, on_sent=self._answers.release)
-        try:
-            self._answers.hold(response, response.size)
-        except Overloaded:
-            response.close()
-            raise
-        return response
-
     # -- one request ---------------------------------------------------------------------------
-
-    async def _body(self, request: Request, owner: object, content_type: str) -> bytes | Content:
-        try:
-            with fail_after(self._body_seconds):
-                return await self._read_body(request, owner, content_type)
-        except TimeoutError:
-            raise _BodyTooLate(
-                f"the body did not come whole within {self._body_seconds:g} seconds; nothing was "
-                "done, send it again"
-            ) from None
-
-    async def _read_body(
-        self, request: Request, owner: object, content_type: str
-    ) -> bytes | Content:
-        sent_as = request.headers.get("content-type", "")
-        if sent_as.partition(";")[0].strip().lower() != content_type:
-            raise InvalidInput(f"the body is sent as {sent_as[:80]!r}; send it as {content_type}")
-        announced = request.headers.get("content-length", "")
-        size = int(announced) if announced.isdecimal() else 0
-        body = _Body(delegated=self._children is not None)
-        try:
-            if size <= self._max_body_bytes * _DRAINED:
-                size = 0
-                async for chunk in request.stream():
-                    size += len(chunk)
-                    if size > self._max_body_bytes * _DRAINED:
-                        break
-                    if size > self._max_body_bytes:
-                        body.drop()
-                        self._memory.release(owner)
-                        continue
-                    self._memory.hold(owner, _BYTES_OF_A_BODY * size)
-                    body.add(chunk)
-            if size > self._max_body_bytes:
-                raise InvalidInput(
-                    f"the body has {size} bytes or more; at most {self._max_body_bytes} are read: "
-                    "send it in several calls"
-                )
-        except BaseException:
-            body.drop()
-            raise
-        return body.whole()
 
     async def _answered(
         self, call: Call, asking: Caller, body: bytes | Content, request: Request, host: str
@@ -537,11 +408,12 @@ class _Application:
         return reply.content
 
     def _counted(self) -> HttpStatistics:
+        memory, answers = self._bodies.memory, self._bodies.answers
         return replace(
             self._counts,
-            body_memory=self._memory.taken,
-            answer_memory=self._answers.taken,
-            full=self._memory.refused + self._answers.refused,
+            body_memory=memory.taken,
+            answer_memory=answers.taken,
+            full=memory.refused + answers.refused,
         )
 
     def _refused(self, error: Exception, asked: _Asked) -> Response:
@@ -552,7 +424,7 @@ class _Application:
         answer = _error_response(error)
         if isinstance(error, Overloaded):
             answer.headers["Retry-After"] = str(RETRY_SECONDS)
-        if isinstance(error, _BodyTooLate):
+        if isinstance(error, BodyTooLate):
             answer.headers["Connection"] = "close"
         if isinstance(error, Unproved):
             answer.status_code = 401

@@ -1,0 +1,183 @@
+"""Bodies of the node's HTTP side: requests as they come, answers as they are read.
+
+The problem: a client decides how large its request is and how slowly it sends it, and how slowly
+it reads the answer. Neither may fill the memory, keep a place for ever, or hold up the event loop.
+
+The model: a body comes in chunks. What is too long for the process of the node is kept outside of
+its memory (`Content`) from then on, and goes to a child process as it is. A long answer is sent in
+pieces, as the client reads them.
+
+What must stay true: no body is kept beyond the limit; all bodies together take a bounded memory
+until they are answered, and all answers until they are sent. A body that does not come in time is
+given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from anyio import fail_after
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from strandline import work
+from strandline.errors import DeadlineExceeded, InvalidInput, Overloaded
+from strandline.metastore.request_memory import RequestMemory
+from strandline.work.contents import PIECE, Content
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+BODY_SECONDS = 60.0
+"""So long may a body take to come."""
+BODY_MEMORY_BYTES = 512 * 1024 * 1024
+"""What all bodies together take, with what is read from them."""
+_BYTES_OF_A_BODY = 4
+"""Bytes in memory for each byte of a body: its text, and the values that are read from it."""
+_DRAINED = 4
+"""A body of up to this many times the limit is read and dropped, so that its sender gets to read
+the answer; the connection of a larger one is simply closed."""
+
+
+class BodyTooLate(DeadlineExceeded):
+    """Nothing more is read from the connection."""
+
+
+class _Body:
+    """A body as it comes; one that is too long for this process is kept outside of it."""
+
+    def __init__(self, *, outside: bool) -> None:
+        self._outside = outside
+        self._size = 0
+        self._chunks: list[bytes] = []
+        self._content: Content | None = None
+
+    def add(self, chunk: bytes) -> None:
+        self._size += len(chunk)
+        if self._content is not None:
+            self._content.write(chunk)
+            return
+        self._chunks.append(chunk)
+        if self._outside and work.things_of_json(self._size) > work.IN_THREAD:
+            self._content = Content.of(b"".join(self._chunks))
+            self._chunks.clear()
+
+    def drop(self) -> None:
+        self._chunks.clear()
+        if self._content is not None:
+            self._content.close()
+            self._content = None
+
+    def whole(self) -> bytes | Content:
+        return b"".join(self._chunks) if self._content is None else self._content
+
+
+class LongAnswer(Response):
+    """An answer that is sent in pieces, as the client reads them."""
+
+    def __init__(
+        self, body: bytes | Content, content_type: str, *, on_sent: Callable[[object], None]
+    ) -> None:
+        self._content = body
+        self._on_sent = on_sent
+        self.size = body.size if isinstance(body, Content) else len(body)
+        super().__init__(media_type=content_type, headers={"Content-Length": str(self.size)})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            for piece in self._pieces():
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._on_sent(self)
+            self.close()
+
+    def _pieces(self) -> Iterator[bytes]:
+        body = self._content
+        if isinstance(body, Content):
+            return body.pieces()
+        return (body[at : at + PIECE] for at in range(0, len(body), PIECE))
+
+    def close(self) -> None:
+        if isinstance(self._content, Content):
+            self._content.close()
+
+
+class Bodies:
+    """The bodies of one application; its methods are for the event loop.
+
+    With ``outside``, long ones are kept outside of this process. ``memory`` is what requests take,
+    until their owner releases it; ``answers`` what is not yet sent.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_bytes: int,
+        seconds: float,
+        memory_bytes: int,
+        answer_bytes: int,
+        outside: bool,
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._seconds = seconds
+        self._outside = outside
+        self.memory = RequestMemory(memory_bytes)
+        self.answers = RequestMemory(answer_bytes, admits_single=True)
+
+    async def read(self, request: Request, owner: object, content_type: str) -> bytes | Content:
+        """The body of a request, which has to be sent as ``content_type``; close a `Content`.
+
+        Raises `InvalidInput`, `Overloaded`, `BodyTooLate`.
+        """
+        try:
+            with fail_after(self._seconds):
+                return await self._read(request, owner, content_type)
+        except TimeoutError:
+            raise BodyTooLate(
+                f"the body did not come whole within {self._seconds:g} seconds; nothing was "
+                "done, send it again"
+            ) from None
+
+    async def _read(self, request: Request, owner: object, content_type: str) -> bytes | Content:
+        sent_as = request.headers.get("content-type", "")
+        if sent_as.partition(";")[0].strip().lower() != content_type:
+            raise InvalidInput(f"the body is sent as {sent_as[:80]!r}; send it as {content_type}")
+        announced = request.headers.get("content-length", "")
+        size = int(announced) if announced.isdecimal() else 0
+        body = _Body(outside=self._outside)
+        try:
+            if size <= self._max_bytes * _DRAINED:
+                size = 0
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size > self._max_bytes * _DRAINED:
+                        break
+                    if size > self._max_bytes:
+                        body.drop()
+                        self.memory.release(owner)
+                        continue
+                    self.memory.hold(owner, _BYTES_OF_A_BODY * size)
+                    body.add(chunk)
+            if size > self._max_bytes:
+                raise InvalidInput(
+                    f"the body has {size} bytes or more; at most {self._max_bytes} are read: "
+                    "send it in several calls"
+                )
+        except BaseException:
+            body.drop()
+            raise
+        return body.whole()
+
+    def response(self, body: bytes | Content, content_type: str) -> Response:
+        """The answer with that body. Raises `Overloaded` where too much waits to be sent."""
+        if isinstance(body, bytes) and len(body) <= PIECE:
+            return Response(body, media_type=content_type)
+        response = LongAnswer(body, content_type, on_sent=self.answers.release)
+        try:
+            self.answers.hold(response, response.size)
+        except Overloaded:
+            response.close()
+            raise
+        return response
