@@ -354,7 +354,7 @@ def test_a_dropped_role_has_its_grants_again(manager: CatalogManager) -> None:
 
 
 def test_the_first_versions_cannot_be_undone(manager: CatalogManager) -> None:
-    assert "only kept the catalog's own books" in refused(manager, 1, IllegalChange)
+    assert "holds the catalog's own bookkeeping alone" in refused(manager, 1, IllegalChange)
     assert "the one that made the catalog" in refused(manager, 2, IllegalChange)
 
 
@@ -500,6 +500,21 @@ def test_several_versions_are_refused_as_a_whole(manager: CatalogManager) -> Non
     with pytest.raises(IllegalChange, match="made the catalog"):
         undo_all(manager, 2, last)
     assert manager.latest_catalog() is before
+
+
+def test_a_range_that_is_too_long_is_refused_before_any_of_it_is_read(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(manager, create_table("s.t"))
+    last = run(manager, create_table("s.u"))
+    monkeypatch.setattr("strandline.catalog.undo.reading.MAX_VERSIONS", 1)
+    monkeypatch.setattr(manager, "updates", lambda *_: pytest.fail("the log is read"))
+    for through in (last, 10**30):
+        with pytest.raises(InvalidInput, match="as one: at most 1 versions can; undo the newest"):
+            read_undo(manager, first, through=through)
+    monkeypatch.undo()
+    undo_all(manager, first, last)
+    assert manager.present().relation_names("s") == []
 
 
 @pytest.mark.parametrize("one_by_one", [False, True], ids=["in one version", "as Spark does it"])

@@ -41,6 +41,8 @@ from strandline.wire.stored import AnyStored
 
 BATCH = 500
 """Versions that are read at once."""
+MAX_VERSIONS = 10_000
+"""Versions that are undone as one; all of them are in memory at once."""
 
 
 def restorable() -> tuple[str, ...]:
@@ -52,12 +54,17 @@ def read_undo(catalogs: CatalogFollower, version: int, *, through: int | None = 
     """What undoes ``version``, or with ``through`` all from it to that one, as one change.
 
     `VersionNotFound` where it does not exist or was trimmed; `InvalidInput` for a range that goes
-    backwards.
+    backwards, or has more than `MAX_VERSIONS`.
     """
     last = version if through is None else through
     if last < version:
         raise InvalidInput(
             f"versions {version} to {last} cannot be undone: name the older one first"
+        )
+    if last - version >= MAX_VERSIONS:
+        raise InvalidInput(
+            f"versions {version} to {last} cannot be undone as one: at most {MAX_VERSIONS} "
+            "versions can; undo the newest ones first"
         )
     latest = _latest(catalogs)
     _check_kept(catalogs, version, latest)
