@@ -38,7 +38,7 @@ class CatalogEvent:
 
 @dataclass(frozen=True, slots=True)
 class AppliedVersion:
-    """An update and the catalogs before and after it, for who follows version by version."""
+    """An update and the catalogs before and after it."""
 
     update: Update
     before: Catalog

@@ -1,4 +1,4 @@
-"""What group commit works on: requests of callers, validated one on top of the other."""
+"""What group commit works on: requests of callers, each validated on what those before it leave."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ SCENARIOS = [
         "a role's things cannot be given to itself",
         setup=[BOB],
         run=DropRole(name="bob", reassign_to="BOB"),
-        expect=Refused(IllegalChange, "somebody else"),
+        expect=Refused(IllegalChange, "another owner"),
     ),
     Scenario(
         "memberships, system privileges and default privileges go with a role",

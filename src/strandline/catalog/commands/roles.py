@@ -159,7 +159,7 @@ def drop_role(planning: Planning, role: RoleDescriptor, *, reassign_to: str | No
     if reassign_to is None:
         _refuse_owner(catalog, role)
     elif normalize(reassign_to) in {normalize(role.name), ""}:
-        raise IllegalChange(f"what role {role.name} owns must go to somebody else")
+        raise IllegalChange(f"what role {role.name} owns must go to another owner")
     with planning.entry("drop_role", role=role.name, reassign_to=reassign_to) as transaction:
         if reassign_to is not None:
             _give(catalog, transaction, role.name, reassign_to)

@@ -1,1 +1,1 @@
-"""Who may do what: `access` by one catalog, `judgement` of what a change did."""
+"""Privileges: `access` is what a user may do, `judgement` checks what a batch changed."""

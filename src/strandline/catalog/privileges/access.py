@@ -2,7 +2,7 @@
 
 The problem: a privilege can come from ownership, from a grant to the user, to a role that the user
 is a member of through others, or to everybody. The question "may bob read sales.orders?" must have
-one answer, the same at every protocol and for every command, and if it is no, the reason.
+the same answer at every protocol and for every command, and a reason where the answer is no.
 
 The model. A user is a name. The role of that name, if there is one, is the user's; with it the user
 has every role that it is a member of, directly or through others, except beyond a role that does
@@ -13,16 +13,16 @@ superuser is a role's own: it does not come with a membership.
 To reach a table, view or function one needs USAGE on its schema beside the privilege on the thing
 itself, whoever owns it; so taking USAGE away closes a schema at once.
 
-What `public` owns (the schema ``default`` of a new catalog), everybody may use in every way that
-can be granted, and only a superuser may alter; what the program owns, everybody may use, read and
-execute, but make nothing in it.
+Every user has all privileges that can be granted on what `public` owns (the schema ``default`` of a
+new catalog); only a superuser may alter it. Every user may use, read and execute what the program
+owns, and create nothing in it.
 
-A thing of the past is judged by the present: by its present owner, grants and schema if it is still
-there, else by those that it had last, before it was dropped. Roles are always those of the present.
-So what was revoked cannot be read in an older version, neither before nor after it is dropped.
+Access to an object in an older version is decided by the present: by the owner, grants and schema
+that the object has now or, if it was dropped, had last. Roles are always those of the present. So
+a privilege that was revoked is gone for older versions too, also after the object is dropped.
 
-What must stay true: an `Access` reads one immutable catalog, so a judgement and the change that it
-allows see the same state. Nothing here knows of protocols.
+What must stay true: an `Access` reads one immutable catalog, so the decision and the change that it
+allows see the same state. Nothing here depends on protocols.
 
 Rejected: keeping each user's privileges ready (they change with every grant and every object, and
 adding them up touches a handful of values); groups as clients claim them (without a proof).
@@ -82,7 +82,7 @@ def enforced(catalog: Catalog) -> bool:
 
 
 def effective_roles(catalog: Catalog, user: str) -> frozenset[int]:
-    """The ids of the roles whose privileges ``user`` has: `PUBLIC`, his own, and inherited ones."""
+    """The ids of the roles whose privileges ``user`` has: `PUBLIC`, its own, and inherited ones."""
     own = None if normalize(user) in RESERVED_NAMES else catalog.role(user)
     role_ids = {PUBLIC}
     to_follow = [] if own is None else [own]
@@ -158,7 +158,7 @@ class Access:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names, normalized, by which the user owns things: his own and his roles'."""
+        """The names, normalized, by which the user owns objects: its own and those of its roles."""
         roles = (self.catalog.role_by_id(role) for role in self.roles)
         names = {normalize(self.user or ""), *(normalize(role.name) for role in roles if role)}
         return frozenset(names - RESERVED_NAMES - {""})
@@ -166,7 +166,7 @@ class Access:
     # -- questions -----------------------------------------------------------------------------
 
     def owns(self, subject: Subject) -> bool:
-        """Whether the user, or a role of his, owns ``subject``. Superusers own everything."""
+        """Whether the user, or one of its roles, owns ``subject``. Superusers own everything."""
         return self.free or normalize(self._present(subject).owner) in self.names
 
     def privileges(self, subject: Subject | None) -> Privilege:
@@ -244,7 +244,7 @@ class Access:
             )
 
     def require_superuser(self, what: str) -> None:
-        """Raise `PermissionDenied` unless the user is a superuser; ``what`` is what he wants."""
+        """Raise `PermissionDenied` unless the user is a superuser; ``what`` is what it wants."""
         if not self.free:
             raise PermissionDenied(
                 f"user {self.user} is no superuser, and only superusers may {what}"
@@ -254,8 +254,8 @@ class Access:
         """Raise `PermissionDenied` if the user cannot make ``owner`` the owner of ``what``."""
         if not self.free and owner and normalize(owner) not in self.names:
             raise PermissionDenied(
-                f"user {self.user} cannot make {owner} the owner of {what}: only of himself and of "
-                f"roles that he is a member of; a superuser can"
+                f"user {self.user} cannot make {owner} the owner of {what}: the owner must be "
+                f"{self.user} or a role that {self.user} is a member of; ask a superuser"
             )
 
     # -- within --------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Whether who asked for a change of the catalog may make it.
+"""Whether a user may make a change of the catalog.
 
-The problem: there are dozens of commands and there will be more, and one that forgot to ask would
-be a hole. So commands do not ask. What a batch *did* is judged, after it was planned and before it
-is appended: each change (kind, old, new) says by itself what is needed for it.
+The problem: there are dozens of commands and there will be more, and one that forgot to check would
+be a hole. So commands do not check. Privileges are checked against what a batch *changed*, after it
+is planned and before it is appended: each change (kind, old, new) decides by itself what it needs.
 
 ===========================  =======================================================================
 change                       needs
@@ -16,7 +16,7 @@ index                        as for its table
 database, zone, cluster      CREATE_DATABASE, CREATE_ZONE, CREATE_CLUSTER; then ownership
 schema, cluster replica      CREATE on the database, on the cluster; then ownership
 role                         CREATE_ROLE; then ownership. A membership: ownership of the role that
-                             is joined. A superuser: all that makes or touches one, or joins his
+                             is joined. A superuser: all that makes or changes one, or joins its
                              role; a name under which things are owned already, and a role that
                              comes back, because privileges come with these
 default privileges           membership in the role whose objects they are for
@@ -25,15 +25,15 @@ comment                      ownership of what it is on
 anything else                a superuser
 ===========================  =======================================================================
 
-An entry is judged by the catalog as it stood before that entry, so a table may be made in a schema
-of the same batch, and a batch can do nothing that its commands could not do one after the other.
+An entry is checked against the catalog as it was before that entry. So a table may be made in a
+schema of the same batch, and a batch can do nothing that its commands could not do one by one.
 
-What must stay true: the judging and the append are of one catalog; a lost append is planned and
-judged again. A change of a kind without a rule needs a superuser. While privileges are enforced
-there is a superuser: a change after which nobody could undo it is refused, whoever asks.
+What must stay true: the check and the append see the same catalog; after a lost append the commands
+are planned and checked again. A change of a kind without a rule needs a superuser. While privileges
+are enforced there is a superuser: removing the last one is refused for every user.
 
-Rejected: asking in each command (see above); judging the result alone (it does not say who owned
-what was dropped).
+Rejected: a check in each command (see above); a check of the result alone (it does not say who
+owned what was dropped).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _keep_a_superuser(base: Catalog, entries: Sequence[Entry], after: Contents) 
         return
     if enforced(base):
         raise IllegalChange(
-            "this would remove the last superuser while privileges are enforced, and nobody could "
+            "this would remove the last superuser while privileges are enforced, and no user could "
             "undo it: first make another role a superuser, or set "
             f"{ENFORCE_PRIVILEGES.name} to false"
         )
@@ -272,7 +272,9 @@ def default_privilege(case: Case) -> None:
     if _gone(case, *named, ("schema", default.schema), ("database", default.database)):
         return
     if not default.role or default.role not in case.access.roles:
-        case.access.require_superuser("set default privileges for other roles than his own")
+        case.access.require_superuser(
+            "set default privileges for a role that they are not a member of"
+        )
 
 
 def system_privilege(case: Case) -> None:

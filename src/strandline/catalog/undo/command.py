@@ -395,7 +395,7 @@ class _Step:
 def check_undoable(update: Update) -> None:
     """Refuse a version that has no change which can be undone."""
     if update.silent:
-        raise IllegalChange("it only kept the catalog's own books, nobody did anything in it")
+        raise IllegalChange("it holds the catalog's own bookkeeping alone, and no change by a user")
     reasons = [verb_named(entry.verb).why_kept for entry in update.entries]
     reasons += [kind_named(change.kind).undo.why_kept for change in update.changes()]
     why_kept = next(filter(None, reasons), None)
