@@ -5,6 +5,7 @@ One row a change: who may not make it with nothing but what it names as missing,
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -45,9 +46,10 @@ from strandline.catalog.kinds import all_kinds
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.access import Access
 from strandline.catalog.privileges.judgement import permit
+from strandline.catalog.requests import Request, Stage, validate
 from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.durable.transaction import CatalogTransaction
-from strandline.errors import PermissionDenied
+from strandline.errors import DeadlineExceeded, PermissionDenied
 from strandline.model.bookkeeping import Setting
 from strandline.model.indexes import IndexStatus
 from strandline.model.privileges import ObjectKind, Privilege
@@ -471,6 +473,30 @@ def test_a_command_that_changes_nothing_needs_nothing(enforced: CatalogManager) 
 def test_who_says_that_he_is_the_program_is_judged(enforced: CatalogManager) -> None:
     with pytest.raises(PermissionDenied, match="user system lacks USAGE"):
         enforced.execute(PROPERTIES, author="system", identity="system")
+
+
+@dataclass
+class Leaves:
+    """A command during which its caller leaves."""
+
+    request: Request | None = None
+
+    def plan(self, planning: Planning) -> None:
+        assert self.request is not None
+        self.request.stage = Stage.LEFT
+
+
+def test_nothing_more_is_checked_once_the_caller_has_left(enforced: CatalogManager) -> None:
+    base, leaves = enforced.latest_catalog(), Leaves()
+    batches: list[tuple[list[Command], type[Exception]]] = [
+        ([PROPERTIES], PermissionDenied),
+        ([PROPERTIES, leaves], DeadlineExceeded),
+    ]
+    for commands, error in batches:
+        request = Request(commands, "bob", time.monotonic() + 30, identity="bob")
+        leaves.request = request
+        transaction = CatalogTransaction(base, author="bob")
+        assert isinstance(validate(base, transaction, request, base.time).error, error)
 
 
 def test_a_kind_without_a_rule_is_for_superusers(enforced: CatalogManager) -> None:

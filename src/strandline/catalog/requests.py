@@ -67,6 +67,11 @@ class Request:
         """Seconds until the deadline, not below 0 nor above what a lock takes."""
         return min(max(self.end - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
 
+    def check_waiting(self) -> None:
+        """Raise `DeadlineExceeded` where the caller has left, or has its answer already."""
+        if self.stage is not Stage.WAITING:
+            raise DeadlineExceeded("the caller no longer waits for this change")
+
 
 @dataclass(slots=True)
 class Validated:
@@ -123,19 +128,18 @@ def validate(
 ) -> Validated:
     """Carry out the commands of ``request`` in ``transaction``, which is on ``base``.
 
-    A request of which one command is refused makes no version. Planning ends where the caller
+    A request of which one command is refused makes no version. The work ends where the caller
     leaves: a batch may be long, and the callers behind it wait.
     """
     planning = Planning(base, transaction, now, author=request.author)
     applied = []
     try:
         for command in request.commands:
-            if request.stage is not Stage.WAITING:
-                return Validated(request, base, error=DeadlineExceeded("the caller has left"))
+            request.check_waiting()
             before = len(transaction.entries)
             command.plan(planning)
             applied.append(len(transaction.entries) > before)
-        permit(base, transaction, user=request.identity)
+        permit(base, transaction, user=request.identity, before_each=request.check_waiting)
     except BaseException as error:  # of any kind: it must not fail the other callers
         return Validated(request, base, error=error)
     if not transaction.entries:

@@ -76,11 +76,18 @@ class Case:
         return self.before.get(kind, object_id) or self.after.get(kind, object_id)
 
 
-def permit(base: Catalog, transaction: CatalogTransaction, *, user: str | None) -> None:
+def permit(
+    base: Catalog,
+    transaction: CatalogTransaction,
+    *,
+    user: str | None,
+    before_each: Callable[[], None] = lambda: None,
+) -> None:
     """Refuse the entries of ``transaction`` on ``base`` unless ``user`` may make them.
 
-    ``user`` None is the program's own work. Raises `PermissionDenied`, and `IllegalChange` for what
-    would leave privileges enforced without a superuser.
+    ``user`` None is the program's own work. ``before_each`` is called before each entry is checked,
+    and may raise. Raises `PermissionDenied`, and `IllegalChange` for what would leave privileges
+    enforced without a superuser.
     """
     entries = transaction.entries
     _keep_a_superuser(base, entries, transaction.contents)
@@ -89,6 +96,7 @@ def permit(base: Catalog, transaction: CatalogTransaction, *, user: str | None) 
         return
     before = base
     for entry in entries:
+        before_each()
         contents = before.contents.toward(entry.changes, transaction.contents)
         after = Catalog(base.version, base.time, contents)
         for kind, key in dict.fromkeys((change.kind, change.key) for change in entry.changes):
