@@ -87,7 +87,7 @@ def time_before_the_lock(patch: pytest.MonkeyPatch) -> None:
     mine = threading.local()
 
     def invoke(real: Any, self: SqlMetastorage, *arguments: Any) -> Any:
-        with self._all.read() as connection:
+        with self._database.read() as connection:
             mine.time = max(self._clock.now(), stored_time(connection) + 1)
         return real(self, *arguments)
 
@@ -180,7 +180,7 @@ def decided_before_the_lock(patch: pytest.MonkeyPatch) -> None:
     """The conditions of an invoke are read before its transaction."""
 
     def invoke(real: Any, self: SqlMetastorage, conditions: Any, *branches: Any) -> Any:
-        with self._all.read() as connection:
+        with self._database.read() as connection:
             if not all(sql_store._holds(connection, one, None) for one in conditions):
                 return Outcome(False, 0, Timestamp(0))
         return real(self, [], *branches)

@@ -13,16 +13,12 @@ that the store did not answer.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
-
-from sqlalchemy import Row
 
 from strandline.clock import HybridClock
 from strandline.errors import Unavailable
-from strandline.metastorage.sql_store import DELETIONS_KEPT, SqlMetastorage
+from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.metastorage.store import prefix_end
-from strandline.sql import Database, Parameter
+from strandline.sql import Database
 from strandline.sql.postgres_database import PostgresDatabase, open_url
 
 _LOOK_AGAIN_SECONDS = 0.1
@@ -32,24 +28,13 @@ _LOOK_AGAIN_SECONDS = 0.1
 class PostgresMetastorage(SqlMetastorage):
     """See `Metastorage`. The database stays open after `close` unless the store owns it."""
 
-    def __init__(
-        self,
-        database: PostgresDatabase,
-        clock: HybridClock,
-        *,
-        deletions_kept: int = DELETIONS_KEPT,
-        owns_database: bool = False,
-    ) -> None:
-        super().__init__(
-            database, clock, deletions_kept=deletions_kept, owns_database=owns_database
-        )
-        self._database = database
+    _database: PostgresDatabase
 
     def revision(self) -> int:
         """See `Metastorage.revision`."""
         self._enter("revisions")
         self._count("revision_reads")
-        rows = self._rows("SELECT revision FROM metastorage_head WHERE id = 1")
+        rows = self._database.rows("SELECT revision FROM metastorage_head WHERE id = 1")
         return rows[0][0] if rows else 0
 
     def wait_for_change(self, prefix: str, after_revision: int, *, timeout: float) -> bool:
@@ -85,7 +70,7 @@ class PostgresMetastorage(SqlMetastorage):
 
     def _look(self, start: str, end: str, after: int) -> tuple[int, bool]:
         """The revision, and whether a key of the range changed after a revision, or may have."""
-        rows = self._rows(
+        rows = self._database.rows(
             "SELECT revision, revision > ? AND (forgotten > ?"
             " OR EXISTS (SELECT 1 FROM metastorage WHERE revision > ? AND key >= ? AND key < ?)"
             " OR EXISTS (SELECT 1 FROM metastorage_deletion"
@@ -94,11 +79,6 @@ class PostgresMetastorage(SqlMetastorage):
             (after, after, after, start, end, after, start, end),
         )
         return (rows[0][0], rows[0][1]) if rows else (0, False)
-
-    def _rows(
-        self, statement: str, parameters: tuple[Parameter, ...] = ()
-    ) -> Sequence[Row[*tuple[Any, ...]]]:
-        return self._database.rows(statement, parameters)
 
 
 def metastorage_on(database: Database, clock: HybridClock) -> PostgresMetastorage:

@@ -18,7 +18,6 @@ subclasses.
 from __future__ import annotations
 
 import threading
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -80,7 +79,7 @@ class SqlMetastorage(Metastorage):
         owns_database: bool = False,
     ) -> None:
         self._clock = clock
-        self._all = database
+        self._database = database
         self._owns_database = owns_database
         self._deletions_kept = deletions_kept
         self._closed = False
@@ -91,7 +90,7 @@ class SqlMetastorage(Metastorage):
     def get(self, key: str) -> KeyValue | None:
         """See `Metastorage.get`."""
         self._enter("gets")
-        rows = self._rows(_GET, (check_key(key),))
+        rows = self._database.rows(_GET, (check_key(key),))
         return _key_value(key, rows[0]) if rows else None
 
     def get_on(self, connection: Connection, key: str) -> KeyValue | None:
@@ -105,9 +104,9 @@ class SqlMetastorage(Metastorage):
         check_limit(limit)
         bounds: tuple[Parameter, ...] = (check_bound(start), check_bound(end))
         if limit is None:
-            rows = self._rows(_RANGE, bounds)
+            rows = self._database.rows(_RANGE, bounds)
         else:
-            rows = self._rows(_RANGE + " LIMIT ?", (*bounds, min(limit, _NO_LIMIT)))
+            rows = self._database.rows(_RANGE + " LIMIT ?", (*bounds, min(limit, _NO_LIMIT)))
         return [KeyValue(row[0], row[1], row[2], Timestamp(row[3])) for row in rows]
 
     def invoke(
@@ -119,7 +118,7 @@ class SqlMetastorage(Metastorage):
         """See `Metastorage.invoke`."""
         self._enter("invokes")
         check_invoke(conditions, on_success, on_failure, at_most=self.max_operations)
-        with self._all.write() as connection:
+        with self._database.write() as connection:
             head = _head(connection)
             now: Timestamp | None = None
             if any(isinstance(condition, LeaseHeld) for condition in conditions):
@@ -144,14 +143,15 @@ class SqlMetastorage(Metastorage):
         self._enter("checks")
         for left in reversed(range(_READS)):
             try:
-                with self._all.write_time() as connection:
+                with self._database.write_time() as connection:
                     revision = self.revision_on(connection)
                     return Head(revision, take_time(connection, self._clock, bounded=False))
             except UnknownOutcome as error:
                 if not left:
                     raise Unavailable(
-                        f"{self._all.name} was asked for its time {_READS} times, and each time "
-                        f"the answer was lost ({error.message}); nothing was changed, try again"
+                        f"{self._database.name} was asked for its time {_READS} times, and each"
+                        f" time the answer was lost ({error.message}); nothing was changed, try"
+                        " again"
                     ) from error
         raise AssertionError("unreachable")
 
@@ -167,7 +167,7 @@ class SqlMetastorage(Metastorage):
         held = self._lease(name)
         if held is not None and held.holder != holder:
             return None
-        with self._all.write() as connection:
+        with self._database.write() as connection:
             now = take_time(connection, self._clock, bounded=False)
             return tables.grant_lease(connection, name, holder, now, ttl_ms)
 
@@ -176,7 +176,7 @@ class SqlMetastorage(Metastorage):
         self._enter("lease_calls")
         check_ttl(ttl_ms)
         check_key(lease.name)
-        with self._all.write() as connection:
+        with self._database.write() as connection:
             now = take_time(connection, self._clock, bounded=False)
             held = tables.live_lease(connection, lease.name, now)
             renewed = None
@@ -194,7 +194,7 @@ class SqlMetastorage(Metastorage):
         """See `Metastorage.release_lease`."""
         self._enter("lease_calls")
         check_key(lease.name)
-        with self._all.write() as connection:
+        with self._database.write() as connection:
             held = tables.lease_row(connection, lease.name)
             if held is not None and held.holder == lease.holder:
                 tables.end_lease(connection, lease)
@@ -215,24 +215,18 @@ class SqlMetastorage(Metastorage):
     def close(self) -> None:
         """See `Metastorage.close`."""
         self._closed = True
-        self._all.wake()
+        self._database.wake()
         if self._owns_database:
-            self._all.close()
-
-    @abstractmethod
-    def _rows(
-        self, statement: str, parameters: tuple[Parameter, ...] = ()
-    ) -> Sequence[Row[*tuple[Any, ...]]]:
-        """The answer to one statement that only reads."""
+            self._database.close()
 
     def _lease(self, name: str) -> Lease | None:
         check_key(name)
-        with self._all.read() as connection:
+        with self._database.read() as connection:
             lease = tables.lease_row(connection, name)
             now = max(self._clock.current(), stored_time(connection))
         if lease is None or lease.expires > now:
             return lease
-        with self._all.write() as connection:
+        with self._database.write() as connection:
             return tables.live_lease(
                 connection, name, take_time(connection, self._clock, bounded=False)
             )

@@ -12,15 +12,13 @@ A waiter looks when the mark has moved.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from strandline.clock import HybridClock
 from strandline.metastorage.sql_store import DELETIONS_KEPT, SqlMetastorage
 from strandline.metastorage.store import prefix_end
-from strandline.sql import Database, Parameter, SqliteDatabase, run
+from strandline.sql import Database, SqliteDatabase, run
 from strandline.sql.sqlite_database import open_url
 
 
@@ -31,7 +29,7 @@ class SqliteMetastorage(SqlMetastorage):
 
     def __init__(
         self,
-        database: SqliteDatabase,
+        database: Database,
         clock: HybridClock,
         *,
         deletions_kept: int = DELETIONS_KEPT,
@@ -40,7 +38,6 @@ class SqliteMetastorage(SqlMetastorage):
         super().__init__(
             database, clock, deletions_kept=deletions_kept, owns_database=owns_database
         )
-        self._database = database
         self._remembered = (-1, 0)  # mark, revision
 
     def revision(self) -> int:
@@ -78,12 +75,6 @@ class SqliteMetastorage(SqlMetastorage):
             if seen == mark:  # the time is over, or the database was woken
                 self._count("waits_timed_out")
                 return False
-
-    def _rows(
-        self, statement: str, parameters: tuple[Parameter, ...] = ()
-    ) -> Sequence[Row[*tuple[Any, ...]]]:
-        with self._database.read() as connection:
-            return run(connection, statement, parameters).all()
 
 
 def _changed(connection: Connection, start: str, end: str, after: int) -> bool:

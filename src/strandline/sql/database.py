@@ -31,14 +31,14 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from sqlalchemy import Connection, MetaData, insert, inspect
+from sqlalchemy import Connection, MetaData, Row, insert, inspect
 
 from strandline.errors import (
     CorruptData,
@@ -49,6 +49,7 @@ from strandline.errors import (
     UnsupportedOperation,
 )
 from strandline.sql import ground
+from strandline.sql.statements import Parameter, run
 from strandline.sql.turns import Turns
 
 PATIENCE = 30.0
@@ -109,6 +110,13 @@ class Database(ABC):
     @abstractmethod
     def read(self) -> AbstractContextManager[Connection]:
         """A read transaction: one snapshot, as of its first statement. Writing in it is refused."""
+
+    def rows(
+        self, statement: str, parameters: tuple[Parameter, ...] = ()
+    ) -> Sequence[Row[*tuple[Any, ...]]]:
+        """All rows of one statement that only reads (see `strandline.sql.run`)."""
+        with self.read() as connection:
+            return run(connection, statement, parameters).all()
 
     def write(self, *, deadline: float | None = None) -> AbstractContextManager[Connection]:
         """A write transaction: committed, on disk, when the block ends; undone when it raises.
