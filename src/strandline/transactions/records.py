@@ -7,9 +7,19 @@ often; what hangs on it (write ids, footprint) is changed in the same SQL transa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import TransactionFinished, TransactionNotFound, UnsupportedOperation
@@ -25,7 +35,7 @@ _CHUNK = 500  # ids in one statement: databases limit the parameters of a statem
 def add(connection: Connection, **values: object) -> Transaction:
     """Insert an open transaction with these values of `TXN`."""
     inserted = insert(TXN).values(state=TransactionState.OPEN.value, **values)
-    return find(connection, connection.execute(inserted.returning(TXN.c.txn_id)).scalar_one())
+    return _transaction(connection.execute(inserted.returning(TXN)).mappings().one())
 
 
 def find(connection: Connection, txn_id: int) -> Transaction:
@@ -37,7 +47,7 @@ def find(connection: Connection, txn_id: int) -> Transaction:
         raise TransactionNotFound(
             f"there is no transaction {txn_id}; begin one, or check which store this is"
         )
-    return Transaction(**{**row, "state": TransactionState(row["state"])})
+    return _transaction(row)
 
 
 def find_for_writing(connection: Connection, txn_id: int) -> Transaction:
@@ -132,8 +142,11 @@ def forget_impossible_writes(connection: Connection, txn_id: int) -> None:
 # -- the end
 
 
-def mark_committed(connection: Connection, txn_id: int, *, at: Timestamp) -> Transaction:
-    """Commit an open transaction with everything that hangs on it."""
+def mark_committed(
+    connection: Connection, transaction: Transaction, *, at: Timestamp
+) -> Transaction:
+    """Commit a transaction, read on this connection and open, with everything that hangs on it."""
+    txn_id = transaction.txn_id
     connection.execute(
         update(TXN)
         .where(TXN.c.txn_id == txn_id, _IS_OPEN)
@@ -142,7 +155,7 @@ def mark_committed(connection: Connection, txn_id: int, *, at: Timestamp) -> Tra
     for table in (TXN_WRITE_ID, TXN_FOOTPRINT):
         connection.execute(update(table).where(table.c.txn_id == txn_id).values(commit_time=at))
     lock_records.delete_of_txn(connection, txn_id)
-    return find(connection, txn_id)
+    return replace(transaction, state=TransactionState.COMMITTED, commit_time=at)
 
 
 def mark_aborted(
@@ -155,14 +168,13 @@ def mark_aborted(
     conditions: list[ColumnElement[bool]] = [TXN.c.txn_id == txn_id, _IS_OPEN]
     if silent_at is not None:
         conditions.append(silent_at > _SILENT_AFTER)
-    changed = connection.execute(
-        update(TXN).where(*conditions).values(state=TransactionState.ABORTED.value)
-    ).rowcount
-    if not changed:
+    changed = update(TXN).where(*conditions).values(state=TransactionState.ABORTED.value)
+    row = connection.execute(changed.returning(TXN)).mappings().first()
+    if row is None:
         return None
     connection.execute(delete(TXN_FOOTPRINT).where(TXN_FOOTPRINT.c.txn_id == txn_id))
     lock_records.delete_of_txn(connection, txn_id)
-    return find(connection, txn_id)
+    return _transaction(row)
 
 
 def silent(connection: Connection, *, at: int) -> list[int]:
@@ -230,6 +242,10 @@ def forget_footprints(connection: Connection) -> None:
     oldest = oldest_begin(connection)
     stale = committed.is_not(None) if oldest is None else committed <= oldest
     connection.execute(delete(TXN_FOOTPRINT).where(stale))
+
+
+def _transaction(row: RowMapping) -> Transaction:
+    return Transaction(**{**row, "state": TransactionState(row["state"])})
 
 
 def _chunks(ids: frozenset[int]) -> Iterator[list[int]]:

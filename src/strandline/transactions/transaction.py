@@ -53,7 +53,10 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A transaction that is one SQL transaction, while it runs: stage rows on ``connection``."""
+    """An open transaction with its write id of a table, inside the SQL transaction that read it.
+
+    Rows are staged on ``connection``, whose write lock keeps the transaction open meanwhile.
+    """
 
     connection: Connection
     transaction: Transaction

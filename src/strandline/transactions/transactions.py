@@ -178,7 +178,8 @@ class Transactions:
         """
         self.check_writable(txn_id, table_id)
         write_id = self._writes.run(
-            lambda connection: self.allocate_on(connection, txn_id, table_id), timeout=PATIENCE
+            lambda connection: self.step_on(connection, txn_id, table_id).write_id,
+            timeout=PATIENCE,
         )
         faults.reached("write-ids-taken")
         return write_id
@@ -211,13 +212,13 @@ class Transactions:
                 "transactional; write it with a plain Spark, or create a transactional table"
             )
 
-    def allocate_on(self, connection: Connection, txn_id: int, table_id: int) -> int:
-        """The write id of a table that `check_writable` let pass.
+    def step_on(self, connection: Connection, txn_id: int, table_id: int) -> Step:
+        """The transaction with its write id of a table that `check_writable` let pass.
 
         Inside the caller's write transaction, which checks the fence.
         """
-        records.find_for_writing(connection, txn_id)
-        return records.allocate(connection, txn_id, table_id)
+        transaction = records.find_for_writing(connection, txn_id)
+        return Step(connection, transaction, records.allocate(connection, txn_id, table_id))
 
     def record_writes(
         self, connection: Connection, txn_id: int, table_id: int, row_ids: Iterable[int]
@@ -313,7 +314,9 @@ class Transactions:
 
             step = self._writes.enter(opened, start, timeout=timeout)
             yield step
-            ended = self._commit_on(step.connection, step.transaction.txn_id)
+            ended = self._commit_open_on(
+                step.connection, step.transaction, at=take_time(step.connection, self._clock)
+            )
             if ended.conflict is not None:
                 raise WriteConflict(ended.conflict)
         self._count("begun", "committed")
@@ -437,10 +440,17 @@ class Transactions:
             raise TransactionFinished(
                 f"transaction {txn_id} cannot be committed: it {records.ending(transaction)}"
             )
+        return self._commit_open_on(connection, transaction, at=commit_time)
+
+    def _commit_open_on(
+        self, connection: Connection, transaction: Transaction, *, at: Timestamp
+    ) -> _End:
+        """`_commit_on` for a transaction that was read on this connection and is open."""
+        txn_id = transaction.txn_id
         writes = records.write_id_pairs(connection, txn_id)
-        conflict = self._judge_on(connection, transaction, commit_time, writes) if writes else None
+        conflict = self._judge_on(connection, transaction, at, writes) if writes else None
         if conflict is None:
-            committed = records.mark_committed(connection, txn_id, at=commit_time)
+            committed = records.mark_committed(connection, transaction, at=at)
             return _End(committed, changed=True)
         aborted = self._abort_on(connection, txn_id)
         reason = (

@@ -51,7 +51,7 @@ from strandline.metastore.store.upgrades import STEPS
 from strandline.model.descriptors import Properties
 from strandline.model.places import Place
 from strandline.sql import Database
-from strandline.transactions import Behind, Step, Transactions, ValidWriteIdList, records
+from strandline.transactions import Behind, Step, Transactions, ValidWriteIdList
 from strandline.transactions.valid_ids import write_ids_at
 
 PATIENCE = 30.0
@@ -353,34 +353,29 @@ class SqlObjectStore(ObjectStore):
         self._transactions.check_writable(txn_id, table_id)
         with self._database.write() as connection:
             self._guard(connection)
-            write_id = self._transactions.allocate_on(connection, txn_id, table_id)
-            yield self._staging(connection, txn_id, table_id, write_id)
+            yield self._staging(self._transactions.step_on(connection, txn_id, table_id), table_id)
         faults.reached("rows-staged")
 
     @contextmanager
     def change(self, table_id: int, *, author: str) -> Iterator[PlainChange]:
         with ExitStack() as opened:
             step = self._begin_change(opened, table_id, author)
-            txn_id = step.transaction.txn_id
-            yield PlainChange(self._staging(step.connection, txn_id, table_id, step.write_id))
+            yield PlainChange(self._staging(step, table_id))
 
     def tables_at(self, places: Collection[Place]) -> dict[Place, set[int]]:
         with self._database.read() as connection:
             return table_places.tables_at(connection, places)
 
-    def _staging(
-        self, connection: Connection, txn_id: int, table_id: int, write_id: int
-    ) -> Staging:
-        begun = records.find(connection, txn_id).begin_time
-        seen = write_ids_at(connection, table_id, at=begun).with_own_write(write_id)
+    def _staging(self, step: Step, table_id: int) -> Staging:
+        seen = write_ids_at(step.connection, table_id, at=step.transaction.begin_time)
         return Staging(
-            connection,
+            step.connection,
             self._transactions,
             self._notifications,
-            txn_id=txn_id,
+            txn_id=step.transaction.txn_id,
             table_id=table_id,
-            write_id=write_id,
-            seen=seen,
+            write_id=step.write_id,
+            seen=seen.with_own_write(step.write_id),
         )
 
     def _begin_change(self, opened: ExitStack, table_id: int, author: str) -> Step:
