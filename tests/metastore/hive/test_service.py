@@ -337,6 +337,32 @@ def test_a_full_node_refuses_a_call_with_the_reason(hive: HiveNode, blocked: Blo
     asyncio.run(main())
 
 
+def test_large_requests_are_decoded_within_the_share_of_large_calls(
+    hive: HiveNode, blocked: Blocked
+) -> None:
+    async def main() -> None:
+        workers = Workers(threads=1, max_calls=4)
+        service = HiveMetastoreService(
+            hive.node.metastore, notifications=hive.node.notifications, workers=workers
+        )
+        in_thread = service.dispatcher.in_thread
+        assert in_thread is not None
+        first = asyncio.ensure_future(
+            service.handle(ConnectionInfo(1, "test"), "drop_function", {})
+        )
+        clients = [ConnectionInfo(number, "test") for number in range(3)]
+        waiting = [in_thread(client, lambda: "decoded") for client in clients[:2]]
+        with pytest.raises(Overloaded):
+            in_thread(clients[2], lambda: "decoded")
+        clients[0].on_leave()
+        blocked.go_on.set()
+        await first
+        assert await waiting[1] == "decoded"
+        assert waiting[0].cancelled()
+
+    asyncio.run(main())
+
+
 def test_a_call_whose_client_leaves_before_it_has_a_thread_never_begins(
     hive: HiveNode, blocked: Blocked
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from strandline.metastore.thrift import Dispatcher, ServerSettings, ThriftClient, ThriftServer
+from strandline.metastore.thrift.dispatch import InThread
 
 
 class Running:
@@ -63,8 +64,9 @@ def serve() -> Iterator[Callable[..., Running]]:
             *,
             lookup: Callable[[bytes], bytes | None] | None = None,
             settings: ServerSettings | None = None,
+            in_thread: InThread | None = None,
         ) -> Running:
-            dispatcher = Dispatcher(handler, lookup)
+            dispatcher = Dispatcher(handler, lookup, in_thread=in_thread)
             return stack.enter_context(serving(dispatcher, settings or ServerSettings()))
 
         yield start

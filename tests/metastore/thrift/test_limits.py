@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from strandline.errors import Overloaded
 from strandline.metastore.request_memory import ALLOWANCE
 from strandline.metastore.thrift import (
     HIVE_CODEC,
@@ -120,6 +121,19 @@ def test_a_handler_learns_that_its_arguments_are_many(serve: Serve) -> None:
             client.call("get_partitions_by_names", db_name="d", tbl_name="t", names=names)
         client.call("get_all_databases")
     assert seen == [(10, False, True), (2_000, True, False), (0, False, True)]
+
+
+def test_a_large_request_that_finds_no_thread_is_refused_alone(serve: Serve) -> None:
+    def in_thread(connection: ConnectionInfo, decode: Callable[[], Any]) -> Any:
+        raise Overloaded(f"{connection.user} has enough in work; nothing was done, try again")
+
+    with serve(counting, in_thread=in_thread).client() as client:
+        client.call("set_ugi", user_name="ann", group_names=[])
+        names = {"db_name": "d", "tbl_name": "t", "names": ["x"] * 2_000}
+        with pytest.raises(ThriftException, match="ann has enough in work"):
+            client.call("get_partitions_by_names", **names)
+        names["names"] = ["x"]
+        assert client.call("get_partitions_by_names", **names) == [{"values": ["1"]}]
 
 
 def test_the_loop_turns_for_others_between_any_two_slices(serve: Serve) -> None:

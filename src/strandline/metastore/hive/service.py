@@ -25,7 +25,7 @@ A method that does not exist here is answered as unknown: clients probe what a s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,7 +142,7 @@ class HiveMetastoreService:
         self._kept = KeptAnswers(max_bytes=kept_bytes)
         self._at_once = self._waited = self._changes = self._delegated = 0
         delegate = None if children is None else self.delegate
-        self.dispatcher = Dispatcher(self.handle, self.look_up, delegate)
+        self.dispatcher = Dispatcher(self.handle, self.look_up, delegate, self._in_thread)
 
     def announce(self, address: str) -> None:
         """Say under which URI (``thrift://host:port``) clients reach this service."""
@@ -152,6 +152,14 @@ class HiveMetastoreService:
         """The kept answer to a request, if it is still right."""
         mark = self._metastore.mark()
         return None if mark is None else self._kept.find(request, mark)
+
+    def _in_thread(
+        self, connection: ConnectionInfo, decode: Callable[[], Any]
+    ) -> asyncio.Future[Any]:
+        user = connection.user or ANONYMOUS
+        call = self._workers.submit(decode, user=user, kind=CallKind.LARGE)
+        connection.on_leave = call.withdraw
+        return call.result
 
     # Arguments and answers are of as many types as the protocol: hence Any.
     def handle(self, connection: ConnectionInfo, name: str, args: dict[str, Any]) -> Any:

@@ -357,20 +357,30 @@ class Connection(asyncio.Protocol):
                 )
                 return
             if values > _VALUES_AT_ONCE:
+                server.codec.method(head.name)
                 self._decode_in_thread(head.name, sequence, message, head.body)
                 return
             args = server.codec.decode_args(head.name, message, at=head.body)
         except (ApplicationException, ProtocolError) as error:
             self._decoded(head.name, sequence, b"", None, error)
             return
+        except Overloaded as error:
+            self._log_from_here()
+            self._log(head.name, error)
+            if not server.codec.method(head.name).oneway:
+                self._answer(head.name, sequence, answer_error(server.codec, head.name, error))
+            return
         kept = message if len(message) <= _MAX_KEPT_REQUEST else b""
         self._decoded(head.name, sequence, kept, args, None)
 
     def _decode_in_thread(self, method: str, sequence: bytes, message: bytes, at: int) -> None:
         server = self._server
-        decoding = server.loop.run_in_executor(
-            None, partial(server.codec.decode_args, method, message, at=at)
-        )
+        decode = partial(server.codec.decode_args, method, message, at=at)
+        in_thread = server.dispatcher.in_thread
+        if in_thread is None:
+            decoding = server.loop.run_in_executor(None, decode)
+        else:
+            decoding = in_thread(self.info, decode)
 
         def done(_: object) -> None:
             self._decoding = None

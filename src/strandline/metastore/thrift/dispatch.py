@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ class Answer:
 Handler = Callable[[ConnectionInfo, str, dict[str, Any]], Any]
 Lookup = Callable[[bytes], bytes | None]
 Delegate = Callable[[ConnectionInfo, str, memoryview], Awaitable[Answer]]
+InThread = Callable[[ConnectionInfo, Callable[[], Any]], asyncio.Future[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +110,15 @@ class Dispatcher:
 
     ``delegate(connection, method, args)`` answers a request that is too long for this process, by
     its undecoded arguments.
+
+    ``in_thread(connection, decode)`` decodes a large request in a thread. It may raise
+    `Overloaded`. Without it, a thread of asyncio does.
     """
 
     handler: Handler
     lookup: Lookup | None = None
     delegate: Delegate | None = None
+    in_thread: InThread | None = None
 
 
 def answer_value(codec: Codec, method: str, value: Any) -> Answer:
