@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
+from strandline.cli.joining import joining
 from strandline.cli.options import FOLDER, FOLDER_TYPE, OUTPUT, USER
-from strandline.cli.stores import joining
 from strandline.errors import CorruptData, InvalidInput, surface_of
 from strandline.logs import in_one_line
 from strandline.node.backup import Manifest, back_up

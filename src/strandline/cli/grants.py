@@ -6,8 +6,8 @@ import click
 
 from strandline.catalog.commands import GrantPrivileges, RevokePrivileges
 from strandline.catalog.commands.grants import grantable
+from strandline.cli.joining import joining
 from strandline.cli.options import OUTPUT, STORE, USER, Store
-from strandline.cli.stores import joining
 from strandline.cli.undo import report
 from strandline.errors import InvalidInput
 from strandline.model.privileges import ObjectKind, Privilege, privilege_names

@@ -11,8 +11,9 @@ from rich.text import Text
 from strandline.catalog import Command
 from strandline.catalog.commands import AlterRole, CreateRole, DropRole, GrantRole, RevokeRole
 from strandline.cli.console import new_console
+from strandline.cli.joining import joining
 from strandline.cli.options import OUTPUT, STORE, USER, Store
-from strandline.cli.stores import catalogs_of, joining
+from strandline.cli.stores import catalogs_of
 from strandline.cli.undo import report
 from strandline.logs import in_one_line
 

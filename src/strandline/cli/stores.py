@@ -1,4 +1,4 @@
-"""How the commands reach a store: to read its history, or to change it as a node.
+"""How the commands read a store and its history.
 
 Reading changes nothing: what an older release wrote is read as it is.
 """
@@ -32,7 +32,7 @@ from strandline.metastorage import Metastorage, metastorage_on, open_metastorage
 from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
 from strandline.metastore.store.data_history import DataCommit, data_commits
 from strandline.model.identifiers import QualifiedName
-from strandline.node import DATABASE_FILE, Node
+from strandline.node import DATABASE_FILE
 from strandline.node.address import StoreAddress, store_address
 from strandline.node.place import refuse_lost_database
 from strandline.node.store_database import open_store_database, refuse_foreign_parts
@@ -198,12 +198,3 @@ def catalog_named(history: History, text: str) -> Catalog:
             f"{format_timestamp(earliest.time)}"
         )
     return history.at_time(at)
-
-
-@contextmanager
-def joining(store: Store) -> Iterator[Node]:
-    """A node of this process on a store that is there, beside those that run. `NotFound`."""
-    with database_of(store) as database, log_of(store, database):
-        pass
-    with Node.open(address_of(store), settings=load(store).settings) as node:
-        yield node

@@ -6,8 +6,9 @@ import json
 
 import click
 
+from strandline.cli.joining import joining
 from strandline.cli.options import OUTPUT, STORE, USER, Store
-from strandline.cli.stores import catalog_named, catalogs_of, joining
+from strandline.cli.stores import catalog_named, catalogs_of
 
 
 @click.command()

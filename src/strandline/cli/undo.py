@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from strandline.catalog.verbs import describe
+from strandline.cli.joining import joining
 from strandline.cli.log import as_json
 from strandline.cli.options import OUTPUT, STORE, USER, Store
-from strandline.cli.stores import joining
 from strandline.metastore.interface import Executed, Session
 
 

@@ -7,8 +7,8 @@ import json
 import click
 
 from strandline.catalog.undo.reading import restorable
+from strandline.cli.joining import joining
 from strandline.cli.options import OUTPUT, STORE, USER, Store
-from strandline.cli.stores import joining
 from strandline.cli.undo import report
 from strandline.errors import InvalidInput
 

@@ -1,6 +1,20 @@
 """The two ways to speak `Session`: in process, and over HTTP to a node."""
 
-from strandline.metastore.session.http_session import HttpSession
+from typing import TYPE_CHECKING
+
 from strandline.metastore.session.local_session import LocalSession
+
+if TYPE_CHECKING:
+    from strandline.metastore.session.http_session import HttpSession
+else:
+
+    def __getattr__(name: str) -> object:
+        """`HttpSession` is imported when it is asked for: a node needs no HTTP client."""
+        if name != "HttpSession":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from strandline.metastore.session.http_session import HttpSession
+
+        return HttpSession
+
 
 __all__ = ["HttpSession", "LocalSession"]

@@ -1,0 +1,27 @@
+"""A command imports what it needs: its start is most of what its user waits for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+
+def imported(*names):
+    return [name for name in names if name in sys.modules]
+
+import strandline.cli.main
+assert not imported("sqlalchemy", "strandline.catalog"), "to list the commands"
+import strandline.cli.diff, strandline.cli.log, strandline.cli.status
+assert not imported("strandline.node.node"), "to read a store"
+import strandline.cli.joining
+assert not imported("httpx", "pyarrow", "starlette", "uvicorn"), "to change a store"
+"""
+
+
+def test_neither_clients_nor_servers_are_imported_to_read_or_change_a_store() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
