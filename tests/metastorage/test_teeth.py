@@ -30,7 +30,7 @@ from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.metastorage.postgresql import PostgresMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.metastorage.sqlite import SqliteMetastorage
-from strandline.sql import postgres_database, run
+from strandline.sql import change, postgres_database
 from strandline.sql.postgres_listener import PostgresListener
 from tests.metastorage import test_conformance as entries
 from tests.metastorage.teeth import Teeth, Tooth, waiters_are_missed_soon, wrap
@@ -223,7 +223,7 @@ def silent_deletes(patch: pytest.MonkeyPatch) -> None:
 
     def delete(connection: Connection, start: str, end: str, _: Head) -> int:
         statement = "DELETE FROM metastorage WHERE key >= ? AND key < ?"
-        return run(connection, statement, (start, end)).rowcount
+        return change(connection, statement, (start, end))
 
     patch.setattr(sql_store, "_delete", delete)
 

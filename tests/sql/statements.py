@@ -1,24 +1,38 @@
-"""Counting the SQL statements of a call: what must not grow with the number of things."""
+"""The SQL statements of a call: how many, which, and how the database would carry them out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
+
+from strandline.sql import statements
 
 
 @contextmanager
-def counted() -> Iterator[list[str]]:
-    """The statements of every engine and thread while the block runs; many rows may share one."""
-    found: list[str] = []
+def recorded() -> Iterator[list[tuple[str, Any]]]:
+    """The statements of every database and thread while the block runs, with their parameters.
 
-    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        found.append(statement)
+    Many rows may share one; then the parameters are a list of tuples.
+    """
+    noted: list[tuple[str, Any]] = []
+    send = statements._sent
+
+    def note(_c: Any, _k: Any, statement: str, parameters: Any, *_: Any) -> None:
+        noted.append((statement, parameters))
+
+    def note_and_send(
+        connection: Connection, statement: str, parameters: Any, *, many: bool = False
+    ) -> Any:
+        noted.append((statement, parameters))
+        return send(connection, statement, parameters, many=many)
 
     event.listen(Engine, "before_cursor_execute", note)
     try:
-        yield found
+        with patch.object(statements, "_sent", note_and_send):
+            yield noted
     finally:
         event.remove(Engine, "before_cursor_execute", note)

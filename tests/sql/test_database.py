@@ -18,7 +18,18 @@ from strandline.errors import (
     Stopping,
     StrandlineError,
 )
-from strandline.sql import Database, open_engine, run, stored_time, take_time
+from strandline.sql import (
+    Database,
+    change,
+    change_each,
+    first_row,
+    open_engine,
+    run,
+    run_all,
+    stored_time,
+    take_time,
+    value,
+)
 from strandline.sql.ground import Step
 from tests.sql import work
 from tests.sql.processes import Process
@@ -395,3 +406,32 @@ def test_a_look_at_the_time_is_kept_and_costs_others_no_look(url: str, database:
     with other.read() as connection:
         assert stored_time(connection) == taken
     other.close()
+
+
+def test_statements_that_are_sent_together_answer_in_their_order(database: Database) -> None:
+    with database.write() as connection:
+        change_each(connection, "INSERT INTO counter VALUES (?, ?)", [])
+        change_each(connection, "INSERT INTO counter VALUES (?, ?)", [(1, 10), (2, 20), (3, 30)])
+        answers = run_all(
+            connection,
+            ("SELECT value FROM counter WHERE id = ?", (2,)),
+            ("UPDATE counter SET value = value + 1 WHERE id = ?", (3,)),
+            ("SELECT id, value FROM counter WHERE id > ? ORDER BY id", (1,)),
+        )
+    assert answers == [[(20,)], [], [(2, 20), (3, 31)]]
+    with database.read() as connection:
+        assert value(connection, "SELECT value FROM counter WHERE id = ?", (9,)) is None
+        assert first_row(connection, "SELECT * FROM counter WHERE id = ?", (1,)) == (1, 10)
+
+
+def test_an_error_of_one_of_several_statements_undoes_the_write(database: Database) -> None:
+    with pytest.raises(Exception, match=r"(?i)unique"), database.write() as connection:
+        run_all(
+            connection,
+            ("INSERT INTO counter VALUES (?, ?)", (1, 1)),
+            ("INSERT INTO counter VALUES (?, ?)", (1, 2)),
+            ("INSERT INTO counter VALUES (?, ?)", (3, 3)),
+        )
+    with database.write() as connection:
+        assert run(connection, "SELECT * FROM counter") == []
+        assert change(connection, "INSERT INTO counter VALUES (?, ?)", (1, 1)) == 1

@@ -20,9 +20,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp
 from strandline.errors import Conflict, Stopping, Unavailable, UnknownOutcome
@@ -51,7 +50,17 @@ from strandline.metastorage.store import (
     check_limit,
     check_ttl,
 )
-from strandline.sql import Database, Parameter, run, stored_time, take_time
+from strandline.sql import (
+    Database,
+    Parameter,
+    Row,
+    change,
+    first_row,
+    run,
+    stored_time,
+    take_time,
+    value,
+)
 
 DELETIONS_KEPT = 4096
 
@@ -95,7 +104,7 @@ class SqlMetastorage(Metastorage):
 
     def get_on(self, connection: Connection, key: str) -> KeyValue | None:
         """`get` inside a transaction that the caller has open on the same database."""
-        row = run(connection, _GET, (check_key(key),)).first()
+        row = first_row(connection, _GET, (check_key(key),))
         return None if row is None else _key_value(key, row)
 
     def range(self, start: str, end: str, *, limit: int | None = None) -> list[KeyValue]:
@@ -264,11 +273,11 @@ class SqlMetastorage(Metastorage):
         return True
 
     def _forget_old_deletions(self, connection: Connection) -> None:
-        oldest = run(
+        oldest = value(
             connection,
             "SELECT revision FROM metastorage_deletion ORDER BY revision DESC LIMIT 1 OFFSET ?",
             (self._deletions_kept,),
-        ).scalar()
+        )
         if oldest is not None:
             run(connection, "DELETE FROM metastorage_deletion WHERE revision <= ?", (oldest,))
             run(connection, "UPDATE metastorage_head SET forgotten = ?", (oldest,))
@@ -286,12 +295,12 @@ class SqlMetastorage(Metastorage):
             self._counts[what] += 1
 
 
-def _key_value(key: str, row: Row[*tuple[Any, ...]]) -> KeyValue:
+def _key_value(key: str, row: Row) -> KeyValue:
     return KeyValue(key, row[0], row[1], Timestamp(row[2]))
 
 
 def _head(connection: Connection) -> Head:
-    row = run(connection, _HEAD).first()
+    row = first_row(connection, _HEAD)
     return Head(0, Timestamp(0)) if row is None else Head(row[0], Timestamp(row[1]))
 
 
@@ -301,9 +310,7 @@ def _holds(connection: Connection, condition: Condition, now: Timestamp | None) 
         assert now is not None
         lease = tables.live_lease(connection, condition.name, now)
         return lease is not None and lease.token == condition.token
-    row = run(
-        connection, "SELECT revision FROM metastorage WHERE key = ?", (condition.key,)
-    ).first()
+    row = first_row(connection, "SELECT revision FROM metastorage WHERE key = ?", (condition.key,))
     match condition:
         case Absent():
             return row is None
@@ -312,12 +319,12 @@ def _holds(connection: Connection, condition: Condition, now: Timestamp | None) 
         case RevisionIs():
             return row is not None and row[0] == condition.revision
         case ValueIs():
-            found = run(
+            same = value(
                 connection,
                 "SELECT 1 FROM metastorage WHERE key = ? AND value = ?",
                 (condition.key, condition.value),
             )
-            return found.first() is not None
+            return same is not None
 
 
 def _delete(connection: Connection, start: str, end: str, head: Head) -> int:
@@ -328,6 +335,4 @@ def _delete(connection: Connection, start: str, end: str, head: Head) -> int:
         " SELECT ?, key FROM metastorage WHERE key >= ? AND key < ?",
         (head.revision, start, end),
     )
-    return run(
-        connection, "DELETE FROM metastorage WHERE key >= ? AND key < ?", (start, end)
-    ).rowcount
+    return change(connection, "DELETE FROM metastorage WHERE key >= ? AND key < ?", (start, end))

@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from strandline.clock import Timestamp, add_milliseconds
 from strandline.metastorage.store import Lease
-from strandline.sql import run
+from strandline.sql import first_row, run
 from strandline.sql.ground import Step, add_indexes, whole_row
 
 # Keys are compared byte by byte, whatever language the server was set up for.
@@ -86,12 +86,12 @@ STEPS: Mapping[int, Step] = {2: _add_indexes}
 
 def lease_row(connection: Connection, name: str) -> Lease | None:
     """The lease in the row of ``name``, expired or not; None where there is no holder."""
-    row = run(
+    row = first_row(
         connection,
         "SELECT holder, expires, token FROM metastorage_lease"
         " WHERE name = ? AND holder IS NOT NULL",
         (name,),
-    ).first()
+    )
     return None if row is None else Lease(name, row[0], Timestamp(row[1]), row[2])
 
 

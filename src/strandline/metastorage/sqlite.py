@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from strandline.clock import HybridClock
 from strandline.metastorage.sql_store import DELETIONS_KEPT, SqlMetastorage
 from strandline.metastorage.store import prefix_end
-from strandline.sql import Database, SqliteDatabase, run
+from strandline.sql import Database, SqliteDatabase, value
 from strandline.sql.sqlite_database import open_url
 
 
@@ -79,7 +79,7 @@ class SqliteMetastorage(SqlMetastorage):
 
 def _changed(connection: Connection, start: str, end: str, after: int) -> bool:
     """Whether a key of the range was written or deleted, or may have been, after a revision."""
-    found = run(
+    changed = value(
         connection,
         "SELECT EXISTS (SELECT 1 FROM metastorage INDEXED BY metastorage_by_revision"
         " WHERE revision > ? AND key >= ? AND key < ?)"
@@ -88,7 +88,7 @@ def _changed(connection: Connection, start: str, end: str, after: int) -> bool:
         " OR EXISTS (SELECT 1 FROM metastorage_head WHERE forgotten > ?)",
         (after, start, end, after, start, end, after),
     )
-    return bool(found.scalar())
+    return bool(changed)
 
 
 def metastorage_on(database: Database, clock: HybridClock) -> SqliteMetastorage:

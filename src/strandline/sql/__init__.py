@@ -6,7 +6,17 @@ from strandline.sql.engine import open_engine
 from strandline.sql.fence import FenceRow, FenceState
 from strandline.sql.sqlite_database import SqliteDatabase, open_sqlite
 from strandline.sql.sqlite_file import sqlite_url
-from strandline.sql.statements import Parameter, run
+from strandline.sql.statements import (
+    Parameter,
+    Query,
+    Row,
+    change,
+    change_each,
+    first_row,
+    run,
+    run_all,
+    value,
+)
 
 __all__ = [
     "PATIENCE",
@@ -15,13 +25,20 @@ __all__ = [
     "FenceRow",
     "FenceState",
     "Parameter",
+    "Query",
+    "Row",
     "SqliteDatabase",
     "accept_time",
     "accepted_time",
+    "change",
+    "change_each",
+    "first_row",
     "open_engine",
     "open_sqlite",
     "run",
+    "run_all",
     "sqlite_url",
     "stored_time",
     "take_time",
+    "value",
 ]

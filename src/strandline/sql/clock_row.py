@@ -19,8 +19,14 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp, milliseconds
+from strandline.sql.statements import run, value
 
 _LAST, _ACCEPTED = 1, 2
+_TAKE = (
+    "INSERT INTO strandline_clock (id, time) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET time ="
+    " CASE WHEN strandline_clock.time < excluded.time THEN excluded.time"
+    " ELSE strandline_clock.time + 1 END RETURNING time"
+)
 
 
 def take_time(connection: Connection, clock: HybridClock, *, bounded: bool = True) -> Timestamp:
@@ -31,18 +37,13 @@ def take_time(connection: Connection, clock: HybridClock, *, bounded: bool = Tru
     store's time is ahead already is no reason to refuse it. Raises `WrongClock`.
     """
     now = clock.now() if bounded else clock.current()
-    taken = connection.exec_driver_sql(
-        f"INSERT INTO strandline_clock (id, time) VALUES (1, {now:d})"
-        " ON CONFLICT (id) DO UPDATE SET time = CASE"
-        " WHEN strandline_clock.time < excluded.time THEN excluded.time"
-        " ELSE strandline_clock.time + 1 END RETURNING time"
-    ).scalar_one()
+    taken = Timestamp(value(connection, _TAKE, (now,)))
     if bounded and clock.is_too_far_ahead(taken):
         accepted = milliseconds(accepted_time(connection))
         if milliseconds(taken) > accepted + clock.max_ahead_ms:
             raise clock.too_far_ahead(taken, todo="run `strandline repair-clock FOLDER`")
     clock.update(taken)
-    return Timestamp(taken)
+    return taken
 
 
 def stored_time(connection: Connection) -> Timestamp:
@@ -57,14 +58,16 @@ def accepted_time(connection: Connection) -> Timestamp:
 
 def accept_time(connection: Connection) -> None:
     """Go on behind the last time given, however far ahead it is. Inside a write transaction."""
-    connection.exec_driver_sql(
-        f"INSERT INTO strandline_clock (id, time) SELECT {_ACCEPTED}, time FROM strandline_clock"
-        f" WHERE id = {_LAST} ON CONFLICT (id) DO UPDATE SET time = excluded.time"
+    run(
+        connection,
+        "INSERT INTO strandline_clock (id, time) SELECT ?, time FROM strandline_clock WHERE id = ?"
+        " ON CONFLICT (id) DO UPDATE SET time = excluded.time",
+        (_ACCEPTED, _LAST),
     )
 
 
 def _row(connection: Connection, number: int) -> Timestamp:
-    row = connection.exec_driver_sql(
-        f"SELECT time FROM strandline_clock WHERE id = {number:d}"
-    ).first()
-    return Timestamp(0 if row is None else row[0])
+    time: int | None = value(
+        connection, "SELECT time FROM strandline_clock WHERE id = ?", (number,)
+    )
+    return Timestamp(time or 0)

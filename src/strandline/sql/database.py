@@ -31,14 +31,14 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from sqlalchemy import Connection, MetaData, Row, insert, inspect
+from sqlalchemy import Connection, MetaData, insert, inspect
 
 from strandline.errors import (
     CorruptData,
@@ -49,7 +49,7 @@ from strandline.errors import (
     UnsupportedOperation,
 )
 from strandline.sql import ground
-from strandline.sql.statements import Parameter, run
+from strandline.sql.statements import Parameter, Row, run
 from strandline.sql.turns import Turns
 
 PATIENCE = 30.0
@@ -111,12 +111,10 @@ class Database(ABC):
     def read(self) -> AbstractContextManager[Connection]:
         """A read transaction: one snapshot, as of its first statement. Writing in it is refused."""
 
-    def rows(
-        self, statement: str, parameters: tuple[Parameter, ...] = ()
-    ) -> Sequence[Row[*tuple[Any, ...]]]:
+    def rows(self, statement: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
         """All rows of one statement that only reads (see `strandline.sql.run`)."""
         with self.read() as connection:
-            return run(connection, statement, parameters).all()
+            return run(connection, statement, parameters)
 
     def write(self, *, deadline: float | None = None) -> AbstractContextManager[Connection]:
         """A write transaction: committed, on disk, when the block ends; undone when it raises.

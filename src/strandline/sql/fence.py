@@ -18,6 +18,7 @@ from sqlalchemy import Connection, insert, update
 from strandline.errors import Fenced, WrongEnvironment
 from strandline.fencing import FenceToken
 from strandline.sql.ground import FENCE
+from strandline.sql.statements import first_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,11 @@ class FenceRow:
     @staticmethod
     def read(connection: Connection) -> FenceState | None:
         """The row; None before `initialize`."""
-        row = connection.exec_driver_sql(
+        row = first_row(
+            connection,
             "SELECT environment, deploy_generation, epoch, catalog_version"
-            " FROM strandline_fence WHERE id = 1"
-        ).first()
+            " FROM strandline_fence WHERE id = 1",
+        )
         return None if row is None else FenceState(row[0], FenceToken(row[1], row[2]), row[3])
 
     @staticmethod

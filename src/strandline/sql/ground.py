@@ -27,7 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import CreateIndex
 
 from strandline.errors import CorruptData, IncompatibleFormat
-from strandline.sql.statements import run
+from strandline.sql.statements import value
 
 GROUND = MetaData()
 GROUND_PART = "sql"
@@ -137,9 +137,9 @@ def version_of(connection: Connection, part: str) -> int | None:
     """The version in which ``part`` stands in this database; None before it was created."""
     if not connection.dialect.has_table(connection, SCHEMA.name):
         return None
-    version: int | None = run(
+    version: int | None = value(
         connection, f"SELECT version FROM {SCHEMA.name} WHERE part = ?", (part,)
-    ).scalar()
+    )
     return version
 
 

@@ -26,12 +26,11 @@ an advisory lock for writes (the clock row is needed anyway, and shows who holds
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, cast
+from typing import cast
 
-from sqlalchemy import Connection, CursorResult, Row, create_engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import QueuePool
 
 from strandline.errors import Unavailable, UnknownOutcome
@@ -39,7 +38,7 @@ from strandline.sql import ground
 from strandline.sql import postgres_connection as driver
 from strandline.sql.database import PATIENCE, Database
 from strandline.sql.postgres_listener import PostgresListener
-from strandline.sql.statements import Parameter, run
+from strandline.sql.statements import Parameter, Row, run
 
 _POOL = 8
 _OVERFLOW = 8
@@ -106,15 +105,13 @@ class PostgresDatabase(Database):
             with _returned(connection):
                 yield connection
 
-    def rows(
-        self, statement: str, parameters: tuple[Parameter, ...] = ()
-    ) -> Sequence[Row[*tuple[Any, ...]]]:
+    def rows(self, statement: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
         """All rows of one statement that only reads (see `strandline.sql.run`)."""
         with self._in_use("reads"), self._translated():
             self._settle()
-            connection, result = self._first(statement, parameters)
+            connection, rows = self._first(statement, parameters)
             with _returned(connection):
-                return result.all()
+                return rows
 
     def find_damage(self) -> list[str]:
         """Nothing: the pages are the server's to check."""
@@ -189,7 +186,7 @@ class PostgresDatabase(Database):
         parameters: tuple[Parameter, ...] = (),
         *,
         seconds: float | None = None,
-    ) -> tuple[Connection, CursorResult[*tuple[Any, ...]]]:
+    ) -> tuple[Connection, list[Row]]:
         """The answer to the first statement on a connection of the pool, in ``seconds``.
 
         Where that finds its connection lost, it is tried once more on another one.
@@ -199,7 +196,7 @@ class PostgresDatabase(Database):
             connection = self._engine.connect()
             try:
                 _allow(connection, self._patience if seconds is None else seconds)
-                answer = run(connection, statement, parameters)
+                rows = run(connection, statement, parameters)
                 _allow(connection, self._patience)
             except BaseException as error:
                 connection.close()
@@ -210,7 +207,7 @@ class PostgresDatabase(Database):
                 if not tries:
                     raise
             else:
-                return connection, answer
+                return connection, rows
 
     def _locked(self, began: float, deadline: float, *, synced: bool) -> Connection:
         """A transaction that has the write lock."""
@@ -222,8 +219,8 @@ class PostgresDatabase(Database):
             begin = begin.replace("; ", "; SET LOCAL synchronous_commit = off; ", 1)
         try:
             connection, _ = self._first(begin, seconds=left + _ANSWER_SECONDS)
-        except DBAPIError as error:
-            if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+        except driver.DriverError as error:
+            if error.sqlstate != _LOCK_NOT_AVAILABLE:
                 raise
             self._count("lost_turns")
             raise self._late(began, "another process") from None

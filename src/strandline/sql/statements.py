@@ -1,29 +1,109 @@
-"""Statements written once for every dialect.
+"""Statements written once for every dialect, and sent to the driver itself.
 
-Core expressions cost a tenth of a millisecond each to build and compile, more than the small
-statements of the inner loops take to run. So those are text, with ``?`` where a parameter stands,
-in the SQL that SQLite and PostgreSQL have in common (``ON CONFLICT``, ``RETURNING``).
+SQLAlchemy takes a tenth of a millisecond to build and compile a Core expression, and a fiftieth to
+wrap an answer, where SQLite answers a small statement in three microseconds. So each statement that
+a request of a client runs is text, with ``?`` where a parameter stands, in the SQL that SQLite and
+PostgreSQL have in common (``ON CONFLICT``, ``RETURNING``). It is compiled once: SQLite and
+PostgreSQL both know a statement again by its text, so the text is a constant, and values, also
+whole numbers, are parameters.
+
+    run(connection, "SELECT name FROM t WHERE id = ?", (7,))       all rows, as tuples
+    first_row(…), value(…)                                         one of them, or its first column
+    change(connection, "DELETE FROM t WHERE id < ?", (7,))         how many rows it changed
+    change_each(connection, "INSERT INTO t (id) VALUES (?)", rows) once for each tuple of parameters
+    run_all(connection, (statement, parameters), …)                the rows of each of them
+
+`run_all` sends statements together that do not depend on each other's answers: to a server it is
+one round trip. A text names its columns with quotes where a name is a word of SQL (``"user"``), and
+its values are the driver's: a truth value is 0 or 1 in SQLite. Tables are made, and rare statements
+of many forms are built, with SQLAlchemy's Core on the same connection.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import Connection, CursorResult
+from sqlalchemy import Connection
 
 Parameter = str | bytes | int | None
+Row = tuple[Any, ...]
+Query = tuple[str, tuple[Parameter, ...]]
+"""A statement and its parameters."""
 
 
 def run(
     connection: Connection, statement: str, parameters: tuple[Parameter, ...] = ()
-) -> CursorResult[*tuple[Any, ...]]:
-    """Run ``statement``. It holds no ``?`` and no ``%`` but the marks of its parameters."""
-    if connection.dialect.paramstyle != "qmark":
+) -> list[Row]:
+    """All rows of ``statement``; none where it gives no rows.
+
+    It holds no ``?`` and no ``%`` but the marks of its parameters.
+    """
+    return _rows(_sent(connection, statement, parameters))
+
+
+def first_row(
+    connection: Connection, statement: str, parameters: tuple[Parameter, ...] = ()
+) -> Row | None:
+    """The first row of ``statement``; None without one."""
+    rows = run(connection, statement, parameters)
+    return rows[0] if rows else None
+
+
+def value(
+    connection: Connection, statement: str, parameters: tuple[Parameter, ...] = ()
+) -> Any:  # Any: a column of any type
+    """The first column of the first row; None without one."""
+    rows = run(connection, statement, parameters)
+    return rows[0][0] if rows else None
+
+
+def change(connection: Connection, statement: str, parameters: tuple[Parameter, ...] = ()) -> int:
+    """Run an INSERT, UPDATE or DELETE; how many rows it changed."""
+    return cast(int, _sent(connection, statement, parameters).rowcount)
+
+
+def change_each(
+    connection: Connection, statement: str, rows: Sequence[tuple[Parameter, ...]]
+) -> None:
+    """Run ``statement`` once for each tuple of parameters, in one round trip."""
+    if rows:
+        _sent(connection, statement, rows, many=True)
+
+
+def run_all(connection: Connection, *queries: Query) -> list[list[Row]]:
+    """The rows of each query, in their order; none may need what another one gives."""
+    if connection.dialect.name == "sqlite" or len(queries) < 2:
+        return [run(connection, *query) for query in queries]
+    with _driver_of(connection).pipeline():
+        answers = [_sent(connection, *query) for query in queries]
+    return [_rows(answer) for answer in answers]
+
+
+def _sent(
+    connection: Connection,
+    statement: str,
+    parameters: Sequence[Any],  # Any: a parameter, or with ``many`` a tuple of them for each run
+    *,
+    many: bool = False,
+) -> Any:
+    """The driver's cursor; each statement of this module goes through here."""
+    if connection.dialect.name != "sqlite":
         statement = _formatted(statement)
-    return connection.exec_driver_sql(statement, parameters)
+    cursor = _driver_of(connection).cursor()
+    return (cursor.executemany if many else cursor.execute)(statement, parameters)
 
 
-@lru_cache(maxsize=256)
+def _rows(cursor: Any) -> list[Row]:
+    return [] if cursor.description is None else cast("list[Row]", cursor.fetchall())
+
+
+def _driver_of(connection: Connection) -> Any:
+    """The connection of the driver (sqlite3, psycopg) below one of SQLAlchemy."""
+    return connection.connection.dbapi_connection
+
+
+@lru_cache(maxsize=1024)
 def _formatted(statement: str) -> str:
     return statement.replace("?", "%s")

@@ -15,7 +15,7 @@ from strandline.metastore.hive.registry import METHODS, Request
 from strandline.metastore.store import warehouse
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.node import Node
-from tests.sql.statements import counted
+from tests.sql.statements import recorded
 
 SD = {
     "cols": [{"name": "a", "type": "int"}],
@@ -83,7 +83,7 @@ def shown(call: Caller, table: str) -> dict[str, Any]:
 def test_statements_of_alter_partitions_do_not_grow_with_the_partitions(call: Caller) -> None:
     counts = []
     for name, count in (("few", FEW), ("many", MANY)):
-        with counted() as statements:
+        with recorded() as statements:
             alter(call, name, *(partition(name, n, written="2") for n in range(count)))
         counts.append(len(statements))
     # Twenty times the partitions: a few chunks of names and ids, and one batch of events more.
@@ -106,7 +106,7 @@ def test_statements_of_reading_events_do_not_grow_with_the_events(call: Caller) 
     for name, count in (("few", FEW), ("many", MANY)):
         head = call("get_current_notificationEventId")["eventId"]
         alter(call, name, *(partition(name, n, written="2") for n in range(count)))
-        with counted() as statements:
+        with recorded() as statements:
             found = call("get_next_notification", rqst={"lastEvent": head, "maxEvents": 1_000})
         assert len(found["events"]) == count + 1
         counts.append(len(statements))

@@ -12,7 +12,7 @@ from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.rows import RowKind
 from strandline.transactions import TransactionState
 from tests.metastore.dml import CANCELLATIONS, FLIGHTS, Dml, data_file, files
-from tests.sql.statements import counted
+from tests.sql.statements import recorded
 
 ABORTS = 40
 
@@ -117,9 +117,9 @@ def test_one_sql_transaction_removes_no_more_than_its_share(
 def test_many_aborts_take_few_statements(dml: Dml, cleaner: AbortedRows) -> None:
     for n in range(ABORTS):
         abort(dml, f"gone-{n}")
-    with counted() as statements:
+    with recorded() as statements:
         cleaner.clean()
-    deletes = [text for text in statements if text.startswith("DELETE")]
+    deletes = [text for text, _ in statements if text.startswith("DELETE")]
     assert len(deletes) == 2  # the rows, and the write ids
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from sqlalchemy import Engine, event
 
 from strandline.clock import Timestamp
 from strandline.errors import (
@@ -31,6 +30,7 @@ from strandline.metastore.store.upgrades import STEPS
 from strandline.model.places import Place
 from strandline.transactions import TransactionState, ValidWriteIdList
 from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files, names
+from tests.sql.statements import recorded
 
 FILES = RowKind.DATA_FILE
 
@@ -112,16 +112,8 @@ def test_more_names_than_a_statement_takes_are_found(dml: Dml) -> None:
 @pytest.mark.parametrize("wanted", [None, ["a", "b"]])
 def test_a_read_searches_its_own_table_only(dml: Dml, wanted: list[str] | None) -> None:
     dml.append("a", "b")
-    statements: list[tuple[str, tuple[object, ...]]] = []
-
-    def note(_c: object, _k: object, text: str, values: tuple[object, ...], *_: object) -> None:
-        statements.append((text, values))
-
-    event.listen(Engine, "before_cursor_execute", note)
-    try:
+    with recorded() as statements:
         dml.store.rows(FLIGHTS, FILES, write_ids=None, names=wanted)
-    finally:
-        event.remove(Engine, "before_cursor_execute", note)
     (read,) = [found for found in statements if "FROM store_row" in found[0]]
     with dml.database.read() as connection:
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {read[0]}", read[1]).all()
