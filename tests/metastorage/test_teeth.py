@@ -99,12 +99,12 @@ def only_the_first_condition(patch: pytest.MonkeyPatch) -> None:
 def empty_is_absent(patch: pytest.MonkeyPatch) -> None:
     """The empty value is none: a key that has it counts as absent."""
 
-    def holds(real: Any, connection: Connection, condition: Condition, now: object) -> Any:
+    def holds(real: Any, condition: Condition, now: object) -> Any:
         if isinstance(condition, ValueIs) and not condition.value:
             condition = Absent(condition.key)
-        return real(connection, condition, now)
+        return real(condition, now)
 
-    wrap(patch, "_holds", sql_store, by=holds)
+    wrap(patch, "_condition", sql_store, by=holds)
 
 
 @TEETH.found_by(

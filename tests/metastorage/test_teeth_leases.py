@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from strandline.clock import Timestamp
+from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.metastorage import (
-    Condition,
     Lease,
-    LeaseHeld,
     sql_store,
     sql_tables,
 )
@@ -169,15 +167,7 @@ def lost_and_renewed(patch: pytest.MonkeyPatch) -> None:
 )
 def relied_on_when_expired(patch: pytest.MonkeyPatch) -> None:
     """A write under a lease compares its token, and not the time."""
-    real = sql_store._holds
-
-    def holds(connection: Connection, condition: Condition, now: Timestamp | None) -> bool:
-        if not isinstance(condition, LeaseHeld):
-            return real(connection, condition, now)
-        lease = sql_tables.lease_row(connection, condition.name)
-        return lease is not None and lease.token == condition.token
-
-    patch.setattr(sql_store, "_holds", holds)
+    wrap(patch, "_condition", sql_store, by=lambda real, one, _: real(one, MIN_TIMESTAMP))
     patch.setattr(etcd_invoke, "is_live", lambda lease, _: bool(lease.holder))
 
 

@@ -181,7 +181,7 @@ def decided_before_the_lock(patch: pytest.MonkeyPatch) -> None:
 
     def invoke(real: Any, self: SqlMetastorage, conditions: Any, *branches: Any) -> Any:
         with self._database.read() as connection:
-            if not all(sql_store._holds(connection, one, None) for one in conditions):
+            if not sql_store._head_and_conditions(connection, conditions)[1]:
                 return Outcome(False, 0, Timestamp(0))
         return real(self, [], *branches)
 

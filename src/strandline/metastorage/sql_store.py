@@ -53,10 +53,12 @@ from strandline.metastorage.store import (
 from strandline.sql import (
     Database,
     Parameter,
+    Query,
     Row,
     change,
     first_row,
     run,
+    run_all,
     stored_time,
     take_time,
     value,
@@ -71,7 +73,20 @@ _RANGE = (
 _READS = 3
 """How often a read is tried whose answer gets lost."""
 _NO_LIMIT = (1 << 63) - 1
-_HEAD = "SELECT revision, time FROM metastorage_head WHERE id = 1"
+_HEAD = (
+    "(SELECT revision FROM metastorage_head WHERE id = 1),"
+    " (SELECT time FROM metastorage_head WHERE id = 1)"
+)
+_PUT = (
+    "INSERT INTO metastorage (key, revision, time, value) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (key) DO UPDATE SET revision = excluded.revision,"
+    " time = excluded.time, value = excluded.value"
+)
+_MOVE_HEAD = (
+    "INSERT INTO metastorage_head (id, revision, time, forgotten) VALUES (1, ?, ?, 0)"
+    " ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, time = excluded.time"
+)
+_CONDITIONS_AT_ONCE = 100
 
 
 class SqlMetastorage(Metastorage):
@@ -128,11 +143,10 @@ class SqlMetastorage(Metastorage):
         self._enter("invokes")
         check_invoke(conditions, on_success, on_failure, at_most=self.max_operations)
         with self._database.write() as connection:
-            head = _head(connection)
             now: Timestamp | None = None
             if any(isinstance(condition, LeaseHeld) for condition in conditions):
                 now = take_time(connection, self._clock)
-            succeeded = all(_holds(connection, condition, now) for condition in conditions)
+            head, succeeded = _head_and_conditions(connection, conditions, now)
             operations = on_success if succeeded else on_failure
             if operations:
                 now = now or take_time(connection, self._clock)
@@ -166,7 +180,7 @@ class SqlMetastorage(Metastorage):
 
     def revision_on(self, connection: Connection) -> int:
         """`revision` inside a transaction that the caller has open on the same database."""
-        return _head(connection).revision
+        return _head_and_conditions(connection, ())[0].revision
 
     def acquire_lease(self, name: str, holder: str, *, ttl_ms: int) -> Lease | None:
         """See `Metastorage.acquire_lease`."""
@@ -242,32 +256,21 @@ class SqlMetastorage(Metastorage):
 
     def _apply(self, connection: Connection, operations: Sequence[Operation], head: Head) -> bool:
         """Do the operations and move the head; False if they changed nothing."""
-        changed = deleted = 0
-        for operation in operations:
+        deleted = 0
+        puts: list[Query] = []
+        for operation in operations:  # in any order: none of them touches the key of another
             match operation:
                 case Put() | PutTimed():
                     put = operation if isinstance(operation, Put) else operation.at(head.time)
-                    run(
-                        connection,
-                        "INSERT INTO metastorage (key, revision, time, value) VALUES (?, ?, ?, ?)"
-                        " ON CONFLICT (key) DO UPDATE SET revision = excluded.revision,"
-                        " time = excluded.time, value = excluded.value",
-                        (put.key, head.revision, head.time, put.value),
-                    )
-                    changed += 1
+                    puts.append((_PUT, (put.key, head.revision, head.time, put.value)))
                 case Delete():
                     # No key holds a character below a blank, so this range holds the one key alone.
                     deleted += _delete(connection, operation.key, operation.key + "\1", head)
                 case DeleteRange():
                     deleted += _delete(connection, operation.start, operation.end, head)
-        if not changed + deleted:
+        if not puts and not deleted:
             return False
-        run(
-            connection,
-            "INSERT INTO metastorage_head (id, revision, time, forgotten) VALUES (1, ?, ?, 0)"
-            " ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, time = excluded.time",
-            (head.revision, head.time),
-        )
+        run_all(connection, *puts, (_MOVE_HEAD, (head.revision, head.time)))
         if deleted:
             self._forget_old_deletions(connection)
         return True
@@ -299,32 +302,45 @@ def _key_value(key: str, row: Row) -> KeyValue:
     return KeyValue(key, row[0], row[1], Timestamp(row[2]))
 
 
-def _head(connection: Connection) -> Head:
-    row = first_row(connection, _HEAD)
-    return Head(0, Timestamp(0)) if row is None else Head(row[0], Timestamp(row[1]))
+def _head_and_conditions(
+    connection: Connection, conditions: Sequence[Condition], now: Timestamp | None = None
+) -> tuple[Head, bool]:
+    """The head, and whether all conditions hold, at ``now`` where one is about a lease."""
+    queries: list[Query] = []
+    for start in range(0, max(len(conditions), 1), _CONDITIONS_AT_ONCE):
+        chunk = [_condition(c, now) for c in conditions[start : start + _CONDITIONS_AT_ONCE]]
+        holds = " AND ".join(text for text, _ in chunk) or "1 = 1"
+        values = tuple(value for _, values in chunk for value in values)
+        queries.append((f"SELECT {_HEAD}, {holds}", values))
+    rows = [row for (row,) in run_all(connection, *queries)]
+    revision, time, _ = rows[0]
+    return Head(revision or 0, Timestamp(time or 0)), all(row[2] for row in rows)
 
 
-def _holds(connection: Connection, condition: Condition, now: Timestamp | None) -> bool:
-    """Whether the condition holds, at ``now`` where it is about a lease."""
-    if isinstance(condition, LeaseHeld):
-        assert now is not None
-        lease = tables.live_lease(connection, condition.name, now)
-        return lease is not None and lease.token == condition.token
-    row = first_row(connection, "SELECT revision FROM metastorage WHERE key = ?", (condition.key,))
+def _condition(condition: Condition, now: Timestamp | None) -> Query:
+    """The SQL that is true where the condition holds, and its parameters."""
     match condition:
         case Absent():
-            return row is None
+            return "NOT EXISTS (SELECT 1 FROM metastorage WHERE key = ?)", (condition.key,)
         case Exists():
-            return row is not None
+            return "EXISTS (SELECT 1 FROM metastorage WHERE key = ?)", (condition.key,)
         case RevisionIs():
-            return row is not None and row[0] == condition.revision
+            text = "EXISTS (SELECT 1 FROM metastorage WHERE key = ? AND revision = ?)"
+            return text, (condition.key, _known(condition.revision))
         case ValueIs():
-            same = value(
-                connection,
-                "SELECT 1 FROM metastorage WHERE key = ? AND value = ?",
-                (condition.key, condition.value),
+            text = "EXISTS (SELECT 1 FROM metastorage WHERE key = ? AND value = ?)"
+            return text, (condition.key, condition.value)
+        case LeaseHeld():
+            text = (
+                "EXISTS (SELECT 1 FROM metastorage_lease"
+                " WHERE name = ? AND holder IS NOT NULL AND token = ? AND expires > ?)"
             )
-            return same is not None
+            return text, (condition.name, _known(condition.token), now)
+
+
+def _known(number: int) -> int:
+    """``number``; one that no row has in place of one that no row can have."""
+    return number if 0 <= number <= _NO_LIMIT else -1
 
 
 def _delete(connection: Connection, start: str, end: str, head: Head) -> int:

@@ -351,8 +351,12 @@ def _check_operations(operations: Sequence[Operation]) -> None:
     for operation in operations:
         match operation:
             case Put() | PutTimed():
-                value = operation.value if isinstance(operation, Put) else _longest(operation)
-                _check_value(check_key(operation.key), value)
+                check_key(operation.key)
+                if isinstance(operation, Put):
+                    _check_value(operation.key, operation.value)
+                else:
+                    length = len(operation.head(MAX_TIMESTAMP)) + len(operation.body)
+                    _check_length(operation.key, length)
                 if operation.key in put:
                     raise InvalidInput(f"the invoke puts {operation.key!r} twice; keep one of them")
                 put.add(operation.key)
@@ -373,14 +377,14 @@ def _check_operations(operations: Sequence[Operation]) -> None:
             raise InvalidInput(f"the invoke puts and deletes {min(both)!r}; keep one of them")
 
 
-def _longest(operation: PutTimed) -> bytes:
-    return operation.at(MAX_TIMESTAMP).value
-
-
 def _check_value(key: str, value: bytes) -> None:
     if not isinstance(value, bytes):
         raise InvalidInput(f"the value of {key!r} must be bytes, not {type(value).__name__}")
-    if len(value) > MAX_VALUE_BYTES:
+    _check_length(key, len(value))
+
+
+def _check_length(key: str, length: int) -> None:
+    if length > MAX_VALUE_BYTES:
         raise InvalidInput(
-            f"the value of {key!r} has {len(value)} bytes; at most {MAX_VALUE_BYTES} are allowed"
+            f"the value of {key!r} has {length} bytes; at most {MAX_VALUE_BYTES} are allowed"
         )
