@@ -33,7 +33,7 @@ from strandline.catalog.commands import (
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, durable_state
 from strandline.errors import NotFound
-from strandline.metastorage import SqliteMetastorage
+from strandline.metastorage import SqlMetastorage
 from strandline.model.types import BIGINT, STRING
 from strandline.sql import Database, open_sqlite
 from strandline.wire.recent import RECENT
@@ -61,7 +61,7 @@ def opened(folder: Path) -> Iterator[tuple[CatalogManager, Database]]:
     """A node's catalog in ``folder``, following its log."""
     database = open_sqlite(folder / "strandline.db")
     clock = HybridClock()
-    store = SqliteMetastorage(database, clock)
+    store = SqlMetastorage(database, clock)
     log = MetastorageLog(store)
     try:
         state = durable_state(log).join(member="bench")

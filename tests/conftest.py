@@ -17,7 +17,7 @@ from strandline.catalog import CatalogManager, initial_catalog
 from strandline.clock import HybridClock
 from strandline.durable import DurableCatalogState, MetastorageLog, OpenableState, durable_state
 from strandline.fencing import FenceToken
-from strandline.metastorage import SqliteMetastorage
+from strandline.metastorage import SqlMetastorage
 from strandline.sql import SqliteDatabase, open_sqlite
 from tests import spark_classes
 
@@ -80,7 +80,7 @@ class Member:
     """One process's view of a store: everything up to the log, opened on the shared file."""
 
     database: SqliteDatabase
-    store: SqliteMetastorage
+    store: SqlMetastorage
     clock: HybridClock
     log: MetastorageLog
     fences: list[FenceToken]
@@ -116,7 +116,7 @@ def wall() -> ManualWall:
 def new_member_of(file: Path, wall: ManualWall) -> Member:
     database = open_sqlite(file)
     clock = HybridClock(wall)
-    store = SqliteMetastorage(database, clock)
+    store = SqlMetastorage(database, clock)
     return Member(database, store, clock, MetastorageLog(store), [])
 
 

@@ -26,7 +26,7 @@ from strandline.clock import (
 )
 from strandline.durable import MetastorageLog, durable_state
 from strandline.errors import NotFresh, Unavailable, VersionNotFound
-from strandline.metastorage import Head, SqliteMetastorage
+from strandline.metastorage import Head, SqlMetastorage
 from strandline.sql import open_sqlite
 from tests.conftest import ManualWall
 
@@ -40,7 +40,7 @@ class Node:
         self.wall, self.elapsed = ManualWall(), ManualWall()
         self.database = open_sqlite(folder / "strandline.db")
         self.clock = HybridClock(self.wall)
-        self.store = SqliteMetastorage(self.database, self.clock)
+        self.store = SqlMetastorage(self.database, self.clock)
         openable = durable_state(MetastorageLog(self.store))
         state = (
             openable.join(member="joined")

@@ -66,7 +66,7 @@ from strandline.errors import (
     Unavailable,
     VersionNotFound,
 )
-from strandline.metastorage import Outcome, SqliteMetastorage
+from strandline.metastorage import Outcome, SqlMetastorage
 from strandline.sql import open_sqlite, take_time
 from tests.catalog.nodes_commands import (
     CHOICES,
@@ -92,7 +92,7 @@ MEMORY = Path("/dev/shm")
 class Store:
     """A store whose next invoke may go wrong, or come after something else."""
 
-    def __init__(self, store: SqliteMetastorage) -> None:
+    def __init__(self, store: SqlMetastorage) -> None:
         self._store = store
         self.before: Callable[[], object] | None = None
         self.lose_answer = False
@@ -121,7 +121,7 @@ class Node:
     def __init__(self, folder: Path, wall: ManualWall) -> None:
         self.database = open_sqlite(folder / "strandline.db")
         clock = HybridClock(wall)
-        self.store = Store(SqliteMetastorage(self.database, clock))
+        self.store = Store(SqlMetastorage(self.database, clock))
         self.log = MetastorageLog(self.store)  # type: ignore[arg-type]  # a wrapper
         openable = durable_state(self.log)
         initialize = initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/warehouse")

@@ -37,7 +37,7 @@ from strandline.errors import (
     IllegalChange,
     StrandlineError,
 )
-from strandline.metastorage import SqliteMetastorage
+from strandline.metastorage import SqlMetastorage
 from strandline.model.indexes import IndexDescriptor, IndexStatus
 from strandline.sql import open_sqlite
 from tests.catalog.scenario import SCHEMA, column, create_table, create_view
@@ -151,7 +151,7 @@ def new_store() -> Iterator[CatalogManager]:
     with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         database = open_sqlite(Path(folder) / "s.db")
         clock = HybridClock()
-        log = MetastorageLog(SqliteMetastorage(database, clock))
+        log = MetastorageLog(SqlMetastorage(database, clock))
         state = durable_state(log).open(
             member="m",
             initialize=initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/w"),

@@ -17,7 +17,7 @@ from typing import Any
 from strandline.catalog import AppliedVersion, CatalogManager, initial_catalog
 from strandline.clock import HybridClock, Timestamp, milliseconds
 from strandline.durable import MetastorageLog, OpenableState, durable_state
-from strandline.metastorage import SqliteMetastorage
+from strandline.metastorage import SqlMetastorage
 from strandline.sql import open_sqlite
 from tests.conftest import ManualWall
 
@@ -75,7 +75,7 @@ class Node:
         database = open_sqlite(world.folder / "strandline.db")
         self._opened.callback(database.close)
         self.clock = WatchedClock(world)
-        self.store = SqliteMetastorage(database, self.clock)
+        self.store = SqlMetastorage(database, self.clock)
         self._opened.callback(self.store.close)
         self.log = MetastorageLog(self.store)
         self.replayed: tuple[int, list[int]] = (0, [])

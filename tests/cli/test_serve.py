@@ -22,7 +22,7 @@ from strandline.cli import main
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, durable_state
 from strandline.fencing import FenceToken
-from strandline.metastorage import SqliteMetastorage
+from strandline.metastorage import SqlMetastorage
 from strandline.metastore.thrift import ThriftClient
 from strandline.node import DATABASE_FILE
 from strandline.sql import FenceRow, open_sqlite
@@ -80,7 +80,7 @@ def test_it_ends_well_when_a_newer_generation_has_taken_the_store_over(
     process = start(tmp_path / "s", "--thrift-port", 0, "--http-port", 0)
     ports_of(process)
     with closing(open_sqlite(tmp_path / "s" / DATABASE_FILE)) as database:
-        log = MetastorageLog(SqliteMetastorage(database, HybridClock()))
+        log = MetastorageLog(SqlMetastorage(database, HybridClock()))
 
         def raise_fence(token: FenceToken, environment: str | None) -> None:
             with database.write() as connection:

@@ -23,10 +23,17 @@ from strandline.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from strandline.metastorage import MAX_VALUE_BYTES, Delete, Put, open_metastorage
-from strandline.metastorage.postgresql import PostgresMetastorage
+from strandline.metastorage import (
+    MAX_VALUE_BYTES,
+    Delete,
+    Metastorage,
+    Put,
+    SqlMetastorage,
+    open_metastorage,
+)
 from strandline.sql import open_engine
 from strandline.sql.postgres_database import PostgresDatabase, open_url
+from strandline.sql.postgres_listener import PostgresListener
 from tests.servers import postgresql
 from tests.servers.loopback import Cut, Proxy
 
@@ -44,13 +51,13 @@ def database(url: str) -> Iterator[PostgresDatabase]:
 
 
 @pytest.fixture
-def store(database: PostgresDatabase) -> Iterator[PostgresMetastorage]:
-    made = PostgresMetastorage(database, HybridClock())
+def store(database: PostgresDatabase) -> Iterator[SqlMetastorage]:
+    made = SqlMetastorage(database, HybridClock())
     yield made
     made.close()
 
 
-def put(store: PostgresMetastorage, key: str, value: bytes = b"") -> int:
+def put(store: SqlMetastorage, key: str, value: bytes = b"") -> int:
     return store.invoke([], [Put(key, value)]).revision
 
 
@@ -62,7 +69,7 @@ def waiting_for_locks(url: str) -> int:
         return int(row[0])
 
 
-def test_a_value_of_the_largest_size_is_kept(store: PostgresMetastorage) -> None:
+def test_a_value_of_the_largest_size_is_kept(store: SqlMetastorage) -> None:
     value = bytes(MAX_VALUE_BYTES)
     put(store, "big", value)
     found = store.get("big")
@@ -101,7 +108,7 @@ def test_a_look_whose_answer_is_lost_is_repeated_and_never_of_unknown_outcome(
 
 
 def test_a_read_waits_for_a_commit_that_is_still_on_its_way(
-    url: str, store: PostgresMetastorage
+    url: str, store: SqlMetastorage
 ) -> None:
     """The commit arrives after its sender has given it up, and after the sender has asked."""
     server = postgresql.running()
@@ -146,11 +153,11 @@ def test_what_was_acknowledged_outlives_a_crash_of_the_server(url: str) -> None:
         store.close()
 
 
-def test_the_time_is_taken_under_the_lock(store: PostgresMetastorage, url: str) -> None:
+def test_the_time_is_taken_under_the_lock(store: SqlMetastorage, url: str) -> None:
     """A writer that waits for the lock does not bring a time from before the wait."""
     other = open_url(url)
     now = 1_000
-    waiting_store = PostgresMetastorage(other, HybridClock(lambda: now))
+    waiting_store = SqlMetastorage(other, HybridClock(lambda: now))
     with ThreadPoolExecutor(1) as threads:
         with other.write():
             waiting = threads.submit(waiting_store.check)
@@ -164,7 +171,7 @@ def test_the_time_is_taken_under_the_lock(store: PostgresMetastorage, url: str) 
 
 def test_a_lock_that_another_process_keeps_is_waited_for_until_the_deadline(url: str) -> None:
     holding, asking = open_url(url), open_url(url, patience=1.0)
-    store = PostgresMetastorage(asking, HybridClock())
+    store = SqlMetastorage(asking, HybridClock())
     began = time.monotonic()
     with holding.write():
         for call in (store.check, lambda: store.invoke([], [Put("a", b"")])):
@@ -226,7 +233,7 @@ def test_a_swallowed_error_does_not_become_a_commit(database: PostgresDatabase) 
 def test_a_waiter_behind_the_deletions_that_are_kept_is_told_that_something_changed(
     database: PostgresDatabase,
 ) -> None:
-    store = PostgresMetastorage(database, HybridClock(), deletions_kept=3)
+    store = SqlMetastorage(database, HybridClock(), deletions_kept=3)
     store.invoke([], [Put(f"k{n}", b"") for n in range(6)])
     for n in range(4):
         store.invoke([], [Delete(f"k{n}")])
@@ -285,7 +292,7 @@ except InvalidInput as error:
 
 
 def test_the_time_of_an_empty_database_is_none(database: PostgresDatabase) -> None:
-    store = PostgresMetastorage(database, HybridClock())
+    store = SqlMetastorage(database, HybridClock())
     assert store.invoke([], []).time == Timestamp(0)
     store.close()
 
@@ -297,7 +304,7 @@ def test_a_write_sees_what_it_waited_for_whatever_isolation_the_server_is_set_up
     option = quote(f" -cdefault_transaction_isolation={isolation.replace(' ', chr(92) + ' ')}")
     address = url + option
     holding, asking = open_url(address), open_url(address)
-    store = PostgresMetastorage(asking, HybridClock())
+    store = SqlMetastorage(asking, HybridClock())
     with ThreadPoolExecutor(1) as threads:
         with holding.write() as connection:
             waiting = threads.submit(store.invoke, [], [Put("a", b"")])
@@ -307,6 +314,17 @@ def test_a_write_sees_what_it_waited_for_whatever_isolation_the_server_is_set_up
         assert waiting.result().revision == 1
     for one in (store, asking, holding):
         one.close()
+
+
+def hears(store: Metastorage) -> bool:
+    """Whether a connection listens for news."""
+    return listener(store).hears()
+
+
+def listener(store: Metastorage) -> PostgresListener:
+    assert isinstance(store, SqlMetastorage)
+    assert isinstance(store._database, PostgresDatabase)
+    return store._database._listener
 
 
 def end_listening(url: str) -> int:
@@ -319,7 +337,7 @@ def end_listening(url: str) -> int:
 
 
 def test_a_change_is_told_while_no_connection_can_be_had_to_listen_on(
-    url: str, store: PostgresMetastorage, monkeypatch: pytest.MonkeyPatch
+    url: str, store: SqlMetastorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server has no room for one more connection; those that we have go on."""
 
@@ -329,11 +347,11 @@ def test_a_change_is_told_while_no_connection_can_be_had_to_listen_on(
     seen = put(store, "b")
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(store.wait_for_change, "a", seen, timeout=60)
-        while not store._database._listener.hears():
+        while not hears(store):
             time.sleep(0.005)
-        monkeypatch.setattr(store._database._listener, "_connect", no_room)
+        monkeypatch.setattr(listener(store), "_connect", no_room)
         assert end_listening(url) == 1
-        while store._database._listener.hears():
+        while hears(store):
             time.sleep(0.005)
         put(store, "a")
         assert waiting.result(timeout=10)
@@ -350,8 +368,7 @@ def test_a_waiter_is_told_in_a_process_with_thousands_of_open_files(url: str) ->
         seen = store.revision()
         with ThreadPoolExecutor(1) as threads:
             waiting = threads.submit(store.wait_for_change, "a", seen, timeout=60)
-            assert isinstance(store, PostgresMetastorage)
-            while not store._database._listener.hears():
+            while not hears(store):
                 assert not waiting.done()
                 time.sleep(0.005)
             store.invoke([], [Put("a", b"")])
@@ -395,7 +412,7 @@ def test_of_several_hosts_the_one_that_answers_is_used(url: str) -> None:
         database.close()
 
 
-def test_tables_that_are_gone_are_corrupt_data(url: str, store: PostgresMetastorage) -> None:
+def test_tables_that_are_gone_are_corrupt_data(url: str, store: SqlMetastorage) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("DROP TABLE metastorage")
     for call in (lambda: store.get("a"), lambda: store.invoke([], [Put("a", b"")])):

@@ -17,7 +17,7 @@ from strandline.metastorage import (
     DeleteRange,
     KeyValue,
     Put,
-    SqliteMetastorage,
+    SqlMetastorage,
 )
 from strandline.sql import SqliteDatabase, open_sqlite, stored_time, take_time
 
@@ -35,15 +35,15 @@ def database(path: Path) -> Iterator[SqliteDatabase]:
 
 
 @pytest.fixture
-def store(database: SqliteDatabase) -> SqliteMetastorage:
-    return SqliteMetastorage(database, HybridClock())
+def store(database: SqliteDatabase) -> SqlMetastorage:
+    return SqlMetastorage(database, HybridClock())
 
 
-def put(store: SqliteMetastorage, key: str, value: bytes = b"") -> int:
+def put(store: SqlMetastorage, key: str, value: bytes = b"") -> int:
     return store.invoke([], [Put(key, value)]).revision
 
 
-def test_a_value_of_the_largest_size_is_kept(store: SqliteMetastorage) -> None:
+def test_a_value_of_the_largest_size_is_kept(store: SqlMetastorage) -> None:
     value = bytes(MAX_VALUE_BYTES)
     put(store, "big", value)
     found = store.get("big")
@@ -52,7 +52,7 @@ def test_a_value_of_the_largest_size_is_kept(store: SqliteMetastorage) -> None:
 
 
 def test_the_time_is_the_database_s_and_shared_with_its_other_writers(
-    store: SqliteMetastorage, database: SqliteDatabase
+    store: SqlMetastorage, database: SqliteDatabase
 ) -> None:
     clock = HybridClock(lambda: 1, max_ahead_ms=1 << 46)
     before = store.invoke([], [Put("a", b"")]).time
@@ -66,7 +66,7 @@ def test_the_time_is_the_database_s_and_shared_with_its_other_writers(
 
 
 def test_the_revision_is_read_again_only_after_a_commit(
-    store: SqliteMetastorage, database: SqliteDatabase
+    store: SqlMetastorage, database: SqliteDatabase
 ) -> None:
     put(store, "a")
     reads = []
@@ -86,11 +86,11 @@ def test_the_revision_is_read_again_only_after_a_commit(
 
 
 def test_a_commit_between_looking_and_reading_is_not_taken_as_seen(
-    store: SqliteMetastorage, database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+    store: SqlMetastorage, database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mark that is remembered must be the one from before the revision was read."""
     put(store, "a")
-    real, other = database.read, SqliteMetastorage(database, HybridClock())
+    real, other = database.read, SqlMetastorage(database, HybridClock())
 
     def read_late() -> object:
         monkeypatch.setattr(database, "read", real)
@@ -104,7 +104,7 @@ def test_a_commit_between_looking_and_reading_is_not_taken_as_seen(
 
 
 def test_reads_inside_a_transaction_of_the_caller_see_its_snapshot(
-    store: SqliteMetastorage, database: SqliteDatabase
+    store: SqlMetastorage, database: SqliteDatabase
 ) -> None:
     put(store, "a", b"1")
     with database.read() as connection:
@@ -121,7 +121,7 @@ def test_reads_inside_a_transaction_of_the_caller_see_its_snapshot(
 def test_a_waiter_behind_the_deletions_that_are_kept_is_told_that_something_changed(
     database: SqliteDatabase,
 ) -> None:
-    store = SqliteMetastorage(database, HybridClock(), deletions_kept=3)
+    store = SqlMetastorage(database, HybridClock(), deletions_kept=3)
     store.invoke([], [Put(f"k{n}", b"") for n in range(6)])
     for n in range(4):
         store.invoke([], [Delete(f"k{n}")])
@@ -138,7 +138,7 @@ def test_a_waiter_behind_the_deletions_that_are_kept_is_told_that_something_chan
 
 
 def test_a_waiter_who_asks_again_reads_nothing_while_nothing_is_committed(
-    store: SqliteMetastorage, database: SqliteDatabase
+    store: SqlMetastorage, database: SqliteDatabase
 ) -> None:
     put(store, "a")
     seen = store.revision()
@@ -151,7 +151,7 @@ def test_a_waiter_who_asks_again_reads_nothing_while_nothing_is_committed(
 
 
 def test_a_write_that_can_not_begin_in_time_changes_nothing(
-    store: SqliteMetastorage, path: Path
+    store: SqlMetastorage, path: Path
 ) -> None:
     put(store, "a")
     other = open_sqlite(path)
@@ -171,7 +171,7 @@ def test_a_write_that_can_not_begin_in_time_changes_nothing(
 
 
 def test_a_store_of_a_newer_release_is_refused_and_left_alone(
-    store: SqliteMetastorage, database: SqliteDatabase
+    store: SqlMetastorage, database: SqliteDatabase
 ) -> None:
     put(store, "a")
     with database.write() as connection:
@@ -179,13 +179,13 @@ def test_a_store_of_a_newer_release_is_refused_and_left_alone(
             "UPDATE strandline_schema SET version = 3 WHERE part = 'metastorage'"
         )
     with pytest.raises(IncompatibleFormat, match=r"'metastorage' has version 3.*version 2"):
-        SqliteMetastorage(database, HybridClock())
+        SqlMetastorage(database, HybridClock())
     assert store.revision() == 1
 
 
 def test_damaged_pages_are_told_as_corrupt_data(path: Path) -> None:
     database = open_sqlite(path)
-    store = SqliteMetastorage(database, HybridClock())
+    store = SqlMetastorage(database, HybridClock())
     store.invoke([], [Put(f"k{n:03d}", bytes(3000)) for n in range(300)])
     database.close()
     whole = path.read_bytes()
@@ -195,7 +195,7 @@ def test_damaged_pages_are_told_as_corrupt_data(path: Path) -> None:
         open_sqlite(path)
     assert str(path) in refused.value.message
     database = open_sqlite(path, check_bytes=0)
-    store = SqliteMetastorage(database, HybridClock())
+    store = SqlMetastorage(database, HybridClock())
     with pytest.raises(CorruptData, match="restore from a backup") as refused:
         store.range("", "\x7f")
     assert str(path) in refused.value.message
@@ -203,7 +203,7 @@ def test_damaged_pages_are_told_as_corrupt_data(path: Path) -> None:
 
 
 def test_an_invoke_that_fails_half_way_leaves_nothing(
-    store: SqliteMetastorage, database: SqliteDatabase
+    store: SqlMetastorage, database: SqliteDatabase
 ) -> None:
     put(store, "kept", b"1")
     with database.write() as connection:
@@ -224,7 +224,7 @@ def test_an_invoke_that_fails_half_way_leaves_nothing(
 
 def test_tables_that_are_gone_are_corrupt_data(tmp_path: Path) -> None:
     database = open_sqlite(tmp_path / "x.db")
-    store = SqliteMetastorage(database, HybridClock())
+    store = SqlMetastorage(database, HybridClock())
     with database.write() as connection:
         connection.exec_driver_sql("DROP TABLE metastorage")
     for call in (lambda: store.get("a"), lambda: store.invoke([], [Put("a", b"")])):
@@ -235,7 +235,7 @@ def test_tables_that_are_gone_are_corrupt_data(tmp_path: Path) -> None:
 
 
 def test_a_waiter_returns_when_its_database_is_woken(
-    store: SqliteMetastorage, database: SqliteDatabase
+    store: SqlMetastorage, database: SqliteDatabase
 ) -> None:
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(store.wait_for_change, "", 0, timeout=3600)

@@ -19,7 +19,6 @@ from strandline.metastorage import (
     ValueIs,
     prefix_end,
     sql_store,
-    sqlite,
 )
 from strandline.metastorage.etcd.chunks import CHUNK_BYTES
 from strandline.metastorage.etcd.feed import ChangeFeed
@@ -27,16 +26,13 @@ from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.metastorage.etcd.invoke import Invoke
 from strandline.metastorage.etcd.messages import Page
 from strandline.metastorage.etcd.store import EtcdMetastorage
-from strandline.metastorage.postgresql import PostgresMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
-from strandline.metastorage.sqlite import SqliteMetastorage
 from strandline.sql import change, postgres_database
 from strandline.sql.postgres_listener import PostgresListener
 from tests.metastorage import test_conformance as entries
 from tests.metastorage.teeth import Teeth, Tooth, waiters_are_missed_soon, wrap
 
 STORES = (SqlMetastorage, EtcdMetastorage)
-WAITING = (SqliteMetastorage, PostgresMetastorage, EtcdMetastorage)
 TEETH = Teeth()
 
 # -- reading and writing -----------------------------------------------------------------------
@@ -249,7 +245,7 @@ def waits_from_now_on(patch: pytest.MonkeyPatch) -> None:
     def wait(real: Any, self: Any, prefix: str, after: int, *, timeout: float) -> Any:
         return real(self, prefix, max(after, self.revision()), timeout=timeout)
 
-    wrap(patch, "wait_for_change", *WAITING, by=wait)
+    wrap(patch, "wait_for_change", *STORES, by=wait)
 
 
 @TEETH.found_by(
@@ -259,7 +255,12 @@ def waits_from_now_on(patch: pytest.MonkeyPatch) -> None:
 )
 def everything_is_news(patch: pytest.MonkeyPatch) -> None:
     """A waiter looks at the revision, and not at what it changed."""
-    patch.setattr(sqlite, "_changed", lambda *_: True)
+
+    def look(real: Any, *given: Any) -> Any:
+        revision, _ = real(*given)
+        return revision, True
+
+    wrap(patch, "_look", SqlMetastorage, by=look)
 
 
 @TEETH.found_by(

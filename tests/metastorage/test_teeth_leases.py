@@ -112,7 +112,7 @@ def expired_without_a_trace(patch: pytest.MonkeyPatch) -> None:
     """Who sees a lease expired keeps the time of that to himself."""
 
     def lease(self: Any, name: str) -> Lease | None:
-        with self._all.read() as connection:
+        with self._database.read() as connection:
             now = max(self._clock.current(), stored_time(connection))
             return sql_tables.live_lease(connection, name, now)
 

@@ -21,9 +21,7 @@ from strandline.metastorage import (
 from strandline.metastorage.etcd import invoke as etcd_invoke
 from strandline.metastorage.etcd.invoke import Invoke, Plan
 from strandline.metastorage.etcd.store import EtcdMetastorage
-from strandline.metastorage.postgresql import PostgresMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
-from strandline.metastorage.sqlite import SqliteMetastorage
 from strandline.sql import SqliteDatabase, postgres_database, run, stored_time
 from strandline.sql import take_time as take_time_of_the_database
 from tests.metastorage import model
@@ -32,7 +30,7 @@ from tests.metastorage import test_teeth as entries
 from tests.metastorage.stores import StoreKind
 from tests.metastorage.teeth import Teeth, Tooth, waiters_are_missed_soon, wrap
 
-STORES = (SqliteMetastorage, PostgresMetastorage, EtcdMetastorage)
+STORES = (SqlMetastorage, EtcdMetastorage)
 FIRST = 0
 TEETH = Teeth()
 CHANGED_ONLY = (
@@ -160,14 +158,14 @@ def revision_from_memory(patch: pytest.MonkeyPatch) -> None:
 def observed_after_the_read(patch: pytest.MonkeyPatch) -> None:
     """The revision is remembered under what is the data version after it was read."""
 
-    def revision(self: SqliteMetastorage) -> int:
+    def revision(self: SqlMetastorage) -> int:
         if self._remembered[0] != self._database.mark():
             with self._database.read() as connection:
                 found = self.revision_on(connection)
             self._remembered = (self._database.mark(), found)
         return self._remembered[1]
 
-    patch.setattr(SqliteMetastorage, "revision", revision)
+    patch.setattr(SqlMetastorage, "revision", revision)
 
 
 @TEETH.found_by(

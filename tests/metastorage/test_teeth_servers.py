@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from strandline.errors import Unavailable, UnknownOutcome
-from strandline.metastorage import postgresql
+from strandline.metastorage import sql_store
 from strandline.metastorage.etcd import feed as etcd_feed
 from strandline.metastorage.etcd import gateway as etcd_gateway
 from strandline.metastorage.etcd.feed import ChangeFeed
 from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.metastorage.etcd.store import EtcdMetastorage
-from strandline.metastorage.postgresql import PostgresMetastorage
+from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.sql import postgres_database, run
 from strandline.sql.postgres_database import PostgresDatabase
 from tests.metastorage import test_conformance_servers as servers
 from tests.metastorage.teeth import Teeth, Tooth, wrap
 from tests.servers.loopback import Cut
 
-STORES = (PostgresMetastorage, EtcdMetastorage)
+STORES = (SqlMetastorage, EtcdMetastorage)
 TEETH = Teeth()
 
 # -- servers -----------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def sent_again_blindly(patch: pytest.MonkeyPatch) -> None:
         except UnknownOutcome:
             return real(*given)
 
-    wrap(patch, "invoke", PostgresMetastorage, by=invoke)
+    wrap(patch, "invoke", SqlMetastorage, by=invoke)
 
 
 @TEETH.found_by(
@@ -147,7 +147,7 @@ def little_patience(patch: pytest.MonkeyPatch) -> None:
 )
 def waiters_give_up(patch: pytest.MonkeyPatch) -> None:
     """A waiter ends when the server does."""
-    patch.setattr(postgresql, "Unavailable", KeyboardInterrupt)
+    patch.setattr(sql_store, "Unavailable", KeyboardInterrupt)
 
 
 @TEETH.found_by(
@@ -164,7 +164,7 @@ def away_is_news(patch: pytest.MonkeyPatch) -> None:
         except Unavailable:
             return 0, True
 
-    wrap(patch, "_look", PostgresMetastorage, by=look)
+    wrap(patch, "_look", SqlMetastorage, by=look)
 
 
 @TEETH.found_by(

@@ -27,7 +27,7 @@ _fork_server.set_forkserver_preload(
         "sqlalchemy.dialects.postgresql.psycopg",
         "sqlalchemy.dialects.sqlite",
         "strandline.metastorage.etcd.store",
-        "strandline.metastorage.postgresql",
+        "strandline.sql.postgres_database",
         "strandline.node",
         "tests.catalog.catalog_process",
         "tests.metastorage.work",

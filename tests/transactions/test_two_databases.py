@@ -12,7 +12,7 @@ from strandline.catalog.commands import CreateSchema
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, durable_state
 from strandline.errors import InvalidInput
-from strandline.metastorage import SqliteMetastorage
+from strandline.metastorage import SqlMetastorage
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.projection import ProjectedCatalogs, Projector
 from strandline.metastore.store.store_folders import StoreFolders
@@ -30,7 +30,7 @@ class Halves:
         self.wall = ManualWall()
         self.clock = HybridClock(self.wall)
         self.log_database = open_sqlite(folder / "log.db")
-        self.store = SqliteMetastorage(self.log_database, self.clock)
+        self.store = SqlMetastorage(self.log_database, self.clock)
         initialize = initial_catalog(delay_ms=delay, skew_ms=0, default_location="file:/warehouse")
         state = durable_state(MetastorageLog(self.store)).open(
             member="m", initialize=initialize, raise_fence=lambda *_: None

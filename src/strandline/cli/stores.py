@@ -28,7 +28,7 @@ from strandline.clock import (
 from strandline.durable import MetastorageLog, UpdateLog, durable_state
 from strandline.durable.state import ReadOnlyState, config_in
 from strandline.errors import InvalidInput, NotFound, ObjectNotFound, VersionNotFound
-from strandline.metastorage import Metastorage, metastorage_on, open_metastorage
+from strandline.metastorage import Metastorage, SqlMetastorage, open_metastorage
 from strandline.metastorage.sql_tables import PART as METASTORAGE_PART
 from strandline.metastore.store.data_history import DataCommit, data_commits
 from strandline.model.identifiers import QualifiedName
@@ -81,7 +81,7 @@ def log_of(store: Store, database: Database) -> Iterator[UpdateLog]:
         with database.read() as connection:
             if ground.version_of(connection, METASTORAGE_PART) is None:
                 raise _no_catalog(address)
-        metastorage: Metastorage = metastorage_on(database, HybridClock())
+        metastorage: Metastorage = SqlMetastorage(database, HybridClock())
     else:
         metastorage = open_metastorage(address.catalog, HybridClock())
     with closing(metastorage):

@@ -18,7 +18,7 @@ from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, durable_state
 from strandline.errors import CorruptData, surface_of
 from strandline.logs import in_one_line
-from strandline.metastorage import metastorage_on, open_metastorage
+from strandline.metastorage import SqlMetastorage, open_metastorage
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.node.address import StoreAddress
@@ -42,7 +42,7 @@ def _opened(store: Store, *, pages: bool) -> Iterator[Verification]:
         refuse_older_parts(database, todo=_OLDER)
         clock = HybridClock()
         with closing(
-            metastorage_on(database, clock)
+            SqlMetastorage(database, clock)
             if address.catalog == address.objects
             else open_metastorage(address.catalog, clock)
         ) as metastorage:

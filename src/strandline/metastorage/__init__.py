@@ -1,8 +1,8 @@
 """A linearizable key-value store: one interface, one implementation for each kind of server."""
 
 from strandline.metastorage.election import Election, ElectionListener, ElectionStatistics
-from strandline.metastorage.opening import KINDS, metastorage_on, open_metastorage
-from strandline.metastorage.sqlite import SqliteMetastorage
+from strandline.metastorage.opening import open_metastorage
+from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.metastorage.store import (
     MAX_KEY_LENGTH,
     MAX_VALUE_BYTES,
@@ -27,7 +27,6 @@ from strandline.metastorage.store import (
 )
 
 __all__ = [
-    "KINDS",
     "MAX_KEY_LENGTH",
     "MAX_VALUE_BYTES",
     "Absent",
@@ -49,9 +48,8 @@ __all__ = [
     "Put",
     "PutTimed",
     "RevisionIs",
-    "SqliteMetastorage",
+    "SqlMetastorage",
     "ValueIs",
-    "metastorage_on",
     "open_metastorage",
     "prefix_end",
 ]

@@ -1,40 +1,12 @@
-"""Opening a metastorage by its URL.
-
-The module of a store is imported when its scheme is first used, so users need no client library of
-a server that they do not use.
-"""
+"""Opening a metastorage by its URL."""
 
 from __future__ import annotations
-
-from importlib import import_module
-from typing import Protocol, cast
 
 from strandline.clock import HybridClock
 from strandline.errors import UnsupportedOperation
 from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.metastorage.store import Metastorage
-from strandline.sql import PATIENCE, Database
-
-KINDS = {
-    "sqlite": "strandline.metastorage.sqlite",
-    "postgresql": "strandline.metastorage.postgresql",
-    "etcd": "strandline.metastorage.etcd.store",
-}
-"""Scheme of a URL, and the module whose ``open_store`` opens it."""
-
-
-class _SqlKind(Protocol):
-    def metastorage_on(self, database: Database, clock: HybridClock) -> SqlMetastorage: ...
-
-
-def metastorage_on(database: Database, clock: HybridClock) -> SqlMetastorage:
-    """The store in an open SQL database, which stays open when the store is closed."""
-    kind = cast(_SqlKind, import_module(KINDS[database.dialect]))
-    return kind.metastorage_on(database, clock)
-
-
-class _Kind(Protocol):
-    def open_store(self, url: str, clock: HybridClock, *, patience: float) -> Metastorage: ...
+from strandline.sql import DIALECTS, PATIENCE, open_engine
 
 
 def open_metastorage(url: str, clock: HybridClock, *, patience: float = PATIENCE) -> Metastorage:
@@ -46,8 +18,18 @@ def open_metastorage(url: str, clock: HybridClock, *, patience: float = PATIENCE
     for an unknown scheme, `IncompatibleFormat`, and `Unavailable` if nothing answers there.
     """
     scheme = url.partition(":")[0].partition("+")[0].lower()
-    if scheme not in KINDS:
+    if scheme == "etcd":
+        # Imported here, because only its users need the client library.
+        from strandline.metastorage.etcd.store import EtcdMetastorage
+
+        return EtcdMetastorage(url, clock, patience=patience)
+    if scheme not in DIALECTS:
         raise UnsupportedOperation(
-            f"{scheme!r} is not the scheme of a store; use one of {', '.join(KINDS)}"
+            f"{scheme!r} is not the scheme of a store; use one of {', '.join(DIALECTS)}, etcd"
         )
-    return cast(_Kind, import_module(KINDS[scheme])).open_store(url, clock, patience=patience)
+    database = open_engine(url, patience=patience)
+    try:
+        return SqlMetastorage(database, clock, owns_database=True)
+    except BaseException:
+        database.close()
+        raise

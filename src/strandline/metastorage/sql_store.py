@@ -1,4 +1,4 @@
-"""What the metastorage in SQL tables does on every database.
+"""The metastorage in the tables of a SQL database: a SQLite file, or a PostgreSQL server.
 
 Every invoke is one write transaction, so the database's write lock is the order of the store:
 conditions are read, time is taken and the head is moved under it. The time comes from the
@@ -11,13 +11,20 @@ Deletions leave a row (revision, key), so that a waiter learns of them whenever 
 last few thousand are kept; ``forgotten`` in the head row says up to which revision they are gone,
 and a waiter that is behind it is told that something changed.
 
-How a waiter hears that it is worth looking, and what a look at the revision costs, differs; see the
-subclasses.
+A waiter looks when the database's mark has moved (see `strandline.sql.database`). Where an unmoved
+mark proves that nothing was committed, `revision` remembers the head's revision together with the
+mark that was taken *before* it was read, and reads it again only when the mark has moved. Each
+remembered pair is true by itself, so threads may overwrite each other's pairs in any order. (With
+the mark taken after the read, a commit between the two would count as seen.)
+
+A server that is away makes a waiter wait on, up to its time-out, because it may come back with the
+change; only then the waiter is told that the store did not answer.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -49,6 +56,7 @@ from strandline.metastorage.store import (
     check_key,
     check_limit,
     check_ttl,
+    prefix_end,
 )
 from strandline.sql import (
     Database,
@@ -72,7 +80,7 @@ _RANGE = (
 )
 _READS = 3
 """How often a read is tried whose answer gets lost."""
-_NO_LIMIT = (1 << 63) - 1
+_LARGEST_NUMBER = (1 << 63) - 1
 _HEAD = (
     "(SELECT revision FROM metastorage_head WHERE id = 1),"
     " (SELECT time FROM metastorage_head WHERE id = 1)"
@@ -87,6 +95,15 @@ _MOVE_HEAD = (
     " ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, time = excluded.time"
 )
 _CONDITIONS_AT_ONCE = 100
+_CHANGED = (
+    "SELECT revision, revision > ? AND (forgotten > ?"
+    " OR EXISTS (SELECT 1 FROM metastorage{by_revision}"
+    " WHERE revision > ? AND key >= ? AND key < ?)"
+    " OR EXISTS (SELECT 1 FROM metastorage_deletion WHERE revision > ? AND key >= ? AND key < ?))"
+    " FROM metastorage_head WHERE id = 1"
+)
+_LOOK_AGAIN_SECONDS = 0.1
+"""After how long a waiter looks again if the server did not answer."""
 
 
 class SqlMetastorage(Metastorage):
@@ -102,11 +119,16 @@ class SqlMetastorage(Metastorage):
         deletions_kept: int = DELETIONS_KEPT,
         owns_database: bool = False,
     ) -> None:
+        self.revision_is_cheap = database.mark_is_proof
         self._clock = clock
         self._database = database
+        hint = database.index_hint("metastorage_by_revision")
+        self._changed = _CHANGED.format(by_revision=hint)
         self._owns_database = owns_database
         self._deletions_kept = deletions_kept
         self._closed = False
+        self._remembered = (-1, 0)
+        """A mark, and the revision that was read after it; only where a mark is proof."""
         self._counting = threading.Lock()
         self._counts: Counter[str] = Counter()
         database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=tables.STEPS)
@@ -130,7 +152,7 @@ class SqlMetastorage(Metastorage):
         if limit is None:
             rows = self._database.rows(_RANGE, bounds)
         else:
-            rows = self._database.rows(_RANGE + " LIMIT ?", (*bounds, min(limit, _NO_LIMIT)))
+            rows = self._database.rows(_RANGE + " LIMIT ?", (*bounds, min(limit, _LARGEST_NUMBER)))
         return [KeyValue(row[0], row[1], row[2], Timestamp(row[3])) for row in rows]
 
     def invoke(
@@ -178,9 +200,52 @@ class SqlMetastorage(Metastorage):
                     ) from error
         raise AssertionError("unreachable")
 
+    def revision(self) -> int:
+        """See `Metastorage.revision`."""
+        self._enter("revisions")
+        mark = self._database.mark() if self.revision_is_cheap else -1
+        remembered_mark, revision = self._remembered
+        if self.revision_is_cheap and mark == remembered_mark:
+            return revision
+        self._count("revision_reads")
+        revision = self._database.rows(f"SELECT {_HEAD}")[0][0] or 0
+        self._remembered = (mark, revision)
+        return revision
+
     def revision_on(self, connection: Connection) -> int:
         """`revision` inside a transaction that the caller has open on the same database."""
         return _head_and_conditions(connection, ())[0].revision
+
+    def wait_for_change(self, prefix: str, after_revision: int, *, timeout: float) -> bool:
+        """See `Metastorage.wait_for_change`."""
+        self._enter("waits")
+        finish = time.monotonic() + timeout
+        end, after = prefix_end(prefix), min(max(0, after_revision), _LARGEST_NUMBER)
+        while True:
+            # The last look comes after the time is over: False is no answer of a lost connection.
+            over = time.monotonic() >= finish
+            mark, failed = self._database.mark(), None
+            try:
+                revision, changed = self._look(mark, prefix, end, after)
+            except Unavailable as error:
+                failed = error
+            else:
+                if changed:
+                    return True
+                # What was looked through need not be looked through again.
+                after = max(after, revision)
+            if over and failed is not None:
+                raise failed
+            if over:
+                self._count("waits_timed_out")
+                return False
+            pause = max(finish - time.monotonic(), 0.0)
+            if failed is not None:
+                pause = min(pause, _LOOK_AGAIN_SECONDS)
+            mark_now = self._database.wait_for_commit(mark, timeout=pause)
+            self._refuse_when_closed()
+            if mark_now == mark and failed is None and time.monotonic() < finish:
+                return False  # the database was woken
 
     def acquire_lease(self, name: str, holder: str, *, ttl_ms: int) -> Lease | None:
         """See `Metastorage.acquire_lease`."""
@@ -241,6 +306,18 @@ class SqlMetastorage(Metastorage):
         self._database.wake()
         if self._owns_database:
             self._database.close()
+
+    def _look(self, mark: int, start: str, end: str, after: int) -> tuple[int, bool]:
+        """The revision, and whether a key of the range changed after a revision, or may have.
+
+        ``mark`` was taken before; what was read under the same mark is not read again.
+        """
+        remembered_mark, revision = self._remembered
+        if self.revision_is_cheap and mark == remembered_mark and revision <= after:
+            return revision, False
+        parameters = (after, after, after, start, end, after, start, end)
+        rows = self._database.rows(self._changed, parameters)
+        return (rows[0][0], bool(rows[0][1])) if rows else (0, False)
 
     def _lease(self, name: str) -> Lease | None:
         check_key(name)
@@ -340,7 +417,7 @@ def _condition(condition: Condition, now: Timestamp | None) -> Query:
 
 def _known(number: int) -> int:
     """``number``; one that no row has in place of one that no row can have."""
-    return number if 0 <= number <= _NO_LIMIT else -1
+    return number if 0 <= number <= _LARGEST_NUMBER else -1
 
 
 def _delete(connection: Connection, start: str, end: str, head: Head) -> int:

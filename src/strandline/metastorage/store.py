@@ -35,7 +35,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from strandline.clock import MAX_TIMESTAMP, Timestamp
 from strandline.errors import InvalidInput
@@ -200,7 +199,7 @@ class Metastorage(ABC):
 
     max_operations: int
     """How many conditions, and how many operations in each branch, one invoke may have."""
-    revision_is_cheap: ClassVar[bool] = False
+    revision_is_cheap: bool = False
     """Whether `revision` takes microseconds while nothing was committed, not a round trip."""
 
     @abstractmethod

@@ -29,7 +29,7 @@ from strandline.clock import HybridClock, WallClock, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import MetastorageLog, upper_within
 from strandline.errors import InvalidInput
-from strandline.metastorage import metastorage_on, open_metastorage
+from strandline.metastorage import SqlMetastorage, open_metastorage
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.warehouse import make_folders
 from strandline.node.address import StoreAddress, store_address
@@ -194,7 +194,7 @@ def _log_in(
     database: Database, clock: HybridClock, opened: ExitStack
 ) -> tuple[MetastorageLog, Callable[[Connection], int] | None]:
     """The catalog's log in the database that keeps all else, and how its upper is read there."""
-    metastorage = metastorage_on(database, clock)
+    metastorage = SqlMetastorage(database, clock)
     opened.callback(metastorage.close)
     _move_past(clock, database)
     return MetastorageLog(metastorage), upper_within(metastorage.get_on)

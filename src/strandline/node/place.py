@@ -50,7 +50,7 @@ from strandline.catalog.commands import DEFAULT_SCHEMA
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, durable_state
 from strandline.errors import CorruptData, StoreMoved
-from strandline.metastorage import SqliteMetastorage
+from strandline.metastorage import SqlMetastorage
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER
 from strandline.sql import SqliteDatabase
 from strandline.sql.ground import whole_row
@@ -129,7 +129,7 @@ def _has_content(path: Path) -> bool:
 
 def made_at(database: SqliteDatabase) -> str | None:
     """The folder in which an older release made the store; None where there is no catalog yet."""
-    metastorage = SqliteMetastorage(database, HybridClock())
+    metastorage = SqlMetastorage(database, HybridClock())
     log = MetastorageLog(metastorage)
     openable = durable_state(log)
     if not openable.is_initialized():

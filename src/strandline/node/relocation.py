@@ -18,7 +18,7 @@ from strandline.durable import MetastorageLog, durable_state
 from strandline.durable.state import ENVIRONMENT, new_environment_id
 from strandline.errors import Conflict, CorruptData, NotFound
 from strandline.fencing import FenceToken
-from strandline.metastorage import SqliteMetastorage
+from strandline.metastorage import SqlMetastorage
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places
 from strandline.model.bookkeeping import ConfigEntry
@@ -80,7 +80,7 @@ def _relocate(database: SqliteDatabase, folder: Path, *, copy: bool) -> Relocate
     with database.read() as connection:
         kept = read(connection)
     old = kept.path if kept else made_at(database)
-    metastorage = SqliteMetastorage(database, HybridClock())
+    metastorage = SqlMetastorage(database, HybridClock())
     log = MetastorageLog(metastorage)
     environment = durable_state(log).open_read_only().environment or ""
     if old is not None and not copy:

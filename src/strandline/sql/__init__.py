@@ -2,7 +2,7 @@
 
 from strandline.sql.clock_row import accept_time, accepted_time, stored_time, take_time
 from strandline.sql.database import PATIENCE, Database, DatabaseStatistics
-from strandline.sql.engine import open_engine
+from strandline.sql.engine import DIALECTS, open_engine
 from strandline.sql.fence import FenceRow, FenceState
 from strandline.sql.sqlite_database import SqliteDatabase, open_sqlite
 from strandline.sql.sqlite_file import sqlite_url
@@ -19,6 +19,7 @@ from strandline.sql.statements import (
 )
 
 __all__ = [
+    "DIALECTS",
     "PATIENCE",
     "Database",
     "DatabaseStatistics",

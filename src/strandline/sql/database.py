@@ -147,6 +147,10 @@ class Database(ABC):
     def find_damage(self) -> list[str]:
         """What is wrong with the database itself, below its tables; may take long."""
 
+    def index_hint(self, index: str) -> str:
+        """What a statement says behind a table's name to be answered by way of this index."""
+        return ""
+
     @abstractmethod
     def size(self) -> int:
         """The bytes that it takes."""

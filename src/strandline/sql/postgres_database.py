@@ -106,7 +106,7 @@ class PostgresDatabase(Database):
                 yield connection
 
     def rows(self, statement: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
-        """All rows of one statement that only reads (see `strandline.sql.run`)."""
+        """See `Database.rows`; it takes one round trip."""
         with self._in_use("reads"), self._translated():
             self._settle()
             connection, rows = self._first(statement, parameters)

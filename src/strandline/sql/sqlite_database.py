@@ -204,6 +204,10 @@ class SqliteDatabase(Database):
         self.was_checked = True
         return self._damage
 
+    def index_hint(self, index: str) -> str:
+        """See `Database.index_hint`. Without statistics, SQLite prefers a range of the key."""
+        return f" INDEXED BY {index}"
+
     def size(self) -> int:
         """See `Database.size`; with the write-ahead log."""
         return sqlite_file.size_of(self.path)

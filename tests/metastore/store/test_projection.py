@@ -25,7 +25,7 @@ from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, durable_state, upper_within
 from strandline.errors import Fenced, Unavailable
 from strandline.fencing import FenceToken
-from strandline.metastorage import SqliteMetastorage
+from strandline.metastorage import SqlMetastorage
 from strandline.metastore.store.folder_effects import MOST_EFFECTS, Turn
 from strandline.metastore.store.notifications import COMMIT, NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
@@ -50,7 +50,7 @@ class Node:
         self.crash = False
         self.clock = HybridClock()
         self.database = open_sqlite(folder / "strandline.db")
-        metastorage = SqliteMetastorage(self.database, self.clock)
+        metastorage = SqlMetastorage(self.database, self.clock)
         log = MetastorageLog(metastorage)
         openable = durable_state(log)
         if openable.is_initialized():

@@ -394,8 +394,3 @@ class EtcdMetastorage(Metastorage):
     def _count(self, what: str) -> None:
         with self._counting:
             self._counts[what] += 1
-
-
-def open_store(url: str, clock: HybridClock, *, patience: float) -> EtcdMetastorage:
-    """The store at ``url``; see `EtcdMetastorage`."""
-    return EtcdMetastorage(url, clock, patience=patience)
