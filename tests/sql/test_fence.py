@@ -4,7 +4,7 @@ import pytest
 
 from strandline.errors import Fenced, InvalidInput, WrongEnvironment
 from strandline.fencing import FenceToken
-from strandline.sql import Database, FenceRow, FenceState
+from strandline.sql import Database, FenceRow, FenceState, run
 
 FIRST, SECOND = FenceToken(1, 1), FenceToken(1, 2)
 
@@ -90,5 +90,5 @@ def test_a_write_of_another_environment_is_refused_with_both_named(fenced: Datab
 def test_the_highest_catalog_version_is_kept(fenced: Database) -> None:
     for version in (3, 2):
         with fenced.write() as connection:
-            FenceRow.note_version(connection, version)
+            run(connection, *FenceRow.noting(version))
     assert state(fenced) == FenceState("here", FIRST, 3)

@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Protocol
 
 from strandline.catalog import Catalog, CatalogManager, Command
@@ -54,7 +53,7 @@ class AskedPlaces:
     def __init__(self, metastore: _Placed) -> None:
         self._metastore = metastore
         self._folders = metastore.folders
-        self._makeable_in: set[Path] = set()
+        self._makeable_in: set[str] = set()
 
     def settle(self, commands: Sequence[Command]) -> list[Command]:
         """The commands, with what they name made a place of their own or an external one.
@@ -160,13 +159,15 @@ class AskedPlaces:
     def _refuse_unmakeable(self, place: Place) -> None:
         if not self._folders.reaches(place):
             return
-        path = self._folders.path(place)
+        path = str(self._folders.path(place))
+        parent = path.rpartition("/")[0]
         # Thousands of tables are made in one folder, which is looked at once.
-        if path.parent in self._makeable_in and not os.path.lexists(path):
+        if parent not in self._makeable_in and os.access(f"{parent}/", os.W_OK | os.X_OK):
+            self._makeable_in.add(parent)
+        if parent in self._makeable_in and not os.path.lexists(path):
             return
         if self._folders.may_make(place):
             self._folders.refuse_unmakeable(place)
-            self._makeable_in.add(path.parent)
 
     def _refuse_lost_files(self, undo: Undo) -> None:
         """Raise `ObjectNotFound` where the files of a table that would come back are gone."""

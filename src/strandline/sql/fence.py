@@ -18,7 +18,7 @@ from sqlalchemy import Connection, insert, update
 from strandline.errors import Fenced, WrongEnvironment
 from strandline.fencing import FenceToken
 from strandline.sql.ground import FENCE
-from strandline.sql.statements import first_row
+from strandline.sql.statements import Query, first_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,10 @@ class FenceRow:
             )
 
     @staticmethod
-    def note_version(connection: Connection, version: int) -> None:
-        """Remember that the catalog has reached ``version``; a lower one changes nothing."""
-        connection.execute(
-            update(FENCE).where(FENCE.c.catalog_version < version).values(catalog_version=version)
-        )
+    def noting(version: int) -> Query:
+        """Remembers that the catalog has reached ``version``; a lower one changes nothing."""
+        text = "UPDATE strandline_fence SET catalog_version = ? WHERE catalog_version < ?"
+        return text, (version, version)
 
 
 def _present(found: FenceState | None) -> FenceState:

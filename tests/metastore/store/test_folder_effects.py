@@ -18,6 +18,7 @@ from strandline.metastore.store import warehouse
 from strandline.metastore.store.folder_effects import MOST_EFFECTS, Turn
 from strandline.metastore.store.table_places import TablePlaces, put_places
 from strandline.model.places import Place
+from strandline.sql import run_all
 from tests.metastore.store.test_projection import Node, create, failing, rename
 from tests.metastore.store.test_projection_restore import undo_of
 
@@ -281,7 +282,7 @@ def test_who_lies_at_a_place_is_the_same_before_and_after_it_is_written(node: No
             assert asked.of(902) is None
             assert asked.taken(a, by_other_than=901)
             assert not asked.taken(a, by_other_than=903)
-            places.write()
+            run_all(connection, *places.take_writes())
 
 
 # -- several effects in one SQL transaction

@@ -91,6 +91,7 @@ class Turn:
         self.places = TablePlaces(connection)
         self.unsynced = Unsynced()
         self._most = self._left = most
+        self._first: tuple[Sequence[str], Sequence[str]] | None = None
         self._touched: set[str] = set()
         self._above_touched: set[str] = set()
         self._moved: set[str] = set()
@@ -107,25 +108,40 @@ class Turn:
         """How many effects can still be taken."""
         return self._left
 
-    def take(self, *, makes: Iterable[str], moves: Iterable[str]) -> bool:
+    def take(self, *, makes: Sequence[str], moves: Sequence[str]) -> bool:
         """Take an effect that makes and moves or removes these; False where it has to wait."""
-        making, moving = self._names(makes), self._names(moves)
-        if not self._left or not self._free(making, moving):
+        if not self._left:
             return False
+        if self.untouched:
+            self._first = makes, moves  # compared with others if there are any
+        else:
+            if self._first is not None:
+                self._touch(*map(self._names, self._first))
+                self._first = None
+            making, moving = self._names(makes), self._names(moves)
+            if not self._free(making, moving):
+                return False
+            self._touch(making, moving)
         self._left -= 1
-        self._touched |= making | moving
-        self._above_touched |= _above(making | moving)
-        self._moved |= moving
-        self._above_moved |= _above(moving)
         return True
+
+    def _touch(self, making: set[str], moving: set[str]) -> None:
+        self._touched |= making | moving
+        _add_above(self._above_touched, making | moving)
+        self._moved |= moving
+        _add_above(self._above_moved, moving)
 
     def _free(self, making: set[str], moving: set[str]) -> bool:
         """Whether none was touched, and none that is moved lies above or below one that was."""
-        return (
-            self._touched.isdisjoint(making | moving)
-            and self._touched.isdisjoint(_above(moving))
+        if not self._touched.isdisjoint(making | moving):
+            return False
+        if moving and not (
+            self._touched.isdisjoint(_add_above(set(), moving))
             and self._above_touched.isdisjoint(moving)
-            and self._moved.isdisjoint(_above(making))
+        ):
+            return False
+        return not self._moved or (
+            self._moved.isdisjoint(_add_above(set(), making))
             and self._above_moved.isdisjoint(making)
         )
 
@@ -494,9 +510,8 @@ def _purged(aside: Place) -> Place:
     return Place(f"{aside.text}{PURGED_SUFFIX}")
 
 
-def _above(names: Iterable[str]) -> set[str]:
-    """The paths above these, but for the root, which is never moved."""
-    above: set[str] = set()
+def _add_above(above: set[str], names: Iterable[str]) -> set[str]:
+    """Add the paths above these, but for the root, which is never moved; the set."""
     for name in names:
         while (name := name.rpartition("/")[0]) and name not in above:
             above.add(name)

@@ -22,15 +22,25 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp
 from strandline.durable.update import ARGUMENTS, Arguments, Change
 from strandline.errors import CorruptData, OutOfSync
 from strandline.metastore.store import tables
-from strandline.metastore.store.tables import NOTIFICATION_LOG, NOTIFICATION_SEQUENCE
 from strandline.metastore.store.upgrades import STEPS
-from strandline.sql import Database, take_time
+from strandline.sql import (
+    Database,
+    Parameter,
+    Query,
+    change,
+    change_each,
+    first_row,
+    run,
+    run_all,
+    take_time,
+    value,
+)
 from strandline.wire import decode, nested_list, register
 from strandline.wire.codecs import TEXT, UINT, pair, sequence
 from strandline.wire.registry import compare, is_empty, seal
@@ -39,6 +49,24 @@ WRITE = "write"
 COMMIT = "commit_txn"
 ABORT = "abort_txn"
 SET_LOCATION = "set_location"
+
+_COLUMNS = "event_id, time, verb, catalog_version, txn_id, table_id, write_id, body"
+_LOG = f"INSERT INTO notification_log ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_READ = f"SELECT {_COLUMNS} FROM notification_log WHERE event_id > ? ORDER BY event_id LIMIT ?"
+_POSITION = "SELECT event_id, projected_version, projected_entries FROM notification_sequence"
+_TAKE_NUMBERS = (
+    "INSERT INTO notification_sequence (id, event_id, projected_version, projected_entries)"
+    " VALUES (1, ?, 0, 0) ON CONFLICT (id) DO UPDATE"
+    " SET event_id = notification_sequence.event_id + excluded.event_id RETURNING event_id"
+)
+_MOVE = (
+    "UPDATE notification_sequence SET event_id = ?, projected_version = ?, projected_entries = ?"
+    " WHERE event_id = ? AND projected_version = ? AND projected_entries = ?"
+)
+_FIRST = (
+    "INSERT INTO notification_sequence (id, event_id, projected_version, projected_entries)"
+    " VALUES (1, ?, ?, ?)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,14 +185,11 @@ class NotificationLog:
         now = None
         if any(event.time is None for event in events):
             now = take_time(connection, self._clock)
-        last = connection.exec_driver_sql(
-            "INSERT INTO notification_sequence (id, event_id, projected_version, projected_entries)"
-            f" VALUES (1, {len(events):d}, 0, 0) ON CONFLICT (id) DO UPDATE"
-            " SET event_id = notification_sequence.event_id + excluded.event_id RETURNING event_id"
-        ).scalar_one()
-        first = int(last) - len(events) + 1
-        connection.execute(
-            insert(NOTIFICATION_LOG),
+        last: int = value(connection, _TAKE_NUMBERS, (len(events),))
+        first = last - len(events) + 1
+        change_each(
+            connection,
+            _LOG,
             [_columns(first + number, event, now) for number, event in enumerate(events)],
         )
         return list(range(first, first + len(events)))
@@ -174,19 +199,11 @@ class NotificationLog:
 
         Where the log was cleaned, the first event is not ``after`` + 1.
         """
-        with self._database.read() as connection:
-            rows = connection.execute(
-                select(NOTIFICATION_LOG)
-                .where(NOTIFICATION_LOG.c.event_id > after)
-                .order_by(NOTIFICATION_LOG.c.event_id)
-                .limit(limit)
-            ).all()
-        return [Notification(*row) for row in rows]
+        return [Notification(*row) for row in self._database.rows(_READ, (after, limit))]
 
     def head(self) -> int:
         """The id of the last event, as of now; 0 if there is none."""
-        with self._database.read() as connection:
-            return self.head_on(connection)
+        return self.position().event_id
 
     def head_on(self, connection: Connection) -> int:
         """`head` as the caller's transaction sees it."""
@@ -194,13 +211,7 @@ class NotificationLog:
 
     def position_on(self, connection: Connection) -> LogPosition:
         """Where the log stands, as the caller's transaction sees it."""
-        row = connection.execute(
-            select(
-                NOTIFICATION_SEQUENCE.c.event_id,
-                NOTIFICATION_SEQUENCE.c.projected_version,
-                NOTIFICATION_SEQUENCE.c.projected_entries,
-            )
-        ).first()
+        row = first_row(connection, _POSITION)
         return LogPosition(0, 0, 0) if row is None else LogPosition(*row)
 
     def move_projection(
@@ -211,43 +222,33 @@ class NotificationLog:
         version: int,
         entries: int,
         events: Sequence[NewEvent] = (),
+        also: Sequence[Query] = (),
     ) -> LogPosition:
         """Log ``events`` and say that the catalog's log is projected up to there.
 
         In the caller's write transaction; returns where the log stands then. The events have times.
-        Raises `OutOfSync` if the log does not stand at ``before`` any more.
+        ``also`` is done in the same round trip. Raises `OutOfSync` if the log does not stand at
+        ``before`` any more.
         """
         after = LogPosition(before.event_id + len(events), version, entries)
-        columns = {
-            "event_id": after.event_id,
-            "projected_version": version,
-            "projected_entries": entries,
-        }
-        row = NOTIFICATION_SEQUENCE.c
-        moved = connection.execute(
-            update(NOTIFICATION_SEQUENCE)
-            .where(row.event_id == before.event_id)
-            .where(row.projected_version == before.projected_version)
-            .where(row.projected_entries == before.projected_entries)
-            .values(columns)
-        ).rowcount
-        if not moved and self.position_on(connection) == before == LogPosition(0, 0, 0):
-            connection.execute(insert(NOTIFICATION_SEQUENCE), {"id": 1} | columns)
-        elif not moved:
-            raise OutOfSync(
-                f"catalog version {version} was about to be projected behind"
-                f" {before.projected_version}, and another node did it; read again"
-            )
-        if events:
-            numbered = enumerate(events, before.event_id + 1)
-            rows = [_columns(event_id, event, None) for event_id, event in numbered]
-            connection.execute(insert(NOTIFICATION_LOG), rows)
+        position = after.event_id, version, entries
+        was = before.event_id, before.projected_version, before.projected_entries
+        if not change(connection, _MOVE, position + was):
+            if self.position_on(connection) != before or before != LogPosition(0, 0, 0):
+                raise OutOfSync(
+                    f"catalog version {version} was about to be projected behind"
+                    f" {before.projected_version}, and another node did it; read again"
+                )
+            run(connection, _FIRST, position)
+        numbered = enumerate(events, before.event_id + 1)
+        logged = ((_LOG, _columns(event_id, event, None)) for event_id, event in numbered)
+        run_all(connection, *logged, *also)
         return after
 
     def position(self) -> LogPosition:
         """Where the log stands, as of now."""
-        with self._database.read() as connection:
-            return self.position_on(connection)
+        rows = self._database.rows(_POSITION)
+        return LogPosition(*rows[0]) if rows else LogPosition(0, 0, 0)
 
     def mark(self) -> int:
         """See `Database.mark`."""
@@ -263,21 +264,13 @@ class NotificationLog:
         return self._database.wait_for_commit(mark, timeout=timeout)
 
 
-def _columns(event_id: int, event: NewEvent, now: Timestamp | None) -> dict[str, object]:
+def _columns(event_id: int, event: NewEvent, now: Timestamp | None) -> tuple[Parameter, ...]:
     """The row of an event, its body sealed."""
     time = now if event.time is None else event.time
     assert time is not None
     ids = event.catalog_version, event.txn_id, event.table_id, event.write_id
-    return {
-        "event_id": event_id,
-        "time": time,
-        "verb": event.verb,
-        "catalog_version": event.catalog_version,
-        "txn_id": event.txn_id,
-        "table_id": event.table_id,
-        "write_id": event.write_id,
-        "body": seal(event.body, event_context(event_id, time, event.verb, ids)),
-    }
+    body = seal(event.body, event_context(event_id, time, event.verb, ids))
+    return (event_id, time, event.verb, *ids, body)
 
 
 register(

@@ -306,8 +306,7 @@ class Projector:
 
     def _turn(self, connection: Connection) -> Turn:
         """The turn of the SQL transaction, which may project more than once."""
-        transaction = connection.get_transaction()
-        assert transaction is not None
+        transaction = connection.get_transaction() or connection.begin()
         return self._turns.setdefault(transaction, Turn(connection))
 
     def _advance(self, connection: Connection, version: int, turn: Turn) -> LogPosition:
@@ -348,11 +347,14 @@ class Projector:
             turn.unsynced.sync()
         except Unavailable as error:
             raise self._failed(last + 1 if done else last, "change of folders", error) from error
-        turn.places.write()
         after = self._notifications.move_projection(
-            connection, before, version=last, entries=done, events=events
+            connection,
+            before,
+            version=last,
+            entries=done,
+            events=events,
+            also=[*turn.places.take_writes(), FenceRow.noting(last)],
         )
-        FenceRow.note_version(connection, last)
         self._entries += len(events)
         return after
 

@@ -11,15 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, select
 
 from strandline.metastore.store.row_queries import chunks
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.tables import TABLE_LOCATION
 from strandline.model.places import Place
+from strandline.sql import Query, run_all
 from strandline.transactions.tables import LAST_ID
 
 _COLUMNS = TABLE_LOCATION.c
+_PUT = (
+    "INSERT INTO table_location (table_id, location) VALUES (?, ?)"
+    " ON CONFLICT (table_id) DO UPDATE SET location = excluded.location"
+)
+_REMOVE = "DELETE FROM table_location WHERE table_id = ?"
 
 
 def place_of(connection: Connection, table_id: int) -> Place | None:
@@ -53,22 +59,13 @@ def tables_at(connection: Connection, places: Collection[Place]) -> dict[Place, 
     return holders
 
 
-def put_places(
-    connection: Connection,
-    places: Mapping[int, Place | None],
-    *,
-    new_ids: Collection[int] = frozenset(),
-) -> None:
-    """Say where tables lie; None for one without a place. ``new_ids`` have no row yet."""
-    for chunk in chunks(table_id for table_id in places if table_id not in new_ids):
-        connection.execute(delete(TABLE_LOCATION).where(_COLUMNS.table_id.in_(chunk)))
-    rows = [
-        {"table_id": table_id, "location": place.text}
-        for table_id, place in places.items()
-        if place is not None
-    ]
-    if rows:
-        connection.execute(insert(TABLE_LOCATION), rows)
+def put_places(connection: Connection, places: Mapping[int, Place | None]) -> None:
+    """Say where tables lie; None for one without a place."""
+    run_all(connection, *(_putting(table_id, place) for table_id, place in places.items()))
+
+
+def _putting(table_id: int, place: Place | None) -> Query:
+    return (_REMOVE, (table_id,)) if place is None else (_PUT, (table_id, place.text))
 
 
 def foreign_places(connection: Connection, folders: StoreFolders) -> dict[int, Place]:
@@ -91,14 +88,11 @@ class TablePlaces:
         self._at: dict[Place, set[int]] = {}
         self._changed: dict[int, Place | None] = {}
         self._put: dict[Place, set[int]] = {}
-        self._new: set[int] = set()
 
     def expect_none(self, table_ids: Iterable[int]) -> None:
         """These tables are new: there is no row of them."""
         for table_id in table_ids:
-            if table_id not in self._of:
-                self._of[table_id] = None
-                self._new.add(table_id)
+            self._of.setdefault(table_id, None)
 
     def expect(self, table_ids: Iterable[int]) -> None:
         """Read the places of these tables, and who else lies there, in two statements."""
@@ -144,9 +138,8 @@ class TablePlaces:
             self.expect_at([place])
         return frozenset(self._at[place])
 
-    def write(self) -> None:
-        """Write what was changed."""
-        if self._changed:
-            put_places(self._connection, self._changed, new_ids=self._new)
-            self._changed, self._put = {}, {}
-            self._new.clear()
+    def take_writes(self) -> list[Query]:
+        """What writes the changes, of which this is told no second time."""
+        writes = [_putting(table_id, place) for table_id, place in self._changed.items()]
+        self._changed, self._put = {}, {}
+        return writes

@@ -291,6 +291,12 @@ def _is_missing(path: Path) -> bool:
 
 def make_folders(path: Path, *, mode: int) -> list[Path]:
     """Make the folder and those above it, each with ``mode``; those that were not there."""
+    try:
+        os.mkdir(path, mode)
+    except (FileExistsError, FileNotFoundError):
+        pass  # it is there, or others are missing
+    else:
+        return [path]
     missing: list[Path] = []
     folder = path
     while not os.path.isdir(folder) and folder != folder.parent:
