@@ -222,7 +222,7 @@ def test_rows_that_0_2_0_staged_for_no_table_harm_nobody(
         session = node.session(user="ann")
         poisoned = session.begin().txn_id
         with monkeypatch.context() as patch:
-            patch.setattr(Transactions, "check_writable", lambda *_: None)
+            patch.setattr(Transactions, "_require_writable", lambda *_: None)
             session.stage(poisoned, -5, add=[_file("lost")])
     with Node.open(tmp_path) as node:
         session = node.session(user="ann")

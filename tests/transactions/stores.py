@@ -10,7 +10,7 @@ from sqlalchemy import Connection, inspect
 from strandline.clock import HybridClock
 from strandline.errors import Fenced
 from strandline.sql import open_engine, sqlite_url
-from strandline.transactions import TransactionListener, Transactions
+from strandline.transactions import TransactionListener, Transactions, records
 from tests.transactions.catalogs import Catalogs, Table
 
 START_MS = 1_700_000_000_000
@@ -50,7 +50,8 @@ class Store:
     def change_rows(self, txn_id: int, *row_ids: int, table_id: int = FLIGHTS) -> None:
         """Enter rows into the footprint of a transaction."""
         with self.database.write() as connection:
-            self.transactions.record_writes(connection, txn_id, table_id, row_ids)
+            records.find_for_writing(connection, txn_id)
+            records.add_footprint(connection, txn_id, table_id, frozenset(row_ids))
 
     def contents(self) -> dict[str, list[tuple[object, ...]]]:
         """Every row of every table of the database."""

@@ -525,8 +525,8 @@ def test_an_autocommit_begins_writes_and_commits_in_one_step(store: Store) -> No
     with store.heard_by(recorder).autocommit(FLIGHTS, user="hive", agent="thrift") as step:
         assert step.write_id == 1
         assert step.transaction.state is OPEN
-        store.transactions.record_writes(
-            step.connection, step.transaction.txn_id, FLIGHTS, [10, 11]
+        records.add_footprint(
+            step.connection, step.transaction.txn_id, FLIGHTS, frozenset([10, 11])
         )
     done = store.transactions.get(step.transaction.txn_id)
     assert (done.state, done.user, done.agent) == (COMMITTED, "hive", "thrift")

@@ -15,6 +15,7 @@ from strandline.sql.statements import (
     first_row,
     run,
     run_all,
+    run_in_parts,
     value,
 )
 
@@ -38,6 +39,7 @@ __all__ = [
     "open_sqlite",
     "run",
     "run_all",
+    "run_in_parts",
     "sqlite_url",
     "stored_time",
     "take_time",

@@ -9,6 +9,7 @@ whole numbers, are parameters.
 
     run(connection, "SELECT name FROM t WHERE id = ?", (7,))       all rows, as tuples
     first_row(…), value(…)                                         one of them, or its first column
+    run_in_parts(…, rows=500)                                      lists of so many of them
     change(connection, "DELETE FROM t WHERE id < ?", (7,))         how many rows it changed
     change_each(connection, "INSERT INTO t (id) VALUES (?)", rows) once for each tuple of parameters
     run_all(connection, (statement, parameters), …)                the rows of each of them
@@ -21,7 +22,7 @@ of many forms are built, with SQLAlchemy's Core on the same connection.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
@@ -57,6 +58,22 @@ def value(
     """The first column of the first row; None without one."""
     rows = run(connection, statement, parameters)
     return rows[0][0] if rows else None
+
+
+def run_in_parts(
+    connection: Connection,
+    statement: str,
+    parameters: tuple[Parameter, ...] = (),
+    *,
+    rows: int,
+) -> Iterator[list[Row]]:
+    """All rows of ``statement``, so many at once: what a caller may give up on the way."""
+    cursor = _sent(connection, statement, parameters)
+    try:
+        while part := cursor.fetchmany(rows):
+            yield part
+    finally:
+        cursor.close()
 
 
 def change(connection: Connection, statement: str, parameters: tuple[Parameter, ...] = ()) -> int:

@@ -72,4 +72,7 @@ class CatalogView(Protocol):
         """Look at the log and apply it, within ``timeout`` seconds; called after `Behind`."""
 
     def catalog(self, version: int, /) -> CatalogVersion:
-        """That version. Raises `VersionNotFound` outside the readable history."""
+        """That version. Never waits; raises `Behind` where it is not applied here yet.
+
+        Raises `VersionNotFound` below the readable history.
+        """

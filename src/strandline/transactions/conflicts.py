@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from strandline.clock import Timestamp, format_timestamp
+from strandline.sql import first_row
+from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogVersion, TableView
-from strandline.transactions.tables import TXN, TXN_FOOTPRINT, TXN_WRITE_ID
 from strandline.transactions.transaction import Transaction
 
 NameRow = Callable[[Connection, int, int, int], str | None]
@@ -31,30 +32,25 @@ def row_conflict(
     name_row: NameRow,
 ) -> str | None:
     """What another transaction did first to a row of this one's footprint; None if nothing."""
-    own, other = TXN_FOOTPRINT.alias("own"), TXN_FOOTPRINT.alias("other")
-    found = connection.execute(
-        select(other.c.table_id, other.c.row_id, other.c.txn_id, other.c.commit_time)
-        .select_from(own.join(other, own.c.row_id == other.c.row_id))
-        .where(own.c.txn_id == transaction.txn_id)
-        .where(other.c.txn_id != transaction.txn_id)
-        .where(other.c.commit_time > transaction.begin_time)
-        .limit(1)
-    ).first()
-    if found is None:
+    first = first_row(
+        connection,
+        "SELECT other.table_id, other.row_id, other.txn_id, other.commit_time"
+        " FROM txn_footprint AS own JOIN txn_footprint AS other ON own.row_id = other.row_id"
+        " WHERE own.txn_id = ? AND other.txn_id <> ? AND other.commit_time > ? LIMIT 1",
+        (transaction.txn_id, transaction.txn_id, transaction.begin_time),
+    )
+    if first is None:
         return None
-    table = catalog.table_by_id(found.table_id)
-    name = f"table {found.table_id}" if table is None else _full_name(catalog, table)
-    write_id = connection.execute(
-        select(TXN_WRITE_ID.c.write_id).where(
-            TXN_WRITE_ID.c.txn_id == found.txn_id, TXN_WRITE_ID.c.table_id == found.table_id
-        )
-    ).scalar()
-    deed = write_id and name_row(connection, found.table_id, found.row_id, write_id)
-    user = connection.execute(select(TXN.c.user).where(TXN.c.txn_id == found.txn_id)).scalar()
+    table_id, row_id, txn_id, commit_time = first
+    table = catalog.table_by_id(table_id)
+    name = f"table {table_id}" if table is None else _full_name(catalog, table)
+    write_id = records.own_write_id(connection, txn_id, table_id)
+    deed = write_id and name_row(connection, table_id, row_id, write_id)
+    user = records.find(connection, txn_id).user
     return (
-        f"conflict on {name}: transaction {found.txn_id} of {user}, committed at"
-        f" {format_timestamp(Timestamp(found.commit_time))},"
-        f" {deed or f'changed row {found.row_id}'}, which this transaction changes too"
+        f"conflict on {name}: transaction {txn_id} of {user}, committed at"
+        f" {format_timestamp(Timestamp(commit_time))},"
+        f" {deed or f'changed row {row_id}'}, which this transaction changes too"
     )
 
 

@@ -18,6 +18,7 @@ from sqlalchemy import (
     update,
 )
 
+from strandline.sql import run
 from strandline.transactions.tables import LAST_ID, LOCK_COMPONENT, LOCK_REQUEST
 
 _REQUEST = LOCK_REQUEST.c
@@ -101,8 +102,10 @@ def remove(connection: Connection, lock_id: int) -> None:
 
 def delete_of_txn(connection: Connection, txn_id: int) -> None:
     """Delete the requests that belong to a transaction."""
-    own = select(_REQUEST.lock_id).where(_REQUEST.txn_id == txn_id)
-    _remove_all(connection, own)
+    for (lock_id,) in run(
+        connection, "SELECT lock_id FROM lock_request WHERE txn_id = ?", (txn_id,)
+    ):
+        remove(connection, lock_id)
 
 
 def delete_silent(connection: Connection, *, at: int) -> int:

@@ -10,39 +10,54 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    RowMapping,
-    delete,
-    func,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import Connection, delete, func, select, update
 
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import TransactionFinished, TransactionNotFound, UnsupportedOperation
+from strandline.sql import Row, change, change_each, first_row, run, run_all, value
 from strandline.transactions import lock_records
-from strandline.transactions.tables import LAST_ID, NEXT_WRITE_ID, TXN, TXN_FOOTPRINT, TXN_WRITE_ID
+from strandline.transactions.tables import LAST_ID, TXN, TXN_FOOTPRINT
 from strandline.transactions.transaction import Heartbeat, Transaction, TransactionState
 
 _IS_OPEN = TXN.c.state == TransactionState.OPEN.value
 _SILENT_AFTER = TXN.c.last_heartbeat + TXN.c.timeout_ms
 _CHUNK = 500  # ids in one statement: databases limit the parameters of a statement
+_OPEN, _COMMITTED, _ABORTED = (state.value for state in TransactionState)
+_COLUMNS = (
+    "txn_id, state, begin_time, commit_time, catalog_version, last_heartbeat,"
+    ' "user", host, agent, read_only, timeout_ms'
+)
 
 
-def add(connection: Connection, **values: object) -> Transaction:
+def add(
+    connection: Connection,
+    *,
+    begin_time: Timestamp,
+    catalog_version: int,
+    last_heartbeat: int,
+    user: str,
+    host: str,
+    agent: str,
+    read_only: bool,
+    timeout_ms: int,
+) -> Transaction:
     """Insert an open transaction with these values of `TXN`."""
-    inserted = insert(TXN).values(state=TransactionState.OPEN.value, **values)
-    return _transaction(connection.execute(inserted.returning(TXN)).mappings().one())
+    added = first_row(
+        connection,
+        "INSERT INTO txn (state, begin_time, catalog_version, last_heartbeat,"
+        ' "user", host, agent, read_only, timeout_ms)'
+        f" VALUES ({_OPEN}, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {_COLUMNS}",
+        (begin_time, catalog_version, last_heartbeat, user, host, agent, read_only, timeout_ms),
+    )
+    assert added is not None
+    return _transaction(added)
 
 
 def find(connection: Connection, txn_id: int) -> Transaction:
     """The transaction. Raises `TransactionNotFound`."""
     row = None
     if 0 < txn_id <= LAST_ID:
-        row = connection.execute(select(TXN).where(TXN.c.txn_id == txn_id)).mappings().first()
+        row = first_row(connection, f"SELECT {_COLUMNS} FROM txn WHERE txn_id = ?", (txn_id,))
     if row is None:
         raise TransactionNotFound(
             f"there is no transaction {txn_id}; begin one, or check which store this is"
@@ -91,23 +106,18 @@ def ending(transaction: Transaction) -> str:
 
 
 def allocate(connection: Connection, txn_id: int, table_id: int) -> int:
-    """The write id of the transaction for the table, given now unless it has one."""
-    given = own_write_id(connection, txn_id, table_id)
-    if given is not None:
-        return given
-    of_table = NEXT_WRITE_ID.c.table_id == table_id
-    following = connection.execute(
-        update(NEXT_WRITE_ID)
-        .where(of_table)
-        .values(next=NEXT_WRITE_ID.c.next + 1)
-        .returning(NEXT_WRITE_ID.c.next)
-    ).scalar_one_or_none()
-    if following is None:
-        following = 2
-        connection.execute(insert(NEXT_WRITE_ID).values(table_id=table_id, next=following))
+    """Give the transaction, which has none yet, its write id for the table."""
+    following = value(
+        connection,
+        "INSERT INTO next_write_id (table_id, next) VALUES (?, 2)"
+        " ON CONFLICT (table_id) DO UPDATE SET next = next_write_id.next + 1 RETURNING next",
+        (table_id,),
+    )
     write_id = int(following) - 1
-    connection.execute(
-        insert(TXN_WRITE_ID).values(table_id=table_id, write_id=write_id, txn_id=txn_id)
+    change(
+        connection,
+        "INSERT INTO txn_write_id (table_id, write_id, txn_id) VALUES (?, ?, ?)",
+        (table_id, write_id, txn_id),
     )
     return write_id
 
@@ -116,27 +126,27 @@ def own_write_id(connection: Connection, txn_id: int, table_id: int) -> int | No
     """The write id that the transaction has for the table."""
     if not 0 < table_id <= LAST_ID:
         return None
-    columns = TXN_WRITE_ID.c
-    return connection.execute(
-        select(columns.write_id).where(columns.txn_id == txn_id, columns.table_id == table_id)
-    ).scalar_one_or_none()
+    write_id: int | None = value(
+        connection,
+        "SELECT write_id FROM txn_write_id WHERE txn_id = ? AND table_id = ?",
+        (txn_id, table_id),
+    )
+    return write_id
 
 
 def write_id_pairs(connection: Connection, txn_id: int) -> tuple[tuple[int, int], ...]:
     """All (table id, write id) of the transaction, by table id."""
-    columns = TXN_WRITE_ID.c
-    pairs = connection.execute(
-        select(columns.table_id, columns.write_id)
-        .where(columns.txn_id == txn_id)
-        .order_by(columns.table_id)
+    pairs = run(
+        connection,
+        "SELECT table_id, write_id FROM txn_write_id WHERE txn_id = ? ORDER BY table_id",
+        (txn_id,),
     )
     return tuple((table_id, write_id) for table_id, write_id in pairs)
 
 
 def forget_impossible_writes(connection: Connection, txn_id: int) -> None:
     """Delete write ids that the transaction has for ids which no table can have."""
-    columns = TXN_WRITE_ID.c
-    connection.execute(delete(TXN_WRITE_ID).where(columns.txn_id == txn_id, columns.table_id < 1))
+    change(connection, "DELETE FROM txn_write_id WHERE txn_id = ? AND table_id < 1", (txn_id,))
 
 
 # -- the end
@@ -147,13 +157,16 @@ def mark_committed(
 ) -> Transaction:
     """Commit a transaction, read on this connection and open, with everything that hangs on it."""
     txn_id = transaction.txn_id
-    connection.execute(
-        update(TXN)
-        .where(TXN.c.txn_id == txn_id, _IS_OPEN)
-        .values(state=TransactionState.COMMITTED.value, commit_time=at)
+    run_all(
+        connection,
+        (
+            f"UPDATE txn SET state = {_COMMITTED}, commit_time = ?"
+            f" WHERE txn_id = ? AND state = {_OPEN}",
+            (at, txn_id),
+        ),
+        ("UPDATE txn_write_id SET commit_time = ? WHERE txn_id = ?", (at, txn_id)),
+        ("UPDATE txn_footprint SET commit_time = ? WHERE txn_id = ?", (at, txn_id)),
     )
-    for table in (TXN_WRITE_ID, TXN_FOOTPRINT):
-        connection.execute(update(table).where(table.c.txn_id == txn_id).values(commit_time=at))
     lock_records.delete_of_txn(connection, txn_id)
     return replace(transaction, state=TransactionState.COMMITTED, commit_time=at)
 
@@ -165,14 +178,16 @@ def mark_aborted(
 
     With ``silent_at`` (ms) only if its time-out has passed by then without a heartbeat.
     """
-    conditions: list[ColumnElement[bool]] = [TXN.c.txn_id == txn_id, _IS_OPEN]
-    if silent_at is not None:
-        conditions.append(silent_at > _SILENT_AFTER)
-    changed = update(TXN).where(*conditions).values(state=TransactionState.ABORTED.value)
-    row = connection.execute(changed.returning(TXN)).mappings().first()
+    silence = "" if silent_at is None else " AND last_heartbeat + timeout_ms < ?"
+    row = first_row(
+        connection,
+        f"UPDATE txn SET state = {_ABORTED} WHERE txn_id = ? AND state = {_OPEN}{silence}"
+        f" RETURNING {_COLUMNS}",
+        (txn_id,) if silent_at is None else (txn_id, silent_at),
+    )
     if row is None:
         return None
-    connection.execute(delete(TXN_FOOTPRINT).where(TXN_FOOTPRINT.c.txn_id == txn_id))
+    change(connection, "DELETE FROM txn_footprint WHERE txn_id = ?", (txn_id,))
     lock_records.delete_of_txn(connection, txn_id)
     return _transaction(row)
 
@@ -216,17 +231,12 @@ def add_footprint(
     connection: Connection, txn_id: int, table_id: int, row_ids: frozenset[int]
 ) -> None:
     """Note that the transaction changes these rows; again changes nothing."""
-    columns = TXN_FOOTPRINT.c
-    for chunk in _chunks(row_ids):
-        present = connection.execute(
-            select(columns.row_id).where(columns.row_id.in_(chunk), columns.txn_id == txn_id)
-        ).scalars()
-        added = [
-            {"row_id": row_id, "txn_id": txn_id, "table_id": table_id}
-            for row_id in sorted(set(chunk).difference(present))
-        ]
-        if added:
-            connection.execute(insert(TXN_FOOTPRINT), added)
+    change_each(
+        connection,
+        "INSERT INTO txn_footprint (row_id, txn_id, table_id) VALUES (?, ?, ?)"
+        " ON CONFLICT (row_id, txn_id) DO NOTHING",
+        [(row_id, txn_id, table_id) for row_id in sorted(row_ids)],
+    )
 
 
 def has_stale_footprint(connection: Connection) -> bool:
@@ -244,8 +254,22 @@ def forget_footprints(connection: Connection) -> None:
     connection.execute(delete(TXN_FOOTPRINT).where(stale))
 
 
-def _transaction(row: RowMapping) -> Transaction:
-    return Transaction(**{**row, "state": TransactionState(row["state"])})
+def _transaction(row: Row) -> Transaction:
+    """The transaction in a row of `_COLUMNS`, which are in the order of the fields."""
+    txn_id, state, begun, committed, version, heard, user, host, agent, read_only, timeout = row
+    return Transaction(
+        txn_id,
+        TransactionState(state),
+        begun,
+        committed,
+        version,
+        heard,
+        user,
+        host,
+        agent,
+        bool(read_only),
+        timeout,
+    )
 
 
 def _chunks(ids: frozenset[int]) -> Iterator[list[int]]:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from strandline.clock import Timestamp
 from strandline.transactions.catalog_view import CatalogVersion
+from strandline.transactions.write_ids import ValidWriteIdList
 
 
 class TransactionState(Enum):
@@ -56,11 +57,16 @@ class Step:
     """An open transaction with its write id of a table, inside the SQL transaction that read it.
 
     Rows are staged on ``connection``, whose write lock keeps the transaction open meanwhile.
+    ``seen`` is what the transaction sees of the table, its own writes included. ``is_first`` says
+    that the write id was given here, so that nothing was staged under it before.
     """
 
     connection: Connection
     transaction: Transaction
+    table_id: int
     write_id: int
+    seen: ValidWriteIdList
+    is_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,61 +174,30 @@ class Transactions:
     def allocate_write_id(self, txn_id: int, table_id: int) -> int:
         """The transaction's write id of a table, from 1 on; the same one when asked again.
 
-        Raises what `check_writable` raises.
+        Raises what `writing` raises.
         """
-        self.check_writable(txn_id, table_id)
-        write_id = self._writes.run(
-            lambda connection: self.step_on(connection, txn_id, table_id).write_id,
-            timeout=PATIENCE,
-        )
+        with self.writing(txn_id, table_id) as step:
+            write_id = step.write_id
         faults.reached("write-ids-taken")
         return write_id
 
-    def check_writable(self, txn_id: int, table_id: int) -> None:
-        """Refuse a table that the transaction cannot write.
+    @contextmanager
+    def writing(self, txn_id: int, table_id: int) -> Iterator[Step]:
+        """An open transaction with its write id of a table, inside one SQL transaction.
 
-        Only a transactional table of the catalog that the transaction began under can be written:
-        rows under any other id could never be committed. To be called outside of a SQL transaction,
-        because the catalog of the begin may have to be read from its log first.
+        What the block stages on the step's connection is durable when it ends, and undone when it
+        raises. Only a transactional table of the catalog that the transaction began under can be
+        written: rows under any other id could never be committed.
 
         Raises `TransactionNotFound`, `TransactionFinished`, `ObjectNotFound`, and
         `UnsupportedOperation` for a plain table and for a read-only transaction.
         """
-        with self._database.read() as connection:
-            transaction = records.find_for_writing(connection, txn_id)
-            if records.own_write_id(connection, txn_id, table_id) is not None:
-                return
-        version = transaction.catalog_version
-        table = self._catalogs.catalog(version).table_by_id(table_id)
-        if table is None:
-            raise ObjectNotFound(
-                f"transaction {txn_id} cannot write table {table_id} (an id): version {version} of "
-                "the catalog, which the transaction began under, has no such table; check the id, "
-                "or begin another transaction if the table was created since"
+        with ExitStack() as opened:
+            yield self._writes.enter(
+                opened,
+                lambda connection: self._write_on(connection, txn_id, table_id),
+                timeout=PATIENCE,
             )
-        if not table.transactional:
-            raise UnsupportedOperation(
-                f"transaction {txn_id} cannot write table {table_id}: {table.name} is not "
-                "transactional; write it with a plain Spark, or create a transactional table"
-            )
-
-    def step_on(self, connection: Connection, txn_id: int, table_id: int) -> Step:
-        """The transaction with its write id of a table that `check_writable` let pass.
-
-        Inside the caller's write transaction, which checks the fence.
-        """
-        transaction = records.find_for_writing(connection, txn_id)
-        return Step(connection, transaction, records.allocate(connection, txn_id, table_id))
-
-    def record_writes(
-        self, connection: Connection, txn_id: int, table_id: int, row_ids: Iterable[int]
-    ) -> None:
-        """Note that the transaction removes these rows, or changes the rows behind them.
-
-        Inside the caller's write transaction. Raises as `allocate_write_id` does.
-        """
-        records.find_for_writing(connection, txn_id)
-        records.add_footprint(connection, txn_id, table_id, frozenset(row_ids))
 
     def commit(self, txn_id: int, *, timeout: float = PATIENCE) -> Transaction:
         """Commit; once more on a committed one gives the same answer.
@@ -309,8 +278,7 @@ class Transactions:
                 begun = self._begin_on(
                     connection, user=user, host=host, agent=agent, read_only=False
                 )
-                write_id = records.allocate(connection, begun.txn_id, table_id)
-                return Step(connection, begun, write_id)
+                return self._first_step(connection, begun, table_id)
 
             step = self._writes.enter(opened, start, timeout=timeout)
             yield step
@@ -429,6 +397,44 @@ class Transactions:
             read_only=read_only,
             timeout_ms=self._timeout_ms,
         )
+
+    def _write_on(self, connection: Connection, txn_id: int, table_id: int) -> Step:
+        """See `writing`. Raises `Behind` where the catalog of the begin is not applied here."""
+        transaction = records.find_for_writing(connection, txn_id)
+        write_id = records.own_write_id(connection, txn_id, table_id)
+        if write_id is None:
+            self._require_writable(transaction, table_id)
+            return self._first_step(connection, transaction, table_id)
+        seen = write_ids_at(connection, table_id, at=transaction.begin_time)
+        return Step(connection, transaction, table_id, write_id, seen.with_own_write(write_id))
+
+    def _first_step(self, connection: Connection, transaction: Transaction, table_id: int) -> Step:
+        """The step of a transaction that has no write id of the table yet."""
+        write_id = records.allocate(connection, transaction.txn_id, table_id)
+        seen = write_ids_at(connection, table_id, at=transaction.begin_time)
+        return Step(
+            connection,
+            transaction,
+            table_id,
+            write_id,
+            seen.with_own_write(write_id),
+            is_first=True,
+        )
+
+    def _require_writable(self, transaction: Transaction, table_id: int) -> None:
+        txn_id, version = transaction.txn_id, transaction.catalog_version
+        table = self._catalogs.catalog(version).table_by_id(table_id)
+        if table is None:
+            raise ObjectNotFound(
+                f"transaction {txn_id} cannot write table {table_id} (an id): version {version} of "
+                "the catalog, which the transaction began under, has no such table; check the id, "
+                "or begin another transaction if the table was created since"
+            )
+        if not table.transactional:
+            raise UnsupportedOperation(
+                f"transaction {txn_id} cannot write table {table_id}: {table.name} is not "
+                "transactional; write it with a plain Spark, or create a transactional table"
+            )
 
     def _commit_on(self, connection: Connection, txn_id: int) -> _End:
         """Commit, or abort and say which conflict was the reason."""

@@ -12,15 +12,21 @@ present.
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, func, literal, select, union_all
+from sqlalchemy import Connection, func, select
 
 from strandline.clock import Timestamp
-from strandline.transactions.tables import NEXT_WRITE_ID, TXN, TXN_WRITE_ID
+from strandline.sql import run, value
+from strandline.transactions.tables import TXN
 from strandline.transactions.transaction import Transaction, TransactionState
 from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
 
 _OPEN = TransactionState.OPEN.value
 _ABORTED = TransactionState.ABORTED.value
+_HIDDEN = (
+    "SELECT own.write_id, txn.state FROM txn_write_id AS own"
+    " JOIN txn ON txn.txn_id = own.txn_id WHERE own.table_id = ? AND own.commit_time IS NULL"
+)
+_LATER = f"SELECT write_id, {_OPEN} FROM txn_write_id WHERE table_id = ? AND commit_time > ?"
 
 
 def write_ids_at(
@@ -30,27 +36,13 @@ def write_ids_at(
 
     Its high-water mark is itself committed, or 0.
     """
-    following = connection.execute(
-        select(NEXT_WRITE_ID.c.next).where(NEXT_WRITE_ID.c.table_id == table_id)
-    ).scalar_one_or_none()
+    following = value(connection, "SELECT next FROM next_write_id WHERE table_id = ?", (table_id,))
     if following is None:
         return ValidWriteIdList(hwm=0)
-    ids = TXN_WRITE_ID.c
-    hidden = (
-        select(ids.write_id, TXN.c.state)
-        .select_from(TXN_WRITE_ID.join(TXN, TXN.c.txn_id == ids.txn_id))
-        .where(ids.table_id == table_id, ids.commit_time.is_(None))
-    )
-    rows = connection.execute(
-        hidden
-        if at is None
-        else union_all(
-            hidden,
-            select(ids.write_id, literal(_OPEN)).where(
-                ids.table_id == table_id, ids.commit_time > at
-            ),
-        )
-    ).all()
+    if at is None:
+        rows = run(connection, _HIDDEN, (table_id,))
+    else:
+        rows = run(connection, f"{_HIDDEN} UNION ALL {_LATER}", (table_id, table_id, at))
     return ValidWriteIdList.of(
         following - 1,
         open_ids=[w for w, state in rows if state != _ABORTED],

@@ -109,7 +109,7 @@ class ObjectStore(ABC):
     def staging(self, txn_id: int, table_id: int) -> AbstractContextManager[Staging]:
         """Where an open transaction looks at a table, and then stages; undone when it raises.
 
-        Raises what `Transactions.check_writable` raises.
+        Raises what `Transactions.writing` raises.
         """
 
     def stage(
@@ -350,33 +350,19 @@ class SqlObjectStore(ObjectStore):
 
     @contextmanager
     def staging(self, txn_id: int, table_id: int) -> Iterator[Staging]:
-        self._transactions.check_writable(txn_id, table_id)
-        with self._database.write() as connection:
-            self._guard(connection)
-            yield self._staging(self._transactions.step_on(connection, txn_id, table_id), table_id)
+        with self._transactions.writing(txn_id, table_id) as step:
+            yield Staging(step, self._notifications)
         faults.reached("rows-staged")
 
     @contextmanager
     def change(self, table_id: int, *, author: str) -> Iterator[PlainChange]:
         with ExitStack() as opened:
             step = self._begin_change(opened, table_id, author)
-            yield PlainChange(self._staging(step, table_id))
+            yield PlainChange(Staging(step, self._notifications))
 
     def tables_at(self, places: Collection[Place]) -> dict[Place, set[int]]:
         with self._database.read() as connection:
             return table_places.tables_at(connection, places)
-
-    def _staging(self, step: Step, table_id: int) -> Staging:
-        seen = write_ids_at(step.connection, table_id, at=step.transaction.begin_time)
-        return Staging(
-            step.connection,
-            self._transactions,
-            self._notifications,
-            txn_id=step.transaction.txn_id,
-            table_id=table_id,
-            write_id=step.write_id,
-            seen=seen.with_own_write(step.write_id),
-        )
 
     def _begin_change(self, opened: ExitStack, table_id: int, author: str) -> Step:
         """Enter a transaction on the table in which all DDL before it is projected."""

@@ -446,7 +446,10 @@ class ProjectedCatalogs:
         self._projector.project_up_to(latest, timeout=deadline - time.monotonic())
 
     def catalog(self, version: int, /) -> Catalog:
-        """That version. Raises `VersionNotFound`."""
+        """That version. Raises `Behind`, `VersionNotFound`."""
+        latest = self._catalogs.latest_catalog().version
+        if version > latest:
+            raise Behind(f"version {version} is not applied here; version {latest} is the latest")
         return self._catalogs.catalog(version)
 
 

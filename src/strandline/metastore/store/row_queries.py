@@ -11,31 +11,49 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Result, Select, and_, func, insert, select
+from sqlalchemy import Connection
 
 from strandline import work
 from strandline.errors import CorruptData
 from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind, row_context
-from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
+from strandline.sql import (
+    Parameter,
+    change_each,
+    first_row,
+    run,
+    run_in_parts,
+    value,
+)
 from strandline.transactions import TransactionState, ValidWriteIdList
-from strandline.transactions.tables import LAST_ID, TXN, TXN_WRITE_ID
+from strandline.transactions.tables import LAST_ID
 from strandline.transactions.valid_ids import write_ids_at
 from strandline.wire.registry import seal
 
 T = TypeVar("T")
-Statement = Select[Any]  # a column each for every attribute of a row
 CHUNK = 500  # names or ids in one statement: databases limit the parameters of a statement
 
-_ROW = STORE_ROW.c
-_REMOVAL = STORE_REMOVAL.c
-_COLUMNS = (
-    _ROW.row_id,
-    _ROW.table_id,
-    _ROW.kind,
-    _ROW.bucket,
-    _ROW.name,
-    _ROW.write_id,
-    _ROW.body,
+_COLUMNS = ", ".join(
+    f"store_row.{name}"
+    for name in ("row_id", "table_id", "kind", "bucket", "name", "write_id", "body")
+)
+_OF_KIND = f"SELECT {_COLUMNS} FROM store_row WHERE table_id = ? AND kind = ?"
+_VISIBLE = (
+    f"SELECT {_COLUMNS}, removal.write_id FROM store_row LEFT JOIN store_removal AS removal"
+    " ON removal.row_id = store_row.row_id AND removal.write_id <= ?"
+    " WHERE store_row.table_id = ? AND store_row.kind = ?"
+    # An expression, not the column: its index must not be preferred to the one by name.
+    " AND store_row.write_id + 0 <= ?"
+)
+_DROPPED = (
+    f"SELECT {_COLUMNS}, removal.write_id FROM store_removal AS removal"
+    " JOIN store_row ON store_row.row_id = removal.row_id"
+    " WHERE removal.table_id = ? AND store_row.kind = ? AND removal.write_id NOT IN"
+    " (SELECT added.write_id FROM store_row AS added WHERE added.table_id = ? AND added.kind = ?)"
+)
+_ABORTED = (
+    "SELECT own.write_id FROM txn_write_id AS own JOIN txn ON txn.txn_id = own.txn_id"
+    " WHERE own.table_id = ? AND own.commit_time IS NULL"
+    f" AND txn.state = {TransactionState.ABORTED.value}"
 )
 _KINDS = {kind.value: kind for kind in RowKind}
 
@@ -62,22 +80,11 @@ def visible_rows(
     names: Collection[str] | None = None,
 ) -> dict[str, Row]:
     """The rows of a kind that ``write_ids`` shows, by name, in the order of names."""
-    base = (
-        select(*_COLUMNS, _REMOVAL.write_id)
-        .select_from(
-            STORE_ROW.outerjoin(
-                STORE_REMOVAL,
-                and_(_REMOVAL.row_id == _ROW.row_id, _REMOVAL.write_id <= write_ids.hwm),
-            )
-        )
-        .where(_ROW.table_id == table_id, _ROW.kind == kind.value)
-        # An expression, not the column: its index must not be preferred to the one by name.
-        .where(_ROW.write_id + 0 <= write_ids.hwm)
-    )
+    hwm = write_ids.hwm
     found: dict[int, Row] = {}
     removed: set[int] = set()
-    for statement in _narrowed(base, names):
-        for *columns, remover in _fetched(connection.execute(statement)):
+    for statement, parameters in _narrowed(_VISIBLE, (hwm, table_id, kind.value, hwm), names):
+        for *columns, remover in _fetched(connection, statement, parameters):
             row = _row(columns)
             if not write_ids.valid(row.write_id):
                 continue
@@ -89,19 +96,29 @@ def visible_rows(
     return dict(sorted(by_name.items()))
 
 
-def _fetched(result: Result[Any]) -> Iterator[Sequence[Any]]:
+def _fetched(
+    connection: Connection, statement: str, parameters: tuple[Parameter, ...]
+) -> Iterator[Sequence[Any]]:
     """The rows of a statement, fetched many at once. Raises `TooLong`."""
-    for fetched in result.partitions(CHUNK):
-        work.spend(len(fetched))
-        yield from fetched
+    for part in run_in_parts(connection, statement, parameters, rows=CHUNK):
+        work.spend(len(part))
+        yield from part
 
 
-def _narrowed(base: Statement, names: Collection[str] | None) -> Iterator[Statement]:
+def _narrowed(
+    statement: str, parameters: tuple[Parameter, ...], names: Collection[str] | None
+) -> Iterator[tuple[str, tuple[Parameter, ...]]]:
+    """The statement, for all rows or for some names at a time."""
     if names is None:
-        yield base
+        yield statement, parameters
         return
     for chunk in chunks(dict.fromkeys(names)):
-        yield base.where(_ROW.name.in_(chunk))
+        yield f"{statement} AND store_row.name IN {_marks(chunk)}", (*parameters, *chunk)
+
+
+def _marks(values: Sequence[object]) -> str:
+    """The marks of so many parameters, in brackets."""
+    return f"({', '.join('?' * len(values))})"
 
 
 def dropped_partitions(
@@ -115,19 +132,11 @@ def dropped_partitions(
 
     A write that also added partitions altered or renamed them and dropped none.
     """
-    added = select(_ROW.write_id).where(
-        _ROW.table_id == table_id, _ROW.kind == RowKind.PARTITION.value
-    )
-    base = (
-        select(*_COLUMNS, _REMOVAL.write_id)
-        .select_from(STORE_REMOVAL.join(STORE_ROW, _ROW.row_id == _REMOVAL.row_id))
-        .where(_REMOVAL.table_id == table_id, _ROW.kind == RowKind.PARTITION.value)
-        .where(_REMOVAL.write_id.not_in(added))
-    )
+    of_table: tuple[Parameter, ...] = (table_id, RowKind.PARTITION.value) * 2
     removed_rows = [
         (_row(columns[:-1]), columns[-1])
-        for statement in _narrowed(base, names)
-        for columns in connection.execute(statement)
+        for statement, parameters in _narrowed(_DROPPED, of_table, names)
+        for columns in run(connection, statement, parameters)
     ]
     dropped = (one for one in removed_rows if write_ids.valid(one[0].write_id))
     return sorted(
@@ -140,12 +149,14 @@ def rows_with_removers(
     connection: Connection, row_ids: Collection[int]
 ) -> dict[int, tuple[Row, list[int]]]:
     """The rows that exist among ``row_ids``, each with the write ids that removed it."""
-    found: dict[int, tuple[Row, list[int]]] = {}
-    for chunk in chunks(row_id for row_id in row_ids if 0 < row_id <= LAST_ID):
-        statement = select(*_COLUMNS).where(_ROW.row_id.in_(chunk))
-        found |= {row.row_id: (row, []) for row in map(_row, connection.execute(statement))}
-        removers = select(_REMOVAL.row_id, _REMOVAL.write_id).where(_REMOVAL.row_id.in_(chunk))
-        for row_id, write_id in connection.execute(removers):
+    found = {
+        row_id: (row, list[int]())
+        for row_id, row in rows_by_id(connection, row_ids).items()
+        if row_id > 0
+    }
+    for chunk in chunks(found):
+        removers = f"SELECT row_id, write_id FROM store_removal WHERE row_id IN {_marks(chunk)}"
+        for row_id, write_id in run(connection, removers, tuple(chunk)):
             found[row_id][1].append(write_id)
     return found
 
@@ -153,9 +164,9 @@ def rows_with_removers(
 def rows_by_id(connection: Connection, row_ids: Collection[int]) -> dict[int, Row]:
     """The rows that exist among ``row_ids``, visible or not."""
     rows: dict[int, Row] = {}
-    for chunk in chunks(row_ids):
-        statement = select(*_COLUMNS).where(_ROW.row_id.in_(chunk))
-        rows |= {row.row_id: row for row in map(_row, connection.execute(statement))}
+    for chunk in chunks(row_id for row_id in row_ids if 0 < row_id <= LAST_ID):
+        statement = f"SELECT {_COLUMNS} FROM store_row WHERE row_id IN {_marks(chunk)}"
+        rows |= {row.row_id: row for row in map(_row, run(connection, statement, tuple(chunk)))}
     return rows
 
 
@@ -164,19 +175,21 @@ def add_rows(connection: Connection, table_id: int, write_id: int, rows: Sequenc
     if not rows:
         return range(0)
     first = _take_row_ids(connection, len(rows))
-    connection.execute(
-        insert(STORE_ROW),
+    change_each(
+        connection,
+        "INSERT INTO store_row (row_id, table_id, kind, bucket, name, write_id, body)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
         [
-            {
-                "row_id": first + number,
-                "table_id": table_id,
-                "kind": row.kind.value,
-                "bucket": row.bucket,
-                "name": row.name,
-                "write_id": write_id,
-                "body": _sealed(first + number, table_id, write_id, row),
-            }
-            for number, row in enumerate(rows)
+            (
+                row_id,
+                table_id,
+                row.kind.value,
+                row.bucket,
+                row.name,
+                write_id,
+                _sealed(row_id, table_id, write_id, row),
+            )
+            for row_id, row in enumerate(rows, first)
         ],
     )
     return range(first, first + len(rows))
@@ -190,40 +203,49 @@ def add_removals(
     connection: Connection, table_id: int, write_id: int, row_ids: Iterable[int]
 ) -> None:
     """Note that ``write_id`` ends these rows."""
-    added = [{"row_id": r, "table_id": table_id, "write_id": write_id} for r in row_ids]
-    if added:
-        connection.execute(insert(STORE_REMOVAL), added)
+    change_each(
+        connection,
+        "INSERT INTO store_removal (row_id, write_id, table_id) VALUES (?, ?, ?)",
+        [(row_id, write_id, table_id) for row_id in row_ids],
+    )
 
 
 def rows_of_write(
     connection: Connection, table_id: int, write_id: int, *, ids: range | None = None
 ) -> list[Row]:
     """What a write id added to a table, in the order of staging; with ``ids``, of these."""
-    statement = select(*_COLUMNS).where(_ROW.table_id == table_id, _ROW.write_id == write_id)
+    statement = f"SELECT {_COLUMNS} FROM store_row WHERE table_id = ? AND write_id = ?"
+    parameters: tuple[Parameter, ...] = (table_id, write_id)
     if ids is not None:
-        statement = statement.where(_ROW.row_id.between(ids.start, ids.stop - 1))
-    return [_row(values) for values in connection.execute(statement.order_by(_ROW.row_id))]
+        statement += " AND row_id BETWEEN ? AND ?"
+        parameters = (*parameters, ids.start, ids.stop - 1)
+    return [
+        _row(columns) for columns in run(connection, f"{statement} ORDER BY row_id", parameters)
+    ]
 
 
 def rows_of_kind(
     connection: Connection, table_id: int, kind: RowKind, *, write_id: int | None = None
 ) -> list[Row]:
     """All rows of a kind that are not aborted; with ``write_id``, those that it added."""
-    of_kind = select(*_COLUMNS).where(_ROW.table_id == table_id, _ROW.kind == kind.value)
     if write_id is not None:
-        of_kind = of_kind.where(_ROW.write_id == write_id)
+        parameters = (table_id, kind.value, write_id)
+        return [
+            _row(columns) for columns in run(connection, f"{_OF_KIND} AND write_id = ?", parameters)
+        ]
     aborted = _aborted_write_ids(connection, table_id)
-    rows = map(_row, connection.execute(of_kind))
+    rows = map(_row, run(connection, _OF_KIND, (table_id, kind.value)))
     return [row for row in rows if row.write_id not in aborted]
 
 
 def removals_of_write(connection: Connection, table_id: int, write_id: int) -> list[Removal]:
     """What a write id removed from a table, by row id."""
-    statement = select(_REMOVAL.row_id).where(
-        _REMOVAL.table_id == table_id, _REMOVAL.write_id == write_id
+    row_ids = run(
+        connection,
+        "SELECT row_id FROM store_removal WHERE table_id = ? AND write_id = ? ORDER BY row_id",
+        (table_id, write_id),
     )
-    row_ids = connection.execute(statement.order_by(_REMOVAL.row_id)).scalars()
-    return [Removal(row_id, table_id, write_id) for row_id in row_ids]
+    return [Removal(row_id, table_id, write_id) for (row_id,) in row_ids]
 
 
 def name_change(connection: Connection, table_id: int, row_id: int, write_id: int) -> str | None:
@@ -231,13 +253,11 @@ def name_change(connection: Connection, table_id: int, row_id: int, write_id: in
     row = rows_by_id(connection, [row_id]).get(row_id)
     if row is None:
         return None
-    removed = connection.execute(
-        select(_REMOVAL.row_id).where(
-            _REMOVAL.row_id == row_id,
-            _REMOVAL.table_id == table_id,
-            _REMOVAL.write_id == write_id,
-        )
-    ).first()
+    removed = value(
+        connection,
+        "SELECT 1 FROM store_removal WHERE row_id = ? AND table_id = ? AND write_id = ?",
+        (row_id, table_id, write_id),
+    )
     match row.kind:
         case RowKind.DATA_FILE:
             return f"{'removed' if removed else 'deleted rows of'} the data file {row.name}"
@@ -251,17 +271,23 @@ def table_contents(
     connection: Connection, table_id: int, *, event_id: int, max_bytes: int, max_rows: int
 ) -> TableContents | None:
     """Everything of a table that a cache needs; None if that exceeds the limits."""
-    of_table = _ROW.table_id == table_id
-    weight = func.sum(func.length(_ROW.body) + func.length(_ROW.name))
-    rows_and_weight = select(func.count(), weight).where(of_table)
-    count, size = connection.execute(rows_and_weight).one()
+    count_and_size = first_row(
+        connection,
+        "SELECT count(*), sum(length(body) + length(name)) FROM store_row WHERE table_id = ?",
+        (table_id,),
+    )
+    assert count_and_size is not None
+    count, size = count_and_size
     if count > max_rows or (size or 0) > max_bytes:
         return None
     committed = write_ids_at(connection, table_id, at=None)
     aborted = _aborted_write_ids(connection, table_id)
-    rows = map(_row, _fetched(connection.execute(select(*_COLUMNS).where(of_table))))
-    statement = select(_REMOVAL.row_id, _REMOVAL.write_id).where(_REMOVAL.table_id == table_id)
-    removals = [Removal(r, table_id, w) for r, w in connection.execute(statement)]
+    of_table = f"SELECT {_COLUMNS} FROM store_row WHERE table_id = ?"
+    rows = map(_row, _fetched(connection, of_table, (table_id,)))
+    removed = run(
+        connection, "SELECT row_id, write_id FROM store_removal WHERE table_id = ?", (table_id,)
+    )
+    removals = [Removal(row_id, table_id, write_id) for row_id, write_id in removed]
     return TableContents(
         rows=tuple(row for row in rows if row.write_id not in aborted),
         removals=tuple(removal for removal in removals if removal.write_id not in aborted),
@@ -272,15 +298,7 @@ def table_contents(
 
 def _aborted_write_ids(connection: Connection, table_id: int) -> frozenset[int]:
     """All of them: a list names only those below its high-water mark."""
-    ids = TXN_WRITE_ID.c
-    return frozenset(
-        connection.execute(
-            select(ids.write_id)
-            .select_from(TXN_WRITE_ID.join(TXN, TXN.c.txn_id == ids.txn_id))
-            .where(ids.table_id == table_id, ids.commit_time.is_(None))
-            .where(TXN.c.state == TransactionState.ABORTED.value)
-        ).scalars()
-    )
+    return frozenset(write_id for (write_id,) in run(connection, _ABORTED, (table_id,)))
 
 
 def chunks(items: Iterable[T]) -> Iterator[list[T]]:
@@ -292,10 +310,12 @@ def chunks(items: Iterable[T]) -> Iterator[list[T]]:
 
 def _take_row_ids(connection: Connection, count: int) -> int:
     """The first of ``count`` new row ids."""
-    last = connection.exec_driver_sql(
-        f"INSERT INTO store_sequence (id, row_id) VALUES (1, {count:d}) ON CONFLICT (id)"
-        " DO UPDATE SET row_id = store_sequence.row_id + excluded.row_id RETURNING row_id"
-    ).scalar_one()
+    last = value(
+        connection,
+        "INSERT INTO store_sequence (id, row_id) VALUES (1, ?) ON CONFLICT (id)"
+        " DO UPDATE SET row_id = store_sequence.row_id + excluded.row_id RETURNING row_id",
+        (count,),
+    )
     return int(last) - count + 1
 
 

@@ -12,8 +12,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from sqlalchemy import Connection
-
 from strandline.errors import AlreadyExists, WriteConflict
 from strandline.metastore.store import partition_moves
 from strandline.metastore.store import row_queries as queries
@@ -21,7 +19,7 @@ from strandline.metastore.store.notifications import WRITE, NewEvent, Notificati
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import DataFile, NewRow, Row, RowKind, new_parameters
 from strandline.model.descriptors import Properties
-from strandline.transactions import Transactions, ValidWriteIdList
+from strandline.transactions import Step, records
 from strandline.wire import encode
 
 
@@ -40,24 +38,14 @@ class Staging:
     ``seen`` is what the transaction sees of the table, its own write id included.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        transactions: Transactions,
-        notifications: NotificationLog,
-        *,
-        txn_id: int,
-        table_id: int,
-        write_id: int,
-        seen: ValidWriteIdList,
-    ) -> None:
-        self._connection = connection
-        self._transactions = transactions
+    def __init__(self, step: Step, notifications: NotificationLog) -> None:
+        self._connection = step.connection
         self._notifications = notifications
-        self.txn_id = txn_id
-        self.table_id = table_id
-        self.write_id = write_id
-        self.seen = seen
+        self._may_have_rows = not step.is_first
+        self.txn_id = step.transaction.txn_id
+        self.table_id = step.table_id
+        self.write_id = step.write_id
+        self.seen = step.seen
 
     def visible(self, kind: RowKind, names: Collection[str] | None) -> dict[str, Row]:
         """The rows that the transaction sees."""
@@ -67,6 +55,8 @@ class Staging:
 
     def paths_of_files(self, *, own: bool) -> dict[int, str]:
         """The paths of the table's data files, by file id; ``own``: of those of this write id."""
+        if own and not self._may_have_rows:
+            return {}
         rows = queries.rows_of_kind(
             self._connection,
             self.table_id,
@@ -129,6 +119,7 @@ class Staging:
         removed = self._find(remove, "removed")
         touched = self._find(touch, "changed")
         self._refuse_taken_names(add, without=removed.keys())
+        self._may_have_rows = True
         row_ids = queries.add_rows(self._connection, self.table_id, self.write_id, add)
         queries.add_removals(self._connection, self.table_id, self.write_id, removed)
         footprint = {row_id for row_id, row in (removed | touched).items() if _contended(row.kind)}
@@ -136,8 +127,8 @@ class Staging:
             _name_id(self.table_id, row.kind, row.name) for row in add if _contended(row.kind)
         }
         if footprint:
-            self._transactions.record_writes(
-                self._connection, self.txn_id, self.table_id, footprint
+            records.add_footprint(
+                self._connection, self.txn_id, self.table_id, frozenset(footprint)
             )
         return row_ids, removed.keys()
 
