@@ -207,6 +207,7 @@ class PostgresDatabase(Database):
                 if not tries:
                     raise
             else:
+                connection.begin()  # a projection knows its turn by the transaction
                 return connection, rows
 
     def _locked(self, began: float, deadline: float, *, synced: bool) -> Connection:
