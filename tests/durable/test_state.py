@@ -269,6 +269,20 @@ def test_ids_are_never_given_twice(member: Member) -> None:
         transaction.allocate_id(amount=10**9)
 
 
+def test_a_batch_changes_an_allocator_once(member: Member) -> None:
+    state = member.open()
+    transaction = begin(state)
+    for number in range(3):
+        with transaction.entry("configure", {}):
+            transaction.allocate_id()
+            transaction.allocate_id(amount=2)
+            transaction.put(ConfigEntry(f"a{number}", "1"))
+    update = state.commit_transaction(transaction).update
+    kinds = [[change.kind for change in entry.changes] for entry in update.entries]
+    assert kinds == [["id_allocator", "id_allocator", "config"], ["config"], ["config"]]
+    assert latest(state).contents == transaction.contents
+
+
 def test_bookkeeping_alone_leaves_no_audit_event(member: Member) -> None:
     state = member.open()
     transaction = begin(state)

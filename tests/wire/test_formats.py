@@ -60,11 +60,8 @@ def test_a_record_with_any_one_bit_flipped_is_refused_or_another_object(
     value: object, data: bytes
 ) -> None:
     for spoiled in flipped(data):
-        try:
-            found = decode(spoiled, type(value))
-        except TYPED:
-            continue
-        assert found != value, spoiled.hex()
+        with suppress(*TYPED):  # when it is decoded, or at the first touch of what is decoded late
+            assert decode(spoiled, type(value)) != value, spoiled.hex()
 
 
 @pytest.mark.parametrize("kind", COLLECTIONS.values(), ids=lambda kind: kind.kind)

@@ -10,7 +10,7 @@ commit.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -30,6 +30,7 @@ from strandline.durable.update import (
     AuditEvent,
     Change,
     Entry,
+    EntryArguments,
     Update,
 )
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
@@ -65,6 +66,8 @@ class CatalogTransaction:
         self.on_insert: Callable[[object], object] | None = None
         """Completes a value that is about to be inserted."""
         self._changes: list[Change] = []
+        # The last change of an allocator, by its key: the number of the entry, the place in it.
+        self._allocations: dict[bytes, tuple[int, int]] = {}
 
     def get(self, kind: str, object_id: int) -> Any:  # Any: the descriptor of that kind
         """The object of ``kind`` with that id, or None."""
@@ -149,8 +152,29 @@ class CatalogTransaction:
             self._changes = []
             raise
         if self._changes:
-            self.entries.append(Entry(verb, arguments, tuple(self._changes)))
+            changes = tuple(self._fold_allocations(self._changes))
+            self.entries.append(Entry(verb, EntryArguments(arguments), changes))
             self._changes = []
+
+    def _fold_allocations(self, changes: Iterable[Change]) -> list[Change]:
+        """``changes``, without those of an allocator that an earlier entry has changed.
+
+        The change of that entry then goes on to the present number. So a batch of n commands
+        changes an allocator once, and not n times.
+        """
+        kept: list[Change] = []
+        for change in changes:
+            if change.kind == ID_ALLOCATOR.kind:
+                number, place = self._allocations.get(change.key, (len(self.entries), 0))
+                if number < len(self.entries):
+                    entry = self.entries[number]
+                    folded = list(entry.changes)
+                    folded[place] = replace(folded[place], new=change.new)
+                    self.entries[number] = replace(entry, changes=tuple(folded))
+                    continue
+                self._allocations[change.key] = number, len(kept)
+            kept.append(change)
+        return kept
 
     @property
     def version(self) -> int:

@@ -25,11 +25,23 @@ import json
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from sys import intern
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.errors import CorruptData
-from strandline.wire.codecs import BYTES, TEXT, TIME, UINT, Codec, Reader, optional, pair, sequence
-from strandline.wire.registry import nested_list, register
+from strandline.wire.codecs import (
+    BYTES,
+    TEXT,
+    TIME,
+    UINT,
+    Codec,
+    Reader,
+    encode_text,
+    optional,
+    pair,
+    sequence,
+)
+from strandline.wire.registry import nested_list, register, register_codec
 
 Argument = str | int | bool | list[str] | None
 Arguments = Mapping[str, Argument]
@@ -123,27 +135,69 @@ class AuditEvent:
     time: Timestamp = MIN_TIMESTAMP
 
 
+class EntryArguments(Mapping[str, Argument]):
+    """The arguments of an entry, and the JSON text with sorted keys that they are stored as.
+
+    Only one of the two is there at first. Few readers of an update look at its arguments, so they
+    are parsed at the first touch, which raises `CorruptData` for a text that is no JSON object; and
+    the text, which the update, its audit event and its notification contain, is written once.
+    """
+
+    __slots__ = ("_text", "_values")
+
+    def __init__(self, values: Arguments | None, *, text: bytes | None = None) -> None:
+        self._values = None if values is None else dict(values)
+        self._text = text
+
+    @property
+    def text(self) -> bytes:
+        """The stored form, in UTF-8. Raises `InvalidInput` for half a character."""
+        if self._text is None:
+            self._text = encode_text(_write_json(self._values))
+        return self._text
+
+    @property
+    def values_by_name(self) -> dict[str, Argument]:
+        """All arguments."""
+        if self._values is None:
+            self._values = _parse_arguments(self._text or b"")
+        return self._values
+
+    def __getitem__(self, name: str) -> Argument:
+        return self.values_by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_by_name)
+
+    def __len__(self) -> int:
+        return len(self.values_by_name)
+
+    def __repr__(self) -> str:
+        return repr(self.values_by_name)
+
+
 _write_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 
-def _write_arguments(out: bytearray, value: Arguments) -> None:
-    TEXT.write(out, _write_json(dict(value)))
-
-
-def _parse_arguments(text: str) -> Arguments:
+def _parse_arguments(text: bytes) -> dict[str, Argument]:
     try:
-        value = json.loads(text)
+        values = json.loads(text)
     except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
+        values = None
+    if not isinstance(values, dict):
         raise CorruptData(f"the arguments of an entry are not a JSON object: {text[:80]!r}")
-    return value
+    return values
+
+
+def _write_arguments(out: bytearray, value: Arguments) -> None:
+    arguments = value if isinstance(value, EntryArguments) else EntryArguments(value)
+    BYTES.write(out, arguments.text)
 
 
 ARGUMENTS: Codec[Arguments] = Codec(
-    _write_arguments, lambda reader: _parse_arguments(TEXT.read(reader))
+    _write_arguments, lambda reader: EntryArguments(None, text=BYTES.read(reader))
 )
-"""JSON text with sorted keys and no spaces."""
+"""``TEXT``: JSON with sorted keys and no spaces."""
 
 
 def _write_times(out: bytearray, value: tuple[Timestamp, ...]) -> None:
@@ -176,12 +230,26 @@ def _snapshot(
 
 _OPTIONAL_BYTES = optional(BYTES)
 
-register(
-    Change,
-    type_id=3,
-    version=1,
-    since="0.1.0",
-    fields=[("kind", TEXT), ("key", BYTES), ("old", _OPTIONAL_BYTES), ("new", _OPTIONAL_BYTES)],
+
+def _write_change(out: bytearray, value: Change) -> None:
+    TEXT.write(out, value.kind)
+    BYTES.write(out, value.key)
+    _OPTIONAL_BYTES.write(out, value.old)
+    _OPTIONAL_BYTES.write(out, value.new)
+
+
+def _read_change(reader: Reader) -> Change:
+    return Change(
+        intern(TEXT.read(reader)),
+        BYTES.read(reader),
+        _OPTIONAL_BYTES.read(reader),
+        _OPTIONAL_BYTES.read(reader),
+    )
+
+
+# An update may have tens of thousands, so they go without the loop over fields.
+register_codec(
+    Change, type_id=3, version=1, since="0.1.0", codec=Codec(_write_change, _read_change)
 )
 register(
     Entry,

@@ -133,8 +133,8 @@ class ColumnBounds:
 class TableFiles:
     """The files that a snapshot of one table is made of, by path."""
 
-    data_files: tuple[DataFile, ...]
-    delete_files: tuple[DeleteFile, ...]
+    data_files: Sequence[DataFile]
+    delete_files: Sequence[DeleteFile]
 
 
 class Session(ABC):

@@ -190,7 +190,7 @@ class Node:
         `StoreMoved` where the store is not at the place that it had, and `WrongEnvironment`.
         """
         settings = settings or Settings()
-        opened_store = open_store(store, settings=settings, wall=wall)
+        opened_store = open_store(store, settings=settings, wall=wall, check=background)
         try:
             node = cls(opened_store, settings, member or new_member_id())
         except BaseException:

@@ -86,9 +86,15 @@ class OpenedStore:
 
 
 def open_store(
-    store: str | Path | StoreAddress, *, settings: Settings, wall: WallClock = system_wall_clock
+    store: str | Path | StoreAddress,
+    *,
+    settings: Settings,
+    wall: WallClock = system_wall_clock,
+    check: bool = True,
 ) -> OpenedStore:
     """Open the store, making an empty one if there is none.
+
+    Without ``check`` its database is not read through, because another process has done so.
 
     Raises `InvalidInput`, `CorruptData`, `IncompatibleFormat`, `Unavailable`, `StoreMoved`,
     `UnsupportedOperation` and `WrongEnvironment`.
@@ -97,7 +103,7 @@ def open_store(
     clock = HybridClock(wall, max_ahead_ms=settings.clock_ahead_limit_ms)
     with ExitStack() as opened:
         if address.folder is not None:
-            opened_store = _open_folder(address.folder, settings, clock, opened)
+            opened_store = _open_folder(address.folder, settings, clock, opened, check=check)
         else:
             opened_store = _open_servers(address, settings, clock, opened)
         opened_store._opened.push(opened.pop_all())
@@ -105,7 +111,7 @@ def open_store(
 
 
 def _open_folder(
-    folder: Path, settings: Settings, clock: HybridClock, opened: ExitStack
+    folder: Path, settings: Settings, clock: HybridClock, opened: ExitStack, *, check: bool
 ) -> OpenedStore:
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is not a folder; name the folder of a store")
@@ -113,7 +119,7 @@ def _open_folder(
         make_folders(folder, mode=settings.folder_mode)
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be made: {error.strerror}") from error
-    database = open_store_database(folder, mode=settings.folder_mode & 0o666)
+    database = open_store_database(folder, mode=settings.folder_mode & 0o666, check=check)
     opened.callback(database.close)
     log, upper = _log_in(database, clock, opened)
 

@@ -26,6 +26,7 @@ from strandline.node import place
 from strandline.node.place import DATABASE_FILE, HEAD_FILE, refuse_lost_database
 from strandline.sql import Database, SqliteDatabase, ground, open_sqlite, sqlite_file
 from strandline.sql.head_file import HeadFile, Mark
+from strandline.sql.sqlite_database import CHECK_BYTES
 from strandline.transactions import tables as transaction_tables
 
 logger = logging.getLogger(__name__)
@@ -56,9 +57,11 @@ def head_of(folder: Path) -> HeadFile:
 
 
 def open_store_database(
-    folder: Path, *, mode: int = 0o600, read_only: bool = False
+    folder: Path, *, mode: int = 0o600, read_only: bool = False, check: bool = True
 ) -> SqliteDatabase:
     """The database of the store in ``folder``, made with ``mode`` if there is no store yet.
+
+    Without ``check`` it is not read through.
 
     Raises `CorruptData` for a store that is not whole, `IncompatibleFormat` for one of a newer
     release, and what `open_sqlite` raises.
@@ -70,7 +73,10 @@ def open_store_database(
         os.close(os.open(folder / DATABASE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode))
 
     database = open_sqlite(
-        folder / DATABASE_FILE, before_creation=before_creation, read_only=read_only
+        folder / DATABASE_FILE,
+        check_bytes=CHECK_BYTES if check else 0,
+        before_creation=before_creation,
+        read_only=read_only,
     )
     try:
         refuse_foreign_parts(database)

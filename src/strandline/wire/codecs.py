@@ -151,14 +151,19 @@ def _read_bytes(reader: Reader) -> bytes:
     return reader.take(reader.uint())
 
 
-def _write_text(out: bytearray, value: str) -> None:
+def encode_text(value: str) -> bytes:
+    """``value`` in UTF-8. Raises `InvalidInput` for half a surrogate pair."""
     try:
-        data = value.encode()
+        return value.encode()
     except UnicodeEncodeError as error:
         raise InvalidInput(
             f"{value[:80]!r} is no text: character {error.start} is half of a surrogate pair; "
             "send whole characters"
         ) from None
+
+
+def _write_text(out: bytearray, value: str) -> None:
+    data = encode_text(value)
     if len(data) < 0x80:
         out.append(len(data))
     else:

@@ -178,6 +178,11 @@ def _newest(of: type[Any]) -> Format:
         raise TypeError(f"{of.__name__} has no registered format") from None
 
 
+def newest_header(of: type[Any]) -> bytes:
+    """What a nested object of that class, or a list of them, begins with when it is written."""
+    return _newest(of).header
+
+
 def _read_header(reader: Reader) -> Format:
     position = reader.position
     layout = _by_header.get(reader.data[position : position + _HEADER_BYTES])

@@ -17,6 +17,7 @@ from strandline import work
 from strandline.metastore.interface import Session, TableFiles
 from strandline.metastore.session import file_lists
 from strandline.metastore.session.json_forms import Form, arguments_form, result_hint
+from strandline.metastore.session.local_session import LocalSession
 from strandline.metastore.session.wire_json import dump_json, read_form, read_json, write_json
 from strandline.metastore.workers import CallKind
 
@@ -38,9 +39,13 @@ _LOCAL = frozenset({"close"})
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One method of `Session`, and how its arguments and its result are written and read."""
+    """One method of `Session`, and how its arguments and its result are written and read.
+
+    ``method`` is the one of `LocalSession` that a node answers it with.
+    """
 
     name: str
+    method: str
     request_type: str
     write_arguments: Callable[[Mapping[str, Any]], bytes]
     read_arguments: Callable[[bytes], dict[str, Any]]
@@ -58,14 +63,16 @@ class Call:
         """Whether the call changes nothing."""
         return self.name in _READS
 
-    def answer(self, session: Session, body: bytes, *, still_wanted: Callable[[], object]) -> bytes:
+    def answer(
+        self, session: LocalSession, body: bytes, *, still_wanted: Callable[[], object]
+    ) -> bytes:
         """Carry the call out: from the body of the request to that of its answer.
 
         ``still_wanted`` is called before anything is done, and may raise.
         """
         arguments = self.read_arguments(body)
         still_wanted()
-        result = getattr(session, self.name)(**arguments)
+        result = getattr(session, self.method)(**arguments)
         work.spend(len(result) if isinstance(result, list | tuple) else 0)
         return self.write_result(result)
 
@@ -82,8 +89,9 @@ def _call(name: str) -> Call:
     method = getattr(Session, name)
     request = _STAGING if method is Session.stage else _json_request(arguments_form(method))
     hint = result_hint(method)
-    answer = _FILES if hint is TableFiles else _json_answer(hint)
-    return Call(name, *request, *answer)
+    if hint is TableFiles:
+        return Call(name, LocalSession.stored_files.__name__, *request, *_FILES)
+    return Call(name, name, *request, *_json_answer(hint))
 
 
 _Codec = tuple[str, Callable[[Any], bytes], Callable[[bytes], Any]]

@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
 from strandline import work
 from strandline.errors import InvalidInput
 from strandline.metastore.interface import TableFiles
+from strandline.metastore.store.file_columns import FileColumns, StoredDataFiles
 from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
-T = TypeVar("T")
 
 
 def _columns(**types: pa.DataType) -> pa.Schema:
@@ -80,7 +80,7 @@ def write_staging(arguments: Mapping[str, Any]) -> bytes:
     metadata = {name: str(arguments[name]) for name in _IDS}
     _write(sink, DATA_FILES, _data_files(data_files), metadata=metadata)
     _write(sink, DELETE_FILES, _delete_files(delete_files))
-    _write(sink, CHANGES, [_texts(paths), _booleans(touched)])
+    _write(sink, CHANGES, [_texts([path.encode() for path in paths]), _booleans(touched)])
     return bytes(sink.getvalue())
 
 
@@ -97,46 +97,54 @@ def _bits(values: Sequence[bool]) -> pa.Buffer:
 
 
 def _data_files(files: Sequence[DataFile]) -> list[pa.Array]:
-    """The columns of `DATA_FILES`. Statistics are laid flat: an object for each would cost most."""
+    """The columns of `DATA_FILES`."""
+    columns = files.columns() if isinstance(files, StoredDataFiles) else FileColumns.of(files)
+    parts = [
+        _numbers(columns.column_ids),
+        _texts(columns.lowers),
+        _texts(columns.uppers),
+        _numbers(columns.nulls),
+    ]
+    statistics = pa.Array.from_buffers(_STATISTICS, len(parts[0]), [None], children=parts)
     return [
-        _numbers([row.file_id for row in files]),
-        _texts([row.path for row in files]),
-        _numbers([row.rows for row in files]),
-        _numbers([row.bytes for row in files]),
-        _texts([row.partition for row in files]),
-        _lists(DATA_FILES.field("statistics").type, [row.statistics for row in files], _statistics),
+        _numbers(columns.file_ids),
+        _texts(columns.paths),
+        _numbers(columns.rows),
+        _numbers(columns.bytes),
+        _texts(columns.partitions),
+        _lists(DATA_FILES.field("statistics").type, columns.statistics, statistics),
     ]
-
-
-def _statistics(statistics: Sequence[ColumnStatistics]) -> pa.Array:
-    columns = [
-        _numbers([column.column_id for column in statistics]),
-        _texts([column.lower for column in statistics]),
-        _texts([column.upper for column in statistics]),
-        _numbers([column.nulls for column in statistics]),
-    ]
-    return pa.Array.from_buffers(_STATISTICS, len(statistics), [None], children=columns)
 
 
 def _delete_files(files: Sequence[DeleteFile]) -> list[pa.Array]:
     """The columns of `DELETE_FILES`."""
     return [
-        _texts([row.path for row in files]),
-        _lists(DELETE_FILES.field("file_ids").type, [row.file_ids for row in files], _numbers),
-        _lists(DELETE_FILES.field("counts").type, [row.counts for row in files], _numbers),
+        _texts([row.path.encode() for row in files]),
+        _number_lists("file_ids", [row.file_ids for row in files]),
+        _number_lists("counts", [row.counts for row in files]),
     ]
+
+
+def _number_lists(name: str, lists: Sequence[Sequence[int]]) -> pa.Array:
+    numbers = _numbers(list(chain.from_iterable(lists)))
+    return _lists(DELETE_FILES.field(name).type, [len(numbers) for numbers in lists], numbers)
 
 
 def _numbers(values: Sequence[int | None]) -> pa.Array:
     """An array of numbers, made from its buffers: `pyarrow.array` would first import pandas."""
+    if isinstance(values, array):
+        return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)], 0)
     filled = [value or 0 for value in values] if None in values else values
     numbers: array[int] = array("q", filled)  # type: ignore[arg-type]  # no None is left
     return _array(pa.int64(), values, pa.py_buffer(numbers))
 
 
-def _texts(values: Sequence[str | None]) -> pa.Array:
-    encoded = [b"" if value is None else value.encode() for value in values]
-    return _array(pa.string(), values, _offsets(encoded), pa.py_buffer(b"".join(encoded)))
+def _texts(values: Sequence[bytes | None]) -> pa.Array:
+    """An array of texts, which are given in UTF-8."""
+    present = [value or b"" for value in values] if None in values else values
+    data = b"".join(present)  # type: ignore[arg-type]  # no None is left
+    offsets = _offsets(map(len, present))  # type: ignore[arg-type]  # the same
+    return _array(pa.string(), values, offsets, pa.py_buffer(data))
 
 
 def _array(of: pa.DataType, values: Sequence[object], *buffers: pa.Buffer) -> pa.Array:
@@ -146,17 +154,14 @@ def _array(of: pa.DataType, values: Sequence[object], *buffers: pa.Buffer) -> pa
     return pa.Array.from_buffers(of, len(values), [valid, *buffers], nulls)
 
 
-def _offsets(parts: Sequence[Sequence[object]]) -> pa.Buffer:
-    """Where each of the parts begins, and where the last one ends."""
-    return pa.py_buffer(array("i", accumulate(map(len, parts), initial=0)))
+def _offsets(lengths: Iterable[int]) -> pa.Buffer:
+    """Where each of the parts with these lengths begins, and where the last one ends."""
+    return pa.py_buffer(array("i", accumulate(lengths, initial=0)))
 
 
-def _lists(
-    of: pa.DataType, lists: Sequence[Sequence[T]], flat: Callable[[Sequence[T]], pa.Array]
-) -> pa.Array:
-    """An array of lists, made from all their elements in a row."""
-    elements = flat(list(chain.from_iterable(lists)))
-    return pa.Array.from_buffers(of, len(lists), [None, _offsets(lists)], children=[elements])
+def _lists(of: pa.DataType, lengths: Sequence[int], elements: pa.Array) -> pa.Array:
+    """An array of lists of these lengths, made from all their elements in a row."""
+    return pa.Array.from_buffers(of, len(lengths), [None, _offsets(lengths)], children=[elements])
 
 
 def read_files(body: bytes) -> TableFiles:

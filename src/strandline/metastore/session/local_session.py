@@ -43,6 +43,7 @@ from strandline.metastore.partition_places import undrop_partitions
 from strandline.metastore.reader import Reader, present_catalog
 from strandline.metastore.session.pruning import may_match, touching, wanted_ranges
 from strandline.metastore.session.staged_files import check_paths, check_staging, stage_files
+from strandline.metastore.store.file_columns import StoredDataFiles
 from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
 from strandline.metastore.workers import finish
 from strandline.model.identifiers import normalize
@@ -144,6 +145,21 @@ class LocalSession(Session):
         partitions: Sequence[str] | None = None,
         bounds: Sequence[ColumnBounds] = (),
     ) -> TableFiles:
+        files = self.stored_files(table_id, write_ids, partitions=partitions, bounds=bounds)
+        return TableFiles(tuple(files.data_files), tuple(files.delete_files))
+
+    def stored_files(
+        self,
+        table_id: int,
+        write_ids: ValidWriteIdList,
+        *,
+        partitions: Sequence[str] | None = None,
+        bounds: Sequence[ColumnBounds] = (),
+    ) -> TableFiles:
+        """`files`, for a caller that writes them down: none is decoded that is not compared.
+
+        What is wrong with a file may be raised when it is looked at.
+        """
         reader, store = self._reader(), self._metastore.store
         reader.require(table_id, Privilege.SELECT)
         # A dropped table may still be read as of the past: its place is kept.
@@ -154,13 +170,15 @@ class LocalSession(Session):
         if partitions is not None:
             partitions = distinct_names(partitions)
         rows = store.data_files(table_id, write_ids=write_ids, partitions=partitions)
-        files = (row.as_(DataFile) for row in work.spending(rows))
-        data_files = [file for file in files if may_match(file, ranges)]
+        work.spend(len(rows))
+        if ranges:
+            rows = [row for row in rows if may_match(row.as_(DataFile), ranges)]
+        data_files = StoredDataFiles(rows)
         rows = store.rows(table_id, RowKind.DELETE_FILE, write_ids=write_ids)
         delete_files = [row.as_(DeleteFile) for row in work.spending(rows)]
         if ranges or partitions is not None:
             delete_files = touching(delete_files, data_files)
-        return TableFiles(tuple(data_files), tuple(delete_files))
+        return TableFiles(data_files, delete_files)
 
     def hold(
         self, kind: str, owner: str | None = None, *, at: Timestamp, ttl_ms: int = 60_000

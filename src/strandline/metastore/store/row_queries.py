@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -55,6 +56,8 @@ _ABORTED = (
     " WHERE own.table_id = ? AND own.commit_time IS NULL"
     f" AND txn.state = {TransactionState.ABORTED.value}"
 )
+_NAME, _WRITE_ID, _REMOVER = 4, 5, 7
+"""Places in a row of `_VISIBLE`."""
 _KINDS = {kind.value: kind for kind in RowKind}
 
 
@@ -81,19 +84,19 @@ def visible_rows(
 ) -> dict[str, Row]:
     """The rows of a kind that ``write_ids`` shows, by name, in the order of names."""
     hwm = write_ids.hwm
-    found: dict[int, Row] = {}
+    stored: dict[int, Sequence[Any]] = {}
     removed: set[int] = set()
+    valid = cache(write_ids.valid)  # many rows have few write ids
     for statement, parameters in _narrowed(_VISIBLE, (hwm, table_id, kind.value, hwm), names):
-        for *columns, remover in _fetched(connection, statement, parameters):
-            row = _row(columns)
-            if not write_ids.valid(row.write_id):
+        for columns in _fetched(connection, statement, parameters):
+            if not valid(columns[_WRITE_ID]):
                 continue
-            if remover is not None and write_ids.valid(remover):
-                removed.add(row.row_id)
-            found[row.row_id] = row
-    newest_last = sorted(row_id for row_id in found if row_id not in removed)
-    by_name = {found[row_id].name: found[row_id] for row_id in newest_last}
-    return dict(sorted(by_name.items()))
+            if columns[_REMOVER] is not None and valid(columns[_REMOVER]):
+                removed.add(columns[0])
+            stored[columns[0]] = columns
+    newest_last = sorted(stored.keys() - removed)
+    by_name = {stored[row_id][_NAME]: stored[row_id] for row_id in newest_last}
+    return {name: _row(by_name[name][:_REMOVER]) for name in sorted(by_name)}
 
 
 def _fetched(

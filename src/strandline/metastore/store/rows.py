@@ -153,7 +153,7 @@ def row_context(
 ) -> bytes:
     """What the body of a stored row is sealed with: the columns beside it."""
     try:
-        return _NUMBERS.pack(row_id, table_id, kind.value, bucket, write_id) + name.encode()
+        return NUMBERS.pack(row_id, table_id, kind.value, bucket, write_id) + name.encode()
     except (error, AttributeError):
         raise CorruptData(
             f"row {row_id} of table {table_id} has columns of other types than were written; "
@@ -161,7 +161,7 @@ def row_context(
         ) from None
 
 
-_NUMBERS = Struct("<5q")
+NUMBERS = Struct("<5q")
 
 
 @dataclass(frozen=True, slots=True)
