@@ -33,9 +33,9 @@ from strandline.cli.demo.node_process import NodeProcess
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.calls import CALLS
 from strandline.metastore.store.rows import ColumnStatistics, DataFile
-from strandline.metastore.thrift import ThriftClient
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.messages import CALL, REPLY, encode_message
+from tests.servers.thrift_client import ThriftClient
 
 TABLES = 10_000
 FILES = 50_000

@@ -17,7 +17,6 @@ ENVIRONMENT_VARIABLE = "STRANDLINE_FAULT"
 
 POINTS: dict[str, str] = {
     "rows-staged": "rows of a transaction were staged durably; the caller has not heard of it",
-    "write-ids-taken": "a write id was handed out durably; the caller has not heard of it",
     "commit-sent": "a commit was received; nothing of it is durable",
     "commit-durable": "a commit is durable; the caller has not heard of it",
     "ddl-appended": "a catalog version is in the log; this node has not applied it",

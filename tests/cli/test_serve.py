@@ -23,9 +23,9 @@ from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, durable_state
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
-from strandline.metastore.thrift import ThriftClient
 from strandline.node import DATABASE_FILE
 from strandline.sql import FenceRow, open_sqlite
+from tests.servers.thrift_client import ThriftClient
 
 Start = Callable[..., "subprocess.Popen[str]"]
 READY = re.compile(r"^ready thrift://127\.0\.0\.1:(\d+) http://127\.0\.0\.1:(\d+)\n$")

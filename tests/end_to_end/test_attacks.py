@@ -26,10 +26,10 @@ from strandline.metastore.session import HttpSession
 from strandline.metastore.thrift import (
     HIVE_CODEC,
     ApplicationException,
-    ThriftClient,
     ThriftException,
 )
 from strandline.metastore.thrift.messages import CALL, encode_message
+from tests.servers.thrift_client import ThriftClient
 
 pytestmark = pytest.mark.soak
 

@@ -9,7 +9,6 @@ from strandline.errors import InvalidName
 from strandline.model.identifiers import (
     MAX_NAME_LENGTH,
     QualifiedName,
-    check_hive_name,
     check_name,
     normalize,
     split_version,
@@ -68,22 +67,6 @@ def test_a_bad_name_is_refused_with_what_is_wrong(name: str, message: str) -> No
         check_name(name, "column")
     assert message in caught.value.message
     assert "name of a column" in caught.value.message
-
-
-@pytest.mark.parametrize("name", ["flights", "F_1", "2013", "_"])
-def test_hive_takes_letters_digits_and_underscores(name: str) -> None:
-    check_hive_name(name, "database")
-
-
-@pytest.mark.parametrize("name", ["a-b", "a b", "ä", "a.b", "sales@42", "a\n", "٣"])
-def test_hive_takes_nothing_else(name: str) -> None:
-    with pytest.raises(InvalidName):
-        check_hive_name(name, "database")
-
-
-def test_hives_own_words_for_a_bad_name() -> None:
-    with pytest.raises(InvalidName, match="a-b is not a valid database name"):
-        check_hive_name("a-b", "database")
 
 
 @pytest.mark.parametrize(

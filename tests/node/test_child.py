@@ -16,10 +16,11 @@ from strandline.cli.demo.node_process import NodeProcess
 from strandline.errors import AlreadyExists
 from strandline.metastore.session import HttpSession
 from strandline.metastore.store.rows import DataFile
-from strandline.metastore.thrift import HIVE_CODEC, ThriftClient, ThriftException
+from strandline.metastore.thrift import HIVE_CODEC, ThriftException
 from strandline.metastore.thrift.messages import CALL, EXCEPTION, encode_message
 from strandline.model.types import BIGINT
 from strandline.work import IN_THREAD
+from tests.servers.thrift_client import ThriftClient
 
 MANY = IN_THREAD + 500
 COLUMNS = [{"name": f"c{number}", "type": "string"} for number in range(4)]

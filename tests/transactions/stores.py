@@ -44,8 +44,13 @@ class Store:
         """Begin a transaction with write ids of these tables."""
         txn_id = self.transactions.begin(user="ann", read_only=read_only).txn_id
         for table_id in writing:
-            self.transactions.allocate_write_id(txn_id, table_id)
+            self.allocate(txn_id, table_id)
         return txn_id
+
+    def allocate(self, txn_id: int, table_id: int) -> int:
+        """The transaction's write id of a table, given as staging gives it."""
+        with self.transactions.writing(txn_id, table_id) as step:
+            return step.write_id
 
     def change_rows(self, txn_id: int, *row_ids: int, table_id: int = FLIGHTS) -> None:
         """Enter rows into the footprint of a transaction."""

@@ -53,7 +53,6 @@ def test_a_lock_excludes_whoever_else_has_the_store_open(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("point", "state", "write_ids"),
     [
-        ("write-ids-taken", TransactionState.OPEN, 1),
         ("commit-sent", TransactionState.OPEN, 1),
         ("commit-durable", TransactionState.COMMITTED, 1),
     ],

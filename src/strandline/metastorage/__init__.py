@@ -1,6 +1,5 @@
 """A linearizable key-value store: one interface, one implementation for each kind of server."""
 
-from strandline.metastorage.election import Election, ElectionListener, ElectionStatistics
 from strandline.metastorage.opening import open_metastorage
 from strandline.metastorage.sql_store import SqlMetastorage
 from strandline.metastorage.store import (
@@ -33,9 +32,6 @@ __all__ = [
     "Condition",
     "Delete",
     "DeleteRange",
-    "Election",
-    "ElectionListener",
-    "ElectionStatistics",
     "Exists",
     "Head",
     "KeyValue",

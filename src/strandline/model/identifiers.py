@@ -23,7 +23,6 @@ MAX_NAME_LENGTH = 255
 MAX_USER_LENGTH = 255
 
 _REFUSED_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
-_HIVE_NAME = re.compile(r"[A-Za-z0-9_]+")
 _PART = re.compile(r"`((?:[^`]|``)*)`|([^`.\s]+)")
 _VERSION = re.compile(r"[0-9]{1,18}")
 _VERSION_MARK = "@"
@@ -56,15 +55,6 @@ def check_name(name: str, what: str) -> None:
                 )
     if name != name.strip():
         raise InvalidName(f"the name of a {what} must not begin or end with a space: {name!r}")
-
-
-def check_hive_name(name: str, what: str) -> None:
-    """Raise `InvalidName` unless Hive takes ``name``: ASCII letters, digits and ``_`` only."""
-    check_name(name, what)
-    if not _HIVE_NAME.fullmatch(name):
-        raise InvalidName(
-            f"{name} is not a valid {what} name: Hive allows letters, digits and _ only"
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,6 @@ from strandline.transactions.transaction import (
 from strandline.transactions.transactions import Transactions
 from strandline.transactions.write_ids import (
     NO_OPEN,
-    RangeResponse,
-    ValidTxnList,
-    ValidTxnWriteIdList,
     ValidWriteIdList,
 )
 
@@ -39,7 +36,6 @@ __all__ = [
     "LockMode",
     "LockRequest",
     "Locks",
-    "RangeResponse",
     "Step",
     "TableView",
     "Transaction",
@@ -47,7 +43,5 @@ __all__ = [
     "TransactionState",
     "TransactionStatistics",
     "Transactions",
-    "ValidTxnList",
-    "ValidTxnWriteIdList",
     "ValidWriteIdList",
 ]

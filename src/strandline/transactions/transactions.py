@@ -77,8 +77,8 @@ from strandline.transactions.transaction import (
     TransactionState,
     TransactionStatistics,
 )
-from strandline.transactions.valid_ids import txns_of, write_ids_at
-from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
+from strandline.transactions.valid_ids import write_ids_at
+from strandline.transactions.write_ids import ValidWriteIdList
 
 logger = logging.getLogger(__name__)
 
@@ -170,16 +170,6 @@ class Transactions:
             self._guard(connection)
             now = milliseconds(self._present(connection))
             return records.beat(connection, frozenset(txn_ids), at=now)
-
-    def allocate_write_id(self, txn_id: int, table_id: int) -> int:
-        """The transaction's write id of a table, from 1 on; the same one when asked again.
-
-        Raises what `writing` raises.
-        """
-        with self.writing(txn_id, table_id) as step:
-            write_id = step.write_id
-        faults.reached("write-ids-taken")
-        return write_id
 
     @contextmanager
     def writing(self, txn_id: int, table_id: int) -> Iterator[Step]:
@@ -296,15 +286,6 @@ class Transactions:
             return self._counts["aborted"]
 
     # -- what is seen
-
-    def valid_txns(self, txn_id: int | None = None) -> ValidTxnList:
-        """The transactions that ``txn_id`` sees as committed, itself among them; None: by now.
-
-        Raises `TransactionNotFound`, or `TransactionFinished` if it is aborted.
-        """
-        with self._database.read() as connection:
-            reader = None if txn_id is None else records.find_for_reading(connection, txn_id)
-            return txns_of(connection, reader)
 
     def write_ids(
         self, table_id: int, *, at: Timestamp | None = None, txn_id: int | None = None

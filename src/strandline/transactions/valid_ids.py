@@ -1,4 +1,4 @@
-"""Reading lists of valid ids out of the tables.
+"""Reading lists of valid write ids from the tables.
 
 A list is built from what is *not* in it: ids that are open or aborted (no commit time), and ids
 that were committed after the moment asked for. Both are ranges of an index on the commit time, so
@@ -12,13 +12,12 @@ present.
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection
 
 from strandline.clock import Timestamp
 from strandline.sql import run, value
-from strandline.transactions.tables import TXN
-from strandline.transactions.transaction import Transaction, TransactionState
-from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
+from strandline.transactions.transaction import TransactionState
+from strandline.transactions.write_ids import ValidWriteIdList
 
 _OPEN = TransactionState.OPEN.value
 _ABORTED = TransactionState.ABORTED.value
@@ -48,26 +47,3 @@ def write_ids_at(
         open_ids=[w for w, state in rows if state != _ABORTED],
         aborted=[w for w, state in rows if state == _ABORTED],
     ).canonical()
-
-
-def txns_of(connection: Connection, reader: Transaction | None) -> ValidTxnList:
-    """The transactions that ``reader`` sees as committed, itself among them; None: by now."""
-    later: list[int] = []
-    if reader is None:
-        last = connection.execute(select(func.max(TXN.c.txn_id))).scalar_one() or 0
-    else:
-        # Ids are given in the order of begin times: what began later has a larger id.
-        last = reader.txn_id
-        after = TXN.c.commit_time > reader.begin_time
-        later.extend(
-            connection.execute(select(TXN.c.txn_id).where(after, TXN.c.txn_id < last)).scalars()
-        )
-    rows = connection.execute(
-        select(TXN.c.txn_id, TXN.c.state).where(TXN.c.commit_time.is_(None))
-    ).all()
-    return ValidTxnList.derive(
-        last,
-        unfinished=[*later, *(txn_id for txn_id, _ in rows)],
-        aborted=frozenset(txn_id for txn_id, state in rows if state == _ABORTED),
-        current=0 if reader is None else last,
-    )

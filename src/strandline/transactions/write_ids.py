@@ -1,9 +1,9 @@
-"""Which transactions and which writes a reader sees, as values.
+"""Which writes of a table a reader sees, as a value.
 
 A reader must see the same rows for as long as it reads, whoever commits meanwhile. So it carries
-the set of ids that were committed when it looked: `ValidTxnList` holds transaction ids,
-`ValidWriteIdList` the write ids of one table. Ids are given in order and nearly all of them end
-committed, so the set is kept as a high-water mark ``hwm`` and the few *exceptions* at or below it:
+the set of write ids of a table that were committed when it looked, a `ValidWriteIdList`. Ids are
+given in order and nearly all of them end committed, so the set is kept as a high-water mark ``hwm``
+and the few *exceptions* at or below it:
 
     committed = {1 … hwm} without the exceptions
 
@@ -17,22 +17,16 @@ What must stay true:
 * a list is a value; merging an id gives a new list;
 * exceptions ascend strictly and lie in 1 … hwm; the aborted ids are some of them;
 * ``min_open`` (the smallest open id, `NO_OPEN` without any) is what was read or derived, not what
-  the exceptions would give: Hive stores it apart, and its lists carry values that do not fit.
-  Text therefore goes through unchanged. Whatever merges an id derives it anew;
+  the exceptions would give: Hive stores it apart, and its lists carry values that do not fit. So
+  text goes through unchanged. Merging an id derives it again;
 * every question costs by the number of exceptions, or its logarithm, never by ``hwm``.
 
-**Comparing.** The ids a list does *not* see are its exceptions and then ``hwm + 1``, ``hwm + 2`` …
-without end. Where two such sequences first differ, the list with the larger id there has the other
-one's id committed: it is the newer. Cutting exceptions off the top turns this into the
-lexicographic order of short tuples, and two lists see the same exactly when the tuples are equal.
-Hive's own comparison agrees on equality and gets the order wrong when the left list has more
-exceptions and the right one ends early; taking it over would let a stale copy pass as the newer
-one. Newer does not mean *superset* either, so a cache asks `covers`.
+**Comparing.** A cache asks whether its list `covers` that of a reader, not which one is newer: a
+newer list need not be a superset.
 
-**Text** is Hive's, to the letter: ``hwm:minOpen:open:aborted``, for a table with its name in front,
-for a query the lists of its tables behind a transaction id, joined by ``$``. Hive reads an empty
-text as "everything is valid"; here it is an error, because a list that got lost must not show
-uncommitted rows.
+**Text** is Hive's, to the letter: ``table:hwm:minOpen:open:aborted``. Hive reads an empty text as
+"everything is valid"; here it is an error, because a list that got lost must not show uncommitted
+rows.
 """
 
 from __future__ import annotations
@@ -40,7 +34,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from heapq import merge
 from itertools import pairwise
 from typing import Self
@@ -51,24 +44,23 @@ NO_OPEN = (1 << 63) - 1
 """The ``min_open`` of a list without open ids."""
 
 
-class RangeResponse(Enum):
-    """How much of a range of ids a predicate holds for."""
-
-    NONE = 0
-    SOME = 1
-    ALL = 2
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _IdList:
-    """What both kinds of list share. Raises `InvalidInput` where the ids do not make a list."""
+class ValidWriteIdList:
+    """The write ids of one table that a reader sees as committed. ``str()`` gives Hive's text.
+
+    ``table`` (``db.table`` in lower case) occurs in the text only; without it the text says
+    ``null``. Raises `InvalidInput` if the ids do not form a list.
+    """
 
     hwm: int
     exceptions: tuple[int, ...] = ()
     aborted_ids: tuple[int, ...] = ()
     min_open: int = NO_OPEN
+    table: str | None = None
 
     def __post_init__(self) -> None:
+        if self.table is not None and (not self.table or set(self.table) & set(":$")):
+            raise InvalidInput(f"a list cannot be written for a table named {self.table!r}")
         if not 0 <= self.hwm <= NO_OPEN:
             raise InvalidInput(f"a high-water mark lies in 0 … {NO_OPEN}, this is {self.hwm}")
         for ids in (self.exceptions, self.aborted_ids):
@@ -103,24 +95,9 @@ class _IdList:
         """Whether ``w`` is visible."""
         return w <= self.hwm and not _contains(self.exceptions, w)
 
-    def range_valid(self, first: int, last: int) -> RangeResponse:
-        """How many of the ids ``first`` … ``last`` are visible."""
-        if first > self.hwm:
-            return RangeResponse.NONE
-        hidden = max(0, last - self.hwm) + _count(self.exceptions, first, last)
-        return _answer(_size(first, last) - hidden, first, last)
-
     def aborted(self, w: int) -> bool:
         """Whether ``w`` is known to be aborted."""
         return _contains(self.aborted_ids, w)
-
-    def range_aborted(self, first: int, last: int) -> RangeResponse:
-        """How many of the ids ``first`` … ``last`` are known to be aborted."""
-        return _answer(_count(self.aborted_ids, first, last), first, last)
-
-    def valid_base(self, w: int) -> bool:
-        """Whether files that hold every write up to ``w`` hold nothing that is still open."""
-        return w < self.min_open and w <= self.hwm
 
     # -- comparing
 
@@ -142,20 +119,6 @@ class _IdList:
                 return False
         within = self.exceptions[: bisect_right(self.exceptions, other.hwm)]
         return all(_contains(other.exceptions, w) for w in within)
-
-    def compare(self, other: Self) -> int:
-        """1 if this list is the newer of the two, -1 if ``other`` is, 0 if they see the same.
-
-        An order in time for lists that were taken from one growing history; between others it
-        only says who has the smallest id that the two do not share.
-        """
-        ours, theirs = self._unseen(), other._unseen()
-        return (ours > theirs) - (ours < theirs)
-
-    def _unseen(self) -> tuple[int, ...]:
-        """The smallest ids that are not visible, enough of them to tell any two lists apart."""
-        least = self.canonical()
-        return (*least.exceptions, least.hwm + 1)
 
     # -- merging
 
@@ -216,144 +179,22 @@ class _IdList:
         smallest = _first_open(exceptions, aborted)
         return replace(self, hwm=hwm, exceptions=exceptions, aborted_ids=aborted, min_open=smallest)
 
-    def _numbers(self) -> str:
-        """The text of the four fields that both kinds of list print."""
-        opened = ",".join(map(str, self.open_ids))
-        return f"{self.hwm}:{self.min_open}:{opened}:{','.join(map(str, self.aborted_ids))}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidTxnList(_IdList):
-    """The transactions that a reader sees as committed. ``str()`` gives Hive's text."""
+    # -- text
 
     def __str__(self) -> str:
-        return self._numbers()
+        name = "null" if self.table is None else self.table
+        opened, aborted = (",".join(map(str, ids)) for ids in (self.open_ids, self.aborted_ids))
+        return f"{name}:{self.hwm}:{self.min_open}:{opened}:{aborted}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The list that ``text`` writes; fields missing at its end hold no ids."""
-        hwm, smallest, exceptions, aborted = _parse_numbers(text, text.split(":"))
-        return cls(hwm=hwm, exceptions=exceptions, aborted_ids=aborted, min_open=smallest)
-
-    @classmethod
-    def derive(
-        cls,
-        server_hwm: int,
-        *,
-        unfinished: Sequence[int],
-        aborted: Collection[int],
-        current: int = 0,
-    ) -> Self:
-        """The list of transaction ``current`` (0: of nobody) by Hive's rule.
-
-        ``unfinished`` are all ids up to ``server_hwm`` that are open or aborted; ``current`` sees
-        itself, and nothing that began after it.
-        """
-        hidden = [t for t in unfinished if not current or t < current]
-        return cls.of(
-            min(current, server_hwm) if current else server_hwm,
-            open_ids=[t for t in hidden if t not in aborted],
-            aborted=[t for t in hidden if t in aborted],
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidWriteIdList(_IdList):
-    """The write ids of one table that a reader sees as committed. ``str()`` gives Hive's text.
-
-    ``table`` (``db.table`` in lower case) is there for the text alone; in memory a list belongs
-    to whoever asked for a table's id. Without a name the text says ``null``.
-    """
-
-    table: str | None = None
-
-    def __post_init__(self) -> None:
-        # Without arguments `super()` fails here: the dataclass made a new class for its slots.
-        super(ValidWriteIdList, self).__post_init__()
-        if self.table is not None and (not self.table or set(self.table) & set(":$")):
-            raise InvalidInput(f"a list cannot be written for a table named {self.table!r}")
-
-    def __str__(self) -> str:
-        return f"{'null' if self.table is None else self.table}:{self._numbers()}"
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """The list that ``text`` writes; fields missing at its end hold no ids."""
+        """The list that ``text`` represents; fields that are missing at its end hold no ids."""
         name, _, rest = text.partition(":")
         hwm, smallest, exceptions, aborted = _parse_numbers(text, rest.split(":"))
         table = None if name.lower() == "null" else name
         return cls(
             hwm=hwm, exceptions=exceptions, aborted_ids=aborted, min_open=smallest, table=table
         )
-
-    @classmethod
-    def derive(
-        cls,
-        table: str | None,
-        *,
-        txns: ValidTxnList,
-        writes: Iterable[tuple[int, int]],
-        next_write_id: int | None,
-    ) -> Self:
-        """What the reader of ``txns`` sees of a table, by Hive's rule.
-
-        ``writes`` are the (transaction, write id) pairs that are kept; an id without a pair was
-        purged and counts as committed. ``next_write_id`` is None for a table never written to.
-        If no kept write is visible, the list ends at the first hidden one, and ``min_open``
-        keeps the value from before that cut.
-        """
-        rows = sorted((w, txn) for txn, w in writes)
-        hwm = max((w for w, txn in rows if txn <= txns.hwm), default=0)
-        if hwm <= 0:
-            hwm = 0 if next_write_id is None else next_write_id - 1
-        rows = [(w, txn) for w, txn in rows if w <= hwm]
-        hidden = [(w, txn) for w, txn in rows if not txns.valid(txn)]
-        whole = cls.of(
-            hwm,
-            open_ids=[w for w, txn in hidden if not txns.aborted(txn)],
-            aborted=[w for w, txn in hidden if txns.aborted(txn)],
-        )
-        whole = replace(whole, table=table)
-        if not hidden or len(hidden) < len(rows):
-            return whole
-        first = whole.exceptions[0]
-        return replace(
-            whole,
-            hwm=first,
-            exceptions=(first,),
-            aborted_ids=() if first == whole.min_open else (first,),
-        )
-
-    def named(self, table: str) -> Self:
-        """The same list, for the text form of ``table`` (``db.table`` in lower case)."""
-        return replace(self, table=table)
-
-    def equivalent(self, other: Self) -> bool:
-        """Whether both lists see the same ids of the same table (names compared without case)."""
-        ours, theirs = (self.table or "").lower(), (other.table or "").lower()
-        return ours == theirs and self.compare(other) == 0
-
-
-@dataclass(frozen=True, slots=True)
-class ValidTxnWriteIdList:
-    """The lists of a query's tables, in any order. ``str()`` gives Hive's text."""
-
-    txn_id: int
-    lists: tuple[ValidWriteIdList, ...] = ()
-
-    def __str__(self) -> str:
-        return "$".join([str(self.txn_id), *map(str, self.lists)])
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """The lists that ``text`` writes."""
-        head, *lists = text.split("$")
-        return cls(_parse_id(text, head), tuple(map(ValidWriteIdList.parse, lists)))
-
-    def of_table(self, table: str) -> ValidWriteIdList | None:
-        """The list of ``table`` (``db.table``, in any case), None if the query has none."""
-        wanted = table.lower()
-        return next((own for own in self.lists if (own.table or "").lower() == wanted), None)
 
 
 def _parse_numbers(
@@ -401,18 +242,6 @@ def _contains(ids: tuple[int, ...], w: int) -> bool:
 
 def _count(ids: tuple[int, ...], first: int, last: int) -> int:
     return bisect_right(ids, last) - bisect_left(ids, first)
-
-
-def _size(first: int, last: int) -> int:
-    if first > last:
-        raise InvalidInput(f"{first} … {last} is not a range of ids")
-    return last - first + 1
-
-
-def _answer(count: int, first: int, last: int) -> RangeResponse:
-    if count == 0:
-        return RangeResponse.NONE
-    return RangeResponse.ALL if count == _size(first, last) else RangeResponse.SOME
 
 
 def _shown(ids: tuple[int, ...]) -> str:

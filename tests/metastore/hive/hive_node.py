@@ -19,10 +19,11 @@ from thrift.transport.TTransport import TBufferedTransport
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.config import Settings
 from strandline.metastore.hive import HiveMetastoreService
-from strandline.metastore.thrift import ThriftClient, ThriftException, ThriftServer
+from strandline.metastore.thrift import ThriftException, ThriftServer
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.type_parser import parse_type
 from strandline.node import Node
+from tests.servers.thrift_client import ThriftClient
 
 WAIT = 30.0
 

@@ -15,6 +15,7 @@ from strandline.metastore.hive.registry import METHODS, Request
 from strandline.metastore.store import warehouse
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.node import Node
+from tests.servers.thrift_client import decode_result
 from tests.sql.statements import recorded
 
 SD = {
@@ -38,7 +39,7 @@ class Caller:
         sent = HIVE_CODEC.decode_args(method, HIVE_CODEC.encode_args(method, args))
         request = Request(sent, "ann", self.node.metastore)
         answer = self._service._result(METHODS[method], request)
-        return HIVE_CODEC.decode_result(method, HIVE_CODEC.encode_result(method, answer))
+        return decode_result(method, HIVE_CODEC.encode_result(method, answer))
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ from tests.metastore.hive.hive_node import (
     storage,
     table,
 )
+from tests.servers.thrift_client import decode_result
 
 
 def statistics(hive: HiveNode) -> Any:
@@ -331,7 +332,7 @@ def test_a_full_node_refuses_a_call_with_the_reason(hive: HiveNode, blocked: Blo
         await first
         assert isinstance(answer.body, bytes)
         with pytest.raises(ThriftException, match="nothing was done, try again") as raised:
-            HIVE_CODEC.decode_result("drop_function", answer.body)
+            decode_result("drop_function", answer.body)
         assert raised.value.name == "MetaException"
 
     asyncio.run(main())

@@ -98,7 +98,8 @@ def test_a_write_id_is_never_given_again(dml: Dml, cleaner: AbortedRows) -> None
     abort(dml, "gone")
     cleaner.clean()
     txn_id = dml.begin()
-    assert dml.transactions.allocate_write_id(txn_id, FLIGHTS) == 2
+    dml.store.stage(txn_id, FLIGHTS, add=[data_file("later")])
+    assert dml.transactions.write_id_pairs(txn_id) == ((FLIGHTS, 2),)
 
 
 def test_one_sql_transaction_removes_no_more_than_its_share(

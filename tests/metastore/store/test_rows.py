@@ -22,7 +22,6 @@ from strandline.metastore.store.rows import (
     Row,
     RowKind,
     TableParametersRow,
-    bucket_of,
     new_file,
     new_parameters,
     new_partition,
@@ -148,16 +147,6 @@ def test_content_of_another_class_is_refused() -> None:
 def test_a_delete_file_needs_a_count_for_each_data_file() -> None:
     with pytest.raises(InvalidInput, match="2 data files and 1"):
         DeleteFile(path="d", file_ids=(1, 2), counts=(1,))
-
-
-def test_buckets_are_the_same_for_ever() -> None:
-    assert bucket_of(7, ("2013", "1"), partitions=1) == 0
-    # By `printf '7\\0002013\\000M' | sha256sum`: the first 16 digits, modulo 25.
-    found = [bucket_of(7, ("2013", str(month)), partitions=25) for month in range(1, 13)]
-    assert found == [21, 5, 23, 1, 21, 22, 1, 22, 10, 23, 14, 4]
-    assert bucket_of(7, ("ab", "c"), partitions=1 << 40) != bucket_of(
-        7, ("a", "bc"), partitions=1 << 40
-    )
 
 
 def test_a_row_whose_columns_were_changed_is_corrupt(dml: Dml) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from strandline.metastore.thrift import Dispatcher, ServerSettings, ThriftClient, ThriftServer
+from strandline.metastore.thrift import Dispatcher, ServerSettings, ThriftServer
 from strandline.metastore.thrift.dispatch import InThread
+from tests.servers.thrift_client import ThriftClient
 
 
 class Running:

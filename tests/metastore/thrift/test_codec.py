@@ -20,10 +20,10 @@ from strandline.metastore.thrift import (
     load_field_table,
     request_key,
 )
-from strandline.metastore.thrift.codec import decode_application_exception
 from strandline.metastore.thrift.compiler import MAX_DEPTH
 from strandline.metastore.thrift.messages import CALL, REPLY, decode_head, encode_message
 from tests.metastore.thrift.values import structs
+from tests.servers.thrift_client import MISSING_RESULT, decode_application_exception, decode_result
 
 EVERY_TYPE = Codec(
     load_field_table(
@@ -86,13 +86,13 @@ def test_the_request_get_database_is_the_bytes_that_hive_sends() -> None:
 def test_a_result_stands_in_field_0_and_an_exception_in_the_field_that_declares_it() -> None:
     result = bytes.fromhex("0c0000 0b0001 00000002 6431 00 00")
     assert HIVE_CODEC.encode_result("get_database", {"name": "d1"}) == result
-    assert HIVE_CODEC.decode_result("get_database", result) == {"name": "d1"}
+    assert decode_result("get_database", result) == {"name": "d1"}
 
     missing = ThriftException("NoSuchObjectException", {"message": "d1"})
     thrown = bytes.fromhex("0c0001 0b0001 00000002 6431 00 00")
     assert HIVE_CODEC.encode_exception("get_database", missing) == thrown
     with pytest.raises(ThriftException, match="NoSuchObjectException: d1") as caught:
-        HIVE_CODEC.decode_result("get_database", thrown)
+        decode_result("get_database", thrown)
     assert caught.value.value == {"message": "d1"}
 
 
@@ -103,7 +103,7 @@ def test_an_exception_that_the_method_does_not_declare_has_no_encoding() -> None
 
 def test_a_void_method_answers_with_an_empty_struct() -> None:
     assert HIVE_CODEC.encode_result("drop_table", None) == b"\0"
-    assert HIVE_CODEC.decode_result("drop_table", b"\0") is None
+    assert decode_result("drop_table", b"\0") is None
     with pytest.raises(InvalidInput, match="drop_table returns nothing, not int"):
         HIVE_CODEC.encode_result("drop_table", 1)
 
@@ -112,8 +112,8 @@ def test_a_method_that_returns_something_cannot_return_nothing() -> None:
     with pytest.raises(InvalidInput, match="get_database must return a Database, not None"):
         HIVE_CODEC.encode_result("get_database", None)
     with pytest.raises(ApplicationException, match="no result") as caught:
-        HIVE_CODEC.decode_result("get_database", b"\0")
-    assert caught.value.kind == ApplicationException.MISSING_RESULT
+        decode_result("get_database", b"\0")
+    assert caught.value.kind == MISSING_RESULT
 
 
 def test_an_application_exception_is_its_message_and_its_kind() -> None:

@@ -15,13 +15,11 @@ import pytest
 from strandline.errors import Overloaded
 from strandline.metastore.request_memory import ALLOWANCE
 from strandline.metastore.thrift import (
-    HIVE_CODEC,
     ApplicationException,
     ConnectionInfo,
     ServerSettings,
     ThriftException,
 )
-from strandline.metastore.thrift.codec import decode_application_exception
 from strandline.metastore.thrift.messages import CALL, decode_head, encode_message
 from tests.metastore.thrift.test_server import (
     connect,
@@ -30,6 +28,7 @@ from tests.metastore.thrift.test_server import (
     request,
     toy,
 )
+from tests.servers.thrift_client import decode_application_exception, decode_result
 
 Serve = Callable[..., Any]
 NAMES = "get_table_objects_by_name"
@@ -76,7 +75,7 @@ def test_answers_that_are_not_read_are_bounded_in_sum(serve: Serve) -> None:
         second.sendall(asked)
         answer = read_messages(second, 1)[0]
         with pytest.raises(ThriftException, match="this node is full") as refusal:
-            HIVE_CODEC.decode_result("get_all_tables", answer, at=decode_head(answer).body)
+            decode_result("get_all_tables", answer, at=decode_head(answer).body)
         assert refusal.value.name == "MetaException"
         assert small.call("get_all_databases") == ["d1"]
         assert len(read_messages(first, 1)[0]) > 20_000_000
@@ -178,7 +177,7 @@ def test_half_messages_are_bounded_in_sum_and_small_requests_are_served(serve: S
         head = decode_head(answer)
         assert head.sequence == 7
         with pytest.raises(ThriftException, match=r"this node is full.*nothing was done") as told:
-            HIVE_CODEC.decode_result("get_database", answer, at=head.body)
+            decode_result("get_database", answer, at=head.body)
         assert told.value.name == "MetaException"
         assert small.call("get_all_databases") == ["d1"]
         assert running.server.statistics().full == 1

@@ -30,15 +30,14 @@ from strandline.metastore.thrift import (
     Dispatcher,
     Encoded,
     ServerSettings,
-    ThriftClient,
     ThriftException,
     ThriftServer,
     request_key,
 )
-from strandline.metastore.thrift.codec import decode_application_exception
 from strandline.metastore.thrift.foreign_protocols import foreign_protocol
 from strandline.metastore.thrift.messages import CALL, EXCEPTION, decode_head, encode_message
 from strandline.metastore.thrift.scanner import Scanner
+from tests.servers.thrift_client import ThriftClient, decode_application_exception
 
 # The `serve` fixture lives in conftest.py: a function from a handler to a running server.
 Serve = Callable[..., Any]

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from hashlib import sha256
 from struct import Struct, error
 from typing import TypeVar
 
@@ -243,17 +242,6 @@ def new_file(content: DataFile | DeleteFile, *, bucket: int = TABLE_LEVEL) -> Ne
 def new_parameters(parameters: Properties) -> NewRow:
     """The row of a table's parameters."""
     return NewRow.of(TableParametersRow(parameters=parameters), name=PARAMETERS_NAME)
-
-
-def bucket_of(table_id: int, values: tuple[str, ...], *, partitions: int) -> int:
-    """The zone partition of the rows with these colocation or partition values, from 0 on.
-
-    The same on every machine and in every release: rows are stored by it.
-    """
-    if partitions == 1:
-        return 0
-    text = "\x00".join((str(table_id), *values))
-    return int.from_bytes(sha256(text.encode()).digest()[:8], "big") % partitions
 
 
 register(

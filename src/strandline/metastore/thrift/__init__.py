@@ -1,10 +1,9 @@
 """The Hive Metastore protocol: Thrift's strict binary form, on an unframed socket.
 
-`HIVE_CODEC` turns structs and messages into dicts and back, driven by our own field table;
-`ThriftServer` serves a `Dispatcher` on an event loop; `ThriftClient` calls one.
+`HIVE_CODEC` turns structs and messages into dicts and back, driven by our own field table.
+`ThriftServer` serves a `Dispatcher` on an event loop.
 """
 
-from strandline.metastore.thrift.client import ThriftClient
 from strandline.metastore.thrift.codec import HIVE_CODEC, Codec
 from strandline.metastore.thrift.dispatch import ConnectionInfo, Dispatcher, Encoded
 from strandline.metastore.thrift.field_table import HIVE_METASTORE, FieldTable, load_field_table
@@ -27,7 +26,6 @@ __all__ = [
     "FieldTable",
     "ServerSettings",
     "ServerStatistics",
-    "ThriftClient",
     "ThriftException",
     "ThriftServer",
     "load_field_table",

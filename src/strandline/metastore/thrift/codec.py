@@ -20,7 +20,6 @@ from strandline.metastore.thrift.field_table import (
     HIVE_METASTORE,
     FieldTable,
     MethodSpec,
-    load_field_table,
 )
 from strandline.metastore.thrift.json_text import JsonWriters
 from strandline.metastore.thrift.messages import ApplicationException, ThriftException
@@ -90,18 +89,6 @@ class Codec:
             return None
         return self.encode_struct(spec.result.name, {exception.name: exception.value})
 
-    def decode_result(self, method: str, data: bytes, *, at: int = 0) -> Any:
-        """What ``method`` returned; raises the `ThriftException` that it answered with."""
-        spec = self.method(method)
-        result = self.decode_struct(spec.result.name, data, at=at)
-        for name, value in result.items():
-            if name != "success":
-                raise ThriftException(name, value)
-        if spec.returns is not None and "success" not in result:
-            kind = ApplicationException.MISSING_RESULT
-            raise ApplicationException(kind, f"{method} failed: it answered with no result")
-        return result.get("success")
-
     def to_json_text(self, name: str, value: dict[str, Any] | bytes) -> str:
         """The struct as Thrift's JSON protocol writes it, as one text without blanks.
 
@@ -143,14 +130,3 @@ def _filled(name: str, data: bytes, fields: dict[str, Any], end: int) -> dict[st
 
 HIVE_CODEC = Codec(HIVE_METASTORE)
 """The codec of the Hive Metastore protocol."""
-
-
-_EXCEPTIONS = Codec(
-    load_field_table("exception TApplicationException = 1:message string, 2:type i32")
-)
-
-
-def decode_application_exception(data: bytes, *, at: int = 0) -> ApplicationException:
-    """The ``TApplicationException`` that fills ``data`` from ``at`` to its end."""
-    fields = _EXCEPTIONS.decode_struct("TApplicationException", data, at=at)
-    return ApplicationException(fields.get("type", 0), fields.get("message", ""))

@@ -21,8 +21,8 @@ _SEQUENCE = struct.Struct(">i")
 class ThriftException(Exception):
     """An exception of the protocol: ``name`` is its struct, ``value`` the fields of it.
 
-    A handler raises it to answer with it; the client raises it when it is the answer. It is a
-    value on the wire and no `StrandlineError`: what it means, the protocol says.
+    A handler raises it to answer with it. It is a value on the wire and not a `StrandlineError`:
+    the protocol defines what it means.
     """
 
     def __init__(self, name: str, value: dict[str, Any]) -> None:
@@ -38,9 +38,6 @@ class ApplicationException(Exception):
     """
 
     UNKNOWN_METHOD: ClassVar[int] = 1
-    WRONG_METHOD_NAME: ClassVar[int] = 3
-    BAD_SEQUENCE_ID: ClassVar[int] = 4
-    MISSING_RESULT: ClassVar[int] = 5
     INTERNAL_ERROR: ClassVar[int] = 6
     PROTOCOL_ERROR: ClassVar[int] = 7
 

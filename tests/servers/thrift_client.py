@@ -1,6 +1,6 @@
 """A synchronous client of the Hive Metastore protocol, over the same field table as the server.
 
-For tests, measurements and the command line. One connection, one thread at a time.
+For tests and measurements. One connection, one thread at a time.
 """
 
 from __future__ import annotations
@@ -11,18 +11,45 @@ from types import TracebackType
 from typing import Any, Self
 
 from strandline.errors import DeadlineExceeded, ProtocolError, Unavailable, UnknownOutcome
-from strandline.metastore.thrift.codec import HIVE_CODEC, Codec, decode_application_exception
+from strandline.metastore.thrift.codec import HIVE_CODEC, Codec
+from strandline.metastore.thrift.field_table import load_field_table
 from strandline.metastore.thrift.messages import (
     CALL,
     EXCEPTION,
     ONEWAY,
     REPLY,
+    ApplicationException,
+    ThriftException,
     decode_head,
     encode_message,
 )
 from strandline.metastore.thrift.scanner import Scanner
 
+MISSING_RESULT = 5
+"""The kind of `ApplicationException` that clients of Thrift raise for an answer with no result."""
+
 _PIECE = 256 * 1024
+_EXCEPTIONS = Codec(
+    load_field_table("exception TApplicationException = 1:message string, 2:type i32")
+)
+
+
+def decode_result(method: str, data: bytes, *, at: int = 0, codec: Codec = HIVE_CODEC) -> Any:
+    """What ``method`` returned; raises the `ThriftException` that it answered with."""
+    spec = codec.method(method)
+    result = codec.decode_struct(spec.result.name, data, at=at)
+    for name, value in result.items():
+        if name != "success":
+            raise ThriftException(name, value)
+    if spec.returns is not None and "success" not in result:
+        raise ApplicationException(MISSING_RESULT, f"{method} failed: it answered with no result")
+    return result.get("success")
+
+
+def decode_application_exception(data: bytes, *, at: int = 0) -> ApplicationException:
+    """The ``TApplicationException`` that fills ``data`` from ``at`` to its end."""
+    fields = _EXCEPTIONS.decode_struct("TApplicationException", data, at=at)
+    return ApplicationException(fields.get("type", 0), fields.get("message", ""))
 
 
 class ThriftClient:
@@ -71,7 +98,7 @@ class ThriftClient:
                 f"{self._where} answered call {self._sequence} of {method} with message "
                 f"{head.sequence} of {head.name} (type {head.kind}); close the connection"
             )
-        return self._codec.decode_result(method, message, at=head.body)
+        return decode_result(method, message, at=head.body, codec=self._codec)
 
     def _send(self, data: bytes) -> None:
         try:
