@@ -19,7 +19,7 @@ from strandline.metastorage import (
     Put,
     SqlMetastorage,
 )
-from strandline.sql import SqliteDatabase, open_sqlite, stored_time, take_time
+from strandline.sql import Parameter, Row, SqliteDatabase, open_sqlite, stored_time, take_time
 
 
 @pytest.fixture
@@ -90,14 +90,14 @@ def test_a_commit_between_looking_and_reading_is_not_taken_as_seen(
 ) -> None:
     """The mark that is remembered must be the one from before the revision was read."""
     put(store, "a")
-    real, other = database.read, SqlMetastorage(database, HybridClock())
+    real, other = database.rows, SqlMetastorage(database, HybridClock())
 
-    def read_late() -> object:
-        monkeypatch.setattr(database, "read", real)
+    def read_late(statement: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
+        monkeypatch.setattr(database, "rows", real)
         put(other, "b")
-        return real()
+        return real(statement, parameters)
 
-    monkeypatch.setattr(database, "read", read_late)
+    monkeypatch.setattr(database, "rows", read_late)
     assert store.revision() == 2
     put(other, "c")
     assert store.revision() == 3

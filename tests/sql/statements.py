@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Engine, event
 
 from strandline.sql import statements
 
@@ -24,11 +24,9 @@ def recorded() -> Iterator[list[tuple[str, Any]]]:
     def note(_c: Any, _k: Any, statement: str, parameters: Any, *_: Any) -> None:
         noted.append((statement, parameters))
 
-    def note_and_send(
-        connection: Connection, statement: str, parameters: Any, *, many: bool = False
-    ) -> Any:
-        noted.append((statement, parameters))
-        return send(connection, statement, parameters, many=many)
+    def note_and_send(driver: Any, text: str, parameters: Any, *, many: bool = False) -> Any:
+        noted.append((text, parameters))
+        return send(driver, text, parameters, many=many)
 
     event.listen(Engine, "before_cursor_execute", note)
     try:

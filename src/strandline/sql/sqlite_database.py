@@ -48,6 +48,7 @@ from strandline.sql import ground, sqlite_file
 from strandline.sql.database import PATIENCE, Database
 from strandline.sql.head_file import HeadFile, Marks
 from strandline.sql.lock_holder import describe_holder
+from strandline.sql.statements import Parameter, Row, rows_of
 
 _POOL = 32
 _POLL_SECONDS = 0.001
@@ -218,10 +219,19 @@ class SqliteDatabase(Database):
         with self._in_use("reads"), self._translated():
             connection = self._engine.connect()
             try:
-                connection.exec_driver_sql("BEGIN")
+                sqlite_file.driver_of(connection).execute("BEGIN")
                 yield connection
             finally:
                 connection.close()
+
+    def rows(self, statement: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
+        """See `Database.rows`; a statement by itself is a snapshot."""
+        with self._in_use("reads"), self._translated():
+            pooled = self._engine.raw_connection()
+            try:
+                return rows_of(pooled.dbapi_connection, statement, parameters)
+            finally:
+                pooled.close()
 
     def write_time(self) -> AbstractContextManager[Connection]:
         """See `Database.write_time`.
@@ -340,11 +350,13 @@ class SqliteDatabase(Database):
         return self._head.read_marks(sqlite_file.driver_of(connection))
 
     def _begin(self, connection: Connection, began: float, deadline: float) -> None:
+        connection.begin()  # SQLAlchemy sends nothing, since the driver opens no transactions
+        driver = sqlite_file.driver_of(connection)
         while True:
             try:
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                driver.execute("BEGIN IMMEDIATE")
                 break
-            except DBAPIError as error:
+            except sqlite3.Error as error:
                 if not sqlite_file.is_busy(error):
                     raise
             self._count("lost_turns")

@@ -41,7 +41,7 @@ def run(
 
     It holds no ``?`` and no ``%`` but the marks of its parameters.
     """
-    return _rows(_sent(connection, statement, parameters))
+    return rows_of(_driver_of(connection), _text_for(connection, statement), parameters)
 
 
 def first_row(
@@ -68,7 +68,7 @@ def run_in_parts(
     rows: int,
 ) -> Iterator[list[Row]]:
     """All rows of ``statement``, so many at once: what a caller may give up on the way."""
-    cursor = _sent(connection, statement, parameters)
+    cursor = _sent(_driver_of(connection), _text_for(connection, statement), parameters)
     try:
         while part := cursor.fetchmany(rows):
             yield part
@@ -78,7 +78,8 @@ def run_in_parts(
 
 def change(connection: Connection, statement: str, parameters: tuple[Parameter, ...] = ()) -> int:
     """Run an INSERT, UPDATE or DELETE; how many rows it changed."""
-    return cast(int, _sent(connection, statement, parameters).rowcount)
+    cursor = _sent(_driver_of(connection), _text_for(connection, statement), parameters)
+    return cast(int, cursor.rowcount)
 
 
 def change_each(
@@ -86,39 +87,47 @@ def change_each(
 ) -> None:
     """Run ``statement`` once for each tuple of parameters, in one round trip."""
     if rows:
-        _sent(connection, statement, rows, many=True)
+        _sent(_driver_of(connection), _text_for(connection, statement), rows, many=True)
 
 
 def run_all(connection: Connection, *queries: Query) -> list[list[Row]]:
     """The rows of each query, in their order; none may need what another one gives."""
     if connection.dialect.name == "sqlite" or len(queries) < 2:
         return [run(connection, *query) for query in queries]
-    with _driver_of(connection).pipeline():
-        answers = [_sent(connection, *query) for query in queries]
-    return [_rows(answer) for answer in answers]
+    driver = _driver_of(connection)
+    with driver.pipeline():
+        answers = [_sent(driver, _formatted(text), parameters) for text, parameters in queries]
+    return [_fetched(answer) for answer in answers]
+
+
+def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
+    """All rows of a statement as the ``driver`` writes it, on a connection of the driver."""
+    return _fetched(_sent(driver, text, parameters))
 
 
 def _sent(
-    connection: Connection,
-    statement: str,
+    driver: Any,
+    text: str,
     parameters: Sequence[Any],  # Any: a parameter, or with ``many`` a tuple of them for each run
     *,
     many: bool = False,
 ) -> Any:
     """The driver's cursor; each statement of this module goes through here."""
-    if connection.dialect.name != "sqlite":
-        statement = _formatted(statement)
-    cursor = _driver_of(connection).cursor()
-    return (cursor.executemany if many else cursor.execute)(statement, parameters)
+    cursor = driver.cursor()
+    return (cursor.executemany if many else cursor.execute)(text, parameters)
 
 
-def _rows(cursor: Any) -> list[Row]:
+def _fetched(cursor: Any) -> list[Row]:
     return [] if cursor.description is None else cast("list[Row]", cursor.fetchall())
 
 
 def _driver_of(connection: Connection) -> Any:
     """The connection of the driver (sqlite3, psycopg) below one of SQLAlchemy."""
     return connection.connection.dbapi_connection
+
+
+def _text_for(connection: Connection, statement: str) -> str:
+    return statement if connection.dialect.name == "sqlite" else _formatted(statement)
 
 
 @lru_cache(maxsize=1024)

@@ -163,10 +163,10 @@ def test_a_head_that_cannot_be_learned_leaves_the_answer_to_the_store(
     files(cache)
     dml.append("a")
 
-    def away() -> int:
+    def away(after: int, *, limit: int) -> None:
         raise Unavailable("the log is away")
 
-    monkeypatch.setattr(dml.log, "position", away)
+    monkeypatch.setattr(dml.log, "read_next", away)
     assert files(cache) == ["a"]
     assert hits(cache) == (1, 1)
 
@@ -392,14 +392,14 @@ def test_a_look_that_was_under_way_does_not_stand_for_one_that_was_asked_for_lat
     cache.catch_up()
     while not cache.is_level():  # the news of the own tables comes a little later
         cache.catch_up()
-    position = dml.log.position
+    read_next = dml.log.read_next
 
-    def overtaken() -> LogPosition:
-        found = position()
+    def overtaken(after: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
+        position_and_events = read_next(after, limit=limit)
         cache.look_again()  # a child process has committed behind that position
-        return found
+        return position_and_events
 
-    monkeypatch.setattr(dml.log, "position", overtaken)
+    monkeypatch.setattr(dml.log, "read_next", overtaken)
     cache.catch_up()
     assert not cache.is_level()
     monkeypatch.undo()
@@ -457,10 +457,9 @@ def test_a_started_cache_follows_the_log(dml: Dml) -> None:
     applied = threading.Event()
 
     class Announcing(LogApplier):
-        def apply(self, limit: int) -> int:
-            count = super().apply(limit)
+        def catch_up(self) -> None:
+            super().catch_up()
             applied.set()
-            return count
 
     cache = dml.cached(kind=type("Announced", (CachedStore,), {"applier": Announcing}))
     files(cache)

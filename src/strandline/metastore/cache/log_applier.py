@@ -31,6 +31,7 @@ from strandline.metastore.store.notifications import (
     COMMIT,
     SET_LOCATION,
     WRITE,
+    LogPosition,
     Notification,
     NotificationLog,
     WriteEvent,
@@ -95,16 +96,20 @@ class LogApplier:
 
         Raises `Unavailable` if the store cannot be read; then nothing was skipped.
         """
+        return self._apply_next(limit)[1]
+
+    def _apply_next(self, limit: int) -> tuple[LogPosition, int]:
+        """`apply`; also where the log stood when its events were read."""
         with self._applying:
             applied = self._replicas.applied_event
-            events = self._notifications.read(applied, limit=limit)
+            position, events = self._notifications.read_next(applied, limit=limit)
             if events and events[0].event_id != applied + 1:
                 # The log was cleaned behind us: what happened in between cannot be known.
                 self._replicas.restart(events[0].event_id - 1)
                 self._on_move(None)
             for run in _runs(events):
                 self._apply_run(run)
-            return len(events)
+            return position, len(events)
 
     def _apply_run(self, run: Sequence[Notification]) -> None:
         """Apply events in a row that stage rows under one write id: as one change, if that works.
@@ -288,12 +293,12 @@ class LogApplier:
         at, mark = self._monotonic(), self._notifications.mark()
         level = self._level
         if level is None or level.mark != mark or not self._notifications.mark_is_proof:
-            position = self._notifications.position()
+            position, _ = self._apply_next(BATCH)
             while self._replicas.applied_event < position.event_id:
-                if batches == 0:
+                if batches == 1:
                     return False
                 batches = None if batches is None else batches - 1
-                self.apply(BATCH)
+                self._apply_next(BATCH)
             self._last_level = _Level(mark, at, position.projected_version, trust)
         else:
             self._last_level = level._replace(at=at)

@@ -229,8 +229,9 @@ class LocalSession(Session):
         touch: Sequence[str] = (),
     ) -> int:
         check_staging(add, remove=remove, touch=touch)
-        self._own(txn_id)
-        self._may_stage(table_id, add, replaces=bool(remove or touch))
+        reader = self._reader()
+        self._own(txn_id, reader)
+        _may_stage(reader, table_id, add, replaces=bool(remove or touch))
         check_paths(add, folder=self._folder_of(table_id))
         with self._metastore.store.staging(txn_id, table_id) as staging:
             stage_files(staging, add, remove=remove, touch=touch)
@@ -270,9 +271,9 @@ class LocalSession(Session):
     def _access(self) -> Access:
         return self._reader().access
 
-    def _own(self, txn_id: int) -> Transaction | None:
+    def _own(self, txn_id: int, reader: Reader | None = None) -> Transaction | None:
         """The transaction, if the user is judged at all. Raises `PermissionDenied` for others'."""
-        if self._access().free:
+        if (reader or self._reader()).access.free:
             return None
         transaction = self._metastore.transactions.get(txn_id)
         if normalize(transaction.user) != normalize(self._user):
@@ -296,23 +297,27 @@ class LocalSession(Session):
 
         return may_touch
 
-    def _may_stage(
-        self, table_id: int, add: Sequence[DataFile | DeleteFile], *, replaces: bool
-    ) -> None:
-        adds = any(isinstance(file, DataFile) for file in add)
-        takes = replaces or any(isinstance(file, DeleteFile) for file in add)
-        reader = self._reader()
-        if adds and takes:
-            try:
-                reader.require(table_id, Privilege.INSERT | Privilege.DELETE)
-            except PermissionDenied:
-                reader.require(table_id, Privilege.UPDATE)
-        else:
-            reader.require(table_id, Privilege.DELETE if takes else Privilege.INSERT)
-
     def _follow(self) -> None:
         """Bring what just ended into this node's memory. It has ended, whatever happens here."""
         try:
             self._metastore.store.catch_up()
         except StrandlineError:
             logger.warning("the cache did not catch up with an own write yet", exc_info=True)
+
+
+def _may_stage(
+    reader: Reader,
+    table_id: int,
+    add: Sequence[DataFile | DeleteFile],
+    *,
+    replaces: bool,
+) -> None:
+    adds = any(isinstance(file, DataFile) for file in add)
+    takes = replaces or any(isinstance(file, DeleteFile) for file in add)
+    if adds and takes:
+        try:
+            reader.require(table_id, Privilege.INSERT | Privilege.DELETE)
+        except PermissionDenied:
+            reader.require(table_id, Privilege.UPDATE)
+    else:
+        reader.require(table_id, Privilege.DELETE if takes else Privilege.INSERT)

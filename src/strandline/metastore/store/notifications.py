@@ -54,6 +54,11 @@ _COLUMNS = "event_id, time, verb, catalog_version, txn_id, table_id, write_id, b
 _LOG = f"INSERT INTO notification_log ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _READ = f"SELECT {_COLUMNS} FROM notification_log WHERE event_id > ? ORDER BY event_id LIMIT ?"
 _POSITION = "SELECT event_id, projected_version, projected_entries FROM notification_sequence"
+_NEXT = (
+    "SELECT position.event_id, projected_version, projected_entries, event.*"
+    f" FROM notification_sequence AS position LEFT JOIN ({_READ}) AS event ON 1 = 1"
+    " ORDER BY event.event_id"
+)
 _TAKE_NUMBERS = (
     "INSERT INTO notification_sequence (id, event_id, projected_version, projected_entries)"
     " VALUES (1, ?, 0, 0) ON CONFLICT (id) DO UPDATE"
@@ -200,6 +205,14 @@ class NotificationLog:
         Where the log was cleaned, the first event is not ``after`` + 1.
         """
         return [Notification(*row) for row in self._database.rows(_READ, (after, limit))]
+
+    def read_next(self, after: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
+        """Where the log stands, and what `read` gives, at one moment."""
+        rows = self._database.rows(_NEXT, (after, limit))
+        if not rows:
+            return LogPosition(0, 0, 0), []
+        events = [Notification(*row[3:]) for row in rows if row[3] is not None]
+        return LogPosition(*rows[0][:3]), events
 
     def head(self) -> int:
         """The id of the last event, as of now; 0 if there is none."""

@@ -52,6 +52,7 @@ from strandline.model.descriptors import Properties
 from strandline.model.places import Place
 from strandline.sql import Database
 from strandline.transactions import Behind, Step, Transactions, ValidWriteIdList
+from strandline.transactions.tables import LAST_ID
 from strandline.transactions.valid_ids import write_ids_at
 
 PATIENCE = 30.0
@@ -268,9 +269,10 @@ class SqlObjectStore(ObjectStore):
         return found[0] if found else None
 
     def location(self, table_id: int) -> str | None:
-        with self._database.read() as connection:
-            place = table_places.place_of(connection, table_id)
-        return None if place is None else self._folders.location(place)
+        if not 0 < table_id <= LAST_ID:
+            return None
+        rows = self._database.rows(*table_places.place_query(table_id))
+        return self._folders.location(Place(rows[0][0])) if rows else None
 
     def is_level(self) -> bool:
         return True

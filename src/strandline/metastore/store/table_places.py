@@ -17,7 +17,7 @@ from strandline.metastore.store.row_queries import chunks
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.tables import TABLE_LOCATION
 from strandline.model.places import Place
-from strandline.sql import Query, run_all
+from strandline.sql import Query, run_all, value
 from strandline.transactions.tables import LAST_ID
 
 _COLUMNS = TABLE_LOCATION.c
@@ -30,7 +30,13 @@ _REMOVE = "DELETE FROM table_location WHERE table_id = ?"
 
 def place_of(connection: Connection, table_id: int) -> Place | None:
     """Where a managed table lies; None if it has no place."""
-    return places_by_id(connection, [table_id]).get(table_id)
+    text = value(connection, *place_query(table_id))
+    return None if text is None else Place(text)
+
+
+def place_query(table_id: int) -> Query:
+    """Gives the text of the place where a managed table lies; no row if it has none."""
+    return "SELECT location FROM table_location WHERE table_id = ?", (table_id,)
 
 
 def places_by_id(connection: Connection, table_ids: Collection[int]) -> dict[int, Place]:
