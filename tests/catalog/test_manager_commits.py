@@ -175,6 +175,65 @@ def test_callers_that_come_together_share_one_append_and_one_time(manager: Catal
         assert manager.catalog(version - 1).schema(name) is None
 
 
+def test_a_round_waits_for_as_many_callers_as_the_last_one_had(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, waits = GroupCommit._await_callers, threading.Semaphore(0)
+
+    def patient(commits: GroupCommit, number: int, seconds: float) -> None:
+        if number > 1:
+            waits.release()
+        real(commits, number, 30)
+
+    monkeypatch.setattr(GroupCommit, "_await_callers", patient)
+    gate = Gate(manager)
+    calls = together(manager, gate, [create("a"), create("b")])
+    assert [call.outcome() for call in calls] == [4, 5]
+    early = Call(manager, create("c"))
+    assert waits.acquire(timeout=30)
+    assert gate.sent == [1, 2]
+    late = Call(manager, create("d"))
+    assert sorted([early.outcome(), late.outcome()], key=str) == [6, 7]
+    assert gate.sent == [1, 2, 2]
+
+
+def test_callers_that_do_not_come_again_are_waited_for_once(
+    manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, expected = GroupCommit._await_callers, []
+
+    def noted(commits: GroupCommit, number: int, _: float) -> None:
+        expected.append(number)
+        real(commits, number, 0)
+
+    monkeypatch.setattr(GroupCommit, "_await_callers", noted)
+    calls = together(manager, Gate(manager), [create(name) for name in "abcd"])
+    assert [call.outcome() for call in calls] == [4, 5, 6, 7]
+    assert [manager.execute(create(name), author="ann").version for name in "ef"] == [8, 9]
+    assert expected == [1, 1, 4, 1]
+
+
+def test_what_follows_a_group_is_done_once_before_its_callers_are_answered(
+    manager: CatalogManager,
+) -> None:
+    followed: list[int] = []
+    manager.before_answers(followed.append)
+    calls = together(manager, Gate(manager), [create(name) for name in "abcd"])
+    assert [call.outcome() for call in calls] == [4, 5, 6, 7]
+    assert followed == [3, 7]
+
+
+@pytest.mark.parametrize("error", [Unavailable("no space"), ZeroDivisionError("a mistake")])
+def test_a_failure_of_what_follows_a_group_is_left_to_its_callers(
+    manager: CatalogManager, error: Exception
+) -> None:
+    def fail(_: int) -> None:
+        raise error
+
+    manager.before_answers(fail)
+    assert manager.execute(create("a"), author="ann").version == 3
+
+
 def test_each_of_the_callers_that_share_an_append_is_the_author_of_its_own_version(
     manager: CatalogManager,
 ) -> None:

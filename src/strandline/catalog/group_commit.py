@@ -6,11 +6,15 @@ version for each of them.
 
 One thread, started with the first caller, works in rounds. It takes the requests that wait,
 validates each against the catalog that the ones before it leave, appends the versions of all in one
-step, applies them, and answers each caller. A caller whose command is refused or changes nothing
-consumes no version. It gets its answer once the catalog it was validated against is in the log:
-with the append of the requests before it, or else after a look at the log. An append that is lost
-to another node's is validated again against the newer catalog, unless it was lost to silent
-versions alone, which no command looks at.
+step, applies them, does what follows outside the catalog (`GroupCommit.follow_up`), and answers
+each caller. A caller whose command is refused or changes nothing consumes no version. It gets its
+answer once the catalog it was validated against is in the log: with the append of the requests
+before it, or else after a look at the log. An append that is lost to another node's is validated
+again against the newer catalog, unless it was lost to silent versions alone, which no command looks
+at.
+
+The callers of a round are answered together, and many come again with their next command. So the
+thread waits for as many callers as the last round had, at most as long as that took.
 
 What must stay true:
 
@@ -31,7 +35,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -61,6 +65,8 @@ MAX_WAITING = 1024
 GROUP_BYTES = 1 << 20
 """A group whose changes hold more bytes than this takes no further caller."""
 IDLE_SECONDS = 10.0
+LONGEST_WAIT_SECONDS = 0.02
+"""How long a round waits for the callers of the last one, at most."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 _STOP_PATIENCE = 5.0
 
@@ -111,9 +117,15 @@ class GroupCommit:
         self._room = threading.Condition(self._lock)
         self._waiting: deque[Request] = deque()
         self._working: list[Request] = []
+        self._expected = 1  # callers that the thread waits for
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self.counts = CommitCounts()
+        self.follow_up: Callable[[int], object] | None = None
+        """Called with the last version of each group before its callers are answered.
+
+        So that they need not do it one by one. A caller that needs its failure asks itself.
+        """
 
     # -- callers -------------------------------------------------------------------------------
 
@@ -146,7 +158,8 @@ class GroupCommit:
                     target=self._run, name="catalog-committer", daemon=True
                 )
                 self._thread.start()
-            self._news.notify()
+            if len(self._waiting) >= self._expected:
+                self._news.notify()
 
     def _leave(self, request: Request) -> bool:
         """Wait no longer for ``request``; False if it was just done."""
@@ -203,12 +216,14 @@ class GroupCommit:
     # -- the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
+        last_group, last_seconds = 1, 0.0
         while True:
             with self._lock:
                 while not self._waiting and not self._stop.is_set():
                     if not self._news.wait(IDLE_SECONDS) and not self._waiting:
                         self._thread = None
                         return
+                self._await_callers(last_group, min(last_seconds, LONGEST_WAIT_SECONDS))
                 if self._stop.is_set():
                     return
                 limit = self._follower.state.log.max_updates
@@ -216,6 +231,7 @@ class GroupCommit:
                     self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))
                 ]
                 self._room.notify(len(self._working))
+            last_group, began = len(self._working), time.monotonic()
             try:
                 self._commit(self._working)
             except BaseException as error:  # of any kind: no caller may wait for ever
@@ -224,8 +240,17 @@ class GroupCommit:
                 self._end(self._working, error)
                 if isinstance(error, Fenced):
                     self._join_newer_epoch()
+            last_seconds = time.monotonic() - began
             with self._lock:
                 self._working = []
+
+    def _await_callers(self, number: int, seconds: float) -> None:
+        """Wait until so many callers are in the queue, or for so long; under the lock."""
+        self._expected, end = number, time.monotonic() + seconds
+        while len(self._waiting) < number and not self._stop.is_set():
+            if not self._news.wait(max(end - time.monotonic(), 0.0)):
+                break
+        self._expected = 1
 
     def _join_newer_epoch(self) -> None:
         """So that the next callers are not refused as these were."""
@@ -311,7 +336,18 @@ class GroupCommit:
             for request, applied in zip(requests, appended, strict=True):
                 self._end([request], _appended_only(applied, error))
             raise
+        self._follow_up(appended[-1].version)
         self._answer(group, catalogs)
+
+    def _follow_up(self, version: int) -> None:
+        if self.follow_up is None:
+            return
+        try:
+            self.follow_up(version)
+        except StrandlineError as error:
+            logger.debug("what follows version %d is left to its callers: %s", version, error)
+        except Exception:
+            logger.exception("what follows version %d failed; its callers try it", version)
 
     def _settle(
         self, transactions: Sequence[CatalogTransaction], requests: Sequence[Request]

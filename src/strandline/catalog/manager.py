@@ -150,6 +150,15 @@ class CatalogManager(CatalogFollower):
             catalog.version, catalog.time, request.applied, catalog, actions=request.actions
         )
 
+    def before_answers(self, follow_up: Callable[[int], object]) -> None:
+        """Call ``follow_up`` with the last version of each group commit before its callers go on.
+
+        It has returned when `execute` returns, unless it failed. Not where a version becomes active
+        later than it is appended: what follows it may then not come before that.
+        """
+        if not self.delay and not self.skew:
+            self._commits.follow_up = follow_up
+
     def now(self) -> Timestamp:
         """The present by this node's clock."""
         return self._clock.current()
