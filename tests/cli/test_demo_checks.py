@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.cli.demo.checks import Ledger, same
+from strandline.cli.demo.report import Ledger, same
 
 
 @pytest.mark.parametrize(

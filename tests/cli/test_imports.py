@@ -13,9 +13,9 @@ def imported(*names):
 
 import strandline.cli.main
 assert not imported("sqlalchemy", "strandline.catalog"), "to list the commands"
-import strandline.cli.diff, strandline.cli.log, strandline.cli.status
+import strandline.cli.history, strandline.cli.status
 assert not imported("strandline.node.node"), "to read a store"
-import strandline.cli.joining
+import strandline.cli.changes
 assert not imported("httpx", "pyarrow", "starlette", "uvicorn"), "to change a store"
 """
 

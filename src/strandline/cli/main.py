@@ -1,7 +1,7 @@
 """The commands, and how an error becomes one line and an exit status.
 
-Each command is a module of its own, with a line in `COMMANDS`, and is imported when it is called:
-``strandline --help`` imports none of them.
+Each command is a function with its name (``-`` is ``_``) and has a line in `COMMANDS`. Its module
+is imported when it is called: ``strandline --help`` imports none of them.
 """
 
 from __future__ import annotations
@@ -20,36 +20,31 @@ from strandline.logs import in_one_line
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command: the module that has it, what the list of commands says of it, and its name."""
+    """A command: the module of `strandline.cli` that has it, and its line in the list."""
 
     module: str
     summary: str
-    name: str = "command"
 
 
 COMMANDS = {
-    "serve": Entry("strandline.cli.serve", "Run a node on the store in a folder."),
-    "config": Entry("strandline.cli.config", "Show the settings of a node, and their origins."),
-    "log": Entry("strandline.cli.log", "Show who changed what and when."),
-    "diff": Entry("strandline.cli.diff", "Show what differs between two versions."),
-    "undo": Entry("strandline.cli.undo", "Take back what a version did."),
-    "undrop": Entry("strandline.cli.undrop", "Bring back what was dropped."),
-    "trim": Entry("strandline.cli.trim", "Let go of old versions."),
-    "status": Entry("strandline.cli.status", "Show how a store stands."),
-    "backup": Entry("strandline.cli.backup", "Back up a store, while nodes run on it.", "backup"),
-    "restore": Entry("strandline.cli.backup", "Restore a store from a backup.", "restore"),
-    "role": Entry("strandline.cli.role", "Make, change, drop and list roles."),
-    "grant": Entry("strandline.cli.grants", "Grant privileges to a role.", "grant"),
-    "revoke": Entry("strandline.cli.grants", "Revoke privileges from a role.", "revoke"),
-    "repair-clock": Entry(
-        "strandline.cli.repair_clock", "Let a store go on whose time is far ahead."
-    ),
-    "relocate": Entry("strandline.cli.relocate", "Say that a folder was moved or copied."),
-    "verify": Entry("strandline.cli.verify", "Check records and files of a store."),
-    "accept-loss": Entry(
-        "strandline.cli.accept_loss", "Go on with a store that has lost what was committed."
-    ),
-    "demo": Entry("strandline.cli.demo", "Run the main job, and check every number of it."),
+    "serve": Entry("settings", "Run a node on the store in a folder."),
+    "config": Entry("settings", "Show the settings of a node, and their origins."),
+    "log": Entry("history", "Show who changed what and when."),
+    "diff": Entry("history", "Show what differs between two versions."),
+    "undo": Entry("changes", "Take back what a version did."),
+    "undrop": Entry("changes", "Bring back what was dropped."),
+    "trim": Entry("changes", "Let go of old versions."),
+    "status": Entry("status", "Show how a store stands."),
+    "backup": Entry("maintenance", "Back up a store, while nodes run on it."),
+    "restore": Entry("maintenance", "Restore a store from a backup."),
+    "role": Entry("privileges", "Make, change, drop and list roles."),
+    "grant": Entry("privileges", "Grant privileges to a role."),
+    "revoke": Entry("privileges", "Revoke privileges from a role."),
+    "repair-clock": Entry("maintenance", "Let a store go on whose time is far ahead."),
+    "relocate": Entry("maintenance", "Say that a folder was moved or copied."),
+    "verify": Entry("maintenance", "Check records and files of a store."),
+    "accept-loss": Entry("maintenance", "Go on with a store that has lost what was committed."),
+    "demo": Entry("demo", "Run the main job, and check every number of it."),
 }
 """Every command, in the order in which they are listed."""
 
@@ -63,8 +58,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        entry = COMMANDS[cmd_name]
-        command: click.Command = getattr(import_module(entry.module), entry.name)
+        module = import_module(f"strandline.cli.{COMMANDS[cmd_name].module}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

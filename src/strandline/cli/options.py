@@ -1,11 +1,18 @@
-"""Arguments and options that several commands have; quick to import."""
+"""Arguments, options and forms of output that several commands have."""
 
 from __future__ import annotations
 
 import getpass
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from strandline.logs import in_one_line
 
 Store = Path | str
 """The folder of a store, or the address of one on servers."""
@@ -74,3 +81,28 @@ USER = click.option(
     show_default="the user of the system",
     help="Who does it, as the history will say.",
 )
+
+
+PIPE_WIDTH = 400
+"""Columns where there is no terminal: a line of a pipe or a file is not broken for a screen."""
+
+
+def new_console() -> Console:
+    """Standard output: as wide as the terminal, or wide if there is none."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPE_WIDTH)
+
+
+def print_json(record: object) -> None:
+    """One line of ``--output json``."""
+    click.echo(json.dumps(record, ensure_ascii=False))
+
+
+def new_table(*columns: str) -> Table:
+    """A table without borders. Without columns, it has no header."""
+    return Table(*columns, box=None, pad_edge=False, show_header=bool(columns))
+
+
+def cells(*texts: str) -> Iterator[Text]:
+    """The cells of a row of a table: each is one line, and nothing in it is markup."""
+    return (Text(in_one_line(text)) for text in texts)

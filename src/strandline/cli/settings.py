@@ -16,6 +16,8 @@ What must stay true: a file with a key that no setting has, or with a value that
 with the file, the key and what is allowed. Variables that no setting has are let be: a program that
 starts this one may set variables of its own with the same beginning (Kubernetes does, for a service
 called ``strandline``). ``strandline config`` shows them.
+
+The commands ``serve`` and ``config`` run a node with these settings and show them.
 """
 
 from __future__ import annotations
@@ -31,7 +33,19 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
+from rich.table import Table
 
+from strandline import logs
+from strandline.cli.options import (
+    FOLDER_TYPE,
+    OUTPUT,
+    STORE,
+    Store,
+    cells,
+    new_console,
+    new_table,
+    print_json,
+)
 from strandline.config import Settings
 from strandline.errors import InvalidInput, StrandlineError
 from strandline.faults import ENVIRONMENT_VARIABLE as FAULT_VARIABLE
@@ -340,3 +354,70 @@ def node_options(function: C) -> C:
         type=click.Path(path_type=Path),
         help=f"A file of settings (TOML), besides {FILE_NAME} in the folder of a store.",
     )(function)
+
+
+@click.command()
+@STORE
+@node_options
+def serve(store: Store, *, config: Path | None, **options: object) -> None:
+    """Run a node on the STORE, which is created if it does not exist.
+
+    STORE is a folder, or the address of servers: postgresql://USER@HOST/DATABASE, or
+    etcd://HOST:PORT/PREFIX with --objects; then --warehouse names the folder of the tables.
+
+    Prints one line, "ready thrift://HOST:PORT http://HOST:PORT", once it accepts connections; its
+    log goes to standard error. SIGTERM and SIGINT stop it cleanly.
+
+    Each option can also be set by an environment variable (STRANDLINE_THRIFT_PORT=9083) or in the
+    file strandline.toml in the folder (thrift_port = 9083); see "strandline config --help".
+    """
+    settings = load(store, config=config, options=options).settings
+    logs.configure(level=settings.log_level, form=settings.log_format)
+    from strandline.node import server
+
+    server.serve(store, settings=settings, ready=lambda line: click.echo(line))
+
+
+def setting_as_json(loaded: Loaded, name: str) -> dict[str, object]:
+    """One setting as ``--output json`` prints it."""
+    setting = REGISTRY[name]
+    return {
+        "setting": name,
+        "value": getattr(loaded.settings, name),
+        "from": loaded.origins[name],
+        "default": setting.default,
+        "option": setting.option,
+        "variable": setting.variable,
+        "allowed": setting.allowed,
+        "meaning": setting.meaning,
+    }
+
+
+def settings_table(loaded: Loaded) -> Table:
+    """The settings as a table for people."""
+    table = new_table("setting", "value", "from")
+    for name in REGISTRY:
+        value = getattr(loaded.settings, name)
+        text = ", ".join(value) if isinstance(value, tuple) else str(value)
+        table.add_row(*cells(name, text or "—", loaded.origins[name]))
+    return table
+
+
+@click.command()
+@click.argument("folder", type=FOLDER_TYPE, required=False)
+@node_options
+@OUTPUT
+def config(folder: Path | None, *, config: Path | None, output: str, **options: object) -> None:
+    """Show each setting that a node on FOLDER would have, and where it comes from.
+
+    Settings come from options, environment variables, the file that --config names, the file
+    strandline.toml in FOLDER, and defaults; the first that has a value wins. Nothing is started.
+    """
+    loaded = load(folder, config=config, options=options)
+    if output == "json":
+        for name in REGISTRY:
+            print_json(setting_as_json(loaded, name))
+        return
+    new_console().print(settings_table(loaded))
+    for variable in loaded.unknown_variables:
+        click.echo(f"strandline: {variable} is set, and is no setting of a node", err=True)

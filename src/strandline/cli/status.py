@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict, dataclass
 
 import click
-from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Connection, inspect, select
 
-from strandline.cli.console import new_console
-from strandline.cli.options import OUTPUT, STORE, Store
+from strandline.cli.options import OUTPUT, STORE, Store, new_console, new_table, print_json
 from strandline.cli.stores import address_of, catalogs_and_rows, database_of
 from strandline.clock import Timestamp, format_timestamp
 from strandline.logs import in_one_line
@@ -102,16 +99,16 @@ def _holds(connection: Connection, now: Timestamp) -> list[str]:
 @click.command()
 @STORE
 @OUTPUT
-def command(store: Store, *, output: str) -> None:
+def status(store: Store, *, output: str) -> None:
     """Show how STORE stands: versions, objects, open transactions and holds.
 
     It reads the store without joining it; a node may be running or not.
     """
     status = status_of(store)
     if output == "json":
-        click.echo(json.dumps(asdict(status), ensure_ascii=False))
+        print_json(asdict(status))
         return
-    table = Table(box=None, pad_edge=False, show_header=False)
+    table = new_table()
     for name, value in asdict(status).items():
         text = "\n".join(map(in_one_line, value)) if isinstance(value, tuple | list) else str(value)
         if text:

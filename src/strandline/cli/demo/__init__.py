@@ -38,7 +38,7 @@ from strandline.errors import UnsupportedOperation
     help="Take the flights of the first months only, for a shorter run.",
 )
 @click.option("--keep", is_flag=True, help="Leave the folder and a running node behind.")
-def command(
+def demo(
     *, client: str, folder: Path | None, store: str, objects: str, months: int, keep: bool
 ) -> None:
     """Run the main job on the flights that left New York in 2013, and check every number.

@@ -12,20 +12,11 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from strandline.cli.console import new_console
-from strandline.cli.demo import (
-    step_crashes,
-    step_ddl,
-    step_history,
-    step_months,
-    step_plain,
-    step_two_tables,
-)
-from strandline.cli.demo.checks import Ledger
-from strandline.cli.demo.context import USER, Demo
-from strandline.cli.demo.data import load
+from strandline.cli.demo import step_crashes, step_data, step_versions
+from strandline.cli.demo.context import USER, Demo, load
 from strandline.cli.demo.node_process import NodeProcess
-from strandline.cli.demo.report import Report
+from strandline.cli.demo.report import Ledger, Report
+from strandline.cli.options import new_console
 from strandline.config import Settings
 from strandline.metastore.interface import Session
 from strandline.metastore.session import HttpSession
@@ -71,12 +62,12 @@ def run(
             report=report,
             ledger=Ledger(),
         )
-        step_plain.run(demo)
-        step_months.run(demo)
-        step_two_tables.run(demo)
-        before = step_ddl.run(demo)
+        step_data.plain_tables(demo)
+        step_data.append_months(demo)
+        step_data.two_tables(demo)
+        before = step_versions.read_older_versions(demo)
         step_crashes.run(demo)
-        step_history.run(demo, before)
+        step_versions.trim_history(demo, before)
         report.summary(demo.ledger, seconds=time.monotonic() - began)
         if keep:
             _how_to_connect(report, node, place)

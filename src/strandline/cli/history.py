@@ -1,9 +1,8 @@
-"""``strandline log``: the history of a store, of its catalog and of its data."""
+"""The commands that read the history: ``log`` and ``diff``."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 import click
@@ -11,11 +10,26 @@ from rich.table import Table
 from rich.text import Text
 
 from strandline.catalog import Catalog, VersionInfo
+from strandline.catalog.differences import Difference, Shown, differences
 from strandline.catalog.history import History
+from strandline.catalog.kinds import spoken
 from strandline.catalog.verbs import describe
-from strandline.cli.console import new_console
-from strandline.cli.options import OUTPUT, STORE, Store
-from strandline.cli.stores import data_of, history_of, moment_named
+from strandline.cli.options import (
+    OUTPUT,
+    STORE,
+    Store,
+    cells,
+    new_console,
+    new_table,
+    print_json,
+)
+from strandline.cli.stores import (
+    catalog_named,
+    catalogs_of,
+    data_of,
+    history_of,
+    moment_named,
+)
 from strandline.clock import (
     LOGICAL_BITS,
     MAX_TIMESTAMP,
@@ -29,7 +43,7 @@ from strandline.logs import in_one_line
 from strandline.metastore.store.data_history import DataCommit, TableChange
 
 
-def as_json(info: VersionInfo) -> dict[str, object]:
+def version_as_json(info: VersionInfo) -> dict[str, object]:
     """One version as ``--output json`` prints it."""
     return {
         "version": info.version,
@@ -90,11 +104,11 @@ def describe_change(change: TableChange, name: str) -> str:
     return in_one_line(f"{name}: {', '.join(shown)}")
 
 
-def table_of(
+def history_table(
     entries: Iterable[VersionInfo | DataCommit], names: _TableNames | None = None
 ) -> Table:
     """The history as a table for people."""
-    table = Table("version", "when (UTC)", "who", "what", box=None, pad_edge=False)
+    table = new_table("version", "when (UTC)", "who", "what")
     for entry in entries:
         if isinstance(entry, VersionInfo):
             what = [describe(verb, arguments) for verb, arguments in entry.actions]
@@ -173,7 +187,7 @@ def _before(verb: str, arguments: Arguments, name: str) -> str:
 @click.option("--table", "table_name", metavar="NAME", help="Only what was done to schema.table.")
 @click.option("--user", "author", metavar="NAME", help="Only what this user did.")
 @click.option("--data", is_flag=True, help="Also the commits that changed rows and partitions.")
-def command(
+def log(
     store: Store,
     *,
     output: str,
@@ -205,16 +219,74 @@ def command(
         entries = [entry for entry in entries if _who(entry).lower() == author.lower()]
     entries = entries[-(last or 0) :]
     if output == "text":
-        new_console().print(table_of(entries, names))
+        new_console().print(history_table(entries, names))
         return
     for entry in entries:
         if isinstance(entry, VersionInfo):
-            line = as_json(entry)
+            line = version_as_json(entry)
         else:
             assert names is not None
             line = commit_as_json(entry, names)
-        click.echo(json.dumps(line, ensure_ascii=False))
+        print_json(line)
 
 
 def _who(entry: VersionInfo | DataCommit) -> str:
     return entry.author if isinstance(entry, VersionInfo) else entry.user
+
+
+_NOTHING = "—"
+
+
+def difference_as_json(difference: Difference) -> dict[str, object]:
+    """One difference as ``--output json`` prints it."""
+    return {
+        "change": difference.change.value,
+        "kind": difference.kind,
+        "id": difference.id,
+        "name": difference.name,
+        "old_name": difference.old_name,
+        "fields": [asdict(field) for field in difference.fields],
+    }
+
+
+def difference_table(between: Sequence[Difference]) -> Table:
+    """The differences as a table for people: a line for each field that differs."""
+    table = new_table("change", "what", "field", "before", "after")
+    for difference in between:
+        what, was = f"{spoken(difference.kind)} {difference.name}", difference.old_name
+        if was is not None:
+            what += f" (was {was})"
+        fields = [field for field in difference.fields if not (was and field.field == "name")]
+        for number, field in enumerate(fields or [None]):
+            head = (difference.change.value, what) if number == 0 else ("", "")
+            rest = (field.field, _text(field.old), _text(field.new)) if field else ("", "", "")
+            table.add_row(*cells(*head, *rest))
+    return table
+
+
+def _text(value: Shown) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _NOTHING if value is None else str(value)
+
+
+@click.command()
+@STORE
+@click.argument("old")
+@click.argument("new", required=False)
+@OUTPUT
+def diff(store: Store, *, old: str, new: str | None, output: str) -> None:
+    """Show what differs between OLD and NEW in STORE, by object and by field.
+
+    OLD and NEW are versions or times (2026-11-20T10:00:00Z); without NEW, the newest version.
+    """
+    history = catalogs_of(store)
+    older = catalog_named(history, old)
+    between = differences(older, history.latest if new is None else catalog_named(history, new))
+    if output == "json":
+        for difference in between:
+            print_json(difference_as_json(difference))
+    elif between:
+        new_console().print(difference_table(between))
+    else:
+        click.echo("no difference")

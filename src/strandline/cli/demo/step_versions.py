@@ -1,17 +1,19 @@
-"""Step 5: DDL is a version, and versions can be read."""
+"""Steps 5 and 7: older versions are read, and the history is trimmed."""
 
 from __future__ import annotations
 
 from strandline.catalog.commands import AddColumns, ColumnDefinition
 from strandline.cli.demo.context import FLIGHTS, Demo, flight_aggregates, one
+from strandline.cli.history import history_table
 from strandline.clock import Timestamp
+from strandline.errors import VersionNotFound
 from strandline.metastore.interface import AsOf
 from strandline.model.types import STRING
 
-STEP = "5 time travel"
+TIME_TRAVEL = "5 time travel"
 
 
-def run(demo: Demo) -> int:
+def read_older_versions(demo: Demo) -> int:
     """Add a column to flights, read as of before; returns the version before."""
     demo.report.heading(5, "DDL makes a version; the version before can still be read")
     session, tables = demo.session, demo.tables
@@ -28,7 +30,7 @@ def run(demo: Demo) -> int:
     before = done.version - 1
     just_before = Timestamp(done.time - 1)
     demo.ledger.compare(
-        STEP,
+        TIME_TRAVEL,
         "columns now",
         expected=[*columns, "remark"],
         found=tables.read(FLIGHTS).columns,
@@ -37,12 +39,12 @@ def run(demo: Demo) -> int:
         (f"as of version {before}", tables.read(FLIGHTS, version=before)),
         ("as of the time before", tables.read(FLIGHTS, time=just_before)),
     ):
-        demo.ledger.compare(STEP, f"columns {what}", expected=columns, found=frame.columns)
+        demo.ledger.compare(TIME_TRAVEL, f"columns {what}", expected=columns, found=frame.columns)
         demo.ledger.compare(
-            STEP, f"rows {what}", expected=aggregates, found=flight_aggregates(frame)
+            TIME_TRAVEL, f"rows {what}", expected=aggregates, found=flight_aggregates(frame)
         )
     demo.ledger.compare(
-        STEP,
+        TIME_TRAVEL,
         "rows now, none with a remark",
         expected=(aggregates[0], 0),
         found=one(tables.read(FLIGHTS).selectExpr("count(*)", "count(remark)")),
@@ -59,11 +61,11 @@ def _rows_of_then(demo: Demo) -> None:
         if any(arguments.get("table") == FLIGHTS for _, arguments in info.actions):
             found = demo.session.table(FLIGHTS, at=AsOf(version=info.version)).catalog_version
             demo.ledger.compare(
-                STEP, "the version that created flights", expected=info.version, found=found
+                TIME_TRAVEL, "the version that created flights", expected=info.version, found=found
             )
             empty = demo.tables.read(FLIGHTS, time=info.time).count()
             demo.ledger.compare(
-                STEP, "flights at the time of their creation", expected=0, found=empty
+                TIME_TRAVEL, "flights at the time of their creation", expected=0, found=empty
             )
             return
 
@@ -82,8 +84,54 @@ def _plain_time_travel(demo: Demo) -> None:
     ):
         found = demo.plain.sql(f"DESCRIBE TABLE `nyc@{version}`.airlines").collect()
         demo.ledger.compare(
-            STEP,
+            TIME_TRAVEL,
             f"unmodified Spark describes airlines as of version {version}",
             expected=columns,
             found=[row[0] for row in found],
         )
+
+
+HISTORY = "7 history"
+
+
+def trim_history(demo: Demo, version: int) -> None:
+    """Print who did what when; trim up to ``version``; older reads are refused, others answer."""
+    demo.report.heading(7, "The history, version by version; then it is trimmed")
+    session = demo.session
+    infos = session.history()
+    demo.report.table(history_table(infos))
+    kept = [info.version for info in infos if info.version >= version]
+    before = {number: _look(demo, number) for number in (version, kept[-1])}
+    trimmed = session.compact(version)
+    demo.ledger.compare(HISTORY, f"trimmed up to version {version}", expected=True, found=trimmed)
+    demo.ledger.compare(
+        HISTORY, "trimming again changes nothing", expected=False, found=session.compact(version)
+    )
+    refused = "it was answered"
+    try:
+        demo.tables.read(FLIGHTS, version=version - 1)
+    except VersionNotFound as error:
+        refused = error.message
+    demo.ledger.compare(
+        HISTORY,
+        f"a read of version {version - 1} names the earliest version",
+        expected=True,
+        found=f"earliest is version {version}" in refused,
+    )
+    demo.report.say(f"refused: {refused}")
+    for number, look in before.items():
+        demo.ledger.compare(
+            HISTORY, f"version {number} answers as before", expected=look, found=_look(demo, number)
+        )
+    marks = {info.version for info in session.history() if info.trimmed}
+    demo.ledger.compare(
+        HISTORY,
+        "versions marked as trimmed",
+        expected={info.version for info in infos if info.version < version},
+        found=marks,
+    )
+
+
+def _look(demo: Demo, version: int) -> tuple[object, ...]:
+    frame = demo.tables.read(FLIGHTS, version=version)
+    return (tuple(frame.columns), *flight_aggregates(frame))

@@ -1,0 +1,172 @@
+"""The commands that change the history: ``undo``, ``undrop`` and ``trim``.
+
+A command changes a store as a node beside those that run (`joining`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from strandline.catalog.undo.reading import restorable
+from strandline.catalog.verbs import describe
+from strandline.cli.history import version_as_json
+from strandline.cli.options import OUTPUT, STORE, USER, Store, print_json
+from strandline.cli.settings import load
+from strandline.cli.stores import address_of, catalog_named, catalogs_of, database_of, log_of
+from strandline.errors import InvalidInput
+from strandline.metastore.interface import Executed, Session
+from strandline.node.node import Node
+
+PARTITIONS = "partitions"
+_KINDS = (*restorable(), PARTITIONS)
+
+
+@contextmanager
+def joining(store: Store) -> Iterator[Node]:
+    """A node of this process on a store that is there, beside those that run. `NotFound`."""
+    with database_of(store) as database, log_of(store, database):
+        pass
+    with Node.open(address_of(store), settings=load(store).settings) as node:
+        yield node
+
+
+def report(
+    session: Session,
+    done: Executed,
+    *,
+    output: str,
+    nothing: str = "nothing to undo: everything is as it was before",
+) -> None:
+    """Print the version that was made, as ``log`` does or in words; else ``nothing``.
+
+    In JSON there is one line, or none where nothing was to be done.
+    """
+    infos = session.history(start=done.version, end=done.version + 1) if any(done.applied) else []
+    if output == "json":
+        for info in infos:
+            print_json(version_as_json(info))
+    elif not infos:
+        click.echo(nothing)
+    for info in infos if output == "text" else ():
+        click.echo(f"version {info.version}")
+        for verb, arguments in info.actions:
+            click.echo(f"  {describe(verb, arguments)}")
+
+
+class _Versions(click.ParamType[tuple[int, int | None]]):
+    """A version of the catalog, or several: ``3..5``."""
+
+    name = "version"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int | None]:
+        if isinstance(value, tuple):  # click may convert twice
+            return value
+        first, dots, last = str(value).partition("..")
+        numbers = [first, last] if dots else [first]
+        if not all(text.isascii() and text.isdecimal() and int(text) > 0 for text in numbers):
+            self.fail(f"{value!r} is not a version, nor several like 3..5", param, ctx)
+        return int(first), int(last) if dots else None
+
+
+@click.command()
+@STORE
+@click.argument("version", type=_Versions())
+@USER
+@OUTPUT
+def undo(store: Store, *, version: tuple[int, int | None], user: str, output: str) -> None:
+    """Take back what VERSION did in STORE, in a new version.
+
+    What was altered is as before, what was dropped is there again, what was created is dropped. It
+    is refused, with the reason, where somebody changed the same objects since. A node may be
+    running. A VERSION like 3..5 takes back what all of these did, as one change.
+    """
+    first, last = version
+    with joining(store) as node:
+        session = node.session(user=user)
+        report(session, session.undo(first, through=last), output=output)
+
+
+def _refuse_old_form(_: click.Context, argument: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError(
+            f"the kind is an option: strandline undrop STORE NAME --kind {'|'.join(_KINDS)}"
+        )
+
+
+@click.command()
+@STORE
+@click.argument("name")
+@click.argument("rest", required=False, metavar="", expose_value=False, callback=_refuse_old_form)
+@click.option(
+    "--kind",
+    type=click.Choice(_KINDS),
+    default="table",
+    show_default=True,
+    help="What was dropped; partitions: those of the table NAME.",
+)
+@click.option(
+    "--partition",
+    "partitions",
+    multiple=True,
+    metavar="NAME",
+    help="With partitions: one to bring back, like year=2013/month=1. May be repeated.",
+)
+@USER
+@OUTPUT
+def undrop(
+    store: Store, *, name: str, kind: str, partitions: tuple[str, ...], user: str, output: str
+) -> None:
+    """Bring back the table NAME (schema.table) that was dropped last in STORE.
+
+    It has its rows or files, its partitions, and the indexes that were dropped with it. Also for a
+    view or a function. With `schema`, bring back the schema NAME with what was dropped with it.
+    With `partitions`, bring back partitions of the plain table NAME: those that --partition names,
+    else those that were dropped last. A node may be running.
+    """
+    if partitions and kind != PARTITIONS:
+        raise InvalidInput(f"--partition is for {PARTITIONS}, not for a {kind}")
+    with joining(store) as node:
+        session = node.session(user=user)
+        if kind == PARTITIONS:
+            _report_partitions(
+                session.undrop_partitions(name, partitions=partitions), output=output
+            )
+            return
+        report(session, session.undrop(name, kind=kind), output=output)
+
+
+def _report_partitions(names: list[str], *, output: str) -> None:
+    for name in names:
+        if output == "json":
+            print_json({"partition": name})
+        else:
+            click.echo(name)
+
+
+@click.command()
+@STORE
+@click.argument("point")
+@USER
+@OUTPUT
+def trim(store: Store, *, point: str, user: str, output: str) -> None:
+    """Trim the history of STORE up to POINT, a version or a time.
+
+    Older versions can no longer be read or undone; who did what stays in the log. It is refused
+    where an open transaction or a hold needs an older version. A node may be running.
+    """
+    catalog = catalog_named(catalogs_of(store), point)
+    with joining(store) as node:
+        trimmed = node.session(user=user).compact(catalog.version)
+        earliest = node.catalogs.earliest_catalog().version
+    if output == "json":
+        print_json({"trimmed": trimmed, "earliest_version": earliest})
+    elif trimmed:
+        click.echo(f"trimmed; the earliest version is {earliest}")
+    else:
+        click.echo(f"nothing to trim; the earliest version is {earliest}")

@@ -1,0 +1,342 @@
+"""Steps 2 to 4: an unmodified Spark, months of flights, and a transaction on two tables."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from strandline.cli.demo.context import (
+    CANCELLATIONS,
+    FLIGHTS,
+    SCHEMAS,
+    Demo,
+    expected_aggregates,
+    flight_aggregates,
+    one,
+    rows,
+)
+
+PLAIN = "2 unmodified Spark"
+
+
+def plain_tables(demo: Demo) -> None:
+    """Create, insert, join, alter, list, view, drop and recreate, as anybody would."""
+    spark, report = demo.plain, demo.report
+    report.heading(2, "An unmodified Spark session creates and fills plain tables")
+    spark.sql("CREATE SCHEMA nyc COMMENT 'Flights that left New York in 2013'")
+    with report.bar("writing airlines, airports, planes, weather", total=4) as bar:
+        for name in ("airlines", "airports", "planes"):
+            spark.sql(f"CREATE TABLE nyc.{name} ({SCHEMAS[name]}) USING parquet")
+            demo.csv(name).createOrReplaceTempView("incoming")
+            spark.sql(f"INSERT INTO nyc.{name} SELECT * FROM incoming")
+            bar.step()
+        _weather(demo)
+        bar.step()
+    _counts(demo)
+    _joins(demo)
+    _alter(demo)
+    _view(demo)
+    _recreate(demo)
+
+
+def _weather(demo: Demo) -> None:
+    spark = demo.plain
+    columns = [c.strip() for c in SCHEMAS["weather"].split(",")]
+    ordered = [c for c in columns if not c.startswith("month ")] + ["month int"]
+    spark.sql(
+        f"CREATE TABLE nyc.weather ({', '.join(ordered)}) USING parquet PARTITIONED BY (month)"
+    )
+    demo.csv("weather").select(*[c.split()[0] for c in ordered]).createOrReplaceTempView("incoming")
+    spark.sql("INSERT INTO nyc.weather SELECT * FROM incoming")
+
+
+def _counts(demo: Demo) -> None:
+    for name in ("airlines", "airports", "planes", "weather"):
+        found = one(demo.plain.sql(f"SELECT count(*) FROM nyc.{name}"))[0]
+        demo.ledger.compare(PLAIN, f"rows of {name}", expected=len(demo.frame(name)), found=found)
+    partitions = [row[0] for row in rows(demo.plain.sql("SHOW PARTITIONS nyc.weather"))]
+    months = sorted(demo.frame("weather")["month"].unique())
+    demo.ledger.compare(
+        PLAIN,
+        "partitions of weather",
+        expected=sorted(f"month={month}" for month in months),
+        found=partitions,
+    )
+    demo.report.say(f"weather has the partitions {', '.join(partitions)}")
+
+
+def _joins(demo: Demo) -> None:
+    weather = demo.frame("weather")
+    by_origin = weather[weather["month"] <= 3].merge(
+        demo.frame("airports"), left_on="origin", right_on="faa"
+    )
+    expected = [
+        (name, len(group), float(group["temp"].mean()), float(group["precip"].sum()))
+        for name, group in sorted(by_origin.groupby("name"))
+    ]
+    found = rows(
+        demo.plain.sql(
+            """SELECT a.name, count(*), avg(w.temp), sum(w.precip)
+               FROM nyc.weather w JOIN nyc.airports a ON w.origin = a.faa
+               WHERE w.month <= 3 GROUP BY a.name"""
+        )
+    )
+    demo.ledger.compare(PLAIN, "weather by airport, first quarter", expected=expected, found=found)
+    planes = demo.frame("planes")
+    seats = planes.groupby("manufacturer")["seats"].sum()
+    found = rows(
+        demo.plain.sql("SELECT manufacturer, sum(seats) FROM nyc.planes GROUP BY manufacturer")
+    )
+    demo.ledger.compare(
+        PLAIN,
+        "seats by manufacturer",
+        expected=sorted((str(name), int(total)) for name, total in seats.items()),
+        found=found,
+    )
+
+
+def _alter(demo: Demo) -> None:
+    demo.plain.sql("ALTER TABLE nyc.airlines ADD COLUMNS (alliance string COMMENT 'if any')")
+    columns = demo.plain.table("nyc.airlines").columns
+    demo.ledger.compare(
+        PLAIN, "columns of airlines", expected=["carrier", "name", "alliance"], found=columns
+    )
+    nulls = one(demo.plain.sql("SELECT count(*) FROM nyc.airlines WHERE alliance IS NULL"))[0]
+    demo.ledger.compare(
+        PLAIN, "airlines without alliance", expected=len(demo.frame("airlines")), found=nulls
+    )
+
+
+def _view(demo: Demo) -> None:
+    demo.plain.sql(
+        """CREATE VIEW nyc.windy AS
+           SELECT origin, month, day, wind_speed FROM nyc.weather WHERE wind_speed > 30"""
+    )
+    weather = demo.frame("weather")
+    windy = weather[weather["wind_speed"] > 30]
+    found = one(demo.plain.sql("SELECT count(*), sum(wind_speed) FROM nyc.windy"))
+    demo.ledger.compare(
+        PLAIN,
+        "the view over windy hours",
+        expected=(len(windy), float(windy["wind_speed"].sum())),
+        found=found,
+    )
+
+
+def _recreate(demo: Demo) -> None:
+    demo.plain.sql("DROP TABLE nyc.airlines")
+    listed = rows(demo.plain.sql("SHOW TABLES IN nyc"))
+    names = [name for schema, name, _is_temporary in listed if schema == "nyc"]
+    demo.ledger.compare(
+        PLAIN,
+        "tables after the drop",
+        expected=["airports", "planes", "weather", "windy"],
+        found=names,
+    )
+    demo.plain.sql(f"CREATE TABLE nyc.airlines ({SCHEMAS['airlines']}) USING parquet")
+    empty = one(demo.plain.sql("SELECT count(*) FROM nyc.airlines"))[0]
+    demo.ledger.compare(PLAIN, "the recreated table is empty", expected=0, found=empty)
+    demo.csv("airlines").createOrReplaceTempView("incoming")
+    demo.plain.sql("INSERT INTO nyc.airlines SELECT * FROM incoming")
+    found = one(demo.plain.sql("SELECT count(*), count(DISTINCT carrier) FROM nyc.airlines"))
+    airlines = demo.frame("airlines")
+    demo.ledger.compare(
+        PLAIN,
+        "airlines, recreated and filled again",
+        expected=(len(airlines), int(airlines["carrier"].nunique())),
+        found=found,
+    )
+    demo.report.say("airlines was dropped and created again: another table under the old name")
+
+
+MONTHS = "3 months"
+HOLD_MS = 600_000
+
+
+class Changed(Exception):
+    """The reason for which the last transaction aborts itself."""
+
+
+def append_months(demo: Demo) -> None:
+    """Append month by month under the eyes of an old reader, new readers and one in between."""
+    months = range(1, demo.input.months + 1)
+    demo.report.heading(3, "nyc.flights is transactional: one transaction a month")
+    demo.tables.create(FLIGHTS, SCHEMAS["flights"], comment="Departures of 2013")
+    flights = demo.csv("flights").cache()
+    frame = demo.frame("flights")
+    with (
+        demo.tables.snapshot(FLIGHTS, hold_ms=HOLD_MS) as before,
+        demo.report.bar("a transaction a month", total=len(months)) as bar,
+    ):
+        for month in months:
+            with demo.tables.transaction() as transaction:
+                transaction.append(FLIGHTS, flights.where(f"month = {month}"))
+                _months_are(demo, month - 1, "while month {} is not committed yet", month)
+            _months_are(demo, month, "after month {}", month)
+            old = demo.tables.read(FLIGHTS, snapshot=before).count()
+            demo.ledger.compare(
+                MONTHS,
+                f"rows of the snapshot from before, after month {month}",
+                expected=0,
+                found=old,
+            )
+            bar.step()
+    _aborted(demo)
+    demo.ledger.compare(
+        MONTHS,
+        "all flights",
+        expected=expected_aggregates(frame),
+        found=flight_aggregates(demo.tables.read(FLIGHTS)),
+    )
+    flights.unpersist()
+    demo.report.say(
+        f"{len(frame):,} flights in {len(months)} commits; the old snapshot still has none"
+    )
+
+
+def _months_are(demo: Demo, last: int, when: str, month: int) -> None:
+    frame = demo.frame("flights")
+    by_month = frame[frame["month"] <= last].groupby("month").size()
+    demo.ledger.compare(
+        MONTHS,
+        f"whole months only, {when.format(month)}",
+        expected=sorted((int(str(m)), int(n)) for m, n in by_month.items()),
+        found=rows(demo.tables.read(FLIGHTS).groupBy("month").count()),
+    )
+
+
+def _aborted(demo: Demo) -> None:
+    files = _data_files(demo)
+    try:
+        with demo.tables.transaction() as transaction:
+            transaction.append(FLIGHTS, demo.csv("flights").where("month = 1"))
+            raise Changed
+    except Changed:
+        demo.report.say("one more transaction wrote January again and was aborted")
+    demo.ledger.compare(MONTHS, "files after the abort", expected=files, found=_data_files(demo))
+    _months_are(demo, demo.input.months, "after the abort of a transaction on month {}", 1)
+
+
+def _data_files(demo: Demo) -> list[str]:
+    location = demo.session.table(FLIGHTS).location
+    folder = Path(unquote(urlsplit(location).path))
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.parquet"))
+
+
+TWO_TABLES = "4 two tables"
+ANSWERS = 20
+WAIT_SECONDS = 240.0
+
+Answer = tuple[int, int]
+
+
+class LoopingReader:
+    """Counts both tables at one snapshot after the other until it is told to stop."""
+
+    def __init__(self, demo: Demo) -> None:
+        self._demo = demo
+        self._stop = False
+        self._news = threading.Condition()
+        self.answers: list[Answer] = []
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._loop, name="looping reader")
+
+    def __enter__(self) -> LoopingReader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop = True
+        self._thread.join()
+
+    def wait_for(self, count: int) -> None:
+        """Wait until ``count`` more answers were given."""
+        goal = len(self.answers) + count
+        with self._news:
+            self._news.wait_for(
+                lambda: self.failure is not None or len(self.answers) >= goal, WAIT_SECONDS
+            )
+        if self.failure is not None:
+            raise self.failure
+
+    def _loop(self) -> None:
+        try:
+            while not self._stop:
+                answer = self._look()
+                with self._news:
+                    self.answers.append(answer)
+                    self._news.notify_all()
+        except BaseException as error:
+            with self._news:
+                self.failure = error
+                self._news.notify_all()
+
+    def _look(self) -> Answer:
+        tables = self._demo.tables
+        with tables.snapshot(FLIGHTS, CANCELLATIONS) as snapshot:
+            flights = tables.read(FLIGHTS, snapshot=snapshot).selectExpr("1 AS f", "0 AS c")
+            gone = tables.read(CANCELLATIONS, snapshot=snapshot).selectExpr("0 AS f", "1 AS c")
+            counts = one(flights.unionAll(gone).selectExpr("sum(f)", "sum(c)"))
+        return int(counts[0] or 0), int(counts[1] or 0)
+
+
+def two_tables(demo: Demo) -> None:
+    """Move the cancelled flights from one table to the other, in one step for every reader."""
+    demo.report.heading(4, "One transaction over two tables, watched by a reader in a loop")
+    frame = demo.frame("flights")
+    flown, cancelled = frame[frame["dep_time"].notna()], frame[frame["dep_time"].isna()]
+    before, after = (len(frame), 0), (len(flown), len(cancelled))
+    tables = demo.tables
+    tables.create(CANCELLATIONS, "time_hour timestamp, carrier string, flight int, origin string")
+    with (
+        LoopingReader(demo) as reader,
+        demo.report.bar("answers of the reader", total=3) as bar,
+    ):
+        reader.wait_for(ANSWERS)
+        bar.step()
+        with tables.transaction() as transaction:
+            gone = transaction.read(FLIGHTS).where("dep_time IS NULL")
+            transaction.append(
+                CANCELLATIONS, gone.select("time_hour", "carrier", "flight", "origin")
+            )
+            transaction.delete(FLIGHTS, "dep_time IS NULL")
+            reader.wait_for(1)
+            bar.step()
+        reader.wait_for(ANSWERS + 1)
+        bar.step()
+    _judge(demo, reader.answers, before, after)
+    demo.ledger.compare(
+        TWO_TABLES,
+        "flights that departed",
+        expected=expected_aggregates(flown),
+        found=flight_aggregates(tables.read(FLIGHTS)),
+    )
+    demo.ledger.compare(
+        TWO_TABLES,
+        "cancellations by carrier",
+        expected=sorted((str(c), int(n)) for c, n in cancelled.groupby("carrier").size().items()),
+        found=sorted(
+            tuple(r) for r in tables.read(CANCELLATIONS).groupBy("carrier").count().collect()
+        ),
+    )
+
+
+def _judge(demo: Demo, answers: list[Answer], before: Answer, after: Answer) -> None:
+    split = answers.count(before)
+    demo.ledger.compare(
+        TWO_TABLES,
+        "answers of the reader: all before, then all after, none in between",
+        expected=[before] * split + [after] * (len(answers) - split),
+        found=answers,
+    )
+    for what, count in (("before", split), ("after", answers.count(after))):
+        demo.ledger.compare(
+            TWO_TABLES,
+            f"at least {ANSWERS} answers {what} the commit",
+            expected=True,
+            found=count >= ANSWERS,
+        )
+    demo.report.say(
+        f"the reader answered {split} times {before} and {len(answers) - split} times {after}"
+    )

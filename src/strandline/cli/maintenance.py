@@ -1,0 +1,291 @@
+"""The commands for an operator of a store.
+
+``backup`` and ``restore`` copy a folder while nodes run on it. ``verify`` compares a store with its
+records, checksums and files. ``relocate``, ``accept-loss`` and ``repair-clock`` confirm what a node
+refuses to assume: that a folder was moved or copied, that commits are lost, and that a time far
+ahead of the clock is to be kept.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import click
+
+from strandline.cli.changes import joining
+from strandline.cli.options import FOLDER, FOLDER_TYPE, OUTPUT, STORE, USER, Store, print_json
+from strandline.cli.settings import load
+from strandline.cli.stores import address_of, database_of, ensure_store
+from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
+from strandline.durable import MetastorageLog, durable_state
+from strandline.errors import CorruptData, InvalidInput, surface_of
+from strandline.logs import in_one_line
+from strandline.metastorage import SqlMetastorage, open_metastorage
+from strandline.metastore.store.notifications import NotificationLog
+from strandline.metastore.store.store_folders import StoreFolders
+from strandline.node import relocation, store_database
+from strandline.node.address import StoreAddress
+from strandline.node.backup import Manifest, back_up
+from strandline.node.backup import restore as restore_backup
+from strandline.node.place import refuse_lost_database
+from strandline.node.store_database import compare_head, refuse_older_parts
+from strandline.node.verification import Finding, Verification, Verified
+from strandline.node.warehouse_place import recorded_warehouse
+from strandline.sql import (
+    Database,
+    SqliteDatabase,
+    accept_time,
+    accepted_time,
+    open_engine,
+    open_sqlite,
+    stored_time,
+)
+
+_DAY_MS = 24 * 60 * 60 * 1000
+MOST_NAMED = 10
+"""So many missing files are named; all stand in the manifest."""
+
+
+@click.command()
+@FOLDER
+@click.argument("target", type=FOLDER_TYPE)
+@USER
+@OUTPUT
+def backup(folder: Path, *, target: Path, user: str, output: str) -> None:
+    """Back up the store in FOLDER to TARGET, a folder that is empty or does not exist.
+
+    The database and the files that it names are as of one moment, whatever clients write
+    meanwhile. Files outside of FOLDER are not copied. Nodes may be running.
+    """
+    try:
+        with joining(folder) as node:
+            manifest = back_up(node, target, user=user)
+    except OSError as error:
+        raise InvalidInput(f"the backup to {target} failed: {error}") from error
+    _report(manifest, f"backed up to {target}", output=output, folder=target)
+
+
+@click.command()
+@click.argument("backup_folder", type=FOLDER_TYPE, metavar="BACKUP")
+@FOLDER
+@click.option("--copy", is_flag=True, help="The store that was backed up lives on.")
+@OUTPUT
+def restore(backup_folder: Path, *, folder: Path, copy: bool, output: str) -> None:
+    """Restore the store in BACKUP to FOLDER, a folder that is empty or does not exist.
+
+    Each file is compared with what was written. With --copy the restored store is one of its own,
+    beside the one that was backed up.
+    """
+    try:
+        manifest, _ = restore_backup(backup_folder, folder, copy=copy)
+    except OSError as error:
+        raise InvalidInput(f"restoring to {folder} failed: {error}") from error
+    _report(manifest, f"restored to {folder}", output=output, folder=folder)
+
+
+def _report(manifest: Manifest, what: str, *, output: str, folder: Path) -> None:
+    missing = len(manifest.missing)
+    if output == "json":
+        summary = {
+            "folder": str(folder.absolute()),
+            "catalog_version": manifest.catalog_version,
+            "time": manifest.time,
+            "files": len(manifest.files),
+            "bytes": manifest.total_bytes,
+            "missing": manifest.missing,
+        }
+        click.echo(json.dumps(summary))  # in ASCII: names of files need not be valid Unicode
+    else:
+        click.echo(
+            f"{what}: version {manifest.catalog_version} as of {manifest.time}, "
+            f"{len(manifest.files):,} files, {manifest.total_bytes:,} bytes"
+        )
+    if missing:
+        for name in manifest.missing[:MOST_NAMED]:
+            click.echo(f"strandline: missing: {in_one_line(name)}", err=True)
+        click.echo(
+            f"strandline: {missing} files that the store names were not there when it was backed "
+            "up; all else is complete",
+            err=True,
+        )
+        sys.exit(surface_of(CorruptData("")).exit)
+
+
+_OLDER = (
+    "verify it with the release that wrote it, or start a node of this release once"
+    " (`strandline serve`), which upgrades it"
+)
+
+
+@contextmanager
+def _opened(store: Store, *, pages: bool) -> Iterator[Verification]:
+    """The store as it is, however damaged it may be."""
+    address = address_of(store)
+    with closing(_database(address)) as database:
+        refuse_older_parts(database, todo=_OLDER)
+        clock = HybridClock()
+        with closing(
+            SqlMetastorage(database, clock)
+            if address.catalog == address.objects
+            else open_metastorage(address.catalog, clock)
+        ) as metastorage:
+            yield Verification(
+                database,
+                durable_state(MetastorageLog(metastorage)).open_read_only,
+                NotificationLog(database, clock),
+                folders=_folders(address, database),
+                compare_head=partial(compare_head, address.folder, database)
+                if address.folder is not None and isinstance(database, SqliteDatabase)
+                else None,
+                pages=pages,
+            )
+
+
+def _database(address: StoreAddress) -> Database:
+    if address.folder is None:
+        return open_engine(address.objects, read_only=True)
+    file = ensure_store(address.folder)
+    refuse_lost = partial(refuse_lost_database, file.parent)
+    return open_sqlite(file, check_bytes=0, before_creation=refuse_lost, read_only=True)
+
+
+def _folders(address: StoreAddress, database: Database) -> StoreFolders:
+    if address.folder is not None:
+        return StoreFolders(address.folder)
+    warehouse = Path(recorded_warehouse(database) or "/")
+    return StoreFolders(warehouse, warehouse=warehouse)
+
+
+def finding_as_json(finding: Finding) -> dict[str, str | None]:
+    """One finding as ``--output json`` prints it."""
+    return {
+        "finding": finding.kind.value,
+        "place": finding.place,
+        "table": finding.table,
+        "message": finding.message,
+    }
+
+
+def _line(finding: Finding) -> str:
+    of = "" if finding.table is None else f" of {finding.table}"
+    return in_one_line(f"{finding.kind.value} {finding.place}{of}: {finding.message}")
+
+
+def _summary(verified: Verified, *, pages: bool) -> str:
+    counts = f"{verified.errors} errors, {verified.leftovers} leftovers"
+    read = "every page was read" if pages else "only footers were read; --pages reads every page"
+    return (
+        f"{counts} in {verified.records} records, {verified.tables} tables and {verified.files}"
+        f" files of {verified.bytes} bytes ({read})"
+    )
+
+
+@click.command()
+@STORE
+@click.option("--pages", is_flag=True, help="Read every page, and compare it with its checksum.")
+@OUTPUT
+def verify(store: Store, *, pages: bool, output: str) -> None:
+    """Check that everything in STORE is as it was written, and change nothing.
+
+    The records of the catalog, the rows and the events decode with their checksums; the data files
+    of transactional tables are there, with the size and the rows that were written. What is wrong
+    is listed, and the exit status is 65. Files that no row names are listed as leftovers; they are
+    no errors. A node may be running.
+    """
+    with _opened(store, pages=pages) as verification:
+        for finding in verification.findings():
+            if output == "json":
+                print_json(finding_as_json(finding))
+            else:
+                click.echo(_line(finding))
+        verified = verification.verified
+    if output == "json":
+        print_json({"finding": "summary", **asdict(verified)})
+    else:
+        click.echo(_summary(verified, pages=pages))
+    if verified.errors:
+        sys.exit(surface_of(CorruptData("")).exit)
+
+
+@click.command()
+@FOLDER
+@click.option("--copy", is_flag=True, help="The folder that it was copied from lives on.")
+def relocate(folder: Path, *, copy: bool) -> None:
+    """Make FOLDER the place of the store in it.
+
+    A store that finds itself in another folder than before, or on another database file, is not
+    opened for writing until this is said. With --copy it becomes a store of its own. Stop the nodes
+    that run on FOLDER first.
+    """
+    relocated = relocation.relocate(folder, copy=copy)
+    if copy:
+        click.echo(f"{relocated.path} is a store of its own: environment {relocated.environment}")
+    else:
+        click.echo(f"the store is in {relocated.path} now")
+
+
+@click.command()
+@FOLDER
+@click.confirmation_option(prompt="What the store has lost will be gone for good. Go on?")
+def accept_loss(folder: Path) -> None:
+    """Go on with the store in FOLDER although a part of what was committed is missing.
+
+    A node refuses a database that is older than the file strandline.head beside it says: its
+    write-ahead log was cut or removed, or the database alone was put back from an older day. First
+    look for a backup of the whole folder. This command writes strandline.head anew. No node may be
+    running.
+    """
+    before, now = store_database.accept_loss(ensure_store(folder).parent)
+    for name, number in now.items():
+        lost = max(0, before.get(name, 0) - number)
+        click.echo(f"{name} {number}" + (f", {lost} lost" if lost else ""))
+
+
+@click.command()
+@STORE
+@click.option("--yes", is_flag=True, help="Do it. Without this, only say what would be done.")
+def repair_clock(store: Store, *, yes: bool) -> None:
+    """Let STORE go on whose time is far ahead of this machine's clock.
+
+    A clock that stood years ahead for a moment leaves its time in the store. No time goes back, so
+    writes are refused from then on. This accepts the store's time: what is written from now on gets
+    times right behind it, until the machine's clock has caught up. Nothing that was written
+    changes. A node may be running.
+    """
+    settings = load(store).settings
+    with database_of(store, read_only=False) as database:
+        clock = HybridClock(max_ahead_ms=settings.clock_ahead_limit_ms)
+        last, accepted = _times(database)
+        ahead = clock.ahead_of_wall(last)
+        click.echo(f"the store's time     {format_timestamp(last)}")
+        click.echo(f"this machine's clock {format_timestamp(clock.current())}")
+        if not clock.is_too_far_ahead(last):
+            click.echo("nothing to repair: the store's time is not too far ahead")
+        elif milliseconds(last) <= milliseconds(accepted) + clock.max_ahead_ms:
+            click.echo("nothing to repair: this time was accepted before")
+        else:
+            click.echo(_PLAN.format(days=f"{ahead / _DAY_MS:,.1f}"))
+            if yes:
+                with database.write() as connection:
+                    accept_time(connection)
+                click.echo("accepted: the store can be written again")
+            else:
+                click.echo("nothing was changed; if this machine's clock is right, add --yes")
+
+
+_PLAN = """\
+the store is {days} days ahead. If its time is accepted, until this machine's clock has caught up
+  - every version and commit gets a time right behind the last one, in its order
+  - transactions and holds do not time out by themselves
+  - a time between now and then names the state before the clock jumped"""
+
+
+def _times(database: Database) -> tuple[Timestamp, Timestamp]:
+    with database.read() as connection:
+        return stored_time(connection), accepted_time(connection)

@@ -1,0 +1,227 @@
+"""The commands ``role``, ``grant`` and ``revoke``: who may do what."""
+
+from __future__ import annotations
+
+import click
+
+from strandline.catalog import Command
+from strandline.catalog.commands import (
+    AlterRole,
+    CreateRole,
+    DropRole,
+    GrantPrivileges,
+    GrantRole,
+    RevokePrivileges,
+    RevokeRole,
+)
+from strandline.catalog.commands.grants import grantable
+from strandline.cli.changes import joining, report
+from strandline.cli.options import (
+    OUTPUT,
+    STORE,
+    USER,
+    Store,
+    cells,
+    new_console,
+    new_table,
+    print_json,
+)
+from strandline.cli.stores import catalogs_of
+from strandline.errors import InvalidInput
+from strandline.model.privileges import ObjectKind, Privilege, privilege_names
+
+
+def _execute(store: Store, command: Command, *, user: str, output: str, nothing: str) -> None:
+    with joining(store) as node:
+        session = node.session(user=user)
+        report(session, session.execute(command), output=output, nothing=nothing)
+
+
+@click.group()
+def role() -> None:
+    """Make, change, drop and list the roles of STORE."""
+
+
+@role.command()
+@STORE
+@click.argument("name")
+@click.option("--superuser", is_flag=True, help="It may do everything.")
+@click.option("--no-inherit", is_flag=True, help="It has only its own privileges.")
+@USER
+@OUTPUT
+def create(
+    store: Store, *, name: str, superuser: bool, no_inherit: bool, user: str, output: str
+) -> None:
+    """Make the role NAME. A user who connects under that name has it."""
+    made = CreateRole(name=name, superuser=superuser, inherit=not no_inherit)
+    _execute(store, made, user=user, output=output, nothing="the role is there")
+
+
+@role.command()
+@STORE
+@click.argument("name")
+@click.option("--superuser/--no-superuser", default=None, help="Whether it may do everything.")
+@click.option("--inherit/--no-inherit", default=None, help="Whether it has its roles' privileges.")
+@USER
+@OUTPUT
+def alter(
+    store: Store,
+    *,
+    name: str,
+    superuser: bool | None,
+    inherit: bool | None,
+    user: str,
+    output: str,
+) -> None:
+    """Change the role NAME."""
+    changed = AlterRole(name=name, superuser=superuser, inherit=inherit)
+    _execute(store, changed, user=user, output=output, nothing="nothing to change")
+
+
+@role.command()
+@STORE
+@click.argument("name")
+@click.option("--reassign-to", metavar="ROLE", help="Who owns from now on what it owned.")
+@USER
+@OUTPUT
+def drop(store: Store, *, name: str, reassign_to: str | None, user: str, output: str) -> None:
+    """Drop the role NAME."""
+    dropped = DropRole(name=name, reassign_to=reassign_to)
+    _execute(store, dropped, user=user, output=output, nothing="there is no such role")
+
+
+@role.command("grant")
+@STORE
+@click.argument("role")
+@click.argument("member")
+@USER
+@OUTPUT
+def add_member(store: Store, *, role: str, member: str, user: str, output: str) -> None:
+    """Make MEMBER a member of ROLE: it has the privileges of ROLE too."""
+    granted = GrantRole(role=role, member=member)
+    _execute(store, granted, user=user, output=output, nothing="it is a member already")
+
+
+@role.command("revoke")
+@STORE
+@click.argument("role")
+@click.argument("member")
+@USER
+@OUTPUT
+def remove_member(store: Store, *, role: str, member: str, user: str, output: str) -> None:
+    """End the membership of MEMBER in ROLE."""
+    revoked = RevokeRole(role=role, member=member)
+    _execute(store, revoked, user=user, output=output, nothing="it is no member")
+
+
+@role.command("list")
+@STORE
+@OUTPUT
+def list_roles(store: Store, *, output: str) -> None:
+    """List the roles, and what each is a member of."""
+    catalog = catalogs_of(store).latest
+    names = {role.id: role.name for role in catalog.roles()}
+    table = new_table("role", "superuser", "inherits", "member of")
+    yes = ("no", "yes")
+    for role in sorted(catalog.roles(), key=lambda role: role.name):
+        member_of = sorted(names.get(of, "?") for of, _ in role.member_of)
+        if output == "json":
+            flags = {"superuser": role.superuser, "inherit": role.inherit}
+            print_json({"role": role.name, **flags, "member_of": member_of})
+        superuser, inherits = yes[role.superuser], yes[role.inherit]
+        table.add_row(*cells(role.name, superuser, inherits, ", ".join(member_of)))
+    if output == "text":
+        new_console().print(table)
+
+
+KINDS = {kind.name.lower().replace("_", "-"): kind for kind in grantable()}
+ALL = "all"
+
+
+def privileges_of(text: str, kind: ObjectKind) -> Privilege:
+    """The privileges that a list such as ``select,insert`` names, or ``all``. `InvalidInput`."""
+    applicable = grantable()[kind]
+    if text.strip().lower() == ALL:
+        return applicable
+    named = Privilege(0)
+    for part in text.split(","):
+        name = part.strip().upper().replace("-", "_")
+        if name not in Privilege.__members__:
+            raise InvalidInput(
+                f"{part.strip()[:80]!r} is no privilege; on a {kind.name.lower()} there are "
+                f"{', '.join(privilege_names(applicable))}, and {ALL}"
+            )
+        named |= Privilege[name]
+    return named
+
+
+def _name_of(kind: ObjectKind, name: str | None) -> str:
+    if kind is ObjectKind.SYSTEM and name:
+        raise InvalidInput(f"the system has no name; leave {name!r} out")
+    if kind is not ObjectKind.SYSTEM and not name:
+        raise InvalidInput(f"name the {kind.name.lower().replace('_', ' ')}")
+    return name or ""
+
+
+_PRIVILEGES = click.argument("privileges")
+_KIND = click.argument("kind", type=click.Choice(list(KINDS)), metavar="KIND")
+_NAME = click.argument("name", required=False)
+
+
+@click.command()
+@STORE
+@_PRIVILEGES
+@_KIND
+@_NAME
+@click.option("--to", "grantee", required=True, metavar="ROLE", help="Who may (public: all).")
+@USER
+@OUTPUT
+def grant(
+    store: Store,
+    *,
+    privileges: str,
+    kind: str,
+    name: str | None,
+    grantee: str,
+    user: str,
+    output: str,
+) -> None:
+    """Grant PRIVILEGES on an object of STORE to a role.
+
+    PRIVILEGES is a list such as select,insert, or all. KIND and NAME say on what: "table
+    shop.orders", "schema shop", "database hive", or "system" without a name.
+    """
+    of = KINDS[kind]
+    command = GrantPrivileges(
+        kind=of, privileges=privileges_of(privileges, of), grantee=grantee, name=_name_of(of, name)
+    )
+    _execute(store, command, user=user, output=output, nothing="it was granted before")
+
+
+@click.command()
+@STORE
+@_PRIVILEGES
+@_KIND
+@_NAME
+@click.option("--from", "grantee", required=True, metavar="ROLE", help="Who may no longer.")
+@USER
+@OUTPUT
+def revoke(
+    store: Store,
+    *,
+    privileges: str,
+    kind: str,
+    name: str | None,
+    grantee: str,
+    user: str,
+    output: str,
+) -> None:
+    """Revoke PRIVILEGES on an object of STORE from a role.
+
+    The words are those of "strandline grant".
+    """
+    of = KINDS[kind]
+    command = RevokePrivileges(
+        kind=of, privileges=privileges_of(privileges, of), grantee=grantee, name=_name_of(of, name)
+    )
+    _execute(store, command, user=user, output=output, nothing="it was not granted")
