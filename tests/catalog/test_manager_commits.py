@@ -486,6 +486,22 @@ def test_an_append_whose_outcome_is_unknown_is_sent_again_with_the_same_ids(
     assert manager.present().version == 3
 
 
+def test_an_append_whose_outcome_is_unknown_stays_so_when_the_node_stops(
+    manager: CatalogManager,
+) -> None:
+    gate = Gate(manager)
+    gate.let_all_pass()
+    failures = [UnknownOutcome("cut"), Stopping("this node stops")]
+
+    def stop(*_: Any, **__: Any) -> Any:
+        raise failures.pop(0)
+
+    gate.real = stop
+    with pytest.raises(UnknownOutcome, match="cut"):
+        manager.execute(create("a"), author="ann")
+    assert failures == []
+
+
 # -- lost appends ------------------------------------------------------------------------------
 
 

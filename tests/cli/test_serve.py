@@ -7,9 +7,11 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -23,11 +25,13 @@ from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, durable_state
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
+from strandline.metastore.thrift.messages import ThriftException
 from strandline.node import DATABASE_FILE
 from strandline.sql import FenceRow, open_sqlite
 from tests.servers.thrift_client import ThriftClient
 
 Start = Callable[..., "subprocess.Popen[str]"]
+PORTS = ("--thrift-port", 0, "--http-port", 0)
 READY = re.compile(r"^ready thrift://127\.0\.0\.1:(\d+) http://127\.0\.0\.1:(\d+)\n$")
 
 
@@ -93,6 +97,44 @@ def test_it_ends_well_when_a_newer_generation_has_taken_the_store_over(
     assert (process.returncode, rest) == (0, "")
     assert "generation 1 of this deployment has taken the store over" in errors
     assert "Traceback" not in errors
+
+
+def test_it_stops_at_once_though_calls_wait_for_a_lock_that_another_process_holds(
+    start: Start, tmp_path: Path
+) -> None:
+    process = start(tmp_path / "s", *PORTS)
+    thrift, http = ports_of(process)
+    url = f"http://127.0.0.1:{http}/v1"
+
+    def create(name: str) -> object:
+        with ThriftClient("127.0.0.1", thrift, timeout=60) as client:
+            return client.call("create_database", database={"name": name})
+
+    def begin() -> object:
+        return httpx.post(f"{url}/begin", json={}, headers={"X-Strandline-User": "ann"})
+
+    create("kept")
+    holder = sqlite3.connect(tmp_path / "s" / DATABASE_FILE, isolation_level=None)
+    with closing(holder), ThreadPoolExecutor(4) as threads:
+        holder.execute("BEGIN IMMEDIATE")
+        calls = [*(threads.submit(create, f"lost{n}") for n in range(2)), threads.submit(begin)]
+        while httpx.get(f"{url}/statistics").json()["workers"]["running"] < len(calls):
+            assert not any(call.done() for call in calls)
+        process.send_signal(signal.SIGTERM)
+        # Well before the 30 seconds after which the calls give up by themselves.
+        _, errors = process.communicate(timeout=15)
+        refusals = [call.exception() for call in calls[:2]]
+        holder.execute("ROLLBACK")
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+    for refusal in refusals:
+        assert isinstance(refusal, ThriftException)
+        assert "nothing was written" in refusal.value["message"]
+    answer = calls[2].result()
+    assert isinstance(answer, httpx.Response)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "stopping")
+    with ThriftClient("127.0.0.1", ports_of(start(tmp_path / "s", *PORTS))[0]) as client:
+        assert client.call("get_all_databases") == ["default", "kept"]
 
 
 def test_two_nodes_serve_one_folder(start: Start, tmp_path: Path) -> None:

@@ -235,6 +235,36 @@ def test_close_waits_for_what_runs_and_refuses_what_comes(url: str) -> None:
     database.close()
 
 
+def test_who_waits_for_the_write_lock_is_refused_when_waiting_is_over(
+    database: Database, url: str
+) -> None:
+    """In front of another process, and behind a thread of this one; who has the lock goes on."""
+    with Process("tests.sql.work:hold_a_write", url) as other, ThreadPoolExecutor(2) as threads:
+        assert other.hear() == "holding"
+        waiting = [threads.submit(put, database, number, 0) for number in (1, 2)]
+        while not database.statistics().waiting:
+            time.sleep(0)
+        database.stop_waiting()
+        for refusal in [one.exception(timeout=20) for one in waiting]:
+            assert isinstance(refusal, Stopping)
+            assert "nothing was written" in refusal.message
+        with pytest.raises(Stopping):
+            put(database, 3, 0)
+        other.say("go on")
+        assert other.hear() == "done"
+    assert ids(database) == [7]
+
+
+def test_a_write_that_need_not_wait_succeeds_when_waiting_is_over(database: Database) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        with database.write() as connection:
+            connection.execute(COUNTER.insert().values(id=1, value=1))
+            database.stop_waiting()
+            assert isinstance(threads.submit(put, database, 2, 0).exception(), Stopping)
+        threads.submit(put, database, 3, 0).result()
+    assert ids(database) == [1, 3]
+
+
 def test_a_part_is_created_once_and_in_one_version(database: Database) -> None:
     newer = MetaData()
     Table("newer", newer, Column("id", Integer, primary_key=True))

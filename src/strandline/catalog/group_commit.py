@@ -360,9 +360,11 @@ class GroupCommit:
                 return self._follower.state.commit_transactions(transactions)
             except UnknownOutcome as error:
                 unknown = error
-            except Unavailable:
+            except (Unavailable, Stopping) as error:
                 if unknown is None:
                     raise
+                if isinstance(error, Stopping):
+                    raise unknown from error
             self._stop.wait(min(pause, max(request.left() for request in requests)))
             if self._stop.is_set() or not any(request.left() for request in requests):
                 raise unknown  # every caller has left

@@ -19,6 +19,7 @@ from strandline.clock import Timestamp
 from strandline.errors import (
     DeadlineExceeded,
     ObjectNotFound,
+    Stopping,
     UnknownOutcome,
 )
 from strandline.logs import kept
@@ -83,11 +84,11 @@ class Metastore:
         try:
             left = max(deadline - time.monotonic(), LEAST_SECONDS_FOR_FOLDERS)
             self.projector.project_up_to(applied.version, timeout=left)
-        except DeadlineExceeded as late:
+        except (DeadlineExceeded, Stopping) as error:
             raise UnknownOutcome(
                 f"the change is in the log as version {applied.version}, and its folders and events"
-                f" will be made: do not repeat it ({late.message})"
-            ) from late
+                f" will be made: do not repeat it ({error.message})"
+            ) from error
         return applied
 
     def undo(

@@ -20,7 +20,7 @@ from strandline.catalog.system_views import synchronize_system_views
 from strandline.clock import WallClock, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, Replaced
-from strandline.errors import Unavailable, UnsupportedOperation
+from strandline.errors import Stopping, Unavailable, UnsupportedOperation
 from strandline.fencing import FenceToken
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.metastore import Metastore
@@ -244,6 +244,8 @@ class Node:
             for chore, do in chores.items():
                 try:
                     do()
+                except Stopping:
+                    return
                 except Unavailable as error:
                     logger.warning("%s failed: %s; tried again soon", chore, error)
                 except Exception:
@@ -291,6 +293,13 @@ class Node:
             self.transactions.statistics(),
             self.projector.statistics(),
         )
+
+    def stop_waiting(self) -> None:
+        """Refuse the calls that wait for another writer, and later ones that would; before `close`.
+
+        They get `Stopping`, and nothing of them was done. All other calls go on.
+        """
+        self.database.stop_waiting()
 
     def close(self) -> None:
         """Stop following and close the store. Idempotent."""

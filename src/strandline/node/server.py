@@ -152,6 +152,7 @@ async def _serve(
     if replaced.done():
         logger.warning("stopping: %s", replaced.result(), extra=kept())
     replaced.cancel()
+    node.stop_waiting()  # another process may hold the write lock for long
     http.leave()
     await thrift.stop()
     stopping.cancel()

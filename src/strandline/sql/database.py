@@ -7,7 +7,7 @@ What holds on every dialect:
 * A *write* holds the database's one write lock from its begin to its end, so that what it reads is
   what it changes, and so that writes have one order. The threads of a process queue for their turn
   in order of arrival, then the one whose turn it is waits for other processes. Both waits end at
-  the caller's deadline with `DeadlineExceeded`.
+  the caller's deadline with `DeadlineExceeded`, and at `Database.stop_waiting` with `Stopping`.
 * A write that returned is on disk. `Database.write_unsynced` is the exception, for what is worth
   remembering only as long as the machine of the database runs.
 * A write that raised has not happened, unless the error is `UnknownOutcome`. The next read of the
@@ -100,6 +100,7 @@ class Database(ABC):
         self.name = name
         self._patience = patience
         self._turns = Turns()
+        self._nobody_waits = False
         self._process = os.getpid()
         self._state = threading.Condition()
         self._active = 0
@@ -233,6 +234,15 @@ class Database(ABC):
                 open_connections=self._open_connections(),
             )
 
+    def stop_waiting(self) -> None:
+        """From now on, nobody waits for the write lock; for a process that is about to end.
+
+        The writes that wait for it get `Stopping`, as do later ones that find it taken. A write
+        that has it goes on.
+        """
+        self._nobody_waits = True
+        self._turns.stop_waiting()
+
     def close(self) -> None:
         """Refuse new transactions, wait for those that run, close every connection. Idempotent."""
         if self._process != os.getpid():
@@ -304,6 +314,7 @@ class Database(ABC):
                 f"this thread already has a write transaction open on {self.name}; finish it first"
             )
         if not self._turns.acquire(timeout=deadline - began):
+            self._refuse_to_wait()
             raise self._late(
                 began, "another thread of this process", holder=self._other_process_that_writes()
             )
@@ -311,6 +322,13 @@ class Database(ABC):
             yield
         finally:
             self._turns.release()
+
+    def _refuse_to_wait(self) -> None:
+        if self._nobody_waits:
+            raise Stopping(
+                f"{self.name} is written to by others, and this node stops and no longer waits for"
+                " them; nothing was written, try again"
+            )
 
     def _other_process_that_writes(self) -> str | None:
         """Which process the thread whose turn it is waits for, in words; None where unknown."""

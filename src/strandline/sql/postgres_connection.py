@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from sqlalchemy.exc import DBAPIError
@@ -67,13 +67,17 @@ T = TypeVar("T")
 
 
 class NoAnswer(psycopg.OperationalError):
-    """The deadline passed before the server answered; the connection is closed."""
+    """The server did not answer before the call ended; the connection is closed."""
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection whose calls end at ``deadline``, an instant of `time.monotonic`."""
+    """A connection whose calls end at ``deadline``, an instant of `time.monotonic`.
+
+    A call that waits ends before, within a tenth of a second, when ``is_given_up`` says so.
+    """
 
     deadline: float | None = None
+    is_given_up: Callable[[], bool] | None = None
 
     def wait(self, gen: PQGen[T], *arguments: Any, **options: Any) -> T:
         """What every call of the driver waits in; ``gen`` does the sending and reading."""
@@ -84,14 +88,21 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             left = max(self.deadline - time.monotonic(), 0.001)
             options["interval"] = min(options["interval"], left)
         try:
-            return super().wait(_until(gen, self.deadline), *arguments, **options)
+            waiting = _until(gen, self.deadline, self.is_given_up or _never)
+            return super().wait(waiting, *arguments, **options)
         except NoAnswer:
             self.pgconn.finish()
             raise
 
 
-def _until(gen: PQGen[T], deadline: float) -> Generator[Any, Any, T]:
-    """``gen``, ended with `NoAnswer` when it still waits after the deadline.
+def _never() -> bool:
+    return False
+
+
+def _until(
+    gen: PQGen[T], deadline: float, is_given_up: Callable[[], bool]
+) -> Generator[Any, Any, T]:
+    """``gen``, ended with `NoAnswer` when it still waits after the deadline, or is given up.
 
     The driver resumes it with 0 when it was not ready within an interval.
     """
@@ -99,7 +110,7 @@ def _until(gen: PQGen[T], deadline: float) -> Generator[Any, Any, T]:
         wanted: Any = next(gen)
         while True:
             ready = yield wanted
-            if not ready and time.monotonic() >= deadline:
+            if not ready and (time.monotonic() >= deadline or is_given_up()):
                 raise NoAnswer("no answer before the deadline")
             wanted = gen.send(ready)
     except StopIteration as end:

@@ -26,7 +26,7 @@ an advisory lock for writes (the clock row is needed anyway, and shows who holds
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import cast
 
@@ -186,6 +186,7 @@ class PostgresDatabase(Database):
         parameters: tuple[Parameter, ...] = (),
         *,
         seconds: float | None = None,
+        is_given_up: Callable[[], bool] | None = None,
     ) -> tuple[Connection, list[Row]]:
         """The answer to the first statement on a connection of the pool, in ``seconds``.
 
@@ -195,7 +196,7 @@ class PostgresDatabase(Database):
         while True:
             connection = self._engine.connect()
             try:
-                _allow(connection, self._patience if seconds is None else seconds)
+                _allow(connection, self._patience if seconds is None else seconds, is_given_up)
                 rows = run(connection, statement, parameters)
                 _allow(connection, self._patience)
             except BaseException as error:
@@ -213,15 +214,23 @@ class PostgresDatabase(Database):
     def _locked(self, began: float, deadline: float, *, synced: bool) -> Connection:
         """A transaction that has the write lock."""
         opened = self._open_outcomes
-        left = max(deadline - time.monotonic(), 0.001)
+        may_wait = not self._nobody_waits
+        left = max(deadline - time.monotonic(), 0.001) if may_wait else 0.001
         timeout = round(max(1, min(left * 1000, _LONGEST_TIMEOUT_MS)))
         begin = f"{_WRITE}; SET LOCAL lock_timeout = {timeout}; {_LOCK}"
         if not synced:
             begin = begin.replace("; ", "; SET LOCAL synchronous_commit = off; ", 1)
         try:
-            connection, _ = self._first(begin, seconds=left + _ANSWER_SECONDS)
+            connection, _ = self._first(
+                begin,
+                seconds=left + _ANSWER_SECONDS,
+                is_given_up=lambda: may_wait and self._nobody_waits,
+            )
         except driver.DriverError as error:
-            if error.sqlstate != _LOCK_NOT_AVAILABLE:
+            if not isinstance(error, driver.NoAnswer) and error.sqlstate != _LOCK_NOT_AVAILABLE:
+                raise
+            self._refuse_to_wait()
+            if isinstance(error, driver.NoAnswer):
                 raise
             self._count("lost_turns")
             raise self._late(began, "another process") from None
@@ -294,9 +303,12 @@ def _returned(connection: Connection) -> Iterator[None]:
         connection.close()
 
 
-def _allow(connection: Connection, seconds: float) -> None:
-    """Let each answer on the connection come until ``seconds`` from now."""
-    _raw(connection).deadline = time.monotonic() + seconds
+def _allow(
+    connection: Connection, seconds: float, is_given_up: Callable[[], bool] | None = None
+) -> None:
+    """Let each answer on the connection come until ``seconds`` from now, or `is_given_up`."""
+    raw = _raw(connection)
+    raw.deadline, raw.is_given_up = time.monotonic() + seconds, is_given_up
 
 
 def _raw(connection: Connection) -> driver.Connection:

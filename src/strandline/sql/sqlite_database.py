@@ -360,6 +360,7 @@ class SqliteDatabase(Database):
                 if not sqlite_file.is_busy(error):
                     raise
             self._count("lost_turns")
+            self._refuse_to_wait()
             if time.monotonic() >= deadline:
                 holder = describe_holder(self.path)
                 raise self._late(began, "another process", holder=holder)

@@ -7,6 +7,8 @@ sixteen threads that write in a loop one of them can wait for seconds.
 The lock is handed over, never dropped while somebody waits: `release` wakes the thread that waited
 longest, and that thread owns the lock from then on, even before it runs. So a wait that ends by its
 time-out must look once more whether it was served in the same moment.
+
+After `stop_waiting` the lock is given only to a thread that finds it free.
 """
 
 from __future__ import annotations
@@ -21,16 +23,23 @@ class Turns:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._waiting: deque[threading.Lock] = deque()
+        self._refused: set[threading.Lock] = set()
+        self._nobody_waits = False
         self._taken = False
         self._owner: int | None = None
 
     def acquire(self, *, timeout: float) -> bool:
-        """True when it is this thread's turn, False after ``timeout`` seconds (0: do not wait)."""
+        """True when it is this thread's turn; False after ``timeout`` seconds (0: do not wait).
+
+        Also False after `stop_waiting`.
+        """
         with self._guard:
             if not self._taken:
                 self._taken = True
                 self._owner = threading.get_ident()
                 return True
+            if self._nobody_waits:
+                return False
             turn = threading.Lock()
             turn.acquire()
             self._waiting.append(turn)
@@ -40,7 +49,7 @@ class Turns:
             if not self._leave(turn):
                 self.release()
             raise
-        if not served and self._leave(turn):
+        if turn in self._refused or (not served and self._leave(turn)):
             return False
         self._owner = threading.get_ident()
         return True
@@ -53,6 +62,15 @@ class Turns:
                 self._waiting.popleft().release()
             else:
                 self._taken = False
+
+    def stop_waiting(self) -> None:
+        """Refuse those who wait, and all who would have to from now on."""
+        with self._guard:
+            self._nobody_waits = True
+            while self._waiting:
+                turn = self._waiting.popleft()
+                self._refused.add(turn)
+                turn.release()
 
     def held_by_this_thread(self) -> bool:
         """Whether the calling thread holds the lock."""
@@ -68,4 +86,4 @@ class Turns:
             if turn in self._waiting:
                 self._waiting.remove(turn)
                 return True
-            return False
+            return turn in self._refused

@@ -7,18 +7,32 @@ import pytest
 from hypothesis import settings
 
 from strandline.catalog.commands import DropSchema
+from strandline.config import Settings
 from tests.metastore.hive.hive_node import HiveNode, hive_node
 from tests.metastore.hive.spark_process import SparkProcess
+from tests.servers import stores
 
 # A time limit for each example would fail by chance on a loaded machine.
 settings.register_profile("without_deadline", deadline=None)
 settings.load_profile("without_deadline")
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A module that has ``STORES`` runs its tests on each of these kinds of store."""
+    kinds = getattr(metafunc.module, "STORES", None)
+    if kinds and "running" in metafunc.fixturenames:
+        metafunc.parametrize("running", kinds, indirect=True, scope="module")
+
+
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveNode]:
-    """A node that serves the Hive protocol to all tests of a module."""
-    with hive_node(tmp_path_factory.mktemp("hive") / "store") as node:
+def running(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[HiveNode]:
+    """A node that serves the Hive protocol to all tests of a module; in a folder, if not told."""
+    kind = getattr(request, "param", "folder")
+    settings = Settings(delay_ms=0, clock_skew_ms=0)
+    store = stores.new_store(kind, tmp_path_factory.mktemp("hive"), settings=settings)
+    with hive_node(store.address, settings=store.settings) as node:
         yield node
 
 
@@ -52,7 +66,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveNode]:
 @pytest.fixture(scope="session")
 def spark(served: HiveNode) -> Iterator[SparkProcess]:
     """An unmodified Spark, which takes long to start: all tests share it, and the schema nyc."""
-    with SparkProcess(served.uri, served.node.folder / "warehouse") as process:
+    with SparkProcess(served.uri, served.folder / "warehouse") as process:
         process.sql("CREATE DATABASE nyc COMMENT 'flights'")
         process.sql("USE nyc")
         yield process

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from hive_metastore import ThriftHiveMetastore
 from hive_metastore.ttypes import FieldSchema, SerDeInfo, StorageDescriptor, Table
@@ -30,8 +31,9 @@ WAIT = 30.0
 
 @dataclass
 class HiveNode:
-    """A running service. ``warehouse`` is the URI of its warehouse, as Hadoop prints it."""
+    """A running service on a ``store`` that `another_node` opens, too."""
 
+    store: str | Path
     node: Node
     service: HiveMetastoreService
     host: str
@@ -43,8 +45,18 @@ class HiveNode:
         return f"thrift://{self.host}:{self.port}"
 
     @property
+    def folder(self) -> Path:
+        """The folder that the warehouse lies in, whatever the store is kept in."""
+        return Path(unquote(urlsplit(self.node.metastore.warehouse).path)).parent
+
+    @property
     def warehouse(self) -> str:
-        return f"file:{self.node.folder}/warehouse"
+        """The URI of the warehouse, as Hadoop prints it."""
+        return f"file:{self.folder}/warehouse"
+
+    def another_node(self) -> Node:
+        """One more node on the store; a context manager, as `Node.open`."""
+        return Node.open(self.store, settings=self.node.settings)
 
     def client(self) -> ThriftClient:
         return ThriftClient(self.host, self.port, timeout=WAIT)
@@ -86,7 +98,7 @@ def hive_node(store: str | Path, *, settings: Settings | None = None) -> Iterato
             host, port = server.address
             service.announce(f"thrift://{host}:{port}")
             try:
-                yield HiveNode(node, service, host, port, loop)
+                yield HiveNode(store, node, service, host, port, loop)
             finally:
                 asyncio.run_coroutine_threadsafe(server.stop(), loop).result(WAIT)
                 stopped = loop.shutdown_default_executor()

@@ -23,6 +23,8 @@ from hive_metastore.ttypes import (
 from tests.metastore.hive.contract import Throws, check, given
 from tests.metastore.hive.hive_node import HiveNode, storage, table
 
+STORES = ("folder", "postgresql")
+
 
 @pytest.fixture
 def served(running: HiveNode) -> HiveNode:
@@ -31,7 +33,7 @@ def served(running: HiveNode) -> HiveNode:
 
 
 def test_databases(served: HiveNode) -> None:
-    wh, outer = served.warehouse, served.node.folder
+    wh, outer = served.warehouse, served.folder
     shown = {"name": "da", "description": "x", "parameters": {}, "ownerType": 1}
     changed = {"description": "y", "parameters": {"q": "1"}, "locationUri": f"file:{outer}/da2"}
     altered = Database("x", "y", "file:/other", {"q": "1"}, ownerName="carl")
@@ -171,8 +173,8 @@ def test_creating_and_finding_tables(served: HiveNode) -> None:
 
 
 def test_dropping_tables(served: HiveNode) -> None:
-    warehouse = served.node.folder / "warehouse" / "tb.db"
-    outside = served.node.folder / "outside"
+    warehouse = served.folder / "warehouse" / "tb.db"
+    outside = served.folder / "outside"
     external = {"tableType": "EXTERNAL_TABLE", "parameters": {"EXTERNAL": "TRUE"}}
     sd = storage(location=f"file:{outside}")
     with served.stub() as client:
@@ -231,7 +233,7 @@ def test_altering_tables(served: HiveNode) -> None:
         "The following columns have types incompatible with the existing columns in their "
         "respective positions :\na"
     )
-    outer = served.node.folder
+    outer = served.folder
     folder = outer / "warehouse" / "tc.db"
     with served.stub() as client:
         given(client, "tc")

@@ -15,6 +15,8 @@ from strandline.metastore.partition_places import finish_partition_moves
 from strandline.metastore.store.object_store import SqlObjectStore
 from tests.metastore.hive.hive_node import HiveNode, hive_node, refusal, storage, table
 
+STORES = ("folder", "postgresql")
+
 PURGE = EnvironmentContext({"ifPurge": "TRUE"})
 
 
@@ -32,7 +34,7 @@ def add(hive: HiveNode, stub: Any, value: str, *, text: str = "first") -> None:
 
 
 def folder(hive: HiveNode) -> Path:
-    return hive.node.folder / "warehouse" / "d1.db" / "t1"
+    return hive.folder / "warehouse" / "d1.db" / "t1"
 
 
 def moment(hive: HiveNode) -> str:
@@ -182,7 +184,7 @@ def test_a_folder_that_could_not_be_moved_is_found_where_it_stays(
     hive: HiveNode, stub: Any
 ) -> None:
     before = moment(hive)
-    aside = hive.node.folder / "warehouse" / "d1.db" / ".dropped"
+    aside = hive.folder / "warehouse" / "d1.db" / ".dropped"
     aside.mkdir(exist_ok=True)
     table_id = hive.node.session(user="ann").table("d1.t1").descriptor.id
     (aside / f"{table_id}.partitions").write_text("in the way")

@@ -202,7 +202,7 @@ def test_ddl_is_its_owners(guarded: HiveNode) -> None:
             refused = refusal(lambda: bob.alter_table("sales", "orders", moved))
             assert "does not own" in refused[1]
             assert alice.get_table("sales", "orders").sd.location == before
-            place = guarded.node.folder / "made"
+            place = guarded.folder / "made"
             wanted = table("new", schema="sales", sd=storage(location=f"file:{place}"))
             wanted.tableType, wanted.parameters = "EXTERNAL_TABLE", {"EXTERNAL": "TRUE"}
             assert "lacks CREATE on schema sales" in refusal(lambda: bob.create_table(wanted))[1]

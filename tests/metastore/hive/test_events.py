@@ -39,6 +39,8 @@ from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT
 from tests.metastore.hive.hive_node import HiveNode, storage, table
 
+STORES = ("folder", "postgresql")
+
 
 @pytest.fixture
 def since(stub: Any) -> int:

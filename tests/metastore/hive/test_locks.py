@@ -19,6 +19,8 @@ from hive_metastore.ttypes import (
 
 from tests.metastore.hive.hive_node import HiveNode, outcome, plain, refusal
 
+STORES = ("folder", "postgresql")
+
 
 def request(*components: LockComponent, **more: Any) -> LockRequest:
     return LockRequest(component=list(components), user="ann", hostname="h1", **more)

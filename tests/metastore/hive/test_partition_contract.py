@@ -13,6 +13,8 @@ from hive_metastore.ttypes import AddPartitionsRequest, DropPartitionsRequest, R
 from tests.metastore.hive.contract import PARTITIONED, Throws, check, given, partition
 from tests.metastore.hive.hive_node import HiveNode
 
+STORES = ("folder", "postgresql")
+
 
 @pytest.fixture
 def served(running: HiveNode) -> HiveNode:
@@ -21,7 +23,7 @@ def served(running: HiveNode) -> HiveNode:
 
 
 def test_adding_and_finding_partitions(served: HiveNode) -> None:
-    outer, wh = served.node.folder, f"{served.warehouse}/pa.db/parted"
+    outer, wh = served.folder, f"{served.warehouse}/pa.db/parted"
     other = "Partition does not belong to target table pa.parted"
     absent = "Unable to add partition because table or database do not exist"
 
@@ -199,7 +201,7 @@ def test_adding_and_finding_partitions(served: HiveNode) -> None:
 
 
 def test_changing_and_dropping_partitions(served: HiveNode) -> None:
-    outer = served.node.folder
+    outer = served.folder
     folder = outer / "warehouse" / "pb.db" / "parted"
     missing = Throws("InvalidOperationException", "alter is not possible")
 

@@ -23,7 +23,7 @@ def tree(folder: Path) -> set[str]:
 @pytest.fixture
 def lake(hive: HiveNode, stub: Any) -> Path:
     """The folder of the store, with a table and a partition that have files."""
-    folder = hive.node.folder
+    folder = hive.folder
     stub.create_table(table("orders"))
     stub.create_table(table("parted", partitionKeys=KEYS))
     stub.add_partition(partition("1"))

@@ -30,7 +30,6 @@ from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.dispatch import answer_error
 from strandline.metastore.workers import Workers, off_loop
 from strandline.model.types import INT
-from strandline.node import Node
 from tests.metastore.hive.hive_node import (
     WAIT,
     HiveNode,
@@ -82,7 +81,7 @@ def test_a_kept_answer_does_not_outlive_a_commit_of_another_node(hive: HiveNode,
     ours = Partition(["ours"], "d1", "t1", sd=storage())
     stub.add_partition(ours)
     assert stub.get_partition_names("d1", "t1", -1) == ["p=ours"]
-    with Node.open(hive.node.folder) as other:
+    with hive.another_node() as other:
         service = HiveMetastoreService(other.metastore, notifications=other.notifications)
         for number in range(20):
             partition = {"values": [f"{number:02d}"], "dbName": "d1", "tableName": "t1"}
@@ -104,7 +103,7 @@ def test_rows_of_another_node_are_seen_at_once_however_lazy_memory_may_be(
         client.create_table(table("t1", partitionKeys=[FieldSchema("p", "string", None)]))
         running.node.store.stop()
         assert client.get_partition_names("d1", "t1", -1) == []
-        with Node.open(running.node.folder) as other:
+        with running.another_node() as other:
             table_id = other.session(user="ann").table("d1.t1").descriptor.id
             with other.store.change(table_id, author="ann") as change:
                 row = PartitionRow(values=("a",), location="p=a")

@@ -53,7 +53,7 @@ def past(spark: SparkProcess, served: HiveNode) -> Iterator[Past]:
         "CREATE TABLE past.later (x INT) USING parquet",
     ):
         spark.sql(statement)
-    yield Past(spark, f"`past@{version}`", served.node.folder / "warehouse" / "past.db")
+    yield Past(spark, f"`past@{version}`", served.folder / "warehouse" / "past.db")
     spark.sql("DROP DATABASE past CASCADE")
 
 

@@ -11,6 +11,8 @@ from hive_metastore.ttypes import Database, FieldSchema, Partition
 from strandline.clock import format_timestamp
 from tests.metastore.hive.hive_node import HiveNode, plain, refusal, storage, table
 
+STORES = ("folder", "postgresql")
+
 
 def version(hive: HiveNode) -> int:
     return hive.node.metastore.catalogs.present().version
