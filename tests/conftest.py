@@ -165,9 +165,9 @@ def new_manager(
             shutil.copyfile(store_with_a_catalog, file)
         one = new_member()
         state = (
-            one.join(f"m{len(running)}")
-            if one.openable().is_initialized()
-            else one.open(delay_ms=delay_ms, skew_ms=skew_ms)
+            one.open(delay_ms=delay_ms, skew_ms=skew_ms)
+            if one.log.token() is None
+            else one.join(f"m{len(running)}")
         )
         running.append(CatalogManager(state, one.clock, elapsed=wall))
         return running[-1]

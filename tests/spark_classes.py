@@ -1,4 +1,4 @@
-"""An archive of Spark's classes, which halves the start of each Spark that the tests start.
+"""What makes each Spark that the tests start cheaper: options, and an archive of its classes.
 
 A JVM spends half of a Spark start on reading and checking some 15,000 classes. Java can keep them
 as they stand in memory (class data sharing) and map them into the next JVM. The archive belongs to
@@ -23,6 +23,12 @@ OPTIONS = "JDK_JAVA_OPTIONS"
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 BRIEF = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 """Tests run each piece of code a few times: compiling it well does not pay."""
+SUBMIT_OPTIONS = "PYSPARK_SUBMIT_ARGS"
+FOR_FEW_ROWS = (
+    "--conf spark.ui.enabled=false "
+    "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN "
+)
+"""Each query of a test has a few rows: to interpret it is cheaper than to compile it."""
 SECONDS = 300
 
 # Touches what most tests touch: planning, Parquet both ways, an exchange, SQL.
@@ -51,13 +57,17 @@ def archive() -> Path | None:
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
     if shutil.which(java) is None:
         return None
-    said = subprocess.run([java, "-version"], capture_output=True, check=False).stderr
+    # With options in the environment, Java prints them too.
+    environment = {name: value for name, value in os.environ.items() if name != OPTIONS}
+    run = subprocess.run([java, "-version"], capture_output=True, check=False, env=environment)
+    said = run.stderr
     digest = hashlib.sha256(said + version("pyspark").encode() + sys.prefix.encode()).hexdigest()
     return ROOT / "build" / f"spark-classes-{digest[:16]}.jsa"
 
 
 def use(environment: MutableMapping[str, str]) -> None:
-    """Let every Java that is started with ``environment`` use the archive, if there is one."""
+    """Let every Spark that is started with ``environment`` have the options, and the archive."""
+    environment.setdefault(SUBMIT_OPTIONS, f"{FOR_FEW_ROWS}pyspark-shell")
     found = archive()
     if found is not None and found.exists():
         share = f"-XX:SharedArchiveFile={found} {BRIEF} {QUIET}"

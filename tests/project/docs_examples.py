@@ -207,25 +207,42 @@ def matches(expected: str, output: str) -> bool:
     return re.fullmatch(pattern, tidy(output), re.DOTALL) is not None
 
 
-def report(
-    say: Callable[[object], None], _hear: Callable[[], Any], page: str, folder: str, spark: str
-) -> None:
-    """Say what is wrong with the examples of ``page`` when they run in ``folder``.
+def report(say: Callable[[object], None], hear: Callable[[], Any], spark: str) -> None:
+    """Say what is wrong with the examples of each page that is heard of, with its folder.
 
-    ``spark`` are the options of what starts a Spark. For `tests.sql.processes.Process`.
+    ``spark`` are the options of what starts a Spark: once, for all pages that are run here. For
+    `tests.sql.processes.Process`.
     """
     warnings.resetwarnings()
-    os.chdir(folder)
     os.environ["PYSPARK_SUBMIT_ARGS"] = spark
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    complaint = ""
+    with contextlib.suppress(EOFError):
+        while True:
+            page, folder = hear()
+            os.chdir(folder)
+            say(_complaint(Path(page)))
+
+
+def _complaint(page: Path) -> str:
     try:
-        run_page(Path(page))
+        run_page(page)
     except Mismatch as mismatch:
-        complaint = str(mismatch)
+        return str(mismatch)
     except BaseException:
-        complaint = traceback.format_exc()
-    say(complaint)
+        return traceback.format_exc()
+    finally:
+        _stop_spark()
+    return ""
+
+
+def _stop_spark() -> None:
+    """The next page finds no session, and the JVM that this one started."""
+    if "pyspark" in sys.modules:
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.getActiveSession()
+        if session is not None:
+            session.stop()
 
 
 if __name__ == "__main__":

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests import spark_classes
 from tests.project import docs_examples
 from tests.project.checkout import ROOT
 from tests.sql.processes import Process
@@ -20,7 +23,7 @@ PAGE_SECONDS = 900
 SPARK_OPTIONS = (
     # The examples run each piece of code a few times: compiling it well does not pay.
     '--driver-java-options "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" '
-    "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 "
+    f"{spark_classes.FOR_FEW_ROWS} --conf spark.sql.shuffle.partitions=2 "
     "--conf spark.driver.host=127.0.0.1 --conf spark.driver.bindAddress=127.0.0.1 pyspark-shell"
 )
 
@@ -34,18 +37,36 @@ def page_parameters() -> list[object]:
     return parameters
 
 
-def run(page: Path, folder: Path) -> str:
-    """What is wrong with the examples of ``page``, in a process of its own; empty if nothing is."""
-    target = "tests.project.docs_examples:report"
-    with Process(target, str(page), str(folder), SPARK_OPTIONS) as process:
+def run(page: Path, folder: Path, reader: Process | None = None) -> str:
+    """What is wrong with the examples of ``page``; empty if nothing is.
+
+    They run in ``reader``, or in a process of their own.
+    """
+    with nullcontext(reader) if reader else reading() as process:
+        process.say([str(page), str(folder)])
         complaint: str = process.hear(timeout=PAGE_SECONDS)
     return complaint
 
 
+def reading() -> Process:
+    return Process("tests.project.docs_examples:report", SPARK_OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def spark_reader() -> Iterator[Process]:
+    """Runs pages that start a Spark, in one JVM."""
+    with reading() as process:
+        yield process
+
+
 @pytest.mark.parametrize("page", page_parameters())
-def test_the_examples_do_what_the_page_says(page: Path, tmp_path: Path) -> None:
-    if any(example.run for example in docs_examples.examples(page.read_text(encoding="utf-8"))):
-        assert run(page, tmp_path) == ""
+def test_the_examples_do_what_the_page_says(
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    run_examples = [e for e in docs_examples.examples(page.read_text(encoding="utf-8")) if e.run]
+    starts_spark = any("spark" in example.words for example in run_examples)
+    reader = request.getfixturevalue("spark_reader") if starts_spark else None
+    assert not run_examples or run(page, tmp_path, reader) == ""
 
 
 @pytest.mark.parametrize("page", page_parameters())

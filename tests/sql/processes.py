@@ -28,7 +28,8 @@ _fork_server.set_forkserver_preload(
         "sqlalchemy.dialects.sqlite",
         "strandline.metastorage.etcd.store",
         "strandline.sql.postgres_database",
-        "strandline.node",
+        "strandline.metastore.session.http_session",
+        "strandline.node.node",
         "tests.catalog.catalog_process",
         "tests.metastorage.work",
     ]
