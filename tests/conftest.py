@@ -50,6 +50,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Half as many more than cores: a third of the time a test waits for a server or the disk."""
+    return len(os.sched_getaffinity(0)) * 3 // 2
+
+
 class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """The tests of a file run in one process, and files that can share a Spark are in one too."""
 
