@@ -36,7 +36,7 @@ from strandline.errors import NotFound
 from strandline.metastorage import SqlMetastorage
 from strandline.model.types import BIGINT, STRING
 from strandline.sql import Database, open_sqlite
-from strandline.wire.recent import RECENT
+from strandline.wire.stored import RECENT
 from tests.catalog.catalog_process import CatalogProcess
 from tests.metastorage.stores import STORES
 

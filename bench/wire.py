@@ -19,7 +19,7 @@ from strandline.model.descriptors import (
     properties,
 )
 from strandline.wire import Stored, encode
-from strandline.wire.recent import RECENT
+from strandline.wire.stored import RECENT
 
 COLUMNS = 50
 CALLS = 25

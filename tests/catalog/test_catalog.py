@@ -9,9 +9,14 @@ from strandline.clock import Timestamp
 from strandline.durable.contents import EMPTY
 from strandline.durable.transaction import CatalogTransaction
 from strandline.model.bookkeeping import Comment, ConfigEntry, SystemConfiguration, comment_name
-from strandline.model.clusters import ClusterDescriptor, ClusterReplica
 from strandline.model.descriptors import (
+    ClusterDescriptor,
+    ClusterReplica,
     FunctionDescriptor,
+    IndexColumn,
+    IndexDescriptor,
+    IndexKind,
+    IndexStatus,
     SchemaDescriptor,
     SchemaVersion,
     SystemViewDescriptor,
@@ -21,7 +26,6 @@ from strandline.model.descriptors import (
     ViewDescriptor,
     ZoneDescriptor,
 )
-from strandline.model.indexes import IndexColumn, IndexDescriptor, IndexKind, IndexStatus
 from strandline.model.privileges import ObjectKind, RoleDescriptor
 from tests.positions import NOTHING, At
 

@@ -22,7 +22,7 @@ from strandline.catalog.requests import Request, Validated, validate
 from strandline.clock import Timestamp
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Change, Entry, Snapshot, Update
-from strandline.model.indexes import IndexStatus
+from strandline.model.descriptors import IndexStatus
 from strandline.wire.registry import encode
 from tests.catalog.scenario import SCHEMA, Refused, Scenario, create_table, index_id
 from tests.catalog.test_scenarios import ALL, commands_of

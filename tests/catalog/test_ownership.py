@@ -8,10 +8,15 @@ from strandline.catalog.privileges.access import owned_by, owned_kinds, owner_of
 from strandline.durable.collections import COLLECTIONS
 from strandline.durable.contents import restore
 from strandline.durable.transaction import CatalogTransaction
-from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
 from strandline.model.descriptors import (
+    ClusterDescriptor,
+    ClusterReplica,
     DatabaseDescriptor,
     FunctionDescriptor,
+    IndexDescriptor,
+    IndexKind,
+    IndexStatus,
+    IntrospectionIndex,
     SchemaDescriptor,
     SchemaVersion,
     SystemViewDescriptor,
@@ -21,7 +26,6 @@ from strandline.model.descriptors import (
     ViewDescriptor,
     ZoneDescriptor,
 )
-from strandline.model.indexes import IndexDescriptor, IndexKind, IndexStatus
 from strandline.model.privileges import RoleDescriptor
 from strandline.wire.stored import Stored
 from tests.positions import NOTHING

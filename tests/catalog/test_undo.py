@@ -48,7 +48,7 @@ from strandline.errors import (
     StrandlineError,
     VersionNotFound,
 )
-from strandline.model.indexes import IndexStatus
+from strandline.model.descriptors import IndexStatus
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import BIGINT
 from tests.catalog.scenario import SCHEMA, column, create_table, create_view, table_of

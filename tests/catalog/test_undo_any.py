@@ -38,7 +38,7 @@ from strandline.errors import (
     StrandlineError,
 )
 from strandline.metastorage import SqlMetastorage
-from strandline.model.indexes import IndexDescriptor, IndexStatus
+from strandline.model.descriptors import IndexDescriptor, IndexStatus
 from strandline.sql import open_sqlite
 from tests.catalog.scenario import SCHEMA, column, create_table, create_view
 from tests.catalog.taking_back import MADE, before_and_after, run, undo, visible

@@ -16,7 +16,7 @@ from strandline.catalog.undo.command import Undo, _Step
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Update
 from strandline.errors import StrandlineError
-from strandline.model.indexes import IndexStatus
+from strandline.model.descriptors import IndexStatus
 from tests.catalog import test_differences_teeth as differences_teeth
 from tests.catalog import test_undo as tests
 from tests.catalog import test_undo_any as any_tests

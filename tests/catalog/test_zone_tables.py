@@ -10,8 +10,8 @@ from strandline.catalog import CatalogManager, Command
 from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG
 from strandline.catalog.commands import CreateZone, DropTable, DropZone, RenameZone
 from strandline.errors import IllegalChange
-from strandline.wire.recent import RECENT
 from strandline.wire.registry import decode
+from strandline.wire.stored import RECENT
 from tests.catalog.scenario import SCHEMA, create_table
 
 TABLES = 200

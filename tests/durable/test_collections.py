@@ -16,8 +16,13 @@ from strandline.durable.collections import (
 )
 from strandline.errors import CorruptData
 from strandline.model.bookkeeping import Setting
-from strandline.model.descriptors import TableDescriptor, ZoneDescriptor
-from strandline.model.indexes import IndexDescriptor, IndexKind, IndexStatus
+from strandline.model.descriptors import (
+    IndexDescriptor,
+    IndexKind,
+    IndexStatus,
+    TableDescriptor,
+    ZoneDescriptor,
+)
 
 INDEX = IndexDescriptor(
     12, 5, "by_day", "ann", table_id=6, kind=IndexKind.HASH, columns=(), status=IndexStatus.BUILDING

@@ -14,8 +14,14 @@ from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Change
 from strandline.errors import AlreadyExists, CorruptData, InvalidInput
 from strandline.model.bookkeeping import IdAllocator, SystemConfiguration, TimestampEntry
-from strandline.model.descriptors import SchemaDescriptor, ZoneDescriptor
-from strandline.model.indexes import IndexColumn, IndexDescriptor, IndexKind, IndexStatus
+from strandline.model.descriptors import (
+    IndexColumn,
+    IndexDescriptor,
+    IndexKind,
+    IndexStatus,
+    SchemaDescriptor,
+    ZoneDescriptor,
+)
 from strandline.wire.stored import AnyStored
 from tests.positions import At
 

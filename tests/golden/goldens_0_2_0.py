@@ -6,9 +6,7 @@ from strandline.clock import Timestamp
 from strandline.durable.chunks import ChunkedSnapshot
 from strandline.durable.update import Snapshot
 from strandline.model import bookkeeping as b
-from strandline.model import clusters as c
 from strandline.model import descriptors as d
-from strandline.model import indexes as i
 from strandline.model import privileges as p
 from strandline.model import types as t
 from strandline.wire.types import TypeTree
@@ -127,15 +125,15 @@ CATALOG: list[tuple[object, bytes]] = [
         ),
     ),
     (
-        i.IndexDescriptor(
+        d.IndexDescriptor(
             id=12,
             schema_id=5,
             name="by_day",
             owner="ann",
             table_id=6,
-            kind=i.IndexKind.SORTED,
-            columns=(i.IndexColumn(2, i.Collation.DESC_NULLS_FIRST), i.IndexColumn(1)),
-            status=i.IndexStatus.BUILDING,
+            kind=d.IndexKind.SORTED,
+            columns=(d.IndexColumn(2, d.Collation.DESC_NULLS_FIRST), d.IndexColumn(1)),
+            status=d.IndexStatus.BUILDING,
             unique=True,
             created_with_table=False,
         ),
@@ -190,20 +188,20 @@ CATALOG: list[tuple[object, bytes]] = [
         record(56, 1, text("zone/3"), n(8, 3), text("cold")),
     ),
     (
-        c.ClusterDescriptor(30, "etl", "ann", "large", 2, GRANTS),
+        d.ClusterDescriptor(30, "etl", "ann", "large", 2, GRANTS),
         record(
             57, 1, n(30, 0), text("etl"), text("ann"), some(text("large")), n(2), GRANT_LIST
         ),
     ),
     (
-        c.ClusterReplica(31, 30, "r1", "ann", "large", "spark://h:7077"),
+        d.ClusterReplica(31, 30, "r1", "ann", "large", "spark://h:7077"),
         record(
             58, 1,
             n(31, 30), text("r1"), text("ann"), text("large"), text("spark://h:7077"),
         ),
     ),
     (
-        c.IntrospectionIndex(32, 31, "spark_ui", "ann", "http://h:4040"),
+        d.IntrospectionIndex(32, 31, "spark_ui", "ann", "http://h:4040"),
         record(59, 1, n(32, 31), text("spark_ui"), text("ann"), text("http://h:4040")),
     ),
     (
@@ -219,7 +217,7 @@ CATALOG: list[tuple[object, bytes]] = [
     (b.StorageUsageEvent(6, 300, 128), record(64, 1, n(6), b"\xac\x02", b"\x80\x01")),
     (GRANTS[1], record(65, 1, n(7, 8), b"\x80\x01")),
     (
-        i.IndexColumn(2, i.Collation.ASC_NULLS_LAST),
+        d.IndexColumn(2, d.Collation.ASC_NULLS_LAST),
         record(66, 1, n(2), some(n(2))),
     ),
 ]  # fmt: skip

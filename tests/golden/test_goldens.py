@@ -16,8 +16,8 @@ from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Change
 from strandline.errors import CorruptData, IncompatibleFormat
 from strandline.wire import registry, types
-from strandline.wire.recent import RECENT
 from strandline.wire.registry import decode, encode, formats
+from strandline.wire.stored import RECENT
 from tests.golden import goldens_0_1_0, goldens_0_2_0, goldens_0_2_1
 from tests.golden.layout import nested
 from tests.positions import At

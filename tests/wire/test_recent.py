@@ -9,7 +9,7 @@ import pytest
 
 from strandline.model.descriptors import SchemaDescriptor
 from strandline.wire import Stored, encode
-from strandline.wire.recent import MAX_RECORD_BYTES, RECENT, RecentStatistics, RecentValues
+from strandline.wire.stored import MAX_RECORD_BYTES, RECENT, RecentStatistics, RecentValues
 
 SCHEMA = SchemaDescriptor(7, 3, "sales", "ann")
 

@@ -11,7 +11,7 @@ from strandline.errors import CorruptData
 from strandline.model.bookkeeping import ConfigEntry
 from strandline.model.descriptors import DatabaseDescriptor, SchemaDescriptor, ZoneDescriptor
 from strandline.wire import Stored, encode, registry
-from strandline.wire.recent import RECENT
+from strandline.wire.stored import RECENT
 
 SCHEMA = SchemaDescriptor(7, 3, "sales", "ann")
 

@@ -17,10 +17,13 @@ from strandline.clock import Timestamp
 from strandline.durable.collections import KEY_BYTES, collection_of, id_key
 from strandline.durable.contents import Contents, Namespace, Reference
 from strandline.model.bookkeeping import Comment, comment_name
-from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
 from strandline.model.descriptors import (
+    ClusterDescriptor,
+    ClusterReplica,
     DatabaseDescriptor,
     FunctionDescriptor,
+    IndexDescriptor,
+    IntrospectionIndex,
     SchemaDescriptor,
     SystemViewDescriptor,
     TableDescriptor,
@@ -28,7 +31,6 @@ from strandline.model.descriptors import (
     ZoneDescriptor,
 )
 from strandline.model.identifiers import normalize
-from strandline.model.indexes import IndexDescriptor
 from strandline.model.privileges import ObjectKind, RoleDescriptor
 from strandline.wire.stored import AnyStored
 

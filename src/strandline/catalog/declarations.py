@@ -37,17 +37,19 @@ from strandline.model.bookkeeping import (
     SystemConfiguration,
     SystemObjectFingerprint,
 )
-from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
 from strandline.model.descriptors import (
+    ClusterDescriptor,
+    ClusterReplica,
     DatabaseDescriptor,
     FunctionDescriptor,
+    IndexDescriptor,
+    IntrospectionIndex,
     SchemaDescriptor,
     SystemViewDescriptor,
     TableDescriptor,
     ViewDescriptor,
     ZoneDescriptor,
 )
-from strandline.model.indexes import IndexDescriptor
 from strandline.model.privileges import (
     PUBLIC_NAME,
     SYSTEM_NAME,

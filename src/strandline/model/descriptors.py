@@ -6,6 +6,15 @@ each other by id, so a rename touches one object. A change makes a new value
 
 Text maps (properties, parameters) are tuples of pairs sorted by key: they compare by value, encode
 to the same bytes always, and cannot be changed behind the catalog's back.
+
+The states of an index::
+
+    (none) ── CREATE INDEX on an existing table ──▶ REGISTERED ──▶ BUILDING ──▶ AVAILABLE
+    (none) ── created with its table ─────────────────────────────────────────▶ AVAILABLE
+    AVAILABLE ── DROP INDEX ──▶ STOPPING ── remove ──▶ (gone)
+    REGISTERED, BUILDING ── DROP INDEX ──▶ (gone)        any ── DROP TABLE ──▶ (gone)
+
+A stopping index still serves transactions that began before it was dropped. Its name is free.
 """
 
 from __future__ import annotations
@@ -259,3 +268,99 @@ class ZoneDescriptor:
     consistency_mode: ConsistencyMode = ConsistencyMode.STRONG
     quorum_size: int = 3
     privileges: Grants = ()
+
+
+class IndexKind(Enum):
+    """HASH finds equal values, SORTED ranges too."""
+
+    HASH = 1
+    SORTED = 2
+
+
+class IndexStatus(Enum):
+    """Where an index is in its life; see the module."""
+
+    REGISTERED = 1
+    BUILDING = 2
+    AVAILABLE = 3
+    STOPPING = 4
+
+
+class Collation(Enum):
+    """How one column of a sorted index is ordered."""
+
+    ASC_NULLS_FIRST = 1
+    ASC_NULLS_LAST = 2
+    DESC_NULLS_FIRST = 3
+    DESC_NULLS_LAST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class IndexColumn:
+    """A column of an index by its id; ``collation`` is None in a hash index."""
+
+    column_id: int
+    collation: Collation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexDescriptor:
+    """An index. It stands in the schema of its table, and its name is unique there while alive."""
+
+    id: int
+    schema_id: int
+    name: str
+    owner: str
+    table_id: int
+    kind: IndexKind
+    columns: tuple[IndexColumn, ...]
+    status: IndexStatus
+    unique: bool = False
+    created_with_table: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has its name: anything but stopping."""
+        return self.status is not IndexStatus.STOPPING
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescriptor:
+    """A cluster. Managed: the catalog keeps ``replication_factor`` replicas of ``size``.
+
+    ``size`` None is an unmanaged cluster, whose replicas are made one by one. Sizes are the names
+    in the configuration parameter ``cluster_sizes``.
+    """
+
+    id: int
+    name: str
+    owner: str
+    size: str | None = None
+    replication_factor: int = 1
+    privileges: Grants = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReplica:
+    """One Spark of a cluster. ``address`` is a Spark master or a Spark Connect URL."""
+
+    id: int
+    cluster_id: int
+    name: str
+    owner: str
+    size: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class IntrospectionIndex:
+    """Where one can look into a replica: an address of its Spark UI or event log.
+
+    ``name`` says what is found there, once for each replica: ``spark_ui`` or ``event_log``.
+    """
+
+    id: int
+    replica_id: int
+    name: str
+    owner: str
+    address: str

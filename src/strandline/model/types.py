@@ -26,7 +26,7 @@ not as classes of their own: nothing but their name tells them apart.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from strandline.errors import InvalidType
@@ -313,3 +313,45 @@ def _check_units(units: tuple[str, ...], start: str, end: str) -> None:
             f"interval {start} to {end} is not a type: an interval goes from a larger to a "
             f"smaller unit out of {', '.join(units)}"
         )
+
+
+def holds_char(data_type: DataType) -> bool:
+    """Whether char or varchar occurs in the type."""
+    return any(isinstance(inner, CharType | VarcharType) for inner in walk(data_type))
+
+
+def without_char(data_type: DataType) -> DataType:
+    """The type with string for every char and varchar in it."""
+    match data_type:
+        case CharType() | VarcharType():
+            return StringType()
+        case ArrayType():
+            return replace(data_type, element=without_char(data_type.element))
+        case MapType(key, value):
+            return replace(data_type, key=without_char(key), value=without_char(value))
+        case StructType(fields):
+            return StructType(tuple(replace(f, type=without_char(f.type)) for f in fields))
+    return data_type
+
+
+def with_char(data_type: DataType, named: DataType) -> DataType:
+    """``data_type`` with its strings replaced by the char or varchar that stands in ``named``."""
+    match data_type, named:
+        case StringType(None), CharType() | VarcharType():
+            return named
+        case ArrayType(), ArrayType():
+            return replace(data_type, element=with_char(data_type.element, named.element))
+        case MapType(), MapType():
+            return replace(
+                data_type,
+                key=with_char(data_type.key, named.key),
+                value=with_char(data_type.value, named.value),
+            )
+        case StructType(fields), StructType(others) if len(fields) == len(others):
+            return StructType(
+                tuple(
+                    replace(entry, type=with_char(entry.type, other.type))
+                    for entry, other in zip(fields, others, strict=True)
+                )
+            )
+    return data_type

@@ -1,7 +1,7 @@
 """Versioned binary serialization of everything that reaches disk."""
 
 # Importing these registers the formats of the model's objects.
-from strandline.wire import bookkeeping, descriptors, privileges
+from strandline.wire import descriptors
 from strandline.wire.codecs import Codec, Reader
 from strandline.wire.registry import (
     decode,
@@ -19,14 +19,12 @@ __all__ = [
     "Codec",
     "Reader",
     "Stored",
-    "bookkeeping",
     "decode",
     "descriptors",
     "encode",
     "formats",
     "nested",
     "nested_list",
-    "privileges",
     "register",
     "register_codec",
 ]

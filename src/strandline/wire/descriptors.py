@@ -1,4 +1,4 @@
-"""The formats of databases, schemas, tables, views, functions, indexes, zones and clusters.
+"""The formats of everything in a catalog: its objects, roles and privileges, and its own state.
 
 The layout of every object that has an id begins with id, id of the parent (0 where there is none)
 and name; that of every other object with its name. So these are read out of a record without
@@ -11,14 +11,34 @@ defaults of the class when an older record is read.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
+from strandline.fencing import FenceToken
+from strandline.model.bookkeeping import (
+    Comment,
+    ConfigEntry,
+    FenceEntry,
+    IdAllocator,
+    Setting,
+    StorageUsageEvent,
+    SystemConfiguration,
+    SystemObjectFingerprint,
+    TimestampEntry,
+)
 from strandline.model.descriptors import (
+    ClusterDescriptor,
+    ClusterReplica,
+    Collation,
     ColumnDescriptor,
     ConsistencyMode,
     DatabaseDescriptor,
     FunctionDescriptor,
+    IndexColumn,
+    IndexDescriptor,
+    IndexKind,
+    IndexStatus,
+    IntrospectionIndex,
     PrincipalType,
     SchemaDescriptor,
     SchemaVersion,
@@ -31,7 +51,14 @@ from strandline.model.descriptors import (
     ZoneDescriptor,
     default_quorum,
 )
-from strandline.model.indexes import Collation, IndexColumn, IndexDescriptor, IndexKind, IndexStatus
+from strandline.model.privileges import (
+    DefaultPrivilege,
+    Grant,
+    ObjectKind,
+    Privilege,
+    RoleDescriptor,
+    SystemPrivilege,
+)
 from strandline.wire.codecs import (
     BOOL,
     FLOAT,
@@ -45,15 +72,33 @@ from strandline.wire.codecs import (
     Codec,
     Reader,
     enum,
+    flags,
     optional,
     pair,
     sequence,
     triple,
     write_uint,
 )
-from strandline.wire.privileges import GRANTS
 from strandline.wire.registry import Fields, nested, nested_list, register, register_codec
 from strandline.wire.types import DATA_TYPE
+
+_new_in_0_1_0 = partial(register, version=1, since="0.1.0")
+_new_in_0_2_0 = partial(register, version=1, since="0.2.0")
+_second_in_0_2_0 = partial(register, version=2, since="0.2.0")
+
+# -- grants, which stand in the objects that they apply to -----------------------------------------
+
+OBJECT_KIND = enum(ObjectKind)
+_PRIVILEGES = flags(Privilege)
+
+_new_in_0_2_0(
+    Grant,
+    type_id=65,
+    fields=[("grantee", UINT), ("grantor", UINT), ("privileges", _PRIVILEGES)],
+)
+
+GRANTS = nested_list(Grant)
+"""The grants that stand in an object."""
 
 # -- what tables and views consist of --------------------------------------------------------------
 
@@ -88,18 +133,14 @@ register_codec(
     since="0.1.0",
     codec=Codec(_write_column, _read_column),
 )
-register(
+_new_in_0_1_0(
     SchemaVersion,
     type_id=16,
-    version=1,
-    since="0.1.0",
     fields=[("number", UINT), ("columns", nested_list(ColumnDescriptor))],
 )
-register(
+_new_in_0_1_0(
     StorageFormat,
     type_id=17,
-    version=1,
-    since="0.1.0",
     fields=[
         ("input_format", OPTIONAL_TEXT),
         ("output_format", OPTIONAL_TEXT),
@@ -119,21 +160,15 @@ register(
 
 _DATABASE_1: Fields = (("id", UINT), ("__class__", NO_PARENT), ("name", TEXT), ("owner", TEXT))
 
-register(
+_new_in_0_1_0(
     DatabaseDescriptor,
     type_id=10,
-    version=1,
-    since="0.1.0",
     fields=_DATABASE_1,
-    build=lambda id_, _, name, owner: DatabaseDescriptor(id_, name, owner),
 )
-register(
+_second_in_0_2_0(
     DatabaseDescriptor,
     type_id=10,
-    version=2,
-    since="0.2.0",
     fields=[*_DATABASE_1, ("privileges", GRANTS)],
-    build=lambda id_, _, *rest: DatabaseDescriptor(id_, *rest),
 )
 
 _SCHEMA_1: Fields = (
@@ -147,12 +182,10 @@ _SCHEMA_1: Fields = (
     ("properties", PROPERTIES),
 )
 
-register(SchemaDescriptor, type_id=11, version=1, since="0.1.0", fields=_SCHEMA_1)
-register(
+_new_in_0_1_0(SchemaDescriptor, type_id=11, fields=_SCHEMA_1)
+_second_in_0_2_0(
     SchemaDescriptor,
     type_id=11,
-    version=2,
-    since="0.2.0",
     fields=[*_SCHEMA_1, ("privileges", GRANTS)],
 )
 
@@ -177,12 +210,10 @@ _TABLE_1: Fields = (
     ("created", UINT),
 )
 
-register(TableDescriptor, type_id=12, version=1, since="0.1.0", fields=_TABLE_1)
-register(
+_new_in_0_1_0(TableDescriptor, type_id=12, fields=_TABLE_1)
+_second_in_0_2_0(
     TableDescriptor,
     type_id=12,
-    version=2,
-    since="0.2.0",
     fields=[
         *_TABLE_1,
         ("privileges", GRANTS),
@@ -207,19 +238,15 @@ _VIEW_1: Fields = (
     ("created", UINT),
 )
 
-register(ViewDescriptor, type_id=13, version=1, since="0.1.0", fields=_VIEW_1)
-register(
+_new_in_0_1_0(ViewDescriptor, type_id=13, fields=_VIEW_1)
+_second_in_0_2_0(
     ViewDescriptor,
     type_id=13,
-    version=2,
-    since="0.2.0",
     fields=[*_VIEW_1, ("privileges", GRANTS)],
 )
-register(
+_new_in_0_2_0(
     SystemViewDescriptor,
     type_id=52,
-    version=1,
-    since="0.2.0",
     fields=[
         ("id", UINT),
         ("schema_id", UINT),
@@ -230,11 +257,9 @@ register(
         ("privileges", GRANTS),
     ],
 )
-register(
+_new_in_0_2_0(
     FunctionDescriptor,
     type_id=51,
-    version=1,
-    since="0.2.0",
     fields=[
         ("id", UINT),
         ("schema_id", UINT),
@@ -264,38 +289,29 @@ _ZONE_1: Fields = (
 )
 
 
-def _zone_of_version_1(id_: int, _: None, *rest: Any) -> ZoneDescriptor:  # Any: field values
+def _zone_of_version_1(*values: Any) -> ZoneDescriptor:  # Any: field values
     """Before there were quorums, every zone had the default one for its replicas."""
-    zone = ZoneDescriptor(id_, *rest)
+    zone = ZoneDescriptor(*values)
     return replace(zone, quorum_size=default_quorum(zone.replicas))
 
 
-register(
-    ZoneDescriptor, type_id=14, version=1, since="0.1.0", fields=_ZONE_1, build=_zone_of_version_1
-)
-register(
+_new_in_0_1_0(ZoneDescriptor, type_id=14, fields=_ZONE_1, build=_zone_of_version_1)
+_second_in_0_2_0(
     ZoneDescriptor,
     type_id=14,
-    version=2,
-    since="0.2.0",
     fields=[*_ZONE_1, ("quorum_size", UINT), ("privileges", GRANTS)],
-    build=lambda id_, _, *rest: ZoneDescriptor(id_, *rest),
 )
 
 # -- indexes: the id of the table follows the name, because they are looked up by it ---------------
 
-register(
+_new_in_0_2_0(
     IndexColumn,
     type_id=66,
-    version=1,
-    since="0.2.0",
     fields=[("column_id", UINT), ("collation", optional(enum(Collation)))],
 )
-register(
+_new_in_0_2_0(
     IndexDescriptor,
     type_id=50,
-    version=1,
-    since="0.2.0",
     fields=[
         ("id", UINT),
         ("schema_id", UINT),
@@ -312,11 +328,9 @@ register(
 
 # -- clusters, their replicas and the ways to look into them ---------------------------------------
 
-register(
+_new_in_0_2_0(
     ClusterDescriptor,
     type_id=57,
-    version=1,
-    since="0.2.0",
     fields=[
         ("id", UINT),
         ("__class__", NO_PARENT),
@@ -326,13 +340,10 @@ register(
         ("replication_factor", UINT),
         ("privileges", GRANTS),
     ],
-    build=lambda id_, _, *rest: ClusterDescriptor(id_, *rest),
 )
-register(
+_new_in_0_2_0(
     ClusterReplica,
     type_id=58,
-    version=1,
-    since="0.2.0",
     fields=[
         ("id", UINT),
         ("cluster_id", UINT),
@@ -342,11 +353,9 @@ register(
         ("address", TEXT),
     ],
 )
-register(
+_new_in_0_2_0(
     IntrospectionIndex,
     type_id=59,
-    version=1,
-    since="0.2.0",
     fields=[
         ("id", UINT),
         ("replica_id", UINT),
@@ -354,4 +363,106 @@ register(
         ("owner", TEXT),
         ("address", TEXT),
     ],
+)
+
+# -- roles and privileges --------------------------------------------------------------------------
+
+_new_in_0_2_0(
+    RoleDescriptor,
+    type_id=53,
+    fields=[
+        ("id", UINT),
+        ("__class__", NO_PARENT),
+        ("name", TEXT),
+        ("owner", TEXT),
+        ("superuser", BOOL),
+        ("inherit", BOOL),
+        ("member_of", sequence(pair(UINT, UINT))),
+    ],
+)
+_new_in_0_2_0(
+    DefaultPrivilege,
+    type_id=54,
+    fields=[
+        ("name", TEXT),
+        ("role", UINT),
+        ("database", UINT),
+        ("schema", UINT),
+        ("object_kind", OBJECT_KIND),
+        ("grantee", UINT),
+        ("privileges", _PRIVILEGES),
+    ],
+)
+_new_in_0_2_0(
+    SystemPrivilege,
+    type_id=55,
+    fields=[
+        ("name", TEXT),
+        ("grantee", UINT),
+        ("grantor", UINT),
+        ("privileges", _PRIVILEGES),
+    ],
+)
+
+# -- the catalog's own state: objects that are keyed by name begin with it -------------------------
+
+_new_in_0_1_0(
+    FenceToken,
+    type_id=5,
+    fields=[("deploy_generation", UINT), ("epoch", UINT)],
+)
+_new_in_0_1_0(
+    IdAllocator,
+    type_id=20,
+    fields=[("name", TEXT), ("next_id", UINT)],
+)
+_new_in_0_1_0(
+    ConfigEntry,
+    type_id=21,
+    fields=[("name", TEXT), ("value", TEXT)],
+)
+_new_in_0_1_0(
+    FenceEntry,
+    type_id=22,
+    fields=[("name", TEXT), ("deploy_generation", UINT), ("epoch", UINT)],
+)
+_new_in_0_2_0(
+    Comment,
+    type_id=56,
+    fields=[
+        ("name", TEXT),
+        ("object_kind", OBJECT_KIND),
+        ("object_id", UINT),
+        ("text", TEXT),
+    ],
+)
+_new_in_0_2_0(
+    SystemConfiguration,
+    type_id=60,
+    fields=[("name", TEXT), ("value", TEXT)],
+)
+_new_in_0_2_0(
+    Setting,
+    type_id=61,
+    fields=[("name", TEXT), ("value", TEXT)],
+)
+_new_in_0_2_0(
+    TimestampEntry,
+    type_id=62,
+    fields=[("name", TEXT), ("time", UINT)],
+)
+_new_in_0_2_0(
+    SystemObjectFingerprint,
+    type_id=63,
+    fields=[
+        ("name", TEXT),
+        ("object_id", UINT),
+        ("object_kind", OBJECT_KIND),
+        ("fingerprint", TEXT),
+    ],
+)
+_new_in_0_2_0(
+    StorageUsageEvent,
+    type_id=64,
+    fields=[("table_id", UINT), ("size_bytes", UINT), ("collected", UINT)],
 )

@@ -42,7 +42,7 @@ from zlib import crc32
 
 from strandline.clock import Timestamp
 from strandline.errors import CorruptData, IncompatibleFormat, InvalidInput
-from strandline.wire.codecs import TIME, TIME_BYTES, Codec, Reader, write_uint
+from strandline.wire.codecs import NO_PARENT, TIME, TIME_BYTES, Codec, Reader, write_uint
 
 PROTOCOL = 2
 """What is written; 1 is read, and has no checksum."""
@@ -99,22 +99,28 @@ def register(
     """Register the layout ``fields`` as format ``version`` of ``of``, first written by ``since``.
 
     ``fields`` are (attribute, codec) in the order of the bytes. ``build`` makes the object from the
-    values of the fields in that order; without it they go to the constructor by name. Raises
-    ``ValueError`` for a gap, a double, or a type id that belongs to another class.
+    values of the fields in that order; without it they go to the constructor by name. Neither gets
+    the place of a parent that the object does not have (`NO_PARENT`). Raises ``ValueError`` for a
+    gap, a double, or a type id that belongs to another class.
     """
     names = [name for name, _ in fields]
     codecs = [codec for _, codec in fields]
     get = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
     writers = [codec.write for codec in codecs]
     readers = [codec.read for codec in codecs]
-    make = build or (of if _in_order(of, names) else _by_name(of, names))
+    without_parent = [position for position, codec in enumerate(codecs) if codec is NO_PARENT]
+    given = [name for name, codec in fields if codec is not NO_PARENT]
+    make = build or (of if _in_order(of, given) else _by_name(of, given))
 
     def write(out: bytearray, value: T) -> None:
         for put, part in zip(writers, get(value), strict=True):
             put(out, part)
 
     def read(reader: Reader) -> T:
-        return make(*[take(reader) for take in readers])
+        values = [take(reader) for take in readers]
+        for position in without_parent:
+            del values[position]
+        return make(*values)
 
     timed = bool(fields) and fields[0][1] is TIME
     register_codec(

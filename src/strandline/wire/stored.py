@@ -3,23 +3,96 @@
 A catalog of 100,000 tables that decodes each at start takes ten times the time and five times the
 memory of one that keeps the bytes; a snapshot or a dump of it is then a concatenation. So an object
 in memory *is* its record. Only what finds it (id, parent, name, group) is read out at once;
-`value` decodes the rest and keeps it, and gives the same object for the same bytes while these are
-remembered (`strandline.wire.recent`). The bytes are those that were read or written, and stay so:
-the object is removed by naming exactly these bytes.
+`Stored.value` decodes the rest and keeps it. The bytes are those that were read or written, and
+stay so: the object is removed by naming exactly these bytes.
+
+The same record is met several times within a short while: the commit that wrote a table encodes it,
+the log delivers these bytes back, and each older version that is kept may hold them too. Values are
+immutable and equal bytes are equal objects, so bytes that were decoded lately give the same object
+again (`RecentValues`).
+
+What must stay true: the memory of recent values is bounded by the bytes of their records (a decoded
+table is some ten times its record), and a look-up takes no lock. So there are two generations. New
+values go to the younger one; when it is full, it becomes the older one, and the previous older one
+is forgotten. A hit in the older one moves to the younger. Rejected: an exact order of use, which
+would write at every read; and weak references, which would give every descriptor a slot for them.
 """
 
 from __future__ import annotations
 
+import threading
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from strandline.clock import Timestamp
 from strandline.wire.codecs import TEXT
-from strandline.wire.recent import RECENT
 from strandline.wire.registry import decode, encode, open_record
+
+NEVER_UPDATED = Timestamp(0)
+MAX_GENERATION_BYTES = 1 << 20
+MAX_RECORD_BYTES = MAX_GENERATION_BYTES // 16
+"""A larger record is not remembered: it would drive out too many others."""
 
 T = TypeVar("T")
 
-NEVER_UPDATED = Timestamp(0)
+
+@dataclass(frozen=True, slots=True)
+class RecentStatistics:
+    """How many values are remembered, and the bytes of their records."""
+
+    values: int
+    bytes: int
+
+
+class RecentValues:
+    """The values of records that were decoded lately, by their bytes. Safe for threads."""
+
+    def __init__(self, *, generation_bytes: int = MAX_GENERATION_BYTES) -> None:
+        self._limit = generation_bytes
+        self._young: dict[bytes, Any] = {}  # Any: values of every registered class
+        self._old: dict[bytes, Any] = {}
+        self._young_bytes = 0
+        self._old_bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, data: bytes) -> Any:  # Any: the class is named in the bytes
+        """The value of the record ``data``, or None where it is not remembered."""
+        value = self._young.get(data)
+        if value is None:
+            value = self._old.get(data)
+            if value is not None:
+                self.add(data, value)
+        return value
+
+    def add(self, data: bytes, value: object) -> None:
+        """Remember that the record ``data`` is ``value``."""
+        if len(data) > MAX_RECORD_BYTES:
+            return
+        with self._lock:
+            if data in self._young:
+                return
+            if self._young_bytes + len(data) > self._limit:
+                self._old, self._old_bytes = self._young, self._young_bytes
+                self._young, self._young_bytes = {}, 0
+            self._young[data] = value
+            self._young_bytes += len(data)
+
+    def forget(self) -> None:
+        """Forget everything, so that the next touch of each record decodes it."""
+        with self._lock:
+            self._young, self._young_bytes = {}, 0
+            self._old, self._old_bytes = {}, 0
+
+    def statistics(self) -> RecentStatistics:
+        """What is remembered now; a value in both generations counts twice."""
+        with self._lock:
+            return RecentStatistics(
+                len(self._young) + len(self._old), self._young_bytes + self._old_bytes
+            )
+
+
+RECENT = RecentValues()
+"""Those of this process."""
 
 
 class Stored(Generic[T]):

@@ -25,7 +25,7 @@ from strandline.errors import (
     ObjectNotFound,
     UnsupportedOperation,
 )
-from strandline.model.indexes import Collation, IndexColumn, IndexKind
+from strandline.model.descriptors import Collation, IndexColumn, IndexKind
 from tests.catalog.scenario import (
     SCHEMA,
     Made,

@@ -27,8 +27,7 @@ from strandline.errors import (
     ObjectNotFound,
     UnsupportedOperation,
 )
-from strandline.model.descriptors import PrincipalType
-from strandline.model.indexes import Collation
+from strandline.model.descriptors import Collation, PrincipalType
 from strandline.model.privileges import ObjectKind
 from strandline.model.types import INT
 from tests.catalog.scenario import (

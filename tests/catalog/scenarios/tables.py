@@ -20,7 +20,7 @@ from strandline.errors import (
     LimitExceeded,
     ObjectNotFound,
 )
-from strandline.model.indexes import Collation, IndexKind
+from strandline.model.descriptors import Collation, IndexKind
 from tests.catalog.scenario import (
     SCHEMA,
     Made,

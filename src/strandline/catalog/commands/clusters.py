@@ -23,7 +23,7 @@ from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.planning import Planning
 from strandline.catalog.verbs import Action
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
-from strandline.model.clusters import ClusterDescriptor, ClusterReplica
+from strandline.model.descriptors import ClusterDescriptor, ClusterReplica
 from strandline.model.identifiers import check_name
 
 MAX_REPLICATION_FACTOR = 64

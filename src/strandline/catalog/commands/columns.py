@@ -26,9 +26,8 @@ from strandline.catalog.commands.definition import (
 )
 from strandline.catalog.planning import Planning
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
-from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
+from strandline.model.descriptors import ColumnDescriptor, IndexDescriptor, TableDescriptor
 from strandline.model.identifiers import check_name, normalize
-from strandline.model.indexes import IndexDescriptor
 from strandline.model.type_changes import carry_ids, check_change, check_field_names
 from strandline.model.type_text import simple_string
 from strandline.model.types import DataType

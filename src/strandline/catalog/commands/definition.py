@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from strandline.catalog.commands.defaults import checked_default
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
 from strandline.model.descriptors import (
+    Collation,
     ColumnDescriptor,
+    IndexDescriptor,
     Properties,
     SchemaVersion,
     StorageFormat,
@@ -18,7 +20,6 @@ from strandline.model.descriptors import (
     TableKind,
 )
 from strandline.model.identifiers import MAX_NAME_LENGTH, check_name, normalize
-from strandline.model.indexes import Collation, IndexDescriptor
 from strandline.model.type_changes import assign_ids, carry_ids, check_field_names
 from strandline.model.type_text import simple_string
 from strandline.model.types import (

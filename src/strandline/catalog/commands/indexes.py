@@ -1,4 +1,4 @@
-"""Commands on indexes, one for each step of the life that `strandline.model.indexes` draws.
+"""Commands on indexes, one for each step of the life that `strandline.model.descriptors` draws.
 
 People create, rename and drop indexes by name. The steps between (`StartBuildingIndex`,
 `MakeIndexAvailable`, `RemoveIndex`) are taken by the job that builds or removes an index, and name
@@ -17,15 +17,16 @@ from strandline.catalog.commands.definition import check_distinct, check_keyable
 from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.planning import Planning, refuse_reserved
 from strandline.errors import IllegalChange, IndexStatusConflict, InvalidInput, ObjectNotFound
-from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
-from strandline.model.identifiers import check_name
-from strandline.model.indexes import (
+from strandline.model.descriptors import (
     Collation,
+    ColumnDescriptor,
     IndexColumn,
     IndexDescriptor,
     IndexKind,
     IndexStatus,
+    TableDescriptor,
 )
+from strandline.model.identifiers import check_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

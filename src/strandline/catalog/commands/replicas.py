@@ -12,7 +12,7 @@ from strandline.catalog.kinds import delete_with_comment, kind_named, object_nam
 from strandline.catalog.planning import Planning
 from strandline.catalog.verbs import Action
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
-from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
+from strandline.model.descriptors import ClusterDescriptor, ClusterReplica, IntrospectionIndex
 from strandline.model.identifiers import check_name, normalize
 
 SPARK_UI = "spark_ui"

@@ -29,6 +29,10 @@ from strandline.catalog.verbs import Action
 from strandline.durable.update import Argument
 from strandline.errors import IllegalChange, InvalidInput, LimitExceeded, ObjectNotFound
 from strandline.model.descriptors import (
+    IndexColumn,
+    IndexDescriptor,
+    IndexKind,
+    IndexStatus,
     Properties,
     SchemaDescriptor,
     TableDescriptor,
@@ -36,7 +40,6 @@ from strandline.model.descriptors import (
     properties,
 )
 from strandline.model.identifiers import check_name, normalize
-from strandline.model.indexes import IndexColumn, IndexDescriptor, IndexKind, IndexStatus
 from strandline.model.type_text import simple_string
 
 DEFAULT_ZONE = DEFAULT_ZONE_NAME

@@ -19,8 +19,12 @@ from typing import Any
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.configuration import PARAMETERS
 from strandline.catalog.kinds import all_kinds
-from strandline.model.descriptors import SystemViewKind, TableDescriptor
-from strandline.model.indexes import IndexColumn, IndexDescriptor
+from strandline.model.descriptors import (
+    IndexColumn,
+    IndexDescriptor,
+    SystemViewKind,
+    TableDescriptor,
+)
 from strandline.model.privileges import PUBLIC, PUBLIC_NAME, privilege_names
 from strandline.model.type_text import simple_string
 from strandline.model.types import (

@@ -21,14 +21,17 @@ from strandline.catalog.privileges.access import roles_above
 from strandline.catalog.undo.net import Net
 from strandline.errors import IllegalChange, ObjectNotFound
 from strandline.model.bookkeeping import ConfigEntry, SystemConfiguration
-from strandline.model.clusters import ClusterDescriptor, ClusterReplica, IntrospectionIndex
 from strandline.model.descriptors import (
+    ClusterDescriptor,
+    ClusterReplica,
     ColumnDescriptor,
+    IndexDescriptor,
+    IndexStatus,
+    IntrospectionIndex,
     SchemaVersion,
     TableDescriptor,
     ZoneDescriptor,
 )
-from strandline.model.indexes import IndexDescriptor, IndexStatus
 from strandline.model.privileges import RoleDescriptor
 
 # -- what is undone by a command -------------------------------------------------------------------
