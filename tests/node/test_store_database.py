@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -99,6 +100,31 @@ def test_a_folder_with_an_empty_warehouse_becomes_a_store(folder: Path) -> None:
 
 
 # -- a log that is lost ------------------------------------------------------------------------
+
+
+def test_what_ddl_does_outside_the_catalog_is_done_again_after_a_power_cut(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Node.open(folder).close()
+    crashed, appended = tmp_path / "crashed", []
+    with Node.open(folder) as node:
+        project = node.projector._project_batch
+
+        def noted(version: int, deadline: float) -> None:
+            appended.append(log_of(folder).stat().st_size)
+            project(version, deadline)
+
+        monkeypatch.setattr(node.projector, "_project_batch", noted)
+        definition = TableDefinition(name="t", columns=(ColumnDefinition("a", INT),))
+        node.session(user="ann").execute(CreateTable(schema="default", definition=definition))
+        shutil.copytree(folder, crashed)
+        before = node.notifications.read(0, limit=100)
+    os.truncate(log_of(crashed), appended[0])  # what was not synced is lost
+    relocate(crashed, copy=True)
+    with Node.open(crashed) as node:
+        table = node.session(user="ann").table("default.t")
+        assert table.location == f"file://{crashed}/warehouse/t"
+        assert node.notifications.read(0, limit=100) == before
 
 
 def test_a_store_that_crashed_is_opened_with_all_that_was_committed(

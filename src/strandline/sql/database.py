@@ -8,8 +8,9 @@ What holds on every dialect:
   what it changes, and so that writes have one order. The threads of a process queue for their turn
   in order of arrival, then the one whose turn it is waits for other processes. Both waits end at
   the caller's deadline with `DeadlineExceeded`, and at `Database.stop_waiting` with `Stopping`.
-* A write that returned is on disk. `Database.write_unsynced` is the exception, for what is worth
-  remembering only as long as the machine of the database runs.
+* A write that returned is on disk. The exceptions are `Database.write_unsynced`, for what is worth
+  remembering only as long as the machine of the database runs, and `Database.write_derived`, for
+  what is made again where it was lost.
 * A write that raised has not happened, unless the error is `UnknownOutcome`. The next read of the
   same object settles it: it comes after the write's end, whatever that was.
 
@@ -135,6 +136,13 @@ class Database(ABC):
         A crash of the processes that use the database does not.
         """
         return self._write(deadline, synced=False)
+
+    @abstractmethod
+    def write_derived(self, *, deadline: float | None = None) -> AbstractContextManager[Connection]:
+        """Like `write`, for what follows from rows that are durable and is made again if lost.
+
+        As durable as those who see it need it.
+        """
 
     @abstractmethod
     def write_time(self) -> AbstractContextManager[Connection]:

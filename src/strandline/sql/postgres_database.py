@@ -121,6 +121,13 @@ class PostgresDatabase(Database):
         """See `Database.size`."""
         return int(self.rows("SELECT pg_database_size(current_database())")[0][0])
 
+    def write_derived(self, *, deadline: float | None = None) -> AbstractContextManager[Connection]:
+        """See `Database.write_derived`.
+
+        Synced: the machines that saw it go on when the server's machine loses it.
+        """
+        return self.write(deadline=deadline)
+
     def write_time(self) -> AbstractContextManager[Connection]:
         """See `Database.write_time`.
 

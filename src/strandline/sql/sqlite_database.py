@@ -233,6 +233,14 @@ class SqliteDatabase(Database):
             finally:
                 pooled.close()
 
+    def write_derived(self, *, deadline: float | None = None) -> AbstractContextManager[Connection]:
+        """See `Database.write_derived`.
+
+        Not synced: each process that could see it undone ends with this machine, and the next one
+        that opens the file makes it again before anything else.
+        """
+        return self.write_unsynced(deadline=deadline)
+
     def write_time(self) -> AbstractContextManager[Connection]:
         """See `Database.write_time`.
 

@@ -16,6 +16,13 @@ What must stay true: a folder cannot be moved back by a rollback, so effects may
 SQL transaction lost. Then they are met again, and each must be recognized. `folder_effects` says
 which of them one SQL transaction may have for that; the position counts entries within a version.
 
+**Durability.** The append to the log was durable before, and all of this can be done again. So in a
+folder the SQL transaction waits for no disk: the next commit of any other kind syncs it too, and
+after a power cut the first process that opens the store projects again, before it does anything
+else, the same events under the same numbers. (Folders are synced all the same: a later commit may
+make the rows durable, and no folder.) On a server it is synced: other nodes, which go on when the
+server's machine fails, have seen the events, and their numbers must not come again for others.
+
 A commit needs all of it done in its own SQL transaction. Where more effects are left, it gets
 `Behind`, as with the catalog itself: `ProjectedCatalogs` then does them in several.
 
@@ -184,7 +191,7 @@ class Projector:
     def _project_batch(self, version: int, deadline: float) -> None:
         """Project what one SQL transaction may have, at most up to ``version``."""
         try:
-            with self._database.write(deadline=deadline) as connection:
+            with self._database.write_derived(deadline=deadline) as connection:
                 self._guard(connection)
                 reached = self._advance(connection, version, self._turn(connection))
         except _NotCarriedOut as error:
