@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -165,7 +166,9 @@ def new_manager(
     """Makes catalog managers on one store; the first opens a copied one, unless told otherwise."""
     running: list[CatalogManager] = []
 
-    def make(*, delay_ms: int = 0, skew_ms: int = 0, copied: bool = True) -> CatalogManager:
+    def make(
+        *, delay_ms: int = 0, skew_ms: int = 0, copied: bool = True, **options: Any
+    ) -> CatalogManager:
         file = tmp_path / "strandline.db"
         if copied and not (delay_ms or skew_ms or file.exists()):
             shutil.copyfile(store_with_a_catalog, file)
@@ -175,7 +178,7 @@ def new_manager(
             if one.log.token() is None
             else one.join(f"m{len(running)}")
         )
-        running.append(CatalogManager(state, one.clock, elapsed=wall))
+        running.append(CatalogManager(state, one.clock, elapsed=wall, **options))
         return running[-1]
 
     yield make

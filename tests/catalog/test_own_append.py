@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from strandline import faults, work
 from strandline.catalog import CatalogManager, applier
 from strandline.catalog.commands import CreateSchema
 from strandline.durable.contents import Contents
+from strandline.errors import InvalidInput
 
 TIMEOUT = 30.0
 LARGE = work.AT_ONCE + 1
@@ -86,3 +88,72 @@ def test_a_reader_does_not_wait_for_ever(
     monkeypatch.setattr(applier, "OWN_SECONDS", 0.0)
     reader = Reader(manager, monkeypatch, until_read=True)
     assert create(manager, LARGE) == reader.version
+
+
+# -- what a child process of the node appends
+
+
+def test_an_announced_update_is_not_decoded_again_when_it_is_in_the_log(
+    new_manager: Callable[..., CatalogManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = new_manager()
+    announced: list[bytes] = []
+
+    def announce(record: bytes) -> None:
+        announced.append(record)
+        node.expect(record)
+        assert node.present().version == before  # it is not in the log yet
+        monkeypatch.setattr(Contents, "apply", refuse)
+
+    before = node.present().version
+    child = new_manager(announce=announce)
+    version = create(child, LARGE)
+    assert node.present().version == version
+    monkeypatch.undo()
+    mine, theirs = node.catalog(version), child.catalog(version)
+    assert len(announced) == 1
+    assert (mine.time, mine.contents) == (theirs.time, theirs.contents)
+    assert node.updates(version, version + 1) == child.updates(version, version + 1)
+    assert new_manager().catalog(version).contents == mine.contents
+
+
+def test_an_announced_update_that_another_version_precedes_is_read_from_the_log(
+    new_manager: Callable[..., CatalogManager],
+) -> None:
+    node = new_manager()
+    announced: list[bytes] = []
+
+    def announce(record: bytes) -> None:
+        announced.append(record)
+        node.expect(record)
+        if len(announced) == 1:
+            node.execute(CreateSchema(name="first"), author="bob")
+
+    child = new_manager(announce=announce)
+    version = create(child, LARGE)
+    assert len(announced) == 2
+    assert node.present().version == version
+    assert node.present().schema("first") is not None
+    assert node.catalog(version).contents == child.catalog(version).contents
+
+
+def test_an_announced_update_that_is_never_appended_changes_nothing(
+    new_manager: Callable[..., CatalogManager],
+) -> None:
+    node = new_manager()
+
+    def announce(record: bytes) -> None:
+        node.expect(record)
+        raise InvalidInput("the child ends here")
+
+    child = new_manager(announce=announce)
+    before = node.present()
+    with pytest.raises(InvalidInput):
+        create(child, LARGE)
+    assert node.present() is before
+    assert create(node, 1) == before.version + 1
+
+
+def refuse(*_: object, **__: object) -> Contents:
+    """In place of `Contents.apply`."""
+    raise AssertionError("an update was decoded and applied again")

@@ -54,7 +54,7 @@ class Children:
 
         def run() -> None:
             with theirs:
-                serve_tasks(theirs, lambda: self._open(theirs))
+                serve_tasks(theirs, lambda announce: self._open(theirs, announce))
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -62,7 +62,9 @@ class Children:
         return ours
 
     @contextmanager
-    def _open(self, connection: socket.socket) -> Iterator[child_processes.Serve]:
+    def _open(
+        self, connection: socket.socket, announce: child_processes.Announce
+    ) -> Iterator[child_processes.Serve]:
         self.opened += 1
         if self.failures:
             raise self.failures.pop()
@@ -74,6 +76,8 @@ class Children:
                     assert self.go.wait(WAIT)
                 case "end":
                     connection.shutdown(socket.SHUT_RDWR)
+                case "announce":
+                    announce(data)
                 case "missing":
                     raise NotFound("it is not there")
                 case "fails":
@@ -135,6 +139,25 @@ def test_a_task_and_its_reply_may_have_any_size(size: int) -> None:
         reply.content.close()
 
     run(body)
+
+
+def test_a_child_goes_on_when_the_node_has_noted_what_it_announced() -> None:
+    noted: list[bytes] = []
+
+    async def body(pool: ChildPool, _: Children) -> None:
+        for data in (b"first", os.urandom(3_000_000)):
+            assert await ask(pool, "announce", data) == data
+            assert noted.pop() == data
+
+    run(body, on_announced=noted.append)
+
+
+def test_what_the_node_cannot_note_stops_no_child() -> None:
+    async def body(pool: ChildPool, _: Children) -> None:
+        assert await ask(pool, "announce", b"x") == b"x"
+        assert await ask(pool, "echo", b"y") == b"y"
+
+    run(body, on_announced=lambda data: 1 // 0)
 
 
 def test_a_child_is_kept_for_the_next_task() -> None:
@@ -329,7 +352,7 @@ from strandline.work.children import ForkServer, Reply, _receive, _send
 from strandline.work.contents import Content
 
 @contextmanager
-def service():
+def service(announce):
     def serve(fields, data):
         if fields["name"] == "sleep":
             signal.pause()

@@ -13,6 +13,12 @@ holder is of another deploy generation, every call gets `Replaced` from then on.
 reader would then read and decode the update itself, although the thread that appended it has it in
 memory. So where the update is large, the reader waits up to a second for it (`own_append`).
 
+**Large updates of a child process.** A child process of a node that is about to append a large
+update announces it (``announce``). The node decodes it, applies it to its latest version, and sets
+it aside before the child appends (`expect`). When the log then has that very update, told by its
+id, it takes the time of a look-up to apply, and no reader of the present waits for the decoding.
+Where another version came first, what was set aside is dropped.
+
 What must stay true: versions are applied once, in order, by the thread that has the apply lock; a
 listener sees a version only after `CatalogFollower.catalog` can answer it; a listener's failure is
 counted and reported, and does not stop the others.
@@ -45,12 +51,15 @@ from strandline.durable import (
     CatalogTransaction,
     DurableCatalogState,
     Frontier,
+    Update,
     config_in,
     joined_anew,
 )
+from strandline.durable.contents import Contents
 from strandline.durable.state import TrimmedAway
 from strandline.errors import DeadlineExceeded, Fenced, Stopping, Unavailable
 from strandline.fencing import FenceToken
+from strandline.wire import decode, encode
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +79,8 @@ AHEAD_MS = 1000
 _STOPPING = "this node is stopping; ask another one, or again when it is back"
 
 
+Announce = Callable[[bytes], None]
+"""Gives the record of a large update to the node of this child; returns when it may be appended."""
 JoinAnew = Callable[[DurableCatalogState], DurableCatalogState]
 """Gives a state of the newer epoch in place of a fenced one; `joined_anew` says how."""
 
@@ -118,6 +129,15 @@ class _OwnAppend:
     upper: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Expected:
+    """An update that a child process may append behind ``base``, and the contents it makes."""
+
+    base: Catalog
+    update: Update
+    contents: Contents
+
+
 class CatalogApplier:
     """See the module. Safe to use from several threads."""
 
@@ -127,8 +147,10 @@ class CatalogApplier:
         clock: HybridClock,
         *,
         join_anew: JoinAnew = joined_anew,
+        announce: Announce | None = None,
     ) -> None:
         self._state = state
+        self._announce = announce
         self._clock = clock
         self._join_anew = join_anew
         latest = state.recovered[-1].contents
@@ -137,6 +159,7 @@ class CatalogApplier:
         self._log_time = LogTime(clock, allowed_ms=self.skew if self.delay else None)
         self._applying = threading.RLock()
         self._own_append: _OwnAppend | None = None
+        self._expected: _Expected | None = None
         self._own_applied = threading.Condition(self._applying)
         self._awaited = AwaitedVersions()
         self._listeners = Listeners()
@@ -272,6 +295,8 @@ class CatalogApplier:
         if changes <= work.AT_ONCE:
             yield
             return
+        if self._announce is not None and len(transactions) == 1:
+            self._announce(encode(transactions[0].update(member=self._state.member)))
         own = _OwnAppend(threading.get_ident(), transactions[-1].version + 1)
         self._own_append = own
         try:
@@ -280,6 +305,30 @@ class CatalogApplier:
             self._own_append = None
             with self._applying:
                 self._own_applied.notify_all()
+
+    def expect(self, record: bytes) -> None:
+        """Set aside the update in ``record``, which a child process is about to append."""
+        self.sync()
+        latest, update = self._history.latest, decode(record, Update)
+        if update.version == latest.version + 1:
+            contents = latest.contents.apply(update.changes())
+            self._expected = _Expected(latest, update, contents)
+
+    def _apply_expected(self) -> bool:
+        """Apply what was set aside, if it is what the log has behind the latest version."""
+        expected, latest = self._expected, self._history.latest
+        if expected is None:
+            return False
+        applied = None
+        if expected.base is latest:
+            applied = self._state.if_appended(expected.update, expected.contents)
+        if applied is None:
+            if self._expected is expected:
+                self._expected = None  # another version came first
+            return False
+        self._expected = None
+        self._apply(applied)
+        return True
 
     def _await_own(self) -> None:
         """Wait while the log ends with what another thread of this node has appended.
@@ -297,7 +346,8 @@ class CatalogApplier:
         """Apply the log up to its head, and return where that is. Raises `Fenced`."""
         frontier = self._state.log.frontier()
         while self._history.latest.version + 1 < frontier.upper:
-            self._apply_some()
+            if not self._apply_expected():
+                self._apply_some()
         if frontier.since > self._history.earliest.version:
             self._history = self._history.trimmed(frontier.since)
         return frontier

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.catalog.applier import DEFAULT_TIMEOUT, CatalogApplier, JoinAnew
+from strandline.catalog.applier import DEFAULT_TIMEOUT, Announce, CatalogApplier, JoinAnew
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.events import VersionInfo, read_history
 from strandline.clock import (
@@ -70,8 +70,9 @@ class CatalogFollower(CatalogApplier):
         *,
         elapsed: Callable[[], int] = system_elapsed,
         join_anew: JoinAnew = joined_anew,
+        announce: Announce | None = None,
     ) -> None:
-        super().__init__(state, clock, join_anew=join_anew)
+        super().__init__(state, clock, join_anew=join_anew, announce=announce)
         self._elapsed = elapsed
         self._horizon = _NOTHING_KNOWN
         self._looks = 0  # begun by readers of the present

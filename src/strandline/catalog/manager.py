@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from strandline.catalog.applier import DEFAULT_TIMEOUT, JoinAnew
+from strandline.catalog.applier import DEFAULT_TIMEOUT, Announce, JoinAnew
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.follower import CatalogFollower
 from strandline.catalog.group_commit import GroupCommit
@@ -98,8 +98,9 @@ class CatalogManager(CatalogFollower):
         *,
         elapsed: Callable[[], int] = system_elapsed,
         join_anew: JoinAnew = joined_anew,
+        announce: Announce | None = None,
     ) -> None:
-        super().__init__(state, clock, elapsed=elapsed, join_anew=join_anew)
+        super().__init__(state, clock, elapsed=elapsed, join_anew=join_anew, announce=announce)
         self._commits = GroupCommit(self)
 
     def execute(

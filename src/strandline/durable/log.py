@@ -108,6 +108,13 @@ class UpdateLog(ABC):
         """
 
     @abstractmethod
+    def time_of(self, update: Update) -> Timestamp | None:
+        """The time that the log gave to ``update``; None unless it stands at its version.
+
+        Reads no more of the log's record than its id.
+        """
+
+    @abstractmethod
     def first_snapshot(self) -> Snapshot:
         """The snapshot at ``since``; that of version 0 is empty."""
 

@@ -57,7 +57,14 @@ from strandline.metastorage import (
     PutTimed,
     ValueIs,
 )
-from strandline.wire.registry import decode, encode, open_record, time_in, timed_head
+from strandline.wire.registry import (
+    decode,
+    decode_up_to,
+    encode,
+    open_record,
+    time_in,
+    timed_head,
+)
 
 VERSION = "catalog.version"
 UPDATE = "catalog.update."
@@ -281,7 +288,7 @@ class MetastorageLog(UpdateLog):
         """The append got no answer: whose id stands at its version decides."""
         try:
             head = self._store.get(VERSION)
-            time = self._time_of(updates[0])
+            time = self.time_of(updates[0])
         except (Unavailable, OSError):
             raise UnknownOutcome(
                 f"version {updates[0].version} was sent to the log and not answered, and the log "
@@ -306,7 +313,7 @@ class MetastorageLog(UpdateLog):
         times: Sequence[Timestamp] | None,
     ) -> tuple[Update, ...]:
         # An invoke that a store retried by itself may have found its own first try in the way.
-        time = self._time_of(updates[0])
+        time = self.time_of(updates[0])
         if time is not None:
             return _at_times(updates, times, time)
         current = self.token()
@@ -318,15 +325,12 @@ class MetastorageLog(UpdateLog):
         upper = self._read_frontier().upper
         raise OutOfSync(f"version {expected_upper} was asked for, the next version is {upper}")
 
-    def _time_of(self, update: Update) -> Timestamp | None:
-        """The time of ``update`` in the log; None if it is not there.
-
-        Where its version was trimmed since, its audit event still tells.
-        """
+    def time_of(self, update: Update) -> Timestamp | None:
+        # Where its version was trimmed since, its audit event still tells.
         pair = self._store.get(update_key(update.version))
         if pair is not None and open_record(pair.value)[0].of is Update:
-            appended = _update_in(pair)
-            return appended.time if appended.id == update.id else None
+            head = decode_up_to(pair.value, Update, "id")
+            return time_of(pair) if head["id"] == update.id else None
         event = self._store.get(append_key(AUDIT_EVENT, update.version))
         if event is not None and decode(event.value, AuditEvent).id == update.id:
             return time_of(event)

@@ -241,6 +241,19 @@ class DurableCatalogState(ReadOnlyState):
             applied.append(AppliedUpdate(update, transaction.contents))
         return applied
 
+    def if_appended(self, update: Update, contents: Contents) -> AppliedUpdate | None:
+        """``update`` as it stands in the log, by whomever it was appended; None if it does not.
+
+        ``contents`` are those that it makes, which no other thread has seen. Raises `Fenced`.
+        """
+        self._check_fenced()
+        time = self.log.time_of(update)
+        if time is None:
+            return None
+        contents.stamp(update.changes(), time)
+        self._compare_fence_of(update, contents)
+        return AppliedUpdate(update.at(time), contents)
+
     def confirm_leadership(self) -> None:
         """Return if this state is not fenced, judged by a linearizable look at the log."""
         self._check_fenced()

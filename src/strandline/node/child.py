@@ -17,14 +17,14 @@ from strandline.metastore.hive.service import SERVICE as HIVE
 from strandline.metastore.session.http_app import SERVICE as HTTP
 from strandline.metastore.session.http_app import answer_task
 from strandline.node.node import Node
-from strandline.work.children import Fields, Serve
+from strandline.work.children import Announce, Fields, Serve
 
 
 @contextmanager
-def open_child(store: str | Path, settings: Settings) -> Iterator[Serve]:
+def open_child(store: str | Path, settings: Settings, announce: Announce) -> Iterator[Serve]:
     """Open the ``store`` to answer tasks. Raises what `Node.open` raises."""
     own_settings = replace(settings, cache_bytes=0)
-    with Node.open(store, settings=own_settings, background=False) as node:
+    with Node.open(store, settings=own_settings, background=False, announce=announce) as node:
         hive = HiveMetastoreService(node.metastore, notifications=node.notifications)
 
         def serve(fields: Fields, data: bytes) -> tuple[Fields, bytes]:

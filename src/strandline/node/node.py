@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.catalog import CatalogManager
+from strandline.catalog.applier import Announce
 from strandline.catalog.manager import CatalogStatistics
 from strandline.catalog.system_views import synchronize_system_views
 from strandline.clock import WallClock, system_wall_clock
@@ -78,6 +79,7 @@ class Node:
         store: OpenedStore,
         settings: Settings,
         member: str,
+        announce: Announce | None = None,
     ) -> None:
         self.name = store.name
         self.member = member
@@ -97,7 +99,7 @@ class Node:
         store.claim(environment)
         self.replaced: Future[str] = Future()
         self._half_raised: FenceToken | None = None
-        self.catalogs = CatalogManager(state, clock, join_anew=self._join_anew)
+        self.catalogs = CatalogManager(state, clock, join_anew=self._join_anew, announce=announce)
         guard = Guard(environment, lambda: self.catalogs.token)
         self.configuration = EffectiveConfiguration(
             self.catalogs.latest_catalog, settings, staleness_ms=store.staleness_ms
@@ -180,11 +182,13 @@ class Node:
         member: str | None = None,
         wall: WallClock = system_wall_clock,
         background: bool = True,
+        announce: Announce | None = None,
     ) -> Node:
         """Open the store at a folder or an address, creating it if need be, and start following it.
 
         Without ``background`` it follows as far as its own calls need, and leaves expiry, cleaning
-        and checks to the node that has asked for its help.
+        and checks to the node that has asked for its help. ``announce`` tells that node of a large
+        update of the catalog before it is appended.
 
         Raises `InvalidInput`, `CorruptData`, `IncompatibleFormat`, `Unavailable`, `Fenced`,
         `StoreMoved` where the store is not at the place that it had, and `WrongEnvironment`.
@@ -192,7 +196,7 @@ class Node:
         settings = settings or Settings()
         opened_store = open_store(store, settings=settings, wall=wall, check=background)
         try:
-            node = cls(opened_store, settings, member or new_member_id())
+            node = cls(opened_store, settings, member or new_member_id(), announce)
         except BaseException:
             opened_store.close()
             raise

@@ -105,7 +105,7 @@ async def _serve(
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, _told_to_stop, stop, number)
     workers = Workers(threads=settings.call_threads, max_calls=settings.max_calls)
-    children = ChildPool(forks.child)
+    children = ChildPool(forks.child, on_announced=node.catalogs.expect)
     service = HiveMetastoreService(
         node.metastore, notifications=node.notifications, workers=workers, children=children
     )

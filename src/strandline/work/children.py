@@ -12,6 +12,8 @@ needs a new child and there are enough, the one that has been idle longest ends.
 of them busy wait in order; where many wait, the next one is refused at once.
 
 A task and its reply are one packet each: a small JSON object and the descriptor of a `Content`.
+In between, a child may announce to the node what it is about to do, in a packet of the same form;
+it goes on when the node has taken note of it.
 
 What must stay true:
 
@@ -68,6 +70,8 @@ READER_NICENESS = 10
 MEMORY_BYTES = 4 << 30
 """Memory that a child may take at most."""
 _READER, _WRITER = b"reader", b"writer"
+_NOTED = b"noted"
+"""The node's answer to what was announced."""
 _PACKET = 64 * 1024
 _MESSAGE = 8 * 1024
 """Bytes of a packet, and characters of a message in it; each may take six bytes."""
@@ -76,7 +80,9 @@ Fields = Mapping[str, Any]  # JSON
 Serve = Callable[[Fields, bytes], tuple[Fields, bytes]]
 """Answers a task: its fields and content, to those of the reply. May raise `StrandlineError`."""
 Data = bytes | memoryview | Content
-OpenService = Callable[[], AbstractContextManager[Serve]]
+Announce = Callable[[bytes], None]
+"""Tells the node of a child, and returns when it has taken note."""
+OpenService = Callable[[Announce], AbstractContextManager[Serve]]
 
 
 class StartChild(Protocol):
@@ -98,10 +104,18 @@ class Reply:
 
 def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
     """Answer the tasks that come, one after the other, until the connection is closed."""
+
+    def announce(data: bytes) -> None:
+        content = Content.of(data)
+        with suppress(OSError):  # the node has ended, and needs to know nothing
+            _send(connection, {"announces": True}, content)
+            connection.recv(len(_NOTED))
+        content.close()
+
     with ExitStack() as opened:
         serve: Serve | None = None
         with suppress(Exception):  # the first task tries again, and reports it
-            serve = opened.enter_context(open_service())
+            serve = opened.enter_context(open_service(announce))
         before = _peak_bytes()
         while (task := _receive(connection)) is not None:
             fields, content = task
@@ -109,7 +123,7 @@ def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
             content.close()
             try:
                 with _EndsEarly(connection, only_reads=fields["only_reads"]):
-                    serve = serve or opened.enter_context(open_service())
+                    serve = serve or opened.enter_context(open_service(announce))
                     reply_fields, answer = serve(fields, data)
             except StrandlineError as error:
                 reply_fields, answer = {"error": [error.code, error.message[:_MESSAGE]]}, b""
@@ -285,8 +299,23 @@ class _Child:
             self.closing.cancel()
         _send(self._connection, fields, content)
 
-    async def reply(self) -> Reply | None:
+    async def reply(self, on_announced: Announce) -> Reply | None:
         """The reply to the task that was sent; None where the child ended instead."""
+        while (packet := await self._packet()) is not None:
+            fields, content = packet
+            if "announces" not in fields:
+                return Reply(fields, content)
+            try:
+                await asyncio.to_thread(lambda announced: on_announced(announced.read()), content)
+            except Exception:
+                logger.warning("what a child announced was not noted", exc_info=True)
+            finally:
+                content.close()
+            with suppress(OSError):  # it has ended, which the next packet tells
+                self._connection.send(_NOTED)
+        return None
+
+    async def _packet(self) -> tuple[Fields, Content] | None:
         loop = asyncio.get_running_loop()
         readable: asyncio.Future[None] = loop.create_future()
         descriptor = self._connection.fileno()
@@ -296,10 +325,9 @@ class _Child:
         finally:
             loop.remove_reader(descriptor)
         try:
-            packet = _receive(self._connection)
+            return _receive(self._connection)
         except OSError:
-            packet = None
-        return None if packet is None else Reply(*packet)
+            return None
 
     def close(self) -> None:
         if self.closing is not None:
@@ -312,17 +340,20 @@ class ChildPool:
 
     ``start`` gives the connection to a new child (`ForkServer.child`). A child that ends because of
     its memory is followed by a new one, which opens the store while nothing waits for it.
+    ``on_announced`` is called, in a thread, with what a child announces.
     """
 
     def __init__(
         self,
         start: StartChild,
         *,
+        on_announced: Announce = lambda data: None,
         max_children: int = MAX_CHILDREN,
         max_waiting: int = MAX_WAITING,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._start = start
+        self._on_announced = on_announced
         self._max_children = max_children
         self._places = asyncio.Semaphore(max_children)
         self._max_waiting = max_waiting
@@ -411,7 +442,7 @@ class ChildPool:
             content.close()
         self._tasks += 1
         try:
-            reply = await child.reply()
+            reply = await child.reply(self._on_announced)
         except BaseException:
             child.close()
             raise
