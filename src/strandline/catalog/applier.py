@@ -55,8 +55,7 @@ from strandline.durable import (
     config_in,
     joined_anew,
 )
-from strandline.durable.contents import Contents
-from strandline.durable.state import TrimmedAway
+from strandline.durable.state import ExpectedUpdate, TrimmedAway
 from strandline.errors import DeadlineExceeded, Fenced, Stopping, Unavailable
 from strandline.fencing import FenceToken
 from strandline.wire import decode, encode
@@ -129,15 +128,6 @@ class _OwnAppend:
     upper: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Expected:
-    """An update that a child process may append behind ``base``, and the contents it makes."""
-
-    base: Catalog
-    update: Update
-    contents: Contents
-
-
 class CatalogApplier:
     """See the module. Safe to use from several threads."""
 
@@ -159,7 +149,7 @@ class CatalogApplier:
         self._log_time = LogTime(clock, allowed_ms=self.skew if self.delay else None)
         self._applying = threading.RLock()
         self._own_append: _OwnAppend | None = None
-        self._expected: _Expected | None = None
+        self._expected: ExpectedUpdate | None = None
         self._own_applied = threading.Condition(self._applying)
         self._awaited = AwaitedVersions()
         self._listeners = Listeners()
@@ -311,8 +301,7 @@ class CatalogApplier:
         self.sync()
         latest, update = self._history.latest, decode(record, Update)
         if update.version == latest.version + 1:
-            contents = latest.contents.apply(update.changes())
-            self._expected = _Expected(latest, update, contents)
+            self._expected = ExpectedUpdate(latest, update)
 
     def _apply_expected(self) -> bool:
         """Apply what was set aside, if it is what the log has behind the latest version."""
@@ -321,7 +310,7 @@ class CatalogApplier:
             return False
         applied = None
         if expected.base is latest:
-            applied = self._state.if_appended(expected.update, expected.contents)
+            applied = self._state.if_appended(expected)
         if applied is None:
             if self._expected is expected:
                 self._expected = None  # another version came first

@@ -165,13 +165,10 @@ class Contents:
         draft.put(kind, key, old, new)
         return draft.finish()
 
-    def stamp(self, changes: Iterable[Change], at: Timestamp) -> None:
-        """Give what ``changes`` wrote its time.
-
-        Only for contents that the caller has made (`replaced`) and no other thread has seen: this
-        is the one place where an object in memory is written to.
-        """
-        of_kind: dict[str, Objects] = {}  # readers of the present wait for this
+    def written_by(self, changes: Iterable[Change]) -> list[AnyStored]:
+        """What ``changes``, which led to these contents, have written and is still there."""
+        of_kind: dict[str, Objects] = {}
+        written = []
         for change in changes:
             if change.new is None:
                 continue
@@ -180,7 +177,8 @@ class Contents:
                 objects = of_kind[change.kind] = _of_kind(self._kinds, change.kind)
             stored = objects.get(change.key)
             if stored is not None:
-                stored.updated = at
+                written.append(stored)
+        return written
 
     def differing(
         self, newer: Contents
@@ -320,6 +318,16 @@ class _Draft:
             elif group in groups:
                 groups = groups.delete(group)
         return Contents(kinds, names, groups)
+
+
+def stamp(written: Iterable[AnyStored], at: Timestamp) -> None:
+    """Give what a transaction has written its time.
+
+    Only for objects that the caller has made and no other thread has seen: this is the one place
+    where an object in memory is written to. Readers of the present wait for it.
+    """
+    for stored in written:
+        stored.updated = at
 
 
 def share_parts(old: AnyStored, new: AnyStored) -> None:

@@ -34,7 +34,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from strandline.clock import Timestamp
-from strandline.durable.contents import Contents, restore
+from strandline.durable.contents import Contents, restore, stamp
 from strandline.durable.log import UpdateLog
 from strandline.durable.transaction import CatalogTransaction, Position
 from strandline.durable.update import Update
@@ -78,6 +78,19 @@ class AppliedUpdate:
     def time(self) -> Timestamp:
         """The time that the log gave to the version."""
         return self.update.time
+
+
+class ExpectedUpdate:
+    """An update that may be appended behind ``base``, applied to it.
+
+    So that it takes no time to apply it once it is in the log (`DurableCatalogState.if_appended`).
+    """
+
+    def __init__(self, base: Position, update: Update) -> None:
+        self.base = base
+        self.update = update
+        self.contents = base.contents.apply(update.changes())
+        self.written = self.contents.written_by(update.changes())
 
 
 class TrimmedAway(NotFresh):
@@ -229,30 +242,33 @@ class DurableCatalogState(ReadOnlyState):
         """
         self._check_fenced()
         updates = [transaction.update(member=self.member) for transaction in transactions]
+        written = [
+            transaction.contents.written_by(update.changes())
+            for transaction, update in zip(transactions, updates, strict=True)
+        ]
         try:
             appended = self.log.append(updates[0].version, self.token, updates)
         except Fenced as error:
             self._fenced = error.message
             raise
         applied = []
-        for transaction, update in zip(transactions, appended, strict=True):
+        for transaction, update, objects in zip(transactions, appended, written, strict=True):
             # What was validated is what every node will read from the log; only the time is new.
-            transaction.contents.stamp(update.changes(), update.time)
+            stamp(objects, update.time)
             applied.append(AppliedUpdate(update, transaction.contents))
         return applied
 
-    def if_appended(self, update: Update, contents: Contents) -> AppliedUpdate | None:
-        """``update`` as it stands in the log, by whomever it was appended; None if it does not.
-
-        ``contents`` are those that it makes, which no other thread has seen. Raises `Fenced`.
-        """
+    def if_appended(self, expected: ExpectedUpdate) -> AppliedUpdate | None:
+        """What was expected, as it stands in the log; None if it does not. Raises `Fenced`."""
         self._check_fenced()
-        time = self.log.time_of(update)
+        time = self.log.time_of(expected.update)
         if time is None:
             return None
-        contents.stamp(update.changes(), time)
-        self._compare_fence_of(update, contents)
-        return AppliedUpdate(update.at(time), contents)
+        fence = expected.contents.get("fence", FENCE.encode())
+        if fence is not None:
+            self._compare_fence(fence.value)
+        stamp(expected.written, time)
+        return AppliedUpdate(expected.update.at(time), expected.contents)
 
     def confirm_leadership(self) -> None:
         """Return if this state is not fenced, judged by a linearizable look at the log."""
