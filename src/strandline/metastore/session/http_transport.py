@@ -3,15 +3,28 @@
 Everything that may come back is sorted here into three: the result; an error that the node
 answered, raised as the class that it has there; and `Lost`, when nobody can tell from what came
 back whether the node did what it was asked. What to do about that is the session's business.
+
+A write is three small requests, so a request is one piece of bytes on a connection of Python's own
+HTTP client. A general client costs as much for each of them as the node takes to answer.
 """
 
 from __future__ import annotations
 
+import select
+import ssl
+import threading
+import time
 from collections.abc import Mapping
-from typing import Any
-from urllib.parse import quote
-
-import httpx
+from contextlib import suppress
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPMessage,
+    HTTPResponse,
+    HTTPSConnection,
+)
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, quote, urlsplit
 
 from strandline import __version__
 from strandline.errors import InvalidInput, Overloaded, ProtocolError, Stopping, StrandlineError
@@ -22,10 +35,12 @@ from strandline.metastore.session.wire_json import read_error
 CONNECT_TIMEOUT = 5.0
 _IDLE_SECONDS = 2.0
 """An idle connection is dropped before the node, which waits 5 s, can close it under a request."""
+_MOST_IDLE = 32
 _LONGEST_WAIT = 10
 """Seconds; a node that asks for more is asked again all the same."""
 _GATEWAY_STATUSES = frozenset({502, 503, 504})
 """What something between client and node answers when it lost the node."""
+_OK = 200
 
 
 class Lost(Exception):
@@ -50,30 +65,33 @@ class Lost(Exception):
         self.answer = answer
 
 
+class _Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: HTTPMessage
+    body: bytes
+
+
 class HttpTransport:
     """The connections of one user to the node at ``url``. Safe to use from several threads."""
 
     def __init__(self, url: str, *, user: str, secret: str | None = None) -> None:
         self.url = url.rstrip("/")
-        headers = {USER_HEADER: quote(user, safe=" @"), PROTOCOL_HEADER: PROTOCOL}
+        self._address = _address_of(url)
+        self._prefix = self._address.path.rstrip("/")
+        headers = {
+            "Host": self._address.netloc,
+            USER_HEADER: quote(user, safe=" @"),
+            PROTOCOL_HEADER: PROTOCOL,
+        }
         if secret is not None:
             headers[AUTHORIZATION] = basic(user, secret)
-        try:
-            self._client = httpx.Client(
-                base_url=self.url,
-                headers=headers,
-                limits=httpx.Limits(
-                    max_connections=None,
-                    max_keepalive_connections=32,
-                    keepalive_expiry=_IDLE_SECONDS,
-                ),
-                trust_env=False,  # a proxy for web pages is not on the way to a node
-            )
-        except (httpx.InvalidURL, ValueError) as error:
-            raise InvalidInput(f"{url!r} is not the address of a node: {error}") from None
-        if self._client.base_url.scheme not in ("http", "https") or not self._client.base_url.host:
-            self._client.close()
-            raise InvalidInput(f"{url!r} is not the address of a node; write http://host:port")
+        self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self._security = ssl.create_default_context() if self._address.scheme == "https" else None
+        self._lock = threading.Lock()
+        self._idle: list[tuple[HTTPConnection, float]] = []
+        self._is_closed = False
 
     def send(self, name: str, arguments: Mapping[str, Any], seconds: float) -> Any:
         """The result of one call, waiting at most ``seconds`` for each step of it.
@@ -82,22 +100,8 @@ class HttpTransport:
         """
         call = CALLS[name]
         body = call.write_arguments(arguments)
-        try:
-            answer = self._client.post(
-                call.path,
-                content=body,
-                headers={"Content-Type": call.request_type},
-                timeout=httpx.Timeout(seconds, connect=min(seconds, CONNECT_TIMEOUT)),
-            )
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise Lost(_why(error), sent=False) from error
-        except httpx.RequestError as error:
-            raise Lost(_why(error), sent=True) from error
-        except RuntimeError:
-            if self._client.is_closed:
-                raise Stopping(f"this session with {self.url} is closed; open another") from None
-            raise
-        if answer.status_code != httpx.codes.OK:
+        answer = self._answer(call.path, call.request_type, body, seconds)
+        if answer.status != _OK:
             refusal = _refusal(answer)
             if not isinstance(refusal, Lost | ProtocolError):
                 self._require_same_protocol(answer)
@@ -109,14 +113,73 @@ class HttpTransport:
             )
         self._require_same_protocol(answer)
         try:
-            return call.read_result(answer.content)
+            return call.read_result(answer.body)
         except InvalidInput as error:
             raise ProtocolError(
                 f"what {self.url} answered to {name} cannot be read ({error.message}); the node "
                 "may be of another release"
             ) from error
 
-    def _require_same_protocol(self, answer: httpx.Response) -> None:
+    def _answer(self, path: str, content_type: str, body: bytes, seconds: float) -> _Answer:
+        """What a POST is answered. Raises `Lost`."""
+        request = (
+            f"POST {self._prefix}{path} HTTP/1.1\r\n{self._headers}"
+            f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+        ).encode("ascii") + body
+        connection = self._connected(seconds)
+        try:
+            connection.sock.settimeout(seconds)
+            with suppress(ConnectionError):  # a node that refuses it before its end says why
+                connection.sock.sendall(request)
+            response = HTTPResponse(connection.sock, method="POST")
+            response.begin()
+            answer = _Answer(response.status, response.headers, response.read())
+        except (OSError, HTTPException) as error:
+            connection.close()
+            raise Lost(_why(error), sent=True) from error
+        except BaseException:
+            connection.close()
+            raise
+        if response.will_close:
+            connection.close()
+        else:
+            self._keep(connection)
+        return answer
+
+    def _connected(self, seconds: float) -> HTTPConnection:
+        """A connection on which a request can be sent. Raises `Lost`, `Stopping`."""
+        while True:
+            with self._lock:
+                if self._is_closed:
+                    raise Stopping(f"this session with {self.url} is closed; open another")
+                kept = self._idle.pop() if self._idle else None
+            if kept is None:
+                break
+            connection, since = kept
+            if time.monotonic() - since < _IDLE_SECONDS and not _has_ended(connection):
+                return connection
+            connection.close()
+        host, port = self._address.hostname or "", self._address.port
+        timeout = min(seconds, CONNECT_TIMEOUT)
+        if self._security is None:
+            connection = HTTPConnection(host, port, timeout=timeout)
+        else:
+            connection = HTTPSConnection(host, port, timeout=timeout, context=self._security)
+        try:
+            connection.connect()
+        except (OSError, UnicodeError) as error:
+            connection.close()
+            raise Lost(_why(error), sent=False) from error
+        return connection
+
+    def _keep(self, connection: HTTPConnection) -> None:
+        with self._lock:
+            if not self._is_closed and len(self._idle) < _MOST_IDLE:
+                self._idle.append((connection, time.monotonic()))
+                return
+        connection.close()
+
+    def _require_same_protocol(self, answer: _Answer) -> None:
         spoken = answer.headers.get(PROTOCOL_HEADER, "1")
         if spoken != PROTOCOL:
             raise ProtocolError(
@@ -126,22 +189,52 @@ class HttpTransport:
             )
 
     def close(self) -> None:
-        """Close all connections."""
-        self._client.close()
+        """Send nothing more. A call that waits for its answer still gets it."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            connection.close()
 
 
-def _refusal(answer: httpx.Response) -> StrandlineError | Lost:
-    error = read_error(answer.status_code, answer.content)
+def _address_of(url: str) -> SplitResult:
+    """The parts of a node's address. Raises `InvalidInput`."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidInput(f"{url!r} is not the address of a node: {error}") from None
+    has_more = "@" in parts.netloc or parts.query or parts.fragment or port == 0
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or has_more
+        or not (url.isascii() and url.isprintable())
+        or " " in url
+    ):
+        raise InvalidInput(f"{url!r} is not the address of a node; write http://host:port")
+    return parts
+
+
+def _has_ended(connection: HTTPConnection) -> bool:
+    """Whether the node has closed an idle connection, or sent what nobody asked for."""
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _refusal(answer: _Answer) -> StrandlineError | Lost:
+    error = read_error(answer.status, answer.body)
     if isinstance(error, Stopping):
         return Lost(error.message, sent=True, answer=error)
     if isinstance(error, Overloaded):
         seconds = answer.headers.get("retry-after", "")
         wait = min(int(seconds), _LONGEST_WAIT) if seconds.isdecimal() else 0
         return Lost(error.message, sent=False, answer=error, wait=wait)
-    if isinstance(error, ProtocolError) and answer.status_code in _GATEWAY_STATUSES:
-        return Lost(f"HTTP status {answer.status_code}", sent=True)
+    if isinstance(error, ProtocolError) and answer.status in _GATEWAY_STATUSES:
+        return Lost(f"HTTP status {answer.status}", sent=True)
     return error
 
 
-def _why(error: httpx.RequestError) -> str:
+def _why(error: Exception) -> str:
     return str(error) or type(error).__name__
