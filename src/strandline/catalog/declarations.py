@@ -8,14 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG, Catalog
-from strandline.catalog.commands.clusters import drop_cluster, keep_replicas
-from strandline.catalog.commands.databases import drop_database
-from strandline.catalog.commands.functions import drop_function
+from strandline.catalog.commands.clusters import drop_cluster, drop_replica, keep_replicas
 from strandline.catalog.commands.indexes import drop_index
-from strandline.catalog.commands.replicas import drop_replica
 from strandline.catalog.commands.roles import drop_role
-from strandline.catalog.commands.schemas import DEFAULT_SCHEMA, drop_schema
+from strandline.catalog.commands.schemas import DEFAULT_SCHEMA, drop_database, drop_schema
 from strandline.catalog.commands.tables import drop_relation
+from strandline.catalog.commands.views import drop_function
 from strandline.catalog.commands.zones import drop_zone
 from strandline.catalog.kinds import Kind, Undoing, declare, name_of, spoken
 from strandline.catalog.planning import Planning

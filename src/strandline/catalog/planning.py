@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from strandline.catalog.catalog import Catalog, Relation, is_reserved
 from strandline.catalog.kinds import kind_of
@@ -27,6 +28,22 @@ from strandline.errors import AlreadyExists, IllegalChange, ObjectNotFound, Unsu
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, ViewDescriptor
 from strandline.model.identifiers import normalize
 from strandline.model.privileges import SYSTEM_NAME
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+T = TypeVar("T", bound="DataclassInstance")
+
+
+class Named(Protocol):
+    """An object that has an id and a name."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
 
 
 class Planning:
@@ -140,6 +157,25 @@ def refuse_reserved(name: str, what: str) -> None:
     """Raise `IllegalChange` where a schema of the catalog itself was to be ``what``."""
     if is_reserved(name):
         raise IllegalChange(f"system schema {name} cannot be {what}: it is the catalog's own")
+
+
+def altered(old: T, **values: Any) -> T:  # Any: fields of any type
+    """``old`` with those of ``values`` that are not None."""
+    given = {name: value for name, value in values.items() if value is not None}
+    return replace(old, **given)
+
+
+def required(present: T | None, what: str, *, if_exists: bool = False) -> T | None:
+    """``present``; `ObjectNotFound` if ``what`` does not exist, unless ``if_exists``."""
+    if present is None and not if_exists:
+        raise ObjectNotFound(f"{what} does not exist")
+    return present
+
+
+def refuse_holder(holder: Named | None, what: str, *, own_id: int = 0) -> None:
+    """Raise `AlreadyExists` if an object other than ``own_id`` has the name."""
+    if holder is not None and holder.id != own_id:
+        raise AlreadyExists(f"{what} {holder.name} already exists")
 
 
 class Command(Protocol):

@@ -12,7 +12,7 @@ from strandline.catalog.commands import (
     RenameIndex,
     RenameTable,
 )
-from strandline.catalog.commands.configuration import SetConfiguration
+from strandline.catalog.commands.objects import SetConfiguration
 from strandline.errors import (
     AlreadyExists,
     IllegalChange,

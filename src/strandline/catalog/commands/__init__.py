@@ -3,9 +3,13 @@
 from strandline.catalog.catalog import SYSTEM_SCHEMA
 from strandline.catalog.commands.clusters import (
     AlterCluster,
+    AlterClusterReplica,
     CreateCluster,
+    CreateClusterReplica,
     DropCluster,
+    DropClusterReplica,
     RenameCluster,
+    RenameClusterReplica,
 )
 from strandline.catalog.commands.columns import (
     AddColumns,
@@ -13,24 +17,9 @@ from strandline.catalog.commands.columns import (
     DropColumns,
     RenameColumn,
 )
-from strandline.catalog.commands.configuration import (
-    SetConfiguration,
-)
-from strandline.catalog.commands.databases import (
-    AlterDatabase,
-    CreateDatabase,
-    DropDatabase,
-    RenameDatabase,
-)
 from strandline.catalog.commands.definition import (
     ColumnDefinition,
     TableDefinition,
-)
-from strandline.catalog.commands.functions import (
-    AlterFunction,
-    CreateFunction,
-    DropFunction,
-    RenameFunction,
 )
 from strandline.catalog.commands.grants import (
     AlterDefaultPrivileges,
@@ -47,13 +36,8 @@ from strandline.catalog.commands.indexes import (
 )
 from strandline.catalog.commands.objects import (
     CommentOn,
+    SetConfiguration,
     SetOwner,
-)
-from strandline.catalog.commands.replicas import (
-    AlterClusterReplica,
-    CreateClusterReplica,
-    DropClusterReplica,
-    RenameClusterReplica,
 )
 from strandline.catalog.commands.roles import (
     AlterRole,
@@ -65,9 +49,13 @@ from strandline.catalog.commands.roles import (
 )
 from strandline.catalog.commands.schemas import (
     DEFAULT_SCHEMA,
+    AlterDatabase,
     AlterSchema,
+    CreateDatabase,
     CreateSchema,
+    DropDatabase,
     DropSchema,
+    RenameDatabase,
     RenameSchema,
 )
 from strandline.catalog.commands.tables import (
@@ -79,9 +67,13 @@ from strandline.catalog.commands.tables import (
     SetTableProperties,
 )
 from strandline.catalog.commands.views import (
+    AlterFunction,
     AlterView,
+    CreateFunction,
     CreateView,
+    DropFunction,
     DropView,
+    RenameFunction,
     RenameView,
     ViewDefinition,
 )

@@ -24,7 +24,7 @@ from strandline.catalog.commands.definition import (
     refuse_used_column,
     with_columns,
 )
-from strandline.catalog.planning import Planning
+from strandline.catalog.planning import Planning, altered
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
 from strandline.model.descriptors import ColumnDescriptor, IndexDescriptor, TableDescriptor
 from strandline.model.identifiers import check_name, normalize
@@ -254,12 +254,7 @@ class AlterColumn:
         if self.type is not None:
             check_field_names(self.type, column=old.name)
             data_type, next_id = carry_ids(old.type, self.type, next_id)
-        new = replace(
-            old,
-            type=data_type,
-            nullable=old.nullable if self.nullable is None else self.nullable,
-            comment=old.comment if self.comment is None else self.comment,
-        )
+        new = altered(old, type=data_type, nullable=self.nullable, comment=self.comment)
         check_column_change(table, old, new)
         new = replace(new, default=self._next_default(old, new))
         columns = tuple(new if c is old else c for c in table.columns)

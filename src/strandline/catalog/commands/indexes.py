@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from strandline.catalog.commands.definition import check_distinct, check_keyable
 from strandline.catalog.kinds import delete_with_comment
-from strandline.catalog.planning import Planning, refuse_reserved
+from strandline.catalog.planning import Planning, refuse_reserved, required
 from strandline.errors import IllegalChange, IndexStatusConflict, InvalidInput, ObjectNotFound
 from strandline.model.descriptors import (
     Collation,
@@ -222,10 +222,9 @@ class RemoveIndex:
 def _alive(
     planning: Planning, schema: str, name: str, *, if_exists: bool
 ) -> IndexDescriptor | None:
-    index = planning.catalog.alive_index(schema, name)
-    if index is None and not if_exists:
-        raise ObjectNotFound(f"index {schema}.{name} does not exist")
-    return index
+    return required(
+        planning.catalog.alive_index(schema, name), f"index {schema}.{name}", if_exists=if_exists
+    )
 
 
 def _in_status(

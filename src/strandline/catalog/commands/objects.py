@@ -1,4 +1,4 @@
-"""Commands on objects of any kind: COMMENT ON, and ALTER … OWNER TO.
+"""Commands on objects of any kind (COMMENT ON, ALTER … OWNER TO), and on the configuration.
 
 Schemas, tables, views and the columns of the latter carry their comments in their own record,
 where Hive's and Spark's own statements put them too: one truth. All other kinds have none of their
@@ -8,16 +8,18 @@ own, so a comment on one of these is an object beside it, and goes with it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.commands.definition import with_columns
+from strandline.catalog.configuration import CLUSTER_SIZES, ClusterSize, parameter
 from strandline.catalog.kinds import all_kinds, find, find_in, kind_of_object
 from strandline.catalog.planning import Planning, refuse_reserved
 from strandline.catalog.verbs import Action
-from strandline.errors import InvalidInput, ObjectNotFound, UnsupportedOperation
-from strandline.model.bookkeeping import Comment, comment_name
+from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
+from strandline.model.bookkeeping import Comment, SystemConfiguration, comment_name
 from strandline.model.descriptors import (
     ColumnDescriptor,
     PrincipalType,
@@ -147,3 +149,42 @@ class SetOwner:
         with planning.entry(kind.verb(Action.ALTER), **arguments) as transaction:
             transaction.put(new)
         kind.after_owner(planning, new)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetConfiguration:
+    """Set the parameter ``name`` to what ``value`` spells; None goes back to the default."""
+
+    name: str
+    value: str | None
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `InvalidInput` for an unknown name or a bad value, `IllegalChange`."""
+        known = parameter(self.name)
+        text = None if self.value is None else self.value.strip()
+        effective = known.default if text is None else text
+        value = None if effective is None else known.read(effective)
+        if known is CLUSTER_SIZES:
+            _refuse_to_drop_used_sizes(planning, value or {})
+        present = planning.catalog.configuration(known.name)
+        with planning.entry("set_configuration", name=known.name, value=text) as transaction:
+            if text is not None:
+                transaction.put(SystemConfiguration(known.name, text))
+            elif present is not None:
+                transaction.delete("system_configuration", known.name)
+
+
+def _refuse_to_drop_used_sizes(planning: Planning, sizes: Mapping[str, ClusterSize]) -> None:
+    catalog = planning.catalog
+    for cluster in catalog.clusters():
+        used = {
+            replica.size: f"replica {replica.name} of " for replica in catalog.replicas(cluster.id)
+        }
+        if cluster.size is not None:
+            used[cluster.size] = ""
+        for size, who in used.items():
+            if size not in sizes:
+                raise IllegalChange(
+                    f"size {size} cannot be left out of {CLUSTER_SIZES.name}: {who}cluster "
+                    f"{cluster.name} has it; give that another size first"
+                )

@@ -15,7 +15,7 @@ from typing import Any
 
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.kinds import delete_with_comment, spoken
-from strandline.catalog.planning import Planning
+from strandline.catalog.planning import Planning, altered
 from strandline.catalog.privileges.access import drop_default_privileges, owned_by, roles_above
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
@@ -105,12 +105,7 @@ class AlterRole:
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, and `IllegalChange` for the last superuser that is needed."""
         old = role_named(planning.catalog, self.name)
-        new = replace(
-            old,
-            superuser=old.superuser if self.superuser is None else self.superuser,
-            inherit=old.inherit if self.inherit is None else self.inherit,
-            owner=old.owner if self.owner is None else self.owner,
-        )
+        new = altered(old, superuser=self.superuser, inherit=self.inherit, owner=self.owner)
         with planning.entry(
             "alter_role",
             role=old.name,

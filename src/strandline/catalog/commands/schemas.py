@@ -1,9 +1,11 @@
-"""Commands on schemas.
+"""Commands on schemas, and on databases, the namespaces above them (catalogs in Hive 3 and later).
 
-Two names are not people's, see `strandline.catalog.catalog.RESERVED_SCHEMAS`.
+Users cannot have schemas with the names in `strandline.catalog.catalog.RESERVED_SCHEMAS`. A
+schema's location does not move when it is renamed: the tables that are there stay where they are,
+and new ones go beside them.
 
-A schema's location does not move when it is renamed: the tables that are there stay where they
-are, and new ones go beside them.
+Hive's clients see the default database, under a name that they take for granted; it stays, and
+keeps its name.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from dataclasses import dataclass, replace
 from immutables import Map
 
 from strandline.catalog.catalog import DEFAULT_DATABASE, is_reserved
-from strandline.catalog.kinds import Kind, all_kinds
-from strandline.catalog.planning import Planning, refuse_reserved
+from strandline.catalog.kinds import Kind, all_kinds, delete_with_comment
+from strandline.catalog.planning import Planning, altered, refuse_holder, refuse_reserved, required
 from strandline.catalog.privileges.access import drop_default_privileges
 from strandline.durable.contents import Contents, Namespace, Objects
 from strandline.errors import AlreadyExists, IllegalChange, InvalidName, ObjectNotFound
@@ -28,6 +30,107 @@ from strandline.model.descriptors import (
 from strandline.model.identifiers import check_name, normalize
 from strandline.model.places import Place, places_of_schema
 from strandline.wire.stored import AnyStored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateDatabase:
+    """CREATE DATABASE (a namespace above schemas)."""
+
+    name: str
+    owner: str = ""
+    if_not_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `InvalidName`, `AlreadyExists`."""
+        check_name(self.name, "database")
+        existing = planning.catalog.database(self.name)
+        if existing is not None and self.if_not_exists:
+            return
+        refuse_holder(existing, "database")
+        with planning.entry("create_database", database=self.name) as transaction:
+            transaction.put(
+                DatabaseDescriptor(planning.new_id(), self.name, self.owner or planning.author)
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterDatabase:
+    """ALTER DATABASE … OWNER TO."""
+
+    name: str
+    owner: str
+    if_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`."""
+        database = _find_database(planning, self.name, if_exists=self.if_exists)
+        if database is None:
+            return
+        with planning.entry(
+            "alter_database", database=database.name, owner=self.owner
+        ) as transaction:
+            transaction.put(replace(database, owner=self.owner))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameDatabase:
+    """ALTER DATABASE … RENAME TO; its schemas stay in it."""
+
+    name: str
+    new_name: str
+    if_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `InvalidName`, `AlreadyExists`, `IllegalChange`."""
+        database = _find_database(planning, self.name, if_exists=self.if_exists)
+        if database is None:
+            return
+        _refuse_default(database, "renamed")
+        check_name(self.new_name, "database")
+        holder = planning.catalog.database(self.new_name)
+        refuse_holder(holder, "database", own_id=database.id)
+        with planning.entry(
+            "rename_database", database=database.name, to=self.new_name
+        ) as transaction:
+            transaction.put(replace(database, name=self.new_name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropDatabase:
+    """DROP DATABASE. It must be empty."""
+
+    name: str
+    if_exists: bool = False
+
+    def plan(self, planning: Planning) -> None:
+        """Raises `ObjectNotFound`, `IllegalChange`."""
+        database = _find_database(planning, self.name, if_exists=self.if_exists)
+        if database is not None:
+            drop_database(planning, database)
+
+
+def drop_database(planning: Planning, database: DatabaseDescriptor) -> None:
+    """Remove an empty database, the comment on it and its default privileges. `IllegalChange`."""
+    _refuse_default(database, "dropped")
+    schemas = planning.catalog.schemas(database=database.name)
+    if schemas:
+        raise IllegalChange(
+            f"database {database.name} is not empty: schema {schemas[0].name} is in it; drop its "
+            "schemas first"
+        )
+    with planning.entry("drop_database", database=database.name) as transaction:
+        delete_with_comment(transaction, "database", database.id)
+        drop_default_privileges(transaction, database=database.id)
+
+
+def _find_database(planning: Planning, name: str, *, if_exists: bool) -> DatabaseDescriptor | None:
+    return required(planning.catalog.database(name), f"database {name!r}", if_exists=if_exists)
+
+
+def _refuse_default(database: DatabaseDescriptor, what: str) -> None:
+    if normalize(database.name) == DEFAULT_DATABASE:
+        raise IllegalChange(f"database {database.name} is the default one and cannot be {what}")
+
 
 _PLACE_PARTS = 1 + next(places_of_schema("any")).text.count("/")
 
@@ -102,12 +205,12 @@ class AlterSchema:
         if old is None:
             return
         refuse_reserved(self.name, "altered")
-        new = replace(
+        new = altered(
             old,
-            owner=old.owner if self.owner is None else self.owner,
-            owner_type=self.owner_type or old.owner_type,
-            comment=old.comment if self.comment is None else self.comment,
-            properties=old.properties if self.properties is None else self.properties,
+            owner=self.owner,
+            owner_type=self.owner_type,
+            comment=self.comment,
+            properties=self.properties,
         )
         with planning.entry(
             "alter_schema", schema=old.name, database=_shown(self.database)
@@ -139,8 +242,7 @@ class RenameSchema:
                 "for the catalog itself; choose another"
             )
         holder = planning.catalog.schema(self.new_name, database=self.database)
-        if holder is not None and holder.id != old.id:
-            raise AlreadyExists(f"schema {holder.name} already exists")
+        refuse_holder(holder, "schema", own_id=old.id)
         with planning.entry(
             "rename_schema", schema=old.name, to=self.new_name, database=_shown(self.database)
         ) as transaction:
@@ -242,10 +344,9 @@ def find_database(planning: Planning, name: str) -> DatabaseDescriptor:
 def _find(
     planning: Planning, name: str, database: str, *, if_exists: bool
 ) -> SchemaDescriptor | None:
-    schema = planning.catalog.schema(name, database=database)
-    if schema is None and not if_exists:
-        raise ObjectNotFound(f"schema {name!r} does not exist")
-    return schema
+    return required(
+        planning.catalog.schema(name, database=database), f"schema {name!r}", if_exists=if_exists
+    )
 
 
 def _is_default(database: str) -> bool:

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG
 from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.node_filter import compile_node_filter
-from strandline.catalog.planning import Planning
-from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
+from strandline.catalog.planning import Planning, altered, refuse_holder, required
+from strandline.errors import IllegalChange, InvalidInput
 from strandline.model.bookkeeping import ConfigEntry
 from strandline.model.descriptors import (
     ConsistencyMode,
@@ -88,10 +88,9 @@ class CreateZone:
             quorum_size=_quorum(self.name, self.quorum_size, _replicas(self.replicas)),
         )
         existing = planning.catalog.zone_named(self.name)
-        if existing is not None:
-            if self.if_not_exists:
-                return
-            raise AlreadyExists(f"zone {existing.name} already exists")
+        if existing is not None and self.if_not_exists:
+            return
+        refuse_holder(existing, "zone")
         with planning.entry("create_zone", zone=self.name) as transaction:
             transaction.put(replace(zone, id=planning.new_id()))
 
@@ -136,18 +135,13 @@ class AlterZone:
         replicas = old.replicas if self.replicas is None else _replicas(self.replicas)
         profiles = old.storage_profiles if self.storage_profiles is None else self.storage_profiles
         _refuse_to_lose_profiles(planning, old, profiles)
+        up, down = self.auto_adjust_scale_up, self.auto_adjust_scale_down
         new = replace(
-            old,
-            owner=old.owner if self.owner is None else self.owner,
+            altered(old, owner=self.owner, node_filter=self.node_filter),
             replicas=replicas,
             quorum_size=_quorum(old.name, self.quorum_size, replicas, before=old.quorum_size),
-            auto_adjust_scale_up=old.auto_adjust_scale_up
-            if self.auto_adjust_scale_up is None
-            else _time(self.auto_adjust_scale_up),
-            auto_adjust_scale_down=old.auto_adjust_scale_down
-            if self.auto_adjust_scale_down is None
-            else _time(self.auto_adjust_scale_down),
-            node_filter=old.node_filter if self.node_filter is None else self.node_filter,
+            auto_adjust_scale_up=old.auto_adjust_scale_up if up is None else _time(up),
+            auto_adjust_scale_down=old.auto_adjust_scale_down if down is None else _time(down),
             storage_profiles=profiles,
             storage_location=old.storage_location
             if self.storage_location is None
@@ -172,8 +166,7 @@ class RenameZone:
             return
         check_name(self.new_name, "zone")
         holder = planning.catalog.zone_named(self.new_name)
-        if holder is not None and holder.id != zone.id:
-            raise AlreadyExists(f"zone {holder.name} already exists")
+        refuse_holder(holder, "zone", own_id=zone.id)
         is_default = zone == planning.catalog.default_zone()
         with planning.entry("rename_zone", zone=zone.name, to=self.new_name) as transaction:
             transaction.put(replace(zone, name=self.new_name))
@@ -306,10 +299,7 @@ def _check_location(location: str) -> None:
 
 
 def _find(planning: Planning, name: str, *, if_exists: bool) -> ZoneDescriptor | None:
-    zone = planning.catalog.zone_named(name)
-    if zone is None and not if_exists:
-        raise ObjectNotFound(f"zone {name!r} does not exist")
-    return zone
+    return required(planning.catalog.zone_named(name), f"zone {name!r}", if_exists=if_exists)
 
 
 def _tables_in(planning: Planning, zone: ZoneDescriptor) -> Iterator[TableDescriptor]:
