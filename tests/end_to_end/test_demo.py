@@ -12,8 +12,7 @@ import pytest
 
 from tests.servers import stores
 
-CLIENTS = {"local": "folder", "http": "postgresql"}
-"""Each client, and the kind of store of its run."""
+CLIENTS = ("local", "http")
 SECONDS = 1800
 
 
@@ -45,10 +44,17 @@ def nodes_on(folder: Path) -> list[int]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("client", [pytest.param("local", marks=pytest.mark.soak), "http"])
-def test_every_check_of_the_main_job_holds(client: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("client", "kind"),
+    [
+        ("http", "postgresql"),
+        pytest.param("local", "folder", marks=pytest.mark.soak),
+        pytest.param("local", "etcd", marks=pytest.mark.soak),
+    ],
+)
+def test_every_check_of_the_main_job_holds(client: str, kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "work"
-    process = start(client, 1, folder, kind=CLIENTS[client])
+    process = start(client, 1, folder, kind=kind)
     try:
         out, errors = process.communicate(timeout=SECONDS)
     finally:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import LargeBinary
 
 from strandline.catalog.commands import (
     AddColumns,
@@ -39,7 +40,8 @@ from strandline.metastore.store.rows import (
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, HEAD_FILE, Node
-from strandline.sql import sqlite_file
+from strandline.node.store_database import PARTS
+from strandline.sql import open_sqlite, sqlite_file
 from strandline.wire import registry
 
 Answer = tuple[object, ...]
@@ -218,6 +220,64 @@ def test_a_row_with_a_flipped_zone_partition_is_not_left_out(store: Store) -> No
     outcome = store.outcome()
     store.put(store.data)
     assert outcome.startswith("refused: a record of"), outcome
+
+
+ROWS = {
+    "lock_request": "VALUES (7, 4, 'job', 'ann', 'host', 'agent', 8, 9, 10, 6)",
+    "lock_component": "VALUES (7, 2, 'sales', 'orders', 'day=1', 3)",
+    "txn_footprint": "VALUES (-5, 4, 77, 12)",
+    "strandline_schema": "VALUES ('more', 3)",
+    "hold": "VALUES (5, 'stream', 'job', 6, 7, 'ann')",
+}
+
+
+def test_no_flipped_byte_of_a_table_without_records_goes_unnoticed(tmp_path: Path) -> None:
+    """Each byte of a row of it is changed: the database is found damaged, or the row is as it was.
+
+    All such tables have an index that has each of their columns, which another test sees to.
+    """
+    file = tmp_path / DATABASE_FILE
+    with closing(open_sqlite(file)) as database:
+        for part, (version, metadata) in PARTS.items():
+            database.ensure_schema(part, version, metadata)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+        for table, row in ROWS.items():
+            connection.execute(f"INSERT INTO {table} {row}")
+        connection.commit()
+        pages = dict(connection.execute("SELECT name, rootpage FROM sqlite_master").fetchall())
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    sound = file.read_bytes()
+    for table in ROWS:
+        expected = rows_of(file, table)
+        assert expected
+        first = (pages[table] - 1) * size
+        # The rows lie at the end of the page.
+        for place in range(first + size - 64, first + size):
+            if not sound[place]:
+                continue
+            spoiled = bytearray(sound)
+            spoiled[place] ^= 1
+            file.write_bytes(spoiled)
+            if not sqlite_file.find_damage(file):
+                assert rows_of(file, table) == expected, (table, place)
+        file.write_bytes(sound)
+
+
+def rows_of(file: Path, table: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(file)) as connection:
+        return connection.execute(f"SELECT * FROM {table} NOT INDEXED").fetchall()
+
+
+def test_each_column_of_a_table_without_records_stands_in_an_index() -> None:
+    for _, metadata in PARTS.values():
+        for table in metadata.sorted_tables:
+            if any(isinstance(column.type, LargeBinary) for column in table.c):
+                continue  # the checksum of its record covers the columns beside it
+            indexed = {column.name for index in table.indexes for column in index.columns}
+            missing = {column.name for column in table.c} - indexed
+            missing -= {column.name for column in table.primary_key}
+            assert not missing, table.name
 
 
 @pytest.mark.teeth

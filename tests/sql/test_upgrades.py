@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 from sqlalchemy import Column, Connection, MetaData, inspect, text
+from sqlalchemy.schema import DropTable
 
+from strandline.metastorage import sql_tables as metastorage_tables
+from strandline.metastore.store import tables as metastore_tables
+from strandline.metastore.store import upgrades as metastore_upgrades
 from strandline.node.store_database import PARTS
-from strandline.sql import Database, open_engine, sqlite_url
+from strandline.sql import Database, ground, open_engine, run, sqlite_url
 from strandline.sql.ground import Step
+from strandline.transactions import tables as transaction_tables
 from tests.servers import postgresql
 from tests.sql import work
 
@@ -58,18 +64,91 @@ def test_processes_that_open_an_older_database_at_once_upgrade_it_once(url: str)
     first.close()
 
 
-def test_every_part_has_a_step_for_each_version_since_its_first() -> None:
-    from strandline.metastorage import sql_tables
-    from strandline.metastore.store import upgrades
-    from strandline.sql import ground
-    from strandline.transactions import tables as transaction_tables
+STEPS: dict[str, Mapping[int, Step]] = {
+    ground.GROUND_PART: ground.STEPS,
+    metastorage_tables.PART: metastorage_tables.STEPS,
+    transaction_tables.PART: transaction_tables.STEPS,
+    metastore_tables.PART: metastore_upgrades.STEPS,
+}
+RELEASES = {
+    "0_2_0": {"sql": 1, "metastorage": 1, "transactions": 1, "metastore": 1},
+    "0_2_1": {"sql": 2, "metastorage": 2, "transactions": 2, "metastore": 2, "place": 1},
+}
+"""The versions of the parts, by the releases that changed tables. Those of 0.1.0 are 0.2.0's."""
+ROWS = {
+    "strandline_clock": "(id, time) VALUES (1, 77)",
+    "strandline_fence": "VALUES (1, 'e', 0, 3, 4)",
+    "metastorage": "(key, revision, time, value) VALUES ('k', 5, 6, 'v')",
+    "metastorage_head": "VALUES (1, 5, 6, 0)",
+    "metastorage_lease": "VALUES ('lead', 'me', 8, 9)",
+    "txn_footprint": "VALUES (-3, 4, 5, NULL)",
+    "hold": "(kind, owner, time, expires) VALUES ('stream', 'job', 6, 7)",
+    "table_location": "VALUES (3, 'a/t')",
+    "notification_sequence": "VALUES (1, 9, 8, 0)",
+}
+GOLDEN = Path(__file__).parents[1] / "golden" / "tables"
 
-    steps = {
-        ground.GROUND_PART: ground.STEPS,
-        sql_tables.PART: sql_tables.STEPS,
-        transaction_tables.PART: transaction_tables.STEPS,
-        "metastore": upgrades.STEPS,
-    }
+
+def make_tables_of(release: str, url: str) -> None:
+    """What that release made in an empty database, with a row in some of the tables."""
+    engine = open_engine(url)
+    with engine._schema_change() as connection:
+        for table in reversed(ground.GROUND.sorted_tables):  # not those of this release
+            connection.execute(DropTable(table))
+        statements = (GOLDEN / f"{release}.{engine.dialect}.sql").read_text()
+        for statement in statements.split(";\n"):
+            connection.exec_driver_sql(statement) if statement.strip() else None
+        for table, row in ROWS.items():
+            connection.exec_driver_sql(f"INSERT INTO {table} {row}")
+        for part, version in RELEASES[release].items():
+            run(connection, "INSERT INTO strandline_schema VALUES (?, ?)", (part, version))
+    engine.close()
+
+
+def open_all_parts(url: str) -> None:
+    database = open_engine(url)
+    for part, (version, metadata) in PARTS.items():
+        database.ensure_schema(part, version, metadata, steps=STEPS.get(part, {}))
+    database.close()
+
+
+def shape(url: str) -> object:
+    """The tables with their columns and indexes, and the versions of the parts."""
+    database = open_engine(url)
+    with database.read() as connection:
+        found = inspect(connection)
+        tables = {
+            table: (
+                {(one["name"], str(one["type"]), one["nullable"]) for one in columns},
+                tuple(found.get_pk_constraint(table)["constrained_columns"]),
+                {(one["name"], tuple(one["column_names"])) for one in found.get_indexes(table)},
+            )
+            for table in found.get_table_names()
+            for columns in [found.get_columns(table)]
+        }
+        versions = set(run(connection, "SELECT part, version FROM strandline_schema"))
+    database.close()
+    return tables, versions
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_tables_of_an_older_release_become_those_of_a_new_store(
+    release: str, url: str, tmp_path: Path
+) -> None:
+    is_sqlite = url.startswith("sqlite")
+    new = sqlite_url(tmp_path / "new.db") if is_sqlite else postgresql.running().new_schema()
+    open_all_parts(new)
+    make_tables_of(release, url)
+    with ThreadPoolExecutor(UPGRADERS) as threads:
+        list(threads.map(open_all_parts, [url] * UPGRADERS))
+    assert shape(url) == shape(new)
+    database = open_engine(url)
+    for table in ROWS:
+        assert len(database.rows(f"SELECT * FROM {table}")) == 1, table
+    database.close()
+
+
+def test_every_part_has_a_step_for_each_version_since_its_first() -> None:
     for part, (version, _) in PARTS.items():
-        missing = set(range(2, version + 1)) - set(steps.get(part, {}))
+        missing = set(range(2, version + 1)) - set(STEPS.get(part, {}))
         assert not missing, f"{part} has no step to {missing}"

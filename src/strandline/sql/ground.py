@@ -31,7 +31,7 @@ from strandline.sql.statements import value
 
 GROUND = MetaData()
 GROUND_PART = "sql"
-GROUND_VERSION = 2
+GROUND_VERSION = 3
 
 SCHEMA = Table(
     "strandline_schema",
@@ -76,7 +76,7 @@ def add_indexes(connection: Connection, *tables: Table) -> None:
                 connection.execute(CreateIndex(index, if_not_exists=True))
 
 
-for _table in (CLOCK, FENCE):
+for _table in (SCHEMA, CLOCK, FENCE):
     whole_row(_table)
 
 _creations: dict[tuple[MetaData, str], tuple[str, ...]] = {}
@@ -86,7 +86,10 @@ Step = Callable[[Connection], None]
 """Takes the tables of a part from one version to the next, inside the caller's transaction."""
 
 
-STEPS: Mapping[int, Step] = {2: lambda connection: add_indexes(connection, CLOCK, FENCE)}
+STEPS: Mapping[int, Step] = {
+    2: lambda connection: add_indexes(connection, CLOCK, FENCE),
+    3: lambda connection: add_indexes(connection, SCHEMA),
+}
 """How the ground's tables of an older version become those of `GROUND_VERSION`."""
 
 

@@ -32,7 +32,11 @@ from sqlalchemy import (
 from strandline.sql.ground import add_indexes, whole_row
 
 PART = "transactions"
-VERSION = 2
+VERSION = 3
+"""Version 2, of release 0.2.1, added locks, users of holds, and indexes that find flipped bytes.
+
+Version 3, of release 0.3.0, has such indexes also for locks and footprints.
+"""
 LAST_ID = (1 << 63) - 1
 """The largest number that a column holds: a larger one is nobody's id."""
 
@@ -85,7 +89,8 @@ TXN_FOOTPRINT = Table(
     Column("txn_id", BigInteger, primary_key=True, autoincrement=False),
     Column("table_id", BigInteger, nullable=False),
     Column("commit_time", BigInteger),
-    Index("txn_footprint_by_txn", "txn_id"),
+    # Also the table, so that the integrity check finds a flipped byte in it.
+    Index("txn_footprint_by_txn_and_table", "txn_id", "table_id"),
     Index("txn_footprint_by_commit_time", "commit_time"),
 )
 
@@ -141,16 +146,25 @@ LOCK_COMPONENT = Table(
 
 
 _WHOLE = (TXN, NEXT_WRITE_ID, HOLD, HOLD_WATERMARK)
-for _table in _WHOLE:
+_LOCKS = (LOCK_REQUEST, LOCK_COMPONENT)
+for _table in (*_WHOLE, *_LOCKS):
     whole_row(_table)
 
 
 def _add_locks_and_users(connection: Connection) -> None:
-    METADATA.create_all(connection, tables=[LOCK_REQUEST, LOCK_COMPONENT])
+    METADATA.create_all(connection, tables=_LOCKS)
     # Who took the holds that are there is not known; they count as their owner's.
     connection.exec_driver_sql('ALTER TABLE hold ADD COLUMN "user" TEXT')
     add_indexes(connection, *_WHOLE)
 
 
-STEPS: Mapping[int, Callable[[Connection], None]] = {2: _add_locks_and_users}
+def _index_locks_and_footprints(connection: Connection) -> None:
+    connection.exec_driver_sql("DROP INDEX IF EXISTS txn_footprint_by_txn")
+    add_indexes(connection, TXN_FOOTPRINT, *_LOCKS)
+
+
+STEPS: Mapping[int, Callable[[Connection], None]] = {
+    2: _add_locks_and_users,
+    3: _index_locks_and_footprints,
+}
 """How the tables of an older version become those of the one named."""
