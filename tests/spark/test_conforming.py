@@ -22,8 +22,8 @@ from strandline.model.types import (
     VarcharType,
 )
 from strandline.spark import Counts, Tables
-from strandline.spark.conforming import broken, conform
 from strandline.spark.schemas import column_definitions
+from strandline.spark.writing import broken, conform
 from tests.spark.data import files, folder
 
 pytestmark = pytest.mark.spark

@@ -12,8 +12,8 @@ import pytest
 from strandline.errors import InvalidInput, WriteConflict
 from strandline.model.descriptors import TableDescriptor
 from strandline.spark import Tables, tables
-from strandline.spark.conforming import conform
 from strandline.spark.transaction import Counts
+from strandline.spark.writing import conform
 
 NOTHING: Any = None
 

@@ -28,7 +28,7 @@ from strandline.errors import (
 from strandline.model.types import STRING
 from strandline.node import Node
 from strandline.spark import Tables
-from strandline.spark.snapshots import as_of
+from strandline.spark.tables import as_of
 from tests.conftest import ManualWall
 from tests.spark.data import ids, numbers, rows
 

@@ -2,6 +2,10 @@
 
 A node that serves clients and a driver that embeds the store in its own process are the same thing;
 serving only adds listeners (`strandline.node.server`). Several nodes may have one folder open.
+
+The health of a node is asked anew each time. A check is a function that raises if something is
+wrong, with the reason that the caller gets; each part that can fail alone adds one. Nothing is
+remembered: an answer is never older than its question.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from strandline.catalog.system_views import synchronize_system_views
 from strandline.clock import WallClock, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, Replaced
-from strandline.errors import Stopping, Unavailable, UnsupportedOperation
+from strandline.errors import Stopping, StrandlineError, Unavailable, UnsupportedOperation
 from strandline.fencing import FenceToken
+from strandline.logs import in_one_line
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.partition_places import finish_partition_moves
@@ -39,7 +44,6 @@ from strandline.metastore.store.row_queries import name_change
 from strandline.metastore.store.transaction_events import TransactionEvents
 from strandline.node.address import StoreAddress
 from strandline.node.configuration import EffectiveConfiguration
-from strandline.node.health import NodeHealth
 from strandline.node.membership import (
     Guard,
     finish_half_raised,
@@ -52,6 +56,41 @@ from strandline.node.opened_store import OpenedStore, open_store
 from strandline.transactions import Transactions, TransactionStatistics
 
 logger = logging.getLogger(__name__)
+
+Check = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A check that failed, and why."""
+
+    check: str
+    reason: str
+
+
+class NodeHealth:
+    """The checks of a node. `report` waits for the store: call it from a thread."""
+
+    def __init__(self) -> None:
+        self._checks: dict[str, Check] = {}
+
+    def add(self, name: str, check: Check) -> None:
+        """Ask ``check`` too, and call it ``name``."""
+        self._checks[name] = check
+
+    def report(self) -> list[Problem]:
+        """What is wrong now; nothing if the node can do its work."""
+        problems = []
+        for name, check in self._checks.items():
+            try:
+                check()
+            except (StrandlineError, OSError) as error:
+                problems.append(Problem(name, in_one_line(str(error))))
+            except Exception as error:
+                logger.exception("the check of %s failed inside", name)
+                problems.append(Problem(name, f"the check failed inside: {type(error).__name__}"))
+        return problems
+
 
 CLEANING_SECONDS = 10.0
 """How long after an abort its rows are removed, at most."""

@@ -15,8 +15,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from strandline.spark.settings import configure
-from strandline.spark.snapshots import ReaderSnapshot
-from strandline.spark.tables import Tables
+from strandline.spark.tables import ReaderSnapshot, Tables
 from strandline.spark.transaction import Counts, TablesTransaction
 
 __all__ = ["Counts", "ReaderSnapshot", "Tables", "TablesTransaction", "configure"]

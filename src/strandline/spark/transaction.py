@@ -40,7 +40,6 @@ from strandline.metastore.interface import (
 )
 from strandline.metastore.session.keep_alive import OpenTransaction, transaction_scope
 from strandline.metastore.store.rows import DataFile, DeleteFile
-from strandline.spark.conforming import conform
 from strandline.spark.folder import TableFolder
 from strandline.spark.positions import (
     SCHEMA,
@@ -52,7 +51,7 @@ from strandline.spark.positions import (
 from strandline.spark.scans import bounds_of, live_rows
 from strandline.spark.schemas import FILE, POSITION, check_supported
 from strandline.spark.settings import check_reading, check_writing
-from strandline.spark.writing import write_data_files
+from strandline.spark.writing import conform, write_data_files
 from strandline.transactions import TransactionState, ValidWriteIdList
 
 MAX_FILES = 1 << FILE_NUMBER_BITS

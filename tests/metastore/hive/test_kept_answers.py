@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from strandline.metastore.hive.kept_answers import KeptAnswers
+from strandline.metastore.hive.service import KeptAnswers
 
 
 def test_an_answer_is_found_at_its_mark_and_at_no_other() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import FieldSchema
 
-from strandline.metastore.hive.spark_schema import take_schema
+from strandline.metastore.hive.parameters import take_schema
 from strandline.model.type_text import ddl_text
 from tests.metastore.hive.hive_node import HiveNode, storage, table
 

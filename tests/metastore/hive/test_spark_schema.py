@@ -5,7 +5,7 @@ import json
 import pytest
 
 from strandline.errors import InvalidInput
-from strandline.metastore.hive.spark_schema import (
+from strandline.metastore.hive.parameters import (
     IDENTITY,
     MAX_PARAMETER,
     schema_parameters,

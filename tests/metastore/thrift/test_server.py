@@ -34,8 +34,13 @@ from strandline.metastore.thrift import (
     ThriftServer,
     request_key,
 )
-from strandline.metastore.thrift.foreign_protocols import foreign_protocol
-from strandline.metastore.thrift.messages import CALL, EXCEPTION, decode_head, encode_message
+from strandline.metastore.thrift.messages import (
+    CALL,
+    EXCEPTION,
+    decode_head,
+    encode_message,
+    foreign_protocol,
+)
 from strandline.metastore.thrift.scanner import Scanner
 from tests.servers.thrift_client import ThriftClient, decode_application_exception
 

@@ -16,7 +16,6 @@ from strandline.catalog.commands import (
 )
 from strandline.catalog.planning import Planning
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound
-from strandline.metastore.hive.exceptions import meta_exception
 from strandline.metastore.hive.names import (
     hadoop_location,
     is_hive_name,
@@ -25,7 +24,7 @@ from strandline.metastore.hive.names import (
     without_catalog,
 )
 from strandline.metastore.hive.past_tables import NO_PLACE
-from strandline.metastore.hive.registry import Call, changes, reads
+from strandline.metastore.hive.registry import Call, changes, meta_exception, reads
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.transactional_tables import refuse_cascade
 from strandline.metastore.workers import off_loop

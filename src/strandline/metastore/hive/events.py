@@ -44,7 +44,7 @@ from strandline.metastore.hive.event_texts import (
 )
 from strandline.metastore.hive.functions import function_struct
 from strandline.metastore.hive.names import hadoop_location, is_shown
-from strandline.metastore.hive.partition_structs import Partitioned
+from strandline.metastore.hive.partition_values import Partitioned
 from strandline.metastore.hive.registry import Call, reads
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.metastore import Metastore

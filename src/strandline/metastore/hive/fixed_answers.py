@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import re
 
-from strandline.metastore.hive.exceptions import config_forbidden, meta_exception
 from strandline.metastore.hive.names import hadoop_location
 from strandline.metastore.hive.partition_values import parse_partition_name
-from strandline.metastore.hive.registry import Request, answers
-from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.registry import Request, answers, config_forbidden, meta_exception
 
 _READABLE = re.compile(r"(hive|hdfs|mapred).*")
 _WAREHOUSE = "hive.metastore.warehouse.dir"
@@ -45,53 +43,28 @@ def partition_name_to_spec(request: Request) -> dict[str, str]:
     return dict(parse_partition_name(name)) if name else {}
 
 
-@answers("partition_name_has_valid_characters")
-def partition_name_has_valid_characters(request: Request) -> bool:
-    """Every value can name a partition: characters that cannot be in a path are escaped."""
-    return True
-
-
-@answers("flushCache")
-def flush_cache(request: Request) -> None:
-    """Do nothing: no cache here has old answers."""
-
-
-@answers("get_role_names")
-def get_role_names(request: Request) -> list[str]:
-    return ["admin", "public"]
-
-
-@answers("list_roles")
-def list_roles(request: Request) -> list[Struct]:
-    """Every user has the role ``public``."""
-    return [{"roleName": "public", "createTime": 0, "ownerName": "public"}]
-
-
-@answers("get_privilege_set")
-def get_privilege_set(request: Request) -> Struct:
-    return {"userPrivileges": {}, "groupPrivileges": {}, "rolePrivileges": {}}
-
-
-@answers("list_privileges")
-def list_privileges(request: Request) -> list[Struct]:
-    return []
-
-
-_LISTS = {
-    "get_primary_keys": "primaryKeys",
-    "get_foreign_keys": "foreignKeys",
-    "get_unique_constraints": "uniqueConstraints",
-    "get_not_null_constraints": "notNullConstraints",
-    "get_default_constraints": "defaultConstraints",
-    "get_check_constraints": "checkConstraints",
+_CONSTANT: dict[str, object] = {
+    # Every value can name a partition: characters that cannot be in a path are escaped.
+    "partition_name_has_valid_characters": True,
+    "flushCache": None,  # no cache here has old answers
+    "get_role_names": ["admin", "public"],
+    "list_roles": [{"roleName": "public", "createTime": 0, "ownerName": "public"}],
+    "get_privilege_set": {"userPrivileges": {}, "groupPrivileges": {}, "rolePrivileges": {}},
+    "list_privileges": [],
+    "get_primary_keys": {"primaryKeys": []},
+    "get_foreign_keys": {"foreignKeys": []},
+    "get_unique_constraints": {"uniqueConstraints": []},
+    "get_not_null_constraints": {"notNullConstraints": []},
+    "get_default_constraints": {"defaultConstraints": []},
+    "get_check_constraints": {"checkConstraints": []},
 }
 
 
-def _register(method: str, field: str) -> None:
+def _register(method: str, constant: object) -> None:
     @answers(method)
-    def none(request: Request) -> Struct:
-        return {field: []}
+    def answer(request: Request) -> object:
+        return constant
 
 
-for _method, _field in _LISTS.items():
-    _register(_method, _field)
+for _method, _answer in _CONSTANT.items():
+    _register(_method, _answer)

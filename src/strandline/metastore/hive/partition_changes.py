@@ -22,12 +22,10 @@ from strandline.errors import (
     StrandlineError,
     UnsupportedOperation,
 )
-from strandline.metastore.hive.exceptions import invalid_object, meta_exception
 from strandline.metastore.hive.names import present_schema
 from strandline.metastore.hive.parameters import QuickStatistics, if_purge
-from strandline.metastore.hive.partition_structs import Partitioned
-from strandline.metastore.hive.partition_values import partition_values
-from strandline.metastore.hive.registry import Call, changes
+from strandline.metastore.hive.partition_values import Partitioned, partition_values
+from strandline.metastore.hive.registry import Call, changes, invalid_object, meta_exception
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.transactional_tables import refuse_content_change
 from strandline.metastore.partition_places import partition_places

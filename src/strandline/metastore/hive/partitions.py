@@ -13,12 +13,10 @@ from typing import TypeVar
 
 from strandline import work
 from strandline.errors import InvalidInput, ObjectNotFound
-from strandline.metastore.hive.exceptions import meta_exception
 from strandline.metastore.hive.hive_reader import Scope
 from strandline.metastore.hive.partition_filter import partition_chooser
-from strandline.metastore.hive.partition_structs import Partitioned
-from strandline.metastore.hive.partition_values import partition_values
-from strandline.metastore.hive.registry import Call, reads
+from strandline.metastore.hive.partition_values import Partitioned, partition_values
+from strandline.metastore.hive.registry import Call, meta_exception, reads
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.partition_places import partition_places
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind

@@ -11,6 +11,10 @@ A handler gives what its method returns. Where it runs, its kind says:
 
 Handlers are coroutines that await nothing but their `HiveReader` and each other; in a thread they
 may wait. The handlers of ``answers`` are functions of the request alone.
+
+Handlers raise errors from `strandline.errors`, and the table there says which exception of the
+protocol each becomes. Where Hive uses another exception for a method and clients look at it, the
+handler names that exception, with the functions at the end of this module.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.thrift.messages import ThriftException
 
 
 class Kind(Enum):
@@ -144,3 +149,29 @@ def _registration(names: tuple[str, ...], kind: Kind) -> Callable[[F], F]:
         return handler
 
     return register
+
+
+def meta_exception(message: str) -> ThriftException:
+    """``MetaException``: what Hive throws where the method declares nothing more exact."""
+    return ThriftException("MetaException", {"message": message})
+
+
+def invalid_object(message: str) -> ThriftException:
+    """``InvalidObjectException``: the object is invalid, or its parent does not exist."""
+    return ThriftException("InvalidObjectException", {"message": message})
+
+
+def invalid_operation(message: str) -> ThriftException:
+    """``InvalidOperationException``: also for a missing object, in the methods that alter."""
+    return ThriftException("InvalidOperationException", {"message": message})
+
+
+def unknown_table(message: str) -> ThriftException:
+    """``UnknownTableException``, of the methods that give the columns of a table."""
+    return ThriftException("UnknownTableException", {"message": message})
+
+
+def config_forbidden(name: str) -> ThriftException:
+    """``ConfigValSecurityException``: clients may not ask for this setting."""
+    message = f"For security reasons, the config key {name} cannot be accessed"
+    return ThriftException("ConfigValSecurityException", {"message": message})

@@ -20,11 +20,17 @@ exception itself because Hive's clients look at it. While privileges are enforce
 a kept answer is found by the bytes of its request alone, which do not name the user.
 
 A method that does not exist here is answered as unknown: clients probe what a server can do.
+
+A kept answer belongs to the bytes of its request and to a *mark* (`Metastore.mark`), which stays
+the same exactly while answers about the present do, and costs microseconds. Any commit makes every
+kept answer useless, and the next request for each makes it anew; that is the price of needing no
+list of what an answer depends on.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +50,6 @@ from strandline.metastore.hive import (  # noqa: F401 - each registers its metho
     tables,
 )
 from strandline.metastore.hive.hive_reader import HiveReader
-from strandline.metastore.hive.kept_answers import KeptAnswers, KeptAnswersStatistics
 from strandline.metastore.hive.registry import METHODS, Call, Kind, Method, Request
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.reader import present_catalog
@@ -63,6 +68,71 @@ from strandline.metastore.thrift.messages import ApplicationException
 from strandline.metastore.workers import CallKind, PooledCall, Workers, finish, off_loop
 from strandline.model.identifiers import MAX_NAME_LENGTH
 from strandline.work.children import ChildPool, Fields
+
+_OVERHEAD = 200
+"""Bytes that an entry takes beside its request and its answer, approximately."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAnswersStatistics:
+    """Counts since the start, and the answers that are kept; ``size`` is in bytes, about."""
+
+    hits: int
+    misses: int
+    answers: int
+    size: int
+    evictions: int
+
+
+class KeptAnswers:
+    """Encoded answers, by the bytes of their requests. For the event loop alone.
+
+    The memory is bounded by ``max_bytes``; the answers that were unused longest go first. 0 keeps
+    nothing.
+    """
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._answers: OrderedDict[bytes, tuple[Hashable, bytes]] = OrderedDict()
+        self._size = self._hits = self._misses = self._evictions = 0
+
+    def find(self, request: bytes, mark: Hashable) -> bytes | None:
+        """The answer that was kept for the request at this mark."""
+        kept = self._answers.get(request)
+        if kept is None or kept[0] != mark:
+            self._misses += 1
+            return None
+        self._answers.move_to_end(request)
+        self._hits += 1
+        return kept[1]
+
+    def keep(self, request: bytes, mark: Hashable, answer: bytes) -> None:
+        """Keep the answer, which was made after ``mark`` was taken."""
+        self._drop(request)
+        size = _size(request, answer)
+        if size > self._max_bytes // 8:
+            return
+        self._answers[request] = (mark, answer)
+        self._size += size
+        while self._size > self._max_bytes:
+            self._drop(next(iter(self._answers)))
+            self._evictions += 1
+
+    def statistics(self) -> KeptAnswersStatistics:
+        """How the answers were used, and how many are kept."""
+        return KeptAnswersStatistics(
+            self._hits, self._misses, len(self._answers), self._size, self._evictions
+        )
+
+    def _drop(self, request: bytes) -> None:
+        kept = self._answers.pop(request, None)
+        if kept is not None:
+            self._size -= _size(request, kept[1])
+
+
+def _size(request: bytes, answer: bytes) -> int:
+    return len(request) + len(answer) + _OVERHEAD
+
 
 DEFAULT_KEPT_BYTES = 64 << 20
 SERVICE = "hive"

@@ -19,7 +19,6 @@ from strandline.errors import (
     WriteConflict,
 )
 from strandline.metastore.hive.alter_relation import AlterRelation
-from strandline.metastore.hive.exceptions import invalid_object, invalid_operation, meta_exception
 from strandline.metastore.hive.names import (
     hadoop_location,
     is_hive_name,
@@ -34,7 +33,13 @@ from strandline.metastore.hive.parameters import (
     without_time,
 )
 from strandline.metastore.hive.partition_changes import give_table_columns
-from strandline.metastore.hive.registry import Call, changes
+from strandline.metastore.hive.registry import (
+    Call,
+    changes,
+    invalid_object,
+    invalid_operation,
+    meta_exception,
+)
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import ClientTable, read_table
 from strandline.metastore.hive.transactional_tables import refuse_cascade, refuse_transactional

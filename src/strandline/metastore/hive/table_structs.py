@@ -27,9 +27,11 @@ from strandline.metastore.hive.parameters import (
     PROVIDER,
     RETENTION,
     SCHEMA,
+    SparkSchema,
+    schema_parameters,
     split_parameters,
+    take_schema,
 )
-from strandline.metastore.hive.spark_schema import SparkSchema, schema_parameters, take_schema
 from strandline.metastore.hive.storage_descriptors import (
     PLACEHOLDER_COLUMNS,
     Struct,

@@ -12,7 +12,6 @@ from typing import Any
 
 from strandline.catalog import Relation
 from strandline.errors import InvalidInput, ObjectNotFound
-from strandline.metastore.hive.exceptions import meta_exception, unknown_table
 from strandline.metastore.hive.hive_reader import Scope
 from strandline.metastore.hive.names import is_shown, without_catalog
 from strandline.metastore.hive.partition_filter import (
@@ -23,7 +22,7 @@ from strandline.metastore.hive.partition_filter import (
     parse_filter,
 )
 from strandline.metastore.hive.partition_values import DEFAULT_PARTITION
-from strandline.metastore.hive.registry import Call, reads
+from strandline.metastore.hive.registry import Call, meta_exception, reads, unknown_table
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import (
     EXTERNAL_TABLE,

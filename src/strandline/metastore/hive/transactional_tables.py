@@ -34,9 +34,9 @@ from strandline.metastore.hive.parameters import (
     PROVIDER,
     SCHEMA,
     TRANSACTIONAL,
+    schema_parameters,
     without_time,
 )
-from strandline.metastore.hive.spark_schema import schema_parameters
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import EXTERNAL_TABLE, ClientTable, table_struct
 from strandline.model.descriptors import (

@@ -50,13 +50,14 @@ from strandline.metastore.thrift.dispatch import (
     awaits,
     refusal,
 )
-from strandline.metastore.thrift.foreign_protocols import TELLING_BYTES, foreign_protocol
 from strandline.metastore.thrift.messages import (
     EXCEPTION,
     REPLY,
+    TELLING_BYTES,
     ApplicationException,
     decode_head,
     encode_head,
+    foreign_protocol,
     request_key,
 )
 from strandline.metastore.thrift.scanner import Scanner

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 from strandline.metastore.call_log import DEFAULT_SLOW_MS
 from strandline.metastore.request_memory import ANSWER_BYTES, RequestMemory
-from strandline.metastore.thrift.base_service import BaseService
 from strandline.metastore.thrift.codec import Codec
-from strandline.metastore.thrift.dispatch import Dispatcher
+from strandline.metastore.thrift.dispatch import BaseService, Dispatcher
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
 from strandline.metastore.thrift.slices import Slices
 
