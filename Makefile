@@ -62,8 +62,8 @@ bench: setup servers
 soak: setup servers
 	seed=$${SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; \
 	echo "pytest: the long and random tests; SEED=$$seed repeats them"; \
-	$(BIN)/python -m pytest -q -m soak --hypothesis-profile=random --hypothesis-seed="$$seed" \
-		tests $(ARGS)
+	$(BIN)/python -m pytest -q -m 'soak or (hypothesis and not teeth)' tests \
+		--hypothesis-profile=random --hypothesis-seed="$$seed" $(ARGS)
 
 clean:
 	echo 'removing build results and caches'

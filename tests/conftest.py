@@ -26,13 +26,18 @@ from tests import spark_classes
 # a slow machine is no failure. `make soak` draws others, from the seed that it prints.
 settings.register_profile(
     "repeatable",
+    max_examples=50,
     derandomize=True,
     database=None,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(
-    "random", settings.get_profile("repeatable"), derandomize=False, print_blob=True
+    "random",
+    settings.get_profile("repeatable"),
+    max_examples=300,
+    derandomize=False,
+    print_blob=True,
 )
 settings.load_profile("repeatable")
 

@@ -21,7 +21,7 @@ from tests.catalog.killed_commits import COMMITS, FAULTS, REFUSED, names
 from tests.metastorage.stores import STORES, StoreKind
 from tests.project.checkout import ROOT
 
-ROUNDS = {"sqlite": 50, "postgresql": 20, "etcd": 20}
+ROUNDS = {"sqlite": 30, "postgresql": 12, "etcd": 12}
 SOAK_ROUNDS = 300
 
 

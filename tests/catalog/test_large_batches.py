@@ -14,12 +14,11 @@ from strandline.catalog.commands import (
     CreateTable,
     TableDefinition,
 )
+from strandline.catalog.manager import MAX_COMMANDS
 from strandline.catalog.planning import Planning
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import AlreadyExists
 from strandline.model.types import INT
-
-COMMANDS = 10_000
 
 
 def create(number: int, *key: str) -> CreateTable:
@@ -28,15 +27,16 @@ def create(number: int, *key: str) -> CreateTable:
     return CreateTable(schema="s", definition=definition)
 
 
-def test_ten_thousand_commands_are_one_version_or_none(manager: CatalogManager) -> None:
-    batch: list[Command] = [CreateSchema(name="s"), *map(create, range(COMMANDS - 1))]
+@pytest.mark.parametrize("commands", [2_000, pytest.param(MAX_COMMANDS, marks=pytest.mark.soak)])
+def test_many_commands_are_one_version_or_none(manager: CatalogManager, commands: int) -> None:
+    batch: list[Command] = [CreateSchema(name="s"), *map(create, range(commands - 1))]
     before = manager.latest_catalog()
     with pytest.raises(AlreadyExists, match=r"s.t7 already exists"):
         manager.execute([*batch[:-1], create(7)], author="ann")
     assert manager.latest_catalog() is before
     done = manager.execute(batch, author="ann", timeout=120)
     assert done.version == before.version + 1
-    assert len(done.catalog.relation_names("s")) == COMMANDS - 1
+    assert len(done.catalog.relation_names("s")) == commands - 1
 
 
 def test_a_command_costs_the_same_however_many_were_before_it(manager: CatalogManager) -> None:

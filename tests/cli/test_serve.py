@@ -8,8 +8,6 @@ import re
 import signal
 import socket
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -29,8 +27,9 @@ from strandline.metastore.thrift.messages import ThriftException
 from strandline.node import DATABASE_FILE
 from strandline.sql import FenceRow, open_sqlite
 from tests.servers.thrift_client import ThriftClient
+from tests.sql.processes import Command
 
-Start = Callable[..., "subprocess.Popen[str]"]
+Start = Callable[..., Command]
 PORTS = ("--thrift-port", 0, "--http-port", 0)
 READY = re.compile(r"^ready thrift://127\.0\.0\.1:(\d+) http://127\.0\.0\.1:(\d+)\n$")
 
@@ -38,25 +37,18 @@ READY = re.compile(r"^ready thrift://127\.0\.0\.1:(\d+) http://127\.0\.0\.1:(\d+
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Starts the command; what still runs at the end of the test is ended by its id."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Command] = []
 
-    def run(*arguments: object) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "strandline", "serve", *map(str, arguments)]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        started.append(process)
-        return process
+    def run(*arguments: object) -> Command:
+        started.append(Command("serve", *arguments))
+        return started[-1]
 
     yield run
     for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+        process.close()
 
 
-def ports_of(process: subprocess.Popen[str]) -> tuple[int, int]:
-    assert process.stdout is not None
+def ports_of(process: Command) -> tuple[int, int]:
     line = process.stdout.readline()
     match = READY.match(line)
     assert match, (line, process.communicate()[1] if process.poll() is not None else "")

@@ -13,7 +13,8 @@ namespace: a page reads, and runs, from top to bottom. A Python block is plain c
 `assert`, or it is a dialogue with `>>>`. A console block has commands after `$ ` (continued after
 `> `), each followed by the lines that it prints. Nothing after a command means that the output does
 not matter; `...` stands for any text, over several lines where it stands alone. What a command
-leaves running in the background is killed at the end of the page.
+leaves running in the background is killed at the end of the page. In the tests, a command
+``strandline …`` that needs no shell runs in a fork of a process that has imported it (`Forker`).
 
 By hand, in an empty folder: ``PYTHONPATH=ROOT python ROOT/tests/project/docs_examples.py PAGE``.
 """
@@ -22,9 +23,12 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import json
 import os
 import re
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,11 +40,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strandline.cli import main
+
 MARK = re.compile(r"\s*<!-- (?P<run>run|not run)(?:: (?P<words>.+?))? -->\s*")
 FENCE = re.compile(r"(?P<indent> *)```(?P<language>\w*)\s*")
 LANGUAGES = ("python", "console")
 WORDS = {"spark", "fails"}
 COMMAND_SECONDS = 120
+OURS = re.compile(r"strandline [\w ./@:=,'-]+")
+"""A command of ours that needs no shell."""
+PLAIN = {"COLUMNS": "100", "NO_COLOR": "1"}
 
 
 class Mismatch(Exception):
@@ -108,8 +117,8 @@ def _example(language: str, source: str, line: int, mark: re.Match[str] | None) 
     return Example(language, source, line, run, words)
 
 
-def run_page(page: Path) -> None:
-    """Run the page's examples in the present folder.
+def run_page(page: Path, forker: Forker | None = None) -> None:
+    """Run the page's examples in the present folder, commands of ours by ``forker``.
 
     Raises Mismatch where an example fails, or prints something else than the page shows.
     """
@@ -120,7 +129,7 @@ def run_page(page: Path) -> None:
             if not example.run:
                 continue
             if example.language == "console":
-                _run_console(example, page.name, groups)
+                _run_console(example, page.name, groups, forker)
             elif ">>> " in example.source:
                 _run_dialogue(example, page.name, namespace)
             else:
@@ -164,11 +173,14 @@ def commands(source: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def _run_console(example: Example, name: str, groups: list[int]) -> None:
+def _run_console(example: Example, name: str, groups: list[int], forker: Forker | None) -> None:
     pairs = commands(example.source)
     for index, (command, expected) in enumerate(pairs):
         must_fail = "fails" in example.words and index == len(pairs) - 1
-        status, output = _run_command(command, groups)
+        if forker is not None and OURS.fullmatch(command):
+            status, output = forker.run(command)
+        else:
+            status, output = _run_command(command, groups)
         where = f"{name}, line {example.line}: $ {command}\n"
         if (status != 0) != must_fail:
             raise Mismatch(f"{where}ended with status {status} and printed\n{output}")
@@ -182,7 +194,7 @@ def _run_command(command: str, groups: list[int]) -> tuple[int, str]:
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             ["sh", "-c", command],
-            env={**os.environ, "PATH": path, "COLUMNS": "100", "NO_COLOR": "1"},
+            env={**os.environ, **PLAIN, "PATH": path},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -195,6 +207,52 @@ def _run_command(command: str, groups: list[int]) -> tuple[int, str]:
             raise Mismatch(f"$ {command}\nran for more than {COMMAND_SECONDS} s") from None
         output.seek(0)
         return status, output.read().decode(errors="replace")
+
+
+class Forker:
+    """Runs commands of ours in forks of a process that has imported them and opened nothing.
+
+    To import them takes a command longer than what it does.
+    """
+
+    def __init__(self) -> None:
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection.settimeout(COMMAND_SECONDS)
+        if os.fork() == 0:
+            self._connection.close()
+            while message := theirs.recv(1 << 16):
+                theirs.send(b"%d" % _status_of_fork(*json.loads(message)))
+            os._exit(0)
+        theirs.close()
+
+    def run(self, command: str) -> tuple[int, str]:
+        """Status and output."""
+        with tempfile.NamedTemporaryFile() as output:
+            message = [shlex.split(command)[1:], os.getcwd(), output.name]
+            self._connection.send(json.dumps(message).encode())
+            status = int(self._connection.recv(100))
+            return status, output.read().decode(errors="replace")
+
+
+def _status_of_fork(words: list[str], folder: str, output: str) -> int:
+    if pid := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    status: object = 1
+    try:
+        os.chdir(folder)
+        os.environ.update(PLAIN)
+        file = os.open(output, os.O_WRONLY)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        main(words, prog_name="strandline")
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status if isinstance(status, int) else 0)
 
 
 def matches(expected: str, output: str) -> bool:
@@ -214,18 +272,19 @@ def report(say: Callable[[object], None], hear: Callable[[], Any], spark: str) -
     `tests.sql.processes.Process`.
     """
     warnings.resetwarnings()
+    forker = Forker()
     os.environ["PYSPARK_SUBMIT_ARGS"] = spark
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     with contextlib.suppress(EOFError):
         while True:
             page, folder = hear()
             os.chdir(folder)
-            say(_complaint(Path(page)))
+            say(_complaint(Path(page), forker))
 
 
-def _complaint(page: Path) -> str:
+def _complaint(page: Path, forker: Forker) -> str:
     try:
-        run_page(page)
+        run_page(page, forker)
     except Mismatch as mismatch:
         return str(mismatch)
     except BaseException:

@@ -100,10 +100,12 @@ class PostgresServer:
             for (name,) in rows.fetchall():
                 if name not in known:
                     connection.execute(f"DROP TABLE {name}".encode())
-            emptied = ", ".join(f'"{name}"' for name in sorted(known - {SCHEMA.name}))
+            # TRUNCATE makes new files for tables and indexes, and takes sixty times as long.
+            emptied = "".join(f'DELETE FROM "{name}";' for name in sorted(known - {SCHEMA.name}))
             connection.execute(
-                f"TRUNCATE {emptied} RESTART IDENTITY;"
-                f" INSERT INTO {CLOCK.name} (id, time) VALUES (1, 0)".encode()
+                f"{emptied} INSERT INTO {CLOCK.name} (id, time) VALUES (1, 0);"
+                " SELECT setval(c.oid, s.seqstart, false)"
+                " FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid".encode()
             )
         return self._emptied
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,6 +32,7 @@ _fork_server.set_forkserver_preload(
         "strandline.sql.postgres_database",
         "strandline.metastore.session.http_session",
         "strandline.node.node",
+        "strandline.node.server",
         "tests.catalog.catalog_process",
         "tests.metastorage.work",
     ]
@@ -52,6 +55,24 @@ def _run(connection: Connection, target: str, arguments: Sequence[Any], environm
     function(say, hear, *arguments)
 
 
+def _started(body: Callable[..., None], *arguments: object) -> ForkServerProcess:
+    """A process that runs ``body`` with the arguments and this environment; closes connections."""
+    process = _fork_server.Process(target=body, args=(*arguments, dict(os.environ)))
+    path = os.environ.get("PYTHONPATH")
+    # The server is started with the first process, and finds its modules by this.
+    os.environ["PYTHONPATH"] = f"{_ROOT / 'src'}{os.pathsep}{_ROOT}"
+    try:
+        process.start()
+    finally:
+        for argument in arguments:
+            if isinstance(argument, Connection):
+                argument.close()
+        os.environ.pop("PYTHONPATH")
+        if path is not None:
+            os.environ["PYTHONPATH"] = path
+    return process
+
+
 class Process:
     """``target`` is ``module:function``; it is called as ``function(say, hear, *arguments)``.
 
@@ -60,19 +81,7 @@ class Process:
 
     def __init__(self, target: str, *arguments: object) -> None:
         self._connection, theirs = _fork_server.Pipe()
-        self._process = _fork_server.Process(
-            target=_run, args=(theirs, target, arguments, dict(os.environ))
-        )
-        path = os.environ.get("PYTHONPATH")
-        # The server is started with the first process, and finds its modules by this.
-        os.environ["PYTHONPATH"] = f"{_ROOT / 'src'}{os.pathsep}{_ROOT}"
-        try:
-            self._process.start()
-        finally:
-            theirs.close()
-            os.environ.pop("PYTHONPATH")
-            if path is not None:
-                os.environ["PYTHONPATH"] = path
+        self._process = _started(_run, theirs, target, arguments)
 
     @property
     def pid(self) -> int:
@@ -145,3 +154,58 @@ class Process:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _command(arguments: Sequence[str], out: Connection, errors: str, environment: Any) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    os.dup2(out.fileno(), 1)
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+    out.close()
+    import_module("strandline.cli").main(list(arguments), prog_name="strandline")
+
+
+class Command:
+    """The command ``strandline``, in a forked process; it has what tests use of `Popen`."""
+
+    def __init__(self, *arguments: object) -> None:
+        out, theirs = _fork_server.Pipe(duplex=False)
+        self._folder = tempfile.TemporaryDirectory()
+        self._errors = Path(self._folder.name, "errors")
+        words = [str(argument) for argument in arguments]
+        self._process = _started(_command, words, theirs, str(self._errors))
+        self.stdout = os.fdopen(os.dup(out.fileno()))
+        out.close()
+
+    @property
+    def pid(self) -> int:
+        pid = self._process.pid
+        assert pid is not None
+        return pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, that of a signal negative; None where it goes on."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """`returncode`."""
+        return self.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        os.kill(self.pid, number)
+
+    def communicate(self, timeout: float = _SECONDS) -> tuple[str, str]:
+        """The rest of its output, and all of standard error, when it has ended."""
+        self._process.join(timeout)
+        assert self.returncode is not None, f"it goes on after {timeout} s"
+        return self.stdout.read(), self._errors.read_text()
+
+    def close(self) -> None:
+        """Kill it where it still runs."""
+        self._process.kill()
+        self._process.join(_SECONDS)
+        self._process.close()
+        self.stdout.close()
+        self._folder.cleanup()

@@ -4,17 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from strandline.catalog.commands import DropSchema
 from strandline.config import Settings
 from tests.metastore.hive.hive_node import HiveNode, hive_node
 from tests.metastore.hive.spark_process import SparkProcess
 from tests.servers import stores
-
-# A time limit for each example would fail by chance on a loaded machine.
-settings.register_profile("without_deadline", deadline=None)
-settings.load_profile("without_deadline")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
