@@ -108,7 +108,6 @@ class Catalog:
     # -- databases and schemas -----------------------------------------------------------------
 
     def database(self, name: str = DEFAULT_DATABASE) -> DatabaseDescriptor | None:
-        """The database of that name."""
         stored = self._named("database", 0, name)
         return None if stored is None else stored.value
 
@@ -125,7 +124,6 @@ class Catalog:
         return None if stored is None else stored.value
 
     def schema_by_id(self, schema_id: int) -> SchemaDescriptor | None:
-        """The schema with that id."""
         return _typed(SchemaDescriptor, self.get("schema", schema_id))
 
     def schemas(self, *, database: str = DEFAULT_DATABASE) -> list[SchemaDescriptor]:
@@ -190,7 +188,6 @@ class Catalog:
         return sorted(stored.name for stored in objects if stored is not None)
 
     def system_view(self, schema: str, name: str) -> SystemViewDescriptor | None:
-        """The system view of that name."""
         parent = self.schema(schema)
         occupant = None if parent is None else self.occupant(parent.id, name)
         return _typed(SystemViewDescriptor, occupant)
@@ -224,7 +221,6 @@ class Catalog:
     # -- functions -----------------------------------------------------------------------------
 
     def function(self, schema: str, name: str) -> FunctionDescriptor | None:
-        """The function of that name."""
         parent = self.schema(schema)
         stored = None if parent is None else self._named("function", parent.id, name)
         return None if stored is None else stored.value
@@ -237,11 +233,9 @@ class Catalog:
     # -- zones ---------------------------------------------------------------------------------
 
     def zone(self, zone_id: int) -> ZoneDescriptor | None:
-        """The zone with that id."""
         return _typed(ZoneDescriptor, self.get("zone", zone_id))
 
     def zone_named(self, name: str) -> ZoneDescriptor | None:
-        """The zone of that name."""
         stored = self._named("zone", 0, name)
         return None if stored is None else stored.value
 
@@ -257,12 +251,10 @@ class Catalog:
     # -- roles and clusters --------------------------------------------------------------------
 
     def role(self, name: str) -> RoleDescriptor | None:
-        """The role of that name."""
         stored = self._named("role", 0, name)
         return None if stored is None else stored.value
 
     def role_by_id(self, role_id: int) -> RoleDescriptor | None:
-        """The role with that id."""
         return _typed(RoleDescriptor, self.get("role", role_id))
 
     def roles(self) -> list[RoleDescriptor]:
@@ -270,7 +262,6 @@ class Catalog:
         return self._all("role")
 
     def cluster(self, name: str) -> ClusterDescriptor | None:
-        """The cluster of that name."""
         stored = self._named("cluster", 0, name)
         return None if stored is None else stored.value
 

@@ -88,7 +88,6 @@ class History:
         return self._times[index] if 0 <= index < len(self._times) else None
 
     def trimmed(self, version: int) -> History:
-        """The history from ``version`` on."""
         start = version - self._base
         return self if start <= 0 else History(*self._catalogs[start:])
 

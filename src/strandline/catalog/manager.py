@@ -176,7 +176,6 @@ class CatalogManager(CatalogFollower):
             self._await_activation(first, time.monotonic() + DEFAULT_TIMEOUT)
 
     def stop(self, *, wake: Callable[[], None] = lambda: None) -> None:
-        """See `CatalogApplier.stop`."""
         self._stop.set()
         self._commits.stop()
         super().stop(wake=wake)

@@ -134,7 +134,6 @@ class SqlMetastorage(Metastorage):
         database.ensure_schema(tables.PART, tables.VERSION, tables.METADATA, steps=tables.STEPS)
 
     def get(self, key: str) -> KeyValue | None:
-        """See `Metastorage.get`."""
         self._enter("gets")
         rows = self._database.rows(_GET, (check_key(key),))
         return _key_value(key, rows[0]) if rows else None
@@ -145,7 +144,6 @@ class SqlMetastorage(Metastorage):
         return None if row is None else _key_value(key, row)
 
     def range(self, start: str, end: str, *, limit: int | None = None) -> list[KeyValue]:
-        """See `Metastorage.range`."""
         self._enter("ranges")
         check_limit(limit)
         bounds: tuple[Parameter, ...] = (check_bound(start), check_bound(end))
@@ -161,7 +159,6 @@ class SqlMetastorage(Metastorage):
         on_success: Sequence[Operation],
         on_failure: Sequence[Operation] = (),
     ) -> Outcome:
-        """See `Metastorage.invoke`."""
         self._enter("invokes")
         check_invoke(conditions, on_success, on_failure, at_most=self.max_operations)
         with self._database.write() as connection:
@@ -201,7 +198,6 @@ class SqlMetastorage(Metastorage):
         raise AssertionError("unreachable")
 
     def revision(self) -> int:
-        """See `Metastorage.revision`."""
         self._enter("revisions")
         mark = self._database.mark() if self.revision_is_cheap else -1
         remembered_mark, revision = self._remembered
@@ -217,7 +213,6 @@ class SqlMetastorage(Metastorage):
         return _head_and_conditions(connection, ())[0].revision
 
     def wait_for_change(self, prefix: str, after_revision: int, *, timeout: float) -> bool:
-        """See `Metastorage.wait_for_change`."""
         self._enter("waits")
         finish = time.monotonic() + timeout
         end, after = prefix_end(prefix), min(max(0, after_revision), _LARGEST_NUMBER)
@@ -248,7 +243,6 @@ class SqlMetastorage(Metastorage):
                 return False  # the database was woken
 
     def acquire_lease(self, name: str, holder: str, *, ttl_ms: int) -> Lease | None:
-        """See `Metastorage.acquire_lease`."""
         self._enter("lease_calls")
         check_ttl(ttl_ms)
         check_key(holder)
@@ -260,7 +254,6 @@ class SqlMetastorage(Metastorage):
             return tables.grant_lease(connection, name, holder, now, ttl_ms)
 
     def renew_lease(self, lease: Lease, *, ttl_ms: int) -> Lease:
-        """See `Metastorage.renew_lease`."""
         self._enter("lease_calls")
         check_ttl(ttl_ms)
         check_key(lease.name)
@@ -279,7 +272,6 @@ class SqlMetastorage(Metastorage):
         return renewed
 
     def release_lease(self, lease: Lease) -> None:
-        """See `Metastorage.release_lease`."""
         self._enter("lease_calls")
         check_key(lease.name)
         with self._database.write() as connection:
@@ -288,12 +280,10 @@ class SqlMetastorage(Metastorage):
                 tables.end_lease(connection, lease)
 
     def lease(self, name: str) -> Lease | None:
-        """See `Metastorage.lease`."""
         self._enter("lease_calls")
         return self._lease(name)
 
     def statistics(self) -> MetastorageStatistics:
-        """See `Metastorage.statistics`."""
         with self._counting:
             counts = Counter(self._counts)
         return MetastorageStatistics(
@@ -301,7 +291,6 @@ class SqlMetastorage(Metastorage):
         )
 
     def close(self) -> None:
-        """See `Metastorage.close`."""
         self._closed = True
         self._database.wake()
         if self._owns_database:

@@ -88,7 +88,6 @@ class Reader:
 
     @cached_property
     def present(self) -> Point:
-        """The present."""
         return Point(PRESENT, self.catalog, None)
 
     async def point(self, at: AsOf) -> Point:

@@ -58,7 +58,6 @@ _NEWS_AND_COMMIT = f"NOTIFY {CHANNEL}; COMMIT"
 
 
 def open_url(url: str, *, patience: float = PATIENCE, read_only: bool = False) -> PostgresDatabase:
-    """See `strandline.sql.open_engine`."""
     database = PostgresDatabase(url, patience=patience, read_only=read_only)
     try:
         database.ensure_schema(
@@ -118,7 +117,6 @@ class PostgresDatabase(Database):
         return []
 
     def size(self) -> int:
-        """See `Database.size`."""
         return int(self.rows("SELECT pg_database_size(current_database())")[0][0])
 
     def write_derived(self, *, deadline: float | None = None) -> AbstractContextManager[Connection]:
@@ -137,18 +135,15 @@ class PostgresDatabase(Database):
         return self._write(None, synced=True, moves_mark=False)
 
     def mark(self) -> int:
-        """See `Database.mark`."""
         self._refuse_in_a_fork()
         if self._closed:
             raise self._stopping()
         return self._listener.news()
 
     def wait_for_commit(self, after: int, *, timeout: float) -> int:
-        """See `Database.wait_for_commit`."""
         return self._listener.wait(after, timeout=timeout)
 
     def wake(self) -> None:
-        """See `Database.wake`."""
         self._listener.wake()
 
     def _connect(self) -> driver.Connection:

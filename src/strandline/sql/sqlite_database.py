@@ -293,7 +293,6 @@ class SqliteDatabase(Database):
                     self._state.wait(min(self._pause(), left))
 
     def wake(self) -> None:
-        """See `Database.wake`."""
         with self._state:
             self._wakes += 1
             self._state.notify_all()

@@ -153,7 +153,6 @@ class Access:
 
     @cached_property
     def roles(self) -> frozenset[int]:
-        """See `effective_roles`."""
         return effective_roles(self.catalog, self.user or "")
 
     @cached_property

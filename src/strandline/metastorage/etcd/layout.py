@@ -82,7 +82,6 @@ class EtcdKeys:
         self.chunks_end = self._root + b"chunk0"
 
     def change(self, revision: int) -> bytes:
-        """The key of the change of one revision."""
         return self._root + b"change/%020d" % revision
 
     def data(self, key: str) -> bytes:
@@ -103,7 +102,6 @@ class EtcdKeys:
         return start, start[:-1] + b"\1"
 
     def chunk(self, key: str, identity: bytes, number: int) -> bytes:
-        """The key of one chunk."""
         return self.chunks(key, identity)[0] + b"%06d" % number
 
     def owner_of(self, chunk: bytes) -> tuple[str, bytes]:
@@ -112,7 +110,6 @@ class EtcdKeys:
         return key.decode("ascii"), identity
 
     def lease(self, name: str) -> bytes:
-        """The key of a lease."""
         return self._root + b"lease/" + name.encode("ascii")
 
 
@@ -181,7 +178,6 @@ def decode_time(raw: bytes) -> Timestamp:
 
 
 def encode_head(head: Head) -> bytes:
-    """The bytes of the head."""
     return _HEAD.pack(head.revision, head.time)
 
 

@@ -62,7 +62,6 @@ class EtcdLeases:
         self._clock = clock
 
     def lease(self, name: str) -> Lease | None:
-        """See `Metastorage.lease`."""
         lease, _, stored = self._read(name)
         if not lease.holder:
             return None
@@ -72,7 +71,6 @@ class EtcdLeases:
         return row if is_live(row, now) else None
 
     def acquire(self, name: str, holder: str, *, ttl_ms: int) -> Lease | None:
-        """See `Metastorage.acquire_lease`."""
         present = self.lease(name)
         if present is not None and present.holder != holder:
             return None
@@ -87,8 +85,6 @@ class EtcdLeases:
         return row if row.holder == holder else None
 
     def renew(self, lease: Lease, *, ttl_ms: int) -> Lease:
-        """See `Metastorage.renew_lease`."""
-
         def extend(row: Lease, now: Timestamp) -> Lease | None:
             if not is_live(row, now) or (row.token, row.holder) != (lease.token, lease.holder):
                 return None
@@ -104,8 +100,6 @@ class EtcdLeases:
         )
 
     def release(self, lease: Lease) -> None:
-        """See `Metastorage.release_lease`."""
-
         def end(row: Lease, _now: Timestamp) -> Lease | None:
             is_same = (row.token, row.holder) == (lease.token, lease.holder)
             return Lease(row.name, "", row.expires, row.token) if is_same else None

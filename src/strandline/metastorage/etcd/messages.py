@@ -83,7 +83,6 @@ def if_value_below(key: bytes, value: bytes) -> Json:
 
 
 def if_present(key: bytes) -> Json:
-    """The key is there."""
     return {"key": to_text(key), "target": "VERSION", "result": "GREATER", "version": 0}
 
 

@@ -133,7 +133,6 @@ class EtcdMetastorage(Metastorage):
             raise
 
     def get(self, key: str) -> KeyValue | None:
-        """See `Metastorage.get`."""
         self._enter("gets")
         check_key(key)
         data = self._keys.data(key)
@@ -141,7 +140,6 @@ class EtcdMetastorage(Metastorage):
         return found[0] if found else None
 
     def range(self, start: str, end: str, *, limit: int | None = None) -> list[KeyValue]:
-        """See `Metastorage.range`."""
         self._enter("ranges")
         check_limit(limit)
         if check_bound(start) >= check_bound(end):
@@ -154,7 +152,6 @@ class EtcdMetastorage(Metastorage):
         on_success: Sequence[Operation],
         on_failure: Sequence[Operation] = (),
     ) -> Outcome:
-        """See `Metastorage.invoke`."""
         self._enter("invokes")
         check_invoke(conditions, on_success, on_failure, at_most=self.max_operations)
         invoke = Invoke(self._keys, conditions, on_success, on_failure)
@@ -177,19 +174,16 @@ class EtcdMetastorage(Metastorage):
         return result
 
     def check(self) -> Head:
-        """See `Metastorage.check`."""
         self._enter("checks")
         return self._raise_time()
 
     def revision(self) -> int:
-        """See `Metastorage.revision`."""
         self._enter("revisions")
         self._count("revision_reads")
         found = self._gateway.range(self._keys.head).pairs
         return decode_head(found[0].value if found else None).revision
 
     def wait_for_change(self, prefix: str, after_revision: int, *, timeout: float) -> bool:
-        """See `Metastorage.wait_for_change`."""
         self._enter("waits")
         finish = time.monotonic() + timeout
         start, end, after = prefix, prefix_end(prefix), max(0, after_revision)
@@ -217,31 +211,26 @@ class EtcdMetastorage(Metastorage):
                 return True
 
     def acquire_lease(self, name: str, holder: str, *, ttl_ms: int) -> Lease | None:
-        """See `Metastorage.acquire_lease`."""
         self._enter("lease_calls")
         check_ttl(ttl_ms)
         return self._leases.acquire(check_key(name), check_key(holder), ttl_ms=ttl_ms)
 
     def renew_lease(self, lease: Lease, *, ttl_ms: int) -> Lease:
-        """See `Metastorage.renew_lease`."""
         self._enter("lease_calls")
         check_ttl(ttl_ms)
         check_key(lease.name)
         return self._leases.renew(lease, ttl_ms=ttl_ms)
 
     def release_lease(self, lease: Lease) -> None:
-        """See `Metastorage.release_lease`."""
         self._enter("lease_calls")
         check_key(lease.name)
         self._leases.release(lease)
 
     def lease(self, name: str) -> Lease | None:
-        """See `Metastorage.lease`."""
         self._enter("lease_calls")
         return self._leases.lease(check_key(name))
 
     def statistics(self) -> MetastorageStatistics:
-        """See `Metastorage.statistics`."""
         with self._counting:
             counts = Counter(self._counts)
         return MetastorageStatistics(
@@ -249,7 +238,6 @@ class EtcdMetastorage(Metastorage):
         )
 
     def close(self) -> None:
-        """See `Metastorage.close`."""
         self._closed = True
         self._gateway.close()
         self._feed.close()

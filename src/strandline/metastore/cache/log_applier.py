@@ -207,7 +207,6 @@ class LogApplier:
         return self._notifications.mark_is_proof or self._is_young(level)
 
     def mark(self) -> int | None:
-        """See `ObjectStore.mark`."""
         mark, level = self._notifications.mark(), self._level
         if self._notifications.mark_is_proof:
             return mark

@@ -85,7 +85,6 @@ class Call(Request):
 
     @property
     def folders(self) -> StoreFolders:
-        """The folders of the store."""
         return self.metastore.folders
 
     def owner(self, sent: str | None) -> str:

@@ -55,7 +55,6 @@ class Call:
 
     @property
     def path(self) -> str:
-        """Where it is called."""
         return f"{PREFIX}/{self.name}"
 
     @property

@@ -213,7 +213,6 @@ class OpenTransaction:
         remove: Sequence[str] = (),
         touch: Sequence[str] = (),
     ) -> int:
-        """See `Session.stage`."""
         self._keep_alive.check(self.txn_id)
         return self._session.stage(self.txn_id, table_id, add=add, remove=remove, touch=touch)
 

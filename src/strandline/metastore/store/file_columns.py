@@ -48,7 +48,6 @@ class FileColumns:
 
     @classmethod
     def of(cls, files: Iterable[DataFile]) -> FileColumns:
-        """The columns of these files."""
         columns = cls()
         for file in files:
             columns.add(file)
@@ -64,7 +63,6 @@ class FileColumns:
         return columns
 
     def add(self, file: DataFile) -> None:
-        """Add one file."""
         self.file_ids.append(file.file_id)
         self.paths.append(file.path.encode())
         self.rows.append(file.rows)

@@ -264,12 +264,10 @@ class NotificationLog:
         return LogPosition(*rows[0]) if rows else LogPosition(0, 0, 0)
 
     def mark(self) -> int:
-        """See `Database.mark`."""
         return self._database.mark()
 
     @property
     def mark_is_proof(self) -> bool:
-        """See `Database.mark_is_proof`."""
         return self._database.mark_is_proof
 
     def wait(self, mark: int, *, timeout: float) -> int:

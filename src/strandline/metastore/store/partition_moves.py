@@ -141,7 +141,6 @@ def forget(connection: Connection, table_id: int, move: PartitionMove) -> None:
 
 
 def of_table(connection: Connection, table_id: int) -> PartitionMoves:
-    """The moves of a table."""
     columns = PARTITION_MOVE.c
     statement = select(
         columns.location, columns.up_to_row, columns.target, columns.target_row

@@ -399,7 +399,6 @@ class AppliedUpdates:
             self._remembered.pop(old, None)
 
     def __call__(self, start: int, end: int) -> Sequence[Update]:
-        """See `ReadUpdates`."""
         updates: list[Update] = []
         while start + len(updates) < end:
             update = self._remembered.get(start + len(updates))

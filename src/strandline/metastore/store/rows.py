@@ -230,7 +230,6 @@ class NewRow:
 
 
 def new_partition(content: PartitionRow, *, name: str, bucket: int = TABLE_LEVEL) -> NewRow:
-    """The row of a partition with that name."""
     return NewRow.of(content, name=name, bucket=bucket)
 
 

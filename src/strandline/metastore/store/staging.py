@@ -133,20 +133,16 @@ class Staging:
         return row_ids, removed.keys()
 
     def unfinished_moves(self) -> list[PartitionMove]:
-        """See `PlainChange.unfinished_moves`."""
         return partition_moves.unfinished(self._connection, self.table_id)
 
     def record_moves(self, *moves: PartitionMove) -> None:
-        """See `PlainChange.moved`."""
         partition_moves.record(self._connection, self.table_id, *moves)
 
     def forget_moves(self, *moves: PartitionMove) -> None:
-        """See `PlainChange.brought_back`."""
         for move in moves:
             partition_moves.forget(self._connection, self.table_id, move)
 
     def dropped_partitions(self, names: Collection[str] | None) -> list[Row]:
-        """See `PlainChange.dropped`."""
         dropped = queries.dropped_partitions(
             self._connection, self.table_id, write_ids=self.seen, names=names
         )

@@ -78,7 +78,6 @@ class StoreFolders(Warehouse):
         return self._known_place(location)
 
     def place_of_schema(self, schema: SchemaDescriptor) -> Place:
-        """The place of a schema."""
         if not schema.location:  # of release 0.1.0
             return next(places_of_schema(schema.name))
         return self.place(schema.location)
@@ -133,7 +132,6 @@ class StoreFolders(Warehouse):
             )
 
     def reaches(self, location: str | Place) -> bool:
-        """See `Warehouse.reaches`."""
         if isinstance(location, Place) and location.is_inside:
             return True
         return super().reaches(location)
