@@ -29,7 +29,7 @@ from strandline.catalog.privileges.access import Access
 from strandline.clock import MIN_TIMESTAMP
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import StrandlineError
-from strandline.model.bookkeeping import SystemConfiguration
+from strandline.model.descriptors import SystemConfiguration
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.type_parser import parse_type
 from tests.positions import NOTHING, At

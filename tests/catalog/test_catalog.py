@@ -8,10 +8,11 @@ from strandline.catalog import Catalog, initial_catalog
 from strandline.clock import Timestamp
 from strandline.durable.contents import EMPTY
 from strandline.durable.transaction import CatalogTransaction
-from strandline.model.bookkeeping import Comment, ConfigEntry, SystemConfiguration, comment_name
 from strandline.model.descriptors import (
     ClusterDescriptor,
     ClusterReplica,
+    Comment,
+    ConfigEntry,
     FunctionDescriptor,
     IndexColumn,
     IndexDescriptor,
@@ -19,12 +20,14 @@ from strandline.model.descriptors import (
     IndexStatus,
     SchemaDescriptor,
     SchemaVersion,
+    SystemConfiguration,
     SystemViewDescriptor,
     SystemViewKind,
     TableDescriptor,
     TableKind,
     ViewDescriptor,
     ZoneDescriptor,
+    comment_name,
 )
 from strandline.model.privileges import ObjectKind, RoleDescriptor
 from tests.positions import NOTHING, At

@@ -48,11 +48,12 @@ from strandline.durable.collections import COLLECTIONS
 from strandline.durable.contents import EMPTY, Contents
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Change
-from strandline.model.bookkeeping import IdAllocator, SystemConfiguration
 from strandline.model.descriptors import (
     ColumnDescriptor,
+    IdAllocator,
     SchemaDescriptor,
     SchemaVersion,
+    SystemConfiguration,
     TableDescriptor,
     TableKind,
 )

@@ -50,8 +50,7 @@ from strandline.catalog.requests import Request, Stage, validate
 from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import DeadlineExceeded, PermissionDenied
-from strandline.model.bookkeeping import Setting
-from strandline.model.descriptors import IndexStatus
+from strandline.model.descriptors import IndexStatus, Setting
 from strandline.model.privileges import ObjectKind, Privilege
 from tests.catalog.planted import plant
 from tests.catalog.scenario import create_table, create_view

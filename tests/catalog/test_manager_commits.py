@@ -41,7 +41,7 @@ from strandline.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from strandline.model.bookkeeping import Setting
+from strandline.model.descriptors import Setting
 from strandline.model.types import INT
 from tests.conftest import Member
 

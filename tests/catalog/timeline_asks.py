@@ -13,7 +13,7 @@ from strandline.catalog import Command
 from strandline.clock import LOGICAL_BITS, Timestamp, timestamp
 from strandline.durable.transaction import new_update
 from strandline.durable.update import Change, Entry
-from strandline.model.bookkeeping import Setting
+from strandline.model.descriptors import Setting
 from strandline.wire.registry import encode
 from tests.catalog.timeline_world import PATIENCE, Node
 

@@ -15,11 +15,11 @@ from strandline.durable.collections import (
     collection_of,
 )
 from strandline.errors import CorruptData
-from strandline.model.bookkeeping import Setting
 from strandline.model.descriptors import (
     IndexDescriptor,
     IndexKind,
     IndexStatus,
+    Setting,
     TableDescriptor,
     ZoneDescriptor,
 )

@@ -13,13 +13,15 @@ from strandline.durable.contents import EMPTY, Contents, Namespace, Reference, r
 from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Change
 from strandline.errors import AlreadyExists, CorruptData, InvalidInput
-from strandline.model.bookkeeping import IdAllocator, SystemConfiguration, TimestampEntry
 from strandline.model.descriptors import (
+    IdAllocator,
     IndexColumn,
     IndexDescriptor,
     IndexKind,
     IndexStatus,
     SchemaDescriptor,
+    SystemConfiguration,
+    TimestampEntry,
     ZoneDescriptor,
 )
 from strandline.wire.stored import AnyStored

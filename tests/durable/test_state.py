@@ -21,8 +21,7 @@ from strandline.durable.transaction import new_update
 from strandline.durable.update import Change, Entry, Update
 from strandline.errors import CorruptData, Fenced, InvalidInput, NotFound, OutOfSync
 from strandline.metastorage import Delete, Put
-from strandline.model.bookkeeping import ConfigEntry
-from strandline.model.descriptors import SchemaDescriptor, ZoneDescriptor
+from strandline.model.descriptors import ConfigEntry, SchemaDescriptor, ZoneDescriptor
 from tests.conftest import Member
 
 

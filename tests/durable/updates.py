@@ -10,7 +10,7 @@ from strandline.durable.transaction import new_update
 from strandline.errors import Unavailable
 from strandline.fencing import FenceToken
 from strandline.metastorage import Metastorage, Outcome
-from strandline.model.bookkeeping import ConfigEntry
+from strandline.model.descriptors import ConfigEntry
 from strandline.wire.registry import encode
 
 TOKEN = FenceToken(0, 1)

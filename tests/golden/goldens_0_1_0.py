@@ -9,7 +9,6 @@ from __future__ import annotations
 from strandline.clock import Timestamp
 from strandline.durable.update import AuditEvent, Change, Entry, Snapshot, Update
 from strandline.fencing import FenceToken
-from strandline.model import bookkeeping as b
 from strandline.model import descriptors as d
 from strandline.model import types as t
 from strandline.wire.types import TypeTree
@@ -116,9 +115,9 @@ CATALOG: list[tuple[object, bytes]] = [
     (COLUMN, record(15, 1, COLUMN_PAYLOAD)),
     (d.SchemaVersion(1, ()), record(16, 1, n(1), n(0))),
     (STORAGE, record(17, 1, STORAGE_PAYLOAD)),
-    (b.IdAllocator("object", 1000), record(20, 1, text("object"), b"\xe8\x07")),
-    (b.ConfigEntry("k", "v"), record(21, 1, text("k"), text("v"))),
-    (b.FenceEntry("catalog", 0, 3), record(22, 1, text("catalog"), n(0, 3))),
+    (d.IdAllocator("object", 1000), record(20, 1, text("object"), b"\xe8\x07")),
+    (d.ConfigEntry("k", "v"), record(21, 1, text("k"), text("v"))),
+    (d.FenceEntry("catalog", 0, 3), record(22, 1, text("catalog"), n(0, 3))),
     (
         AuditEvent(300, ID, "ann", "m1", (("create_zone", {"b": 1, "a": ["x"]}),)),
         record(

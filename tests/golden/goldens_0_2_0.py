@@ -5,7 +5,6 @@ from __future__ import annotations
 from strandline.clock import Timestamp
 from strandline.durable.chunks import ChunkedSnapshot
 from strandline.durable.update import Snapshot
-from strandline.model import bookkeeping as b
 from strandline.model import descriptors as d
 from strandline.model import privileges as p
 from strandline.model import types as t
@@ -184,7 +183,7 @@ CATALOG: list[tuple[object, bytes]] = [
         record(55, 1, text("7/8"), n(7, 8), b"\x80\x05"),
     ),
     (
-        b.Comment("zone/3", p.ObjectKind.ZONE, 3, "cold"),
+        d.Comment("zone/3", p.ObjectKind.ZONE, 3, "cold"),
         record(56, 1, text("zone/3"), n(8, 3), text("cold")),
     ),
     (
@@ -205,16 +204,16 @@ CATALOG: list[tuple[object, bytes]] = [
         record(59, 1, n(32, 31), text("spark_ui"), text("ann"), text("http://h:4040")),
     ),
     (
-        b.SystemConfiguration("max_tables", "5"),
+        d.SystemConfiguration("max_tables", "5"),
         record(60, 1, text("max_tables"), text("5")),
     ),
-    (b.Setting("note", "true"), record(61, 1, text("note"), text("true"))),
-    (b.TimestampEntry("boot", 1 << 16), record(62, 1, text("boot"), b"\x80\x80\x04")),
+    (d.Setting("note", "true"), record(61, 1, text("note"), text("true"))),
+    (d.TimestampEntry("boot", 1 << 16), record(62, 1, text("boot"), b"\x80\x80\x04")),
     (
-        b.SystemObjectFingerprint("system.tables", 21, p.ObjectKind.SYSTEM_VIEW, "ab"),
+        d.SystemObjectFingerprint("system.tables", 21, p.ObjectKind.SYSTEM_VIEW, "ab"),
         record(63, 1, text("system.tables"), n(21, 6), text("ab")),
     ),
-    (b.StorageUsageEvent(6, 300, 128), record(64, 1, n(6), b"\xac\x02", b"\x80\x01")),
+    (d.StorageUsageEvent(6, 300, 128), record(64, 1, n(6), b"\xac\x02", b"\x80\x01")),
     (GRANTS[1], record(65, 1, n(7, 8), b"\x80\x01")),
     (
         d.IndexColumn(2, d.Collation.ASC_NULLS_LAST),

@@ -18,7 +18,7 @@ from strandline.errors import (
     Unavailable,
     WriteConflict,
 )
-from strandline.metastore.call_log import log_call
+from strandline.metastore.served_calls import log_call
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.http_app import application
 from strandline.metastore.thrift import ThriftException

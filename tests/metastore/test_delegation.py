@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from strandline.errors import Unavailable, UnknownOutcome
-from strandline.metastore.delegation import delegate
+from strandline.metastore.served_calls import delegate
 from strandline.node import Node
 from strandline.work.children import ChildPool
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.errors import Overloaded
-from strandline.metastore.request_memory import RequestMemory
+from strandline.metastore.served_calls import RequestMemory
 
 
 def test_what_is_held_beyond_the_allowance_is_bounded_in_sum() -> None:

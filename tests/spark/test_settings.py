@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from strandline.errors import UnsupportedOperation
 from strandline.spark import Tables
-from strandline.spark.settings import READ_BY_ID, SETTINGS, WRITE_IDS
+from strandline.spark.schemas import READ_BY_ID, SETTINGS, WRITE_IDS
 from tests.spark.data import files, folder, numbers
 
 pytestmark = pytest.mark.spark

@@ -16,7 +16,7 @@ import pytest
 
 from strandline.errors import DeadlineExceeded
 from strandline.sql import SqliteDatabase, open_sqlite
-from strandline.sql.lock_holder import describe_holder
+from strandline.sql.sqlite_file import describe_holder
 
 HOLD = """
 import sqlite3, sys

@@ -15,7 +15,7 @@ from strandline.durable.collections import APPEND_ONLY, COLLECTIONS, Collection
 from strandline.errors import CorruptData, IncompatibleFormat, InvalidInput
 from strandline.metastore.store import notifications, rows  # register theirs
 from strandline.model import descriptors as d
-from strandline.model.bookkeeping import TimestampEntry
+from strandline.model.descriptors import TimestampEntry
 from strandline.model.privileges import Privilege, SystemPrivilege
 from strandline.wire import decode, encode, formats
 from strandline.wire.registry import seal

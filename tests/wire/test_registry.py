@@ -15,8 +15,12 @@ from hypothesis import strategies as st
 from strandline.clock import Timestamp
 from strandline.durable.update import Entry, Update
 from strandline.errors import CorruptData, IncompatibleFormat, InvalidInput
-from strandline.model.bookkeeping import ConfigEntry, FenceEntry
-from strandline.model.descriptors import DatabaseDescriptor, SchemaDescriptor
+from strandline.model.descriptors import (
+    ConfigEntry,
+    DatabaseDescriptor,
+    FenceEntry,
+    SchemaDescriptor,
+)
 from strandline.model.privileges import Grant, Privilege
 from strandline.wire import registry
 from strandline.wire.codecs import (

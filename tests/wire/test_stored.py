@@ -8,8 +8,12 @@ from strandline.durable.collections import COLLECTIONS, collection_of
 from strandline.durable.contents import EMPTY, restore
 from strandline.durable.update import Change
 from strandline.errors import CorruptData
-from strandline.model.bookkeeping import ConfigEntry
-from strandline.model.descriptors import DatabaseDescriptor, SchemaDescriptor, ZoneDescriptor
+from strandline.model.descriptors import (
+    ConfigEntry,
+    DatabaseDescriptor,
+    SchemaDescriptor,
+    ZoneDescriptor,
+)
 from strandline.wire import Stored, encode, registry
 from strandline.wire.stored import RECENT
 

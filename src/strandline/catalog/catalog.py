@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from strandline.clock import Timestamp
 from strandline.durable.collections import KEY_BYTES, collection_of, id_key
 from strandline.durable.contents import Contents, Namespace, Reference
-from strandline.model.bookkeeping import Comment, comment_name
 from strandline.model.descriptors import (
     ClusterDescriptor,
     ClusterReplica,
+    Comment,
     DatabaseDescriptor,
     FunctionDescriptor,
     IndexDescriptor,
@@ -29,6 +29,7 @@ from strandline.model.descriptors import (
     TableDescriptor,
     ViewDescriptor,
     ZoneDescriptor,
+    comment_name,
 )
 from strandline.model.identifiers import normalize
 from strandline.model.privileges import ObjectKind, RoleDescriptor

@@ -29,20 +29,18 @@ from strandline.durable.collections import (
     TIMESTAMP,
     Collection,
 )
-from strandline.model.bookkeeping import (
-    Comment,
-    ConfigEntry,
-    SystemConfiguration,
-    SystemObjectFingerprint,
-)
 from strandline.model.descriptors import (
     ClusterDescriptor,
     ClusterReplica,
+    Comment,
+    ConfigEntry,
     DatabaseDescriptor,
     FunctionDescriptor,
     IndexDescriptor,
     IntrospectionIndex,
     SchemaDescriptor,
+    SystemConfiguration,
+    SystemObjectFingerprint,
     SystemViewDescriptor,
     TableDescriptor,
     ViewDescriptor,

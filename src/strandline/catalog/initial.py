@@ -13,8 +13,8 @@ from strandline.catalog.system_views import initialize_system_views
 from strandline.durable.state import ENVIRONMENT, Initialize, new_environment_id
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import InvalidInput
-from strandline.model.bookkeeping import ConfigEntry
 from strandline.model.descriptors import (
+    ConfigEntry,
     DatabaseDescriptor,
     PrincipalType,
     SchemaDescriptor,

@@ -32,7 +32,7 @@ from strandline.durable.collections import (
 from strandline.durable.contents import Namespace, Reference
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import CorruptData
-from strandline.model.bookkeeping import comment_name
+from strandline.model.descriptors import comment_name
 from strandline.model.identifiers import QualifiedName
 from strandline.model.privileges import PUBLIC, PUBLIC_NAME, SYSTEM_NAME, ObjectKind, Privilege
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from strandline.durable.update import AuditEvent
 from strandline.errors import CorruptData
-from strandline.model.bookkeeping import (
+from strandline.model.descriptors import (
     ConfigEntry,
     FenceEntry,
     IdAllocator,

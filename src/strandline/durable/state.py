@@ -48,7 +48,7 @@ from strandline.errors import (
     VersionNotFound,
 )
 from strandline.fencing import FenceToken
-from strandline.model.bookkeeping import FenceEntry
+from strandline.model.descriptors import FenceEntry
 
 _NOTHING_HERE = "there is no catalog in this store yet; open it to create one"
 FENCE = "catalog"

@@ -34,7 +34,7 @@ from strandline.durable.update import (
     Update,
 )
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
-from strandline.model.bookkeeping import IdAllocator
+from strandline.model.descriptors import IdAllocator
 from strandline.wire.registry import encode
 from strandline.wire.stored import AnyStored
 

@@ -21,7 +21,7 @@ from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places
-from strandline.model.bookkeeping import ConfigEntry
+from strandline.model.descriptors import ConfigEntry
 from strandline.node.membership import new_member_id
 from strandline.node.place import (
     DATABASE_FILE,

@@ -23,7 +23,7 @@ from strandline.config import Settings
 from strandline.errors import AddressInUse, InvalidInput
 from strandline.logs import kept
 from strandline.metastore.hive import HiveMetastoreService
-from strandline.metastore.session.credentials import Authenticate
+from strandline.metastore.session.callers import Authenticate
 from strandline.metastore.session.http_app import application
 from strandline.metastore.thrift import ServerSettings, ThriftServer
 from strandline.metastore.workers import Workers

@@ -14,7 +14,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from strandline.spark.settings import configure
+from strandline.spark.schemas import configure
 from strandline.spark.tables import ReaderSnapshot, Tables
 from strandline.spark.transaction import Counts, TablesTransaction
 

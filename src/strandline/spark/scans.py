@@ -38,10 +38,10 @@ from strandline.spark.schemas import (
     FILE_COLUMN,
     POSITION,
     ScanColumn,
+    check_reading,
     metadata_for_users,
     scan_columns,
 )
-from strandline.spark.settings import check_reading
 
 JOIN_ALL_SHARE = 0.5
 """From this part of all rows on in files with deleted rows, all files go through the join."""

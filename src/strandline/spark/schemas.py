@@ -11,6 +11,10 @@ renamed and another one took its old name, that is the type of the wrong one.
 A DataFrame that is handed out keeps comments, and loses the ids of its top-level columns: they mean
 nothing in whatever its user makes of it. Those of nested fields stay, because taking them away
 would rebuild each struct in each row.
+
+**Settings.** Columns are found in files by id. A session that matches them by name instead would
+give wrong rows without a word after the first renamed column, so `check_reading` and
+`check_writing` refuse it.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 
 from strandline.catalog.commands import ColumnDefinition
@@ -272,3 +277,41 @@ def _without_ids(data_type: DataType) -> DataType:
                 tuple(replace(f, type=_without_ids(f.type), field_id=None) for f in fields)
             )
     return data_type
+
+
+READ_BY_ID = "spark.sql.parquet.fieldId.read.enabled"
+WRITE_IDS = "spark.sql.parquet.fieldId.write.enabled"
+
+SETTINGS = {
+    READ_BY_ID: "true",
+    WRITE_IDS: "true",
+    # The default, INT96, carries no statistics.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Above it Spark starts a job to look at the files of a list, which costs far more than they do.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+}
+
+
+def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
+    """The builder of a session with all settings that tables need; the time zone stays yours."""
+    for key, value in SETTINGS.items():
+        builder = builder.config(key, value)
+    return builder
+
+
+def check_reading(spark: SparkSession) -> None:
+    """Raise `UnsupportedOperation` unless the session finds columns by id."""
+    _check(spark, READ_BY_ID, "would look for columns by name, and a renamed one has other files'")
+
+
+def check_writing(spark: SparkSession) -> None:
+    """Raise `UnsupportedOperation` unless the session writes ids into files."""
+    _check(spark, WRITE_IDS, "would write files without column ids, which nobody could read")
+
+
+def _check(spark: SparkSession, setting: str, consequence: str) -> None:
+    if spark.conf.get(setting, "false") != "true":
+        raise UnsupportedOperation(
+            f"this Spark session {consequence}: set {setting} to true, or build the session with"
+            " strandline.spark.configure"
+        )

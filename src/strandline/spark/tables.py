@@ -31,8 +31,7 @@ from strandline.metastore.interface import AsOf, ResolvedTable, Session, Snapsho
 from strandline.model.descriptors import properties as canonical_properties
 from strandline.model.identifiers import QualifiedName
 from strandline.spark.scans import bounds_of, live_rows
-from strandline.spark.schemas import check_supported, column_definitions
-from strandline.spark.settings import check_reading
+from strandline.spark.schemas import check_reading, check_supported, column_definitions
 from strandline.spark.transaction import Counts, TablesTransaction, tables_transaction
 from strandline.transactions import Hold, ValidWriteIdList
 

@@ -49,8 +49,7 @@ from strandline.spark.positions import (
     write_delete_file,
 )
 from strandline.spark.scans import bounds_of, live_rows
-from strandline.spark.schemas import FILE, POSITION, check_supported
-from strandline.spark.settings import check_reading, check_writing
+from strandline.spark.schemas import FILE, POSITION, check_reading, check_supported, check_writing
 from strandline.spark.writing import conform, write_data_files
 from strandline.transactions import TransactionState, ValidWriteIdList
 

@@ -47,7 +47,7 @@ from strandline.errors import StoreMoved, Unavailable, UnknownOutcome, Unsupport
 from strandline.sql import ground, sqlite_file
 from strandline.sql.database import PATIENCE, Database
 from strandline.sql.head_file import HeadFile, Marks
-from strandline.sql.lock_holder import describe_holder
+from strandline.sql.sqlite_file import describe_holder
 from strandline.sql.statements import Parameter, Row, rows_of
 
 _POOL = 32

@@ -31,7 +31,7 @@ from strandline.catalog.commands import (
 from strandline.errors import AlreadyExists, InvalidInput, PermissionDenied
 from strandline.metastore.interface import AsOf, Session
 from strandline.metastore.session import HttpSession
-from strandline.metastore.session.credentials import Caller, basic, caller_of
+from strandline.metastore.session.callers import Caller, basic, caller_of
 from strandline.metastore.session.http_app import application
 from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.model.privileges import ObjectKind, Privilege

@@ -9,7 +9,7 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from strandline.metastore.session.origins import OriginGuard, host_of
+from strandline.metastore.session.callers import OriginGuard, host_of
 
 
 async def served(scope: Scope, receive: Receive, send: Send) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strandline.metastore.thrift.slices import Sliced, Slices
+from strandline.metastore.thrift.serving import Sliced, Slices
 
 
 class Clock:

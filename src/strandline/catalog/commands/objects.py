@@ -19,12 +19,14 @@ from strandline.catalog.kinds import all_kinds, find, find_in, kind_of_object
 from strandline.catalog.planning import Planning, refuse_reserved
 from strandline.catalog.verbs import Action
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
-from strandline.model.bookkeeping import Comment, SystemConfiguration, comment_name
 from strandline.model.descriptors import (
     ColumnDescriptor,
+    Comment,
     PrincipalType,
+    SystemConfiguration,
     TableDescriptor,
     ViewDescriptor,
+    comment_name,
 )
 from strandline.model.identifiers import check_name, normalize
 from strandline.model.privileges import ObjectKind, require_kind

@@ -22,8 +22,8 @@ from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.node_filter import compile_node_filter
 from strandline.catalog.planning import Planning, altered, refuse_holder, required
 from strandline.errors import IllegalChange, InvalidInput
-from strandline.model.bookkeeping import ConfigEntry
 from strandline.model.descriptors import (
+    ConfigEntry,
     ConsistencyMode,
     TableDescriptor,
     ZoneDescriptor,

@@ -35,10 +35,10 @@ from strandline.catalog.system_views.rows import SystemView
 from strandline.durable.contents import Namespace
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import AlreadyExists, InvalidInput, ObjectNotFound
-from strandline.model.bookkeeping import SystemObjectFingerprint
 from strandline.model.descriptors import (
     ColumnDescriptor,
     SchemaDescriptor,
+    SystemObjectFingerprint,
     SystemViewDescriptor,
 )
 from strandline.model.identifiers import check_name, normalize

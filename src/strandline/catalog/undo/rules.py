@@ -20,15 +20,16 @@ from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.access import roles_above
 from strandline.catalog.undo.net import Net
 from strandline.errors import IllegalChange, ObjectNotFound
-from strandline.model.bookkeeping import ConfigEntry, SystemConfiguration
 from strandline.model.descriptors import (
     ClusterDescriptor,
     ClusterReplica,
     ColumnDescriptor,
+    ConfigEntry,
     IndexDescriptor,
     IndexStatus,
     IntrospectionIndex,
     SchemaVersion,
+    SystemConfiguration,
     TableDescriptor,
     ZoneDescriptor,
 )

@@ -23,7 +23,7 @@ from strandline.metastore.session import HttpSession
 from strandline.node import Node
 from strandline.node.address import shown_address
 from strandline.spark import Tables
-from strandline.spark.settings import SETTINGS
+from strandline.spark.schemas import SETTINGS
 
 
 def run(

@@ -52,7 +52,14 @@ from strandline.errors import (
 )
 from strandline.metastorage.etcd.chunks import ChunkedValues
 from strandline.metastorage.etcd.feed import ChangeFeed
-from strandline.metastorage.etcd.gateway import CompactedRevision, EtcdGateway
+from strandline.metastorage.etcd.gateway import (
+    CompactedRevision,
+    EtcdGateway,
+    if_modified_at,
+    if_value_below,
+    put_operation,
+    range_operation,
+)
 from strandline.metastorage.etcd.invoke import MAX_OPERATIONS, AnyPut, Invoke, Missing, View
 from strandline.metastorage.etcd.layout import (
     FORMAT,
@@ -65,12 +72,6 @@ from strandline.metastorage.etcd.layout import (
     parse_etcd_url,
 )
 from strandline.metastorage.etcd.leases import EtcdLeases, lost_time, time_above
-from strandline.metastorage.etcd.messages import (
-    if_modified_at,
-    if_value_below,
-    put_operation,
-    range_operation,
-)
 from strandline.metastorage.store import (
     Condition,
     Head,

@@ -37,7 +37,6 @@ from typing import Any
 
 from strandline import work
 from strandline.errors import ProtocolError, StrandlineError, error_of
-from strandline.metastore.delegation import delegate
 from strandline.metastore.hive import (  # noqa: F401 - each registers its methods
     databases,
     events,
@@ -53,6 +52,7 @@ from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.registry import METHODS, Call, Kind, Method, Request
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.reader import present_catalog
+from strandline.metastore.served_calls import delegate
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.dispatch import (

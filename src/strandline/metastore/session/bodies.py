@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from strandline import work
 from strandline.errors import DeadlineExceeded, InvalidInput, Overloaded
-from strandline.metastore.request_memory import RequestMemory
+from strandline.metastore.served_calls import RequestMemory
 from strandline.work.contents import PIECE, Content
 
 MAX_BODY_BYTES = 64 * 1024 * 1024

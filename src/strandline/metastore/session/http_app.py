@@ -11,7 +11,7 @@ and memory, is bounded (`bodies`).
 
 A request has to say that it is JSON. Browsers send such a request to a foreign address only after
 asking it, which is not answered here, so no web page can reach a node on its reader's loopback. A
-page that has its own name point to this node is refused by `origins`.
+page that has its own name point to this node is refused by `callers`.
 
 Who asks is said by HTTP Basic credentials, or by a header without a secret. Unless the node was
 given something to prove a secret with, the name is an assertion and believed, as on the Hive port.
@@ -45,16 +45,22 @@ from strandline.errors import (
     UnsupportedOperation,
 )
 from strandline.logs import CLIENT
-from strandline.metastore.call_log import DEFAULT_SLOW_MS, log_call
-from strandline.metastore.delegation import delegate
 from strandline.metastore.metastore import Metastore
-from strandline.metastore.request_memory import ANSWER_BYTES
+from strandline.metastore.served_calls import ANSWER_BYTES, DEFAULT_SLOW_MS, delegate, log_call
 from strandline.metastore.session.bodies import (
     BODY_MEMORY_BYTES,
     BODY_SECONDS,
     MAX_BODY_BYTES,
     Bodies,
     BodyTooLate,
+)
+from strandline.metastore.session.callers import (
+    Authenticate,
+    Caller,
+    OriginGuard,
+    Unproved,
+    caller_of,
+    prove,
 )
 from strandline.metastore.session.calls import (
     CALLS,
@@ -64,15 +70,7 @@ from strandline.metastore.session.calls import (
     PROTOCOL_HEADER,
     Call,
 )
-from strandline.metastore.session.credentials import (
-    Authenticate,
-    Caller,
-    Unproved,
-    caller_of,
-    prove,
-)
 from strandline.metastore.session.local_session import LocalSession
-from strandline.metastore.session.origins import OriginGuard
 from strandline.metastore.session.wire_json import write_error, write_json
 from strandline.metastore.workers import ClientLeft, Workers
 from strandline.work.children import ChildPool, Fields

@@ -28,8 +28,8 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 from strandline import __version__
 from strandline.errors import InvalidInput, Overloaded, ProtocolError, Stopping, StrandlineError
+from strandline.metastore.session.callers import AUTHORIZATION, basic
 from strandline.metastore.session.calls import CALLS, PROTOCOL, PROTOCOL_HEADER, USER_HEADER
-from strandline.metastore.session.credentials import AUTHORIZATION, basic
 from strandline.metastore.session.wire_json import read_error
 
 CONNECT_TIMEOUT = 5.0

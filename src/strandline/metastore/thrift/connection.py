@@ -39,8 +39,7 @@ from strandline.errors import (
     Unavailable,
 )
 from strandline.logs import CLIENT
-from strandline.metastore.call_log import log_call
-from strandline.metastore.request_memory import ALLOWANCE
+from strandline.metastore.served_calls import ALLOWANCE, log_call
 from strandline.metastore.thrift.dispatch import (
     Answer,
     ConnectionInfo,
@@ -61,8 +60,7 @@ from strandline.metastore.thrift.messages import (
     request_key,
 )
 from strandline.metastore.thrift.scanner import Scanner
-from strandline.metastore.thrift.serving import Serving
-from strandline.metastore.thrift.slices import Sliced, Slicing
+from strandline.metastore.thrift.serving import Serving, Sliced, Slicing
 from strandline.work import IN_THREAD, things_of_bytes, things_of_values
 from strandline.work.contents import PIECE, Content
 

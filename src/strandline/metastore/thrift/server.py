@@ -17,13 +17,12 @@ from types import MappingProxyType
 from typing import Any
 
 from strandline.errors import AddressInUse, Unavailable
-from strandline.metastore.request_memory import RequestMemory
+from strandline.metastore.served_calls import RequestMemory
 from strandline.metastore.thrift.codec import HIVE_CODEC, Codec
 from strandline.metastore.thrift.connection import Connection
 from strandline.metastore.thrift.dispatch import BaseService, Dispatcher
 from strandline.metastore.thrift.messages import REPLY, encode_head
-from strandline.metastore.thrift.serving import Counters, ServerSettings
-from strandline.metastore.thrift.slices import Slices
+from strandline.metastore.thrift.serving import Counters, ServerSettings, Slices
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,129 @@
+"""What the servers of both protocols share: the memory of requests, their log, and their child.
+
+**Memory.** One message of the largest size is harmless, a thousand half ones fill the machine. A
+limit for each connection that is safe for a thousand of them would be too small for any.
+
+The model: each owner (a connection, an HTTP request) has a small allowance of its own, which is
+always there. What it needs beyond that, it takes from a pool that all share, and the whole of it is
+given back at once. An empty pool refuses, at once and with a typed error; nothing waits for memory,
+since what waits holds memory too. So small requests are served however many large ones there are.
+
+**Log.** Refused calls and slow ones have a line in the log. Of errors, one that the service did not
+foresee was logged with its traceback where it was caught; a name that does not exist is an ordinary
+answer (Spark asks for each table before it creates it) and is told at the level debug only.
+
+**Child process.** A child writes to the store as another node would. But its call is this node's:
+whoever made it, on any protocol, reads what it wrote as soon as it is answered. News of a commit
+may come later than the answer, so memory is not believed before it has looked at the store again.
+That holds after an error too: a child that ended in the middle may have committed.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from strandline.errors import (
+    ObjectNotFound,
+    Overloaded,
+    PermissionDenied,
+    StrandlineError,
+    TransactionNotFound,
+    surface_of,
+)
+from strandline.logs import fields
+from strandline.metastore.metastore import Metastore
+from strandline.work.children import ChildPool, Data, Fields, Reply
+
+logger = logging.getLogger("strandline.calls")
+
+DEFAULT_SLOW_MS = 1_000
+_SERVERS_FAULT = 500
+
+
+def log_call(
+    method: str,
+    *,
+    client: str,
+    user: str,
+    seconds: float,
+    slow_ms: int,
+    error: BaseException | None = None,
+) -> None:
+    """Say that a call was refused with ``error``, or that it was slow; else nothing."""
+    milliseconds = int(seconds * 1000)
+    shown = fields(client=client, user=user or None, ms=milliseconds)
+    if isinstance(error, StrandlineError):
+        logger.log(_level(error), "%s was refused: %s", method, error.message, extra=shown)
+    elif milliseconds >= slow_ms:
+        logger.warning("%s was slow", method, extra=shown)
+
+
+def _level(error: StrandlineError) -> int:
+    if isinstance(error, ObjectNotFound | TransactionNotFound):
+        return logging.DEBUG
+    if isinstance(error, PermissionDenied) or surface_of(error).http >= _SERVERS_FAULT:
+        return logging.WARNING
+    return logging.INFO
+
+
+ALLOWANCE = 256 * 1024
+"""Bytes that each owner has beside the pool."""
+ANSWER_BYTES = 512 * 1024 * 1024
+"""What the answers of one protocol take together that are not yet sent."""
+
+
+class RequestMemory:
+    """A pool of ``pool`` bytes. For the event loop only.
+
+    With ``admits_single``, an owner may have more than the whole pool while nothing else is taken.
+    """
+
+    def __init__(
+        self, pool: int, *, allowance: int = ALLOWANCE, admits_single: bool = False
+    ) -> None:
+        self._pool = pool
+        self._allowance = allowance
+        self._admits_single = admits_single
+        self._taken: dict[object, int] = {}
+        self.taken = 0
+        self.refused = 0
+
+    def hold(self, owner: object, amount: int) -> None:
+        """``owner`` now needs ``amount`` bytes in all. `Overloaded` where the pool lacks them."""
+        wanted = max(0, amount - self._allowance)
+        more = wanted - self._taken.get(owner, 0)
+        is_alone = self._admits_single and not self.taken
+        if more > 0 and self.taken + more > self._pool and not is_alone:
+            self.refused += 1
+            raise Overloaded(
+                f"this node is full: a request needs {amount} bytes, and large requests hold "
+                f"{self.taken} of {self._pool}; nothing was done, try again"
+            )
+        self.taken += more
+        if wanted:
+            self._taken[owner] = wanted
+        else:
+            self._taken.pop(owner, None)
+
+    def release(self, owner: object) -> None:
+        """``owner`` needs nothing any more."""
+        self.taken -= self._taken.pop(owner, 0)
+
+
+async def delegate(
+    metastore: Metastore,
+    children: ChildPool,
+    name: str,
+    fields: Fields,
+    data: Data,
+    *,
+    only_reads: bool,
+) -> Reply:
+    """`ChildPool.run` for a call to ``metastore``."""
+    if only_reads:
+        return await children.run(name, fields, data, only_reads=True)
+    with metastore.projector.delegated():
+        try:
+            return await children.run(name, fields, data, only_reads=False)
+        finally:
+            metastore.store.look_again()
