@@ -175,7 +175,10 @@ class MetastorageLog(UpdateLog):
         return max(1, (self._store.max_operations - 2) // 2)
 
     def frontier(self) -> Frontier:
-        revision = self._store.revision()
+        return self._frontier_at(self._store.revision())
+
+    def _frontier_at(self, revision: int) -> Frontier:
+        """The frontier, no older than the store's ``revision``, which was just read."""
         seen = self._seen
         if seen is not None and seen[0] == revision:
             return seen[1]
@@ -395,7 +398,7 @@ class MetastorageLog(UpdateLog):
     def listen(self, after: Frontier, *, timeout: float) -> bool:
         # The revision is taken before the look, so that what comes between is not slept through.
         revision = self._store.revision()
-        if self.frontier() != after:
+        if self._frontier_at(revision) != after:
             return True
         return self._store.wait_for_change(PREFIX, revision, timeout=timeout)
 

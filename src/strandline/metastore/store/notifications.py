@@ -33,7 +33,6 @@ from strandline.sql import (
     Database,
     Parameter,
     Query,
-    change,
     change_each,
     first_row,
     run,
@@ -66,7 +65,7 @@ _TAKE_NUMBERS = (
 )
 _MOVE = (
     "UPDATE notification_sequence SET event_id = ?, projected_version = ?, projected_entries = ?"
-    " WHERE event_id = ? AND projected_version = ? AND projected_entries = ?"
+    " WHERE event_id = ? AND projected_version = ? AND projected_entries = ? RETURNING event_id"
 )
 _FIRST = (
     "INSERT INTO notification_sequence (id, event_id, projected_version, projected_entries)"
@@ -246,16 +245,16 @@ class NotificationLog:
         after = LogPosition(before.event_id + len(events), version, entries)
         position = after.event_id, version, entries
         was = before.event_id, before.projected_version, before.projected_entries
-        if not change(connection, _MOVE, position + was):
+        numbered = enumerate(events, before.event_id + 1)
+        logged = ((_LOG, _columns(event_id, event, None)) for event_id, event in numbered)
+        moved, *_ = run_all(connection, (_MOVE, position + was), *logged, *also)
+        if not moved:
             if self.position_on(connection) != before or before != LogPosition(0, 0, 0):
                 raise OutOfSync(
                     f"catalog version {version} was about to be projected behind"
                     f" {before.projected_version}, and another node did it; read again"
                 )
             run(connection, _FIRST, position)
-        numbered = enumerate(events, before.event_id + 1)
-        logged = ((_LOG, _columns(event_id, event, None)) for event_id, event in numbered)
-        run_all(connection, *logged, *also)
         return after
 
     def position(self) -> LogPosition:
