@@ -49,6 +49,7 @@ from strandline.model.types import (
     StructField,
     StructType,
     VarcharType,
+    depth_of,
     walk,
 )
 
@@ -61,6 +62,8 @@ def check_field_names(data_type: DataType, *, column: str) -> None:
 
     Raises `InvalidName`, `InvalidInput`.
     """
+    if not depth_of(data_type):
+        return
     for inner in walk(data_type):
         if not isinstance(inner, StructType):
             continue
@@ -80,6 +83,8 @@ def assign_ids(data_type: DataType, next_id: int) -> tuple[DataType, int]:
     Ids that are there stay. New ones are given in the order of the text, outer before inner, from
     ``next_id`` or, if higher, from behind the highest that is there.
     """
+    if not depth_of(data_type):
+        return data_type, next_id
     used = [
         entry.field_id
         for inner in walk(data_type)

@@ -271,6 +271,11 @@ def depth_of(data_type: DataType) -> int:
 
 def walk(data_type: DataType) -> Iterator[DataType]:
     """The type and every type inside it, outermost first."""
+    # Most columns are scalars, and a generator for each is dear.
+    return _walk(data_type) if depth_of(data_type) else iter((data_type,))
+
+
+def _walk(data_type: DataType) -> Iterator[DataType]:
     yield data_type
     match data_type:
         case ArrayType():

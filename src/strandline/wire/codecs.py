@@ -110,6 +110,9 @@ class Codec(Generic[T]):
 
 def write_uint(out: bytearray, value: int) -> None:
     """Append ``value`` as unsigned LEB128."""
+    if 0 <= value <= 0x7F:
+        out.append(value)
+        return
     if value < 0 or value >> 64:
         raise InvalidInput(f"the number {value} cannot be kept: it does not fit 64 unsigned bits")
     while value > 0x7F:
@@ -156,18 +159,27 @@ def encode_text(value: str) -> bytes:
     try:
         return value.encode()
     except UnicodeEncodeError as error:
-        raise InvalidInput(
-            f"{value[:80]!r} is no text: character {error.start} is half of a surrogate pair; "
-            "send whole characters"
-        ) from None
+        raise _no_text(value, error) from None
 
 
-def _write_text(out: bytearray, value: str) -> None:
-    data = encode_text(value)
-    if len(data) < 0x80:
-        out.append(len(data))
+def _no_text(value: str, error: UnicodeEncodeError) -> InvalidInput:
+    return InvalidInput(
+        f"{value[:80]!r} is no text: character {error.start} is half of a surrogate pair; "
+        "send whole characters"
+    )
+
+
+def write_text(out: bytearray, value: str) -> None:
+    """Append ``value`` in UTF-8, behind its length. Raises `InvalidInput` like `encode_text`."""
+    try:
+        data = value.encode()
+    except UnicodeEncodeError as error:
+        raise _no_text(value, error) from None
+    length = len(data)
+    if length < 0x80:
+        out.append(length)
     else:
-        write_uint(out, len(data))
+        write_uint(out, length)
     out += data
 
 
@@ -212,7 +224,7 @@ def _read_time(reader: Reader) -> Timestamp:
 UINT: Codec[int] = Codec(write_uint, Reader.uint)
 SINT: Codec[int] = Codec(_write_sint, _read_sint)
 BOOL: Codec[bool] = Codec(_write_bool, _read_bool)
-TEXT: Codec[str] = Codec(_write_text, _read_text)
+TEXT: Codec[str] = Codec(write_text, _read_text)
 BYTES: Codec[bytes] = Codec(_write_bytes, _read_bytes)
 FLOAT: Codec[float] = Codec(_write_float, _read_float)
 TIME: Codec[Timestamp] = Codec(_write_time, _read_time)

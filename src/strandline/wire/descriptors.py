@@ -75,6 +75,7 @@ from strandline.wire.codecs import (
     pair,
     sequence,
     triple,
+    write_text,
     write_uint,
 )
 from strandline.wire.registry import Fields, nested, nested_list, register, register_codec
@@ -103,12 +104,16 @@ GRANTS = nested_list(Grant)
 
 def _write_column(out: bytearray, value: ColumnDescriptor) -> None:
     write_uint(out, value.id)
-    TEXT.write(out, value.name)
+    write_text(out, value.name)
     DATA_TYPE.write(out, value.type)
-    BOOL.write(out, value.nullable)
-    OPTIONAL_TEXT.write(out, value.comment)
-    OPTIONAL_TEXT.write(out, value.default)
-    TEXT.write(out, value.metadata)
+    out.append(1 if value.nullable else 0)
+    for text in (value.comment, value.default):
+        if text is None:
+            out.append(0)
+        else:
+            out.append(1)
+            write_text(out, text)
+    write_text(out, value.metadata)
 
 
 def _read_column(reader: Reader) -> ColumnDescriptor:
