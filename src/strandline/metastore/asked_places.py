@@ -99,7 +99,7 @@ class AskedPlaces:
         return replace(command, location=place.text) if place.is_inside else command
 
     def _create_table(self, command: CreateTable) -> CreateTable:
-        definition = command.definition
+        definition = asked = command.definition
         if definition.kind is TableKind.MANAGED:
             named = definition.location
             # Without a place that could be the default one, an older catalog does.
@@ -108,12 +108,12 @@ class AskedPlaces:
             if named and (default is None or self._folders.place(named) != default):
                 definition = replace(definition, kind=TableKind.EXTERNAL)
             else:
-                definition = replace(definition, location=None)
+                definition = replace(definition, location=None) if named else definition
                 if default and not catalog.relation(command.schema, definition.name):
                     self._refuse_unmakeable(default)
         if definition.kind is TableKind.EXTERNAL:
             self._refuse_unreachable(definition.location, table=definition.name)
-        return replace(command, definition=definition)
+        return command if definition is asked else replace(command, definition=definition)
 
     def _alter_table(self, command: AlterTable) -> AlterTable:
         definition = command.definition

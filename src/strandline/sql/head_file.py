@@ -57,6 +57,7 @@ class HeadFile:
         self._marks = tuple(marks)
         self._select = "SELECT " + ", ".join(f"({mark.select})" for mark in self._marks)
         self._written: dict[str, int] | None = None
+        self._last: tuple[bytes, dict[str, int]] = b"", {}  # the file as it was read, and decoded
         self._file: int | None = None
         self._failed = False
 
@@ -146,10 +147,12 @@ class HeadFile:
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
             data = os.pread(file, 2 * SLOT_BYTES, 0)
-            said = _newest(data) or {}
+            said = self._last[1] if data == self._last[0] else _newest(data) or {}
             merged = {name: max(said.get(name, 0), number) for name, number in marks.items()}
-            turn = said.get(_TURN, 0) + 1
-            os.pwrite(file, _slot({**merged, _TURN: turn}), turn % 2 * SLOT_BYTES)
+            merged[_TURN] = turn = said.get(_TURN, 0) + 1
+            start, slot = turn % 2 * SLOT_BYTES, _slot(merged)
+            os.pwrite(file, slot, start)
+            self._last = data[:start] + slot + data[start + SLOT_BYTES :], merged
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)
 

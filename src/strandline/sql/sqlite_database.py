@@ -132,6 +132,7 @@ class SqliteDatabase(Database):
     def __init__(self, url: str, path: Path, *, patience: float, read_only: bool = False) -> None:
         super().__init__(url, str(path), patience=patience, read_only=read_only)
         self.path = path
+        self._log_path = sqlite_file.write_ahead_log(path)
         connect = partial(sqlite_file.connect, path)
         self._engine = create_engine(
             "sqlite+pysqlite://",
@@ -187,8 +188,7 @@ class SqliteDatabase(Database):
             )
 
     def _present_place(self) -> tuple[object, object]:
-        identity = sqlite_file.identity
-        return identity(self.path), identity(sqlite_file.write_ahead_log(self.path))
+        return sqlite_file.identity(self.path), sqlite_file.identity(self._log_path)
 
     def check_damage(self) -> None:
         """Raise `CorruptData` if `find_damage` found any."""

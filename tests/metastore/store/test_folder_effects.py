@@ -381,7 +381,7 @@ def test_effects_that_touch_are_not_taken_together(
         def take(effect: str) -> bool:
             verb, path = effect.split()
             makes, moves = ([path], []) if verb == "make" else ([], [path])
-            return turn.take(makes=makes, moves=moves)
+            return turn.take(lambda: (makes, moves))
 
         assert turn.untouched
         assert take(first)

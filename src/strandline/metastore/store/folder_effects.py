@@ -84,6 +84,10 @@ class RefusedFolders:
     unremoved: int = 0
 
 
+Paths = Callable[[], tuple[Iterable[str], Iterable[str]]]
+"""The folders that an effect makes, and those that it moves or removes."""
+
+
 class Turn:
     """What one SQL transaction does with folders: effects that do not touch one another."""
 
@@ -91,7 +95,7 @@ class Turn:
         self.places = TablePlaces(connection)
         self.unsynced = Unsynced()
         self._most = self._left = most
-        self._first: tuple[Sequence[str], Sequence[str]] | None = None
+        self._first: Paths | None = None
         self._touched: set[str] = set()
         self._above_touched: set[str] = set()
         self._moved: set[str] = set()
@@ -108,17 +112,17 @@ class Turn:
         """How many effects can still be taken."""
         return self._left
 
-    def take(self, *, makes: Sequence[str], moves: Sequence[str]) -> bool:
-        """Take an effect that makes and moves or removes these; False where it has to wait."""
+    def take(self, paths: Paths) -> bool:
+        """Take an effect on these folders; False where it has to wait."""
         if not self._left:
             return False
         if self.untouched:
-            self._first = makes, moves  # compared with others if there are any
+            self._first = paths  # compared with others if there are any
         else:
             if self._first is not None:
-                self._touch(*map(self._names, self._first))
+                self._touch(*map(self._names, self._first()))
                 self._first = None
-            making, moving = self._names(makes), self._names(moves)
+            making, moving = map(self._names, paths())
             if not self._free(making, moving):
                 return False
             self._touch(making, moving)
@@ -258,7 +262,7 @@ class FolderEffects:
         work = None if effect is None else _PLANS[effect](self, _Task(turn, update, entry))
         if work is None:
             return True
-        if not turn.take(makes=self._paths(work.makes), moves=self._paths(work.moves)):
+        if not turn.take(lambda: (self._paths(work.makes), self._paths(work.moves))):
             return False
         work.do()
         return True
