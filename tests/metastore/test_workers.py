@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from strandline.errors import Overloaded
+from strandline.metastore import workers
 from strandline.metastore.workers import (
     CallKind,
     ClientLeft,
@@ -20,6 +21,11 @@ from strandline.metastore.workers import (
 
 WAIT = 20.0
 READ, WRITE, LARGE, DDL = CallKind
+
+
+@pytest.fixture(autouse=True)
+def watched_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "UNWATCHED_SECONDS", 0.0)
 
 
 class Work:

@@ -24,9 +24,9 @@ def recorded() -> Iterator[list[tuple[str, Any]]]:
     def note(_c: Any, _k: Any, statement: str, parameters: Any, *_: Any) -> None:
         noted.append((statement, parameters))
 
-    def note_and_send(driver: Any, text: str, parameters: Any, *, many: bool = False) -> Any:
+    def note_and_send(cursor: Any, text: str, parameters: Any, *, many: bool = False) -> Any:
         noted.append((text, parameters))
-        return send(driver, text, parameters, many=many)
+        return send(cursor, text, parameters, many=many)
 
     event.listen(Engine, "before_cursor_execute", note)
     try:

@@ -102,6 +102,8 @@ _CHANGED = (
     " OR EXISTS (SELECT 1 FROM metastorage_deletion WHERE revision > ? AND key >= ? AND key < ?))"
     " FROM metastorage_head WHERE id = 1"
 )
+_ROOM_SECONDS = 0.01
+"""How long a waiter leaves further commits before it looks at them together."""
 _LOOK_AGAIN_SECONDS = 0.1
 """After how long a waiter looks again if the server did not answer."""
 
@@ -238,6 +240,9 @@ class SqlMetastorage(Metastorage):
             if failed is not None:
                 pause = min(pause, _LOOK_AGAIN_SECONDS)
             mark_now = self._database.wait_for_commit(mark, timeout=pause)
+            if mark_now != mark and failed is None:
+                # Most commits are of rows and no business of this waiter, and come in a row.
+                time.sleep(max(min(_ROOM_SECONDS, finish - time.monotonic()), 0.0))
             self._refuse_when_closed()
             if mark_now == mark and failed is None and time.monotonic() < finish:
                 return False  # the database was woken

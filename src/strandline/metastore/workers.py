@@ -53,6 +53,8 @@ logger = logging.getLogger(__name__)
 USER_SHARE = 0.75
 KIND_SHARE = 0.5
 OTHERS_SHARE = 0.75
+UNWATCHED_SECONDS = 0.02
+"""How long a call may take before its client is watched."""
 
 T = TypeVar("T")
 
@@ -243,9 +245,13 @@ class Workers:
                 raise ClientLeft
 
         call = self.submit(lambda: results.append(work(still_wanted)), user=user, kind=kind)
-        leaving = asyncio.ensure_future(until_left())
+        leaving: asyncio.Future[None] | None = None
         try:
-            await asyncio.wait({call.result, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            # Most calls end sooner than their client could give them up.
+            done, _ = await asyncio.wait({call.result}, timeout=UNWATCHED_SECONDS)
+            if not done:
+                leaving = asyncio.ensure_future(until_left())
+                await asyncio.wait({call.result, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not call.result.done():
                 left = True
                 if call.withdraw():
@@ -256,7 +262,8 @@ class Workers:
             self._given_up += not call.result.cancelled()
             raise
         finally:
-            leaving.cancel()
+            if leaving is not None:
+                leaving.cancel()
             call.withdraw()
         return results[0]
 

@@ -16,6 +16,7 @@ from strandline.sql.statements import (
     run,
     run_all,
     run_in_parts,
+    together,
     value,
 )
 
@@ -43,5 +44,6 @@ __all__ = [
     "sqlite_url",
     "stored_time",
     "take_time",
+    "together",
     "value",
 ]

@@ -78,6 +78,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     deadline: float | None = None
     is_given_up: Callable[[], bool] | None = None
+    kept_cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
+    """For statements whose answer is fetched before the next one is sent."""
+    open_pipeline: psycopg.Pipeline | None = None
 
     def wait(self, gen: PQGen[T], *arguments: Any, **options: Any) -> T:
         """What every call of the driver waits in; ``gen`` does the sending and reading."""
@@ -168,6 +171,7 @@ def connect(address: str, *, patience: float) -> Connection:
     try:
         connection.deadline = time.monotonic() + patience
         connection.execute(_SETTINGS)
+        connection.kept_cursor = connection.cursor()
     except BaseException:
         connection.close()
         raise

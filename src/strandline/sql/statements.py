@@ -13,16 +13,19 @@ whole numbers, are parameters.
     change(connection, "DELETE FROM t WHERE id < ?", (7,))         how many rows it changed
     change_each(connection, "INSERT INTO t (id) VALUES (?)", rows) once for each tuple of parameters
     run_all(connection, (statement, parameters), …)                the rows of each of them
+    with together(connection): …                                   changes that wait for no answer
 
-`run_all` sends statements together that do not depend on each other's answers: to a server it is
-one round trip. A text names its columns with quotes where a name is a word of SQL (``"user"``), and
-its values are the driver's: a truth value is 0 or 1 in SQLite. Tables are made, and rare statements
-of many forms are built, with SQLAlchemy's Core on the same connection.
+`run_all` and `together` send statements that do not depend on each other's answers: to a server
+they are one round trip. A text names its columns with quotes where a name is a word of SQL
+(``"user"``), and its values are the driver's: a truth value is 0 or 1 in SQLite. Tables are made,
+and rare statements of many forms are built, with SQLAlchemy's Core on the same connection, but not
+inside `together`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, cast
 
@@ -68,7 +71,7 @@ def run_in_parts(
     rows: int,
 ) -> Iterator[list[Row]]:
     """All rows of ``statement``, so many at once: what a caller may give up on the way."""
-    cursor = _sent(_driver_of(connection), _text_for(connection, statement), parameters)
+    cursor = _sent(_driver_of(connection).cursor(), _text_for(connection, statement), parameters)
     try:
         while part := cursor.fetchmany(rows):
             yield part
@@ -78,16 +81,38 @@ def run_in_parts(
 
 def change(connection: Connection, statement: str, parameters: tuple[Parameter, ...] = ()) -> int:
     """Run an INSERT, UPDATE or DELETE; how many rows it changed."""
-    cursor = _sent(_driver_of(connection), _text_for(connection, statement), parameters)
-    return cast(int, cursor.rowcount)
+    answer = _answered(_driver_of(connection), _text_for(connection, statement), parameters)
+    return cast(int, answer.rowcount)
 
 
 def change_each(
     connection: Connection, statement: str, rows: Sequence[tuple[Parameter, ...]]
 ) -> None:
     """Run ``statement`` once for each tuple of parameters, in one round trip."""
-    if rows:
-        _sent(_driver_of(connection), _text_for(connection, statement), rows, many=True)
+    cursor, text = _driver_of(connection).cursor(), _text_for(connection, statement)
+    if len(rows) == 1:
+        _sent(cursor, text, rows[0])
+    elif rows:
+        _sent(cursor, text, rows, many=True)
+
+
+@contextmanager
+def together(connection: Connection) -> Iterator[None]:
+    """Sends what `change_each` changes in the block without waiting for the server each time.
+
+    It has been done, or has raised, when the block ends, or when any other statement of the block
+    is answered.
+    """
+    if connection.dialect.name == "sqlite":
+        yield
+        return
+    driver = _driver_of(connection)
+    kept_cursor, driver.kept_cursor = driver.kept_cursor, None
+    try:
+        with driver.pipeline() as driver.open_pipeline:
+            yield
+    finally:
+        driver.kept_cursor, driver.open_pipeline = kept_cursor, None
 
 
 def run_all(connection: Connection, *queries: Query) -> list[list[Row]]:
@@ -96,24 +121,33 @@ def run_all(connection: Connection, *queries: Query) -> list[list[Row]]:
         return [run(connection, *query) for query in queries]
     driver = _driver_of(connection)
     with driver.pipeline():
-        answers = [_sent(driver, _formatted(text), parameters) for text, parameters in queries]
+        answers = [_sent(driver.cursor(), _formatted(text), values) for text, values in queries]
     return [_fetched(answer) for answer in answers]
 
 
 def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
     """All rows of a statement as the ``driver`` writes it, on a connection of the driver."""
-    return _fetched(_sent(driver, text, parameters))
+    return _fetched(_answered(driver, text, parameters))
+
+
+def _answered(driver: Any, text: str, parameters: tuple[Parameter, ...]) -> Any:
+    """The cursor with the answer to a statement; it is good for this one answer."""
+    # To make a cursor of PostgreSQL's driver takes half as long as an answer.
+    cursor = _sent(getattr(driver, "kept_cursor", None) or driver.cursor(), text, parameters)
+    pipeline = getattr(driver, "open_pipeline", None)
+    if pipeline is not None:
+        pipeline.sync()
+    return cursor
 
 
 def _sent(
-    driver: Any,
+    cursor: Any,
     text: str,
     parameters: Sequence[Any],  # Any: a parameter, or with ``many`` a tuple of them for each run
     *,
     many: bool = False,
 ) -> Any:
-    """The driver's cursor; each statement of this module goes through here."""
-    cursor = driver.cursor()
+    """The cursor; each statement of this module goes through here."""
     return (cursor.executemany if many else cursor.execute)(text, parameters)
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, func, select, update
 
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import TransactionFinished, TransactionNotFound, UnsupportedOperation
-from strandline.sql import Row, change, change_each, first_row, run, run_all, value
+from strandline.sql import Row, change, change_each, first_row, run, run_all, together, value
 from strandline.transactions import lock_records
 from strandline.transactions.tables import LAST_ID, TXN, TXN_FOOTPRINT
 from strandline.transactions.transaction import Heartbeat, Transaction, TransactionState
@@ -26,6 +26,14 @@ _OPEN, _COMMITTED, _ABORTED = (state.value for state in TransactionState)
 _COLUMNS = (
     "txn_id, state, begin_time, commit_time, catalog_version, last_heartbeat,"
     ' "user", host, agent, read_only, timeout_ms'
+)
+
+_FIND = f"SELECT {_COLUMNS} FROM txn WHERE txn_id = ?"
+_PAIRS = "SELECT table_id, write_id FROM txn_write_id WHERE txn_id = ? ORDER BY table_id"
+_OWN_WRITE_ID = "SELECT write_id FROM txn_write_id WHERE txn_id = ? AND table_id = ?"
+_COMMIT = (
+    f"UPDATE txn SET state = {_COMMITTED}, commit_time = ? WHERE txn_id = ? AND state = {_OPEN}"
+    " RETURNING (SELECT max(lock_id) FROM lock_request WHERE lock_request.txn_id = txn.txn_id)"
 )
 
 
@@ -57,12 +65,22 @@ def find(connection: Connection, txn_id: int) -> Transaction:
     """The transaction. Raises `TransactionNotFound`."""
     row = None
     if 0 < txn_id <= LAST_ID:
-        row = first_row(connection, f"SELECT {_COLUMNS} FROM txn WHERE txn_id = ?", (txn_id,))
+        row = first_row(connection, _FIND, (txn_id,))
     if row is None:
-        raise TransactionNotFound(
-            f"there is no transaction {txn_id}; begin one, or check which store this is"
-        )
+        raise _not_found(txn_id)
     return _transaction(row)
+
+
+def find_with_writes(
+    connection: Connection, txn_id: int
+) -> tuple[Transaction, tuple[tuple[int, int], ...]]:
+    """The transaction and its `write_id_pairs`, in one round trip. Raises `TransactionNotFound`."""
+    if not 0 < txn_id <= LAST_ID:
+        return find(connection, txn_id), ()
+    rows, pairs = run_all(connection, (_FIND, (txn_id,)), (_PAIRS, (txn_id,)))
+    if not rows:
+        raise _not_found(txn_id)
+    return _transaction(rows[0]), tuple((table_id, write_id) for table_id, write_id in pairs)
 
 
 def find_for_writing(connection: Connection, txn_id: int) -> Transaction:
@@ -70,7 +88,29 @@ def find_for_writing(connection: Connection, txn_id: int) -> Transaction:
 
     Raises `TransactionNotFound`, `TransactionFinished`, `UnsupportedOperation`.
     """
-    found = find(connection, txn_id)
+    return _writable(find(connection, txn_id))
+
+
+def find_for_table(
+    connection: Connection, txn_id: int, table_id: int
+) -> tuple[Transaction, int | None]:
+    """`find_for_writing`, and the transaction's write id of a table, None without one."""
+    if not (0 < txn_id <= LAST_ID and 0 < table_id <= LAST_ID):
+        return find_for_writing(connection, txn_id), None
+    rows, write_ids = run_all(connection, (_FIND, (txn_id,)), (_OWN_WRITE_ID, (txn_id, table_id)))
+    if not rows:
+        raise _not_found(txn_id)
+    return _writable(_transaction(rows[0])), write_ids[0][0] if write_ids else None
+
+
+def _not_found(txn_id: int) -> TransactionNotFound:
+    return TransactionNotFound(
+        f"there is no transaction {txn_id}; begin one, or check which store this is"
+    )
+
+
+def _writable(found: Transaction) -> Transaction:
+    txn_id = found.txn_id
     if found.state is not TransactionState.OPEN:
         raise TransactionFinished(
             f"transaction {txn_id} cannot write: it {ending(found)}; begin another"
@@ -114,10 +154,10 @@ def allocate(connection: Connection, txn_id: int, table_id: int) -> int:
         (table_id,),
     )
     write_id = int(following) - 1
-    change(
+    change_each(
         connection,
         "INSERT INTO txn_write_id (table_id, write_id, txn_id) VALUES (?, ?, ?)",
-        (table_id, write_id, txn_id),
+        [(table_id, write_id, txn_id)],
     )
     return write_id
 
@@ -126,21 +166,13 @@ def own_write_id(connection: Connection, txn_id: int, table_id: int) -> int | No
     """The write id that the transaction has for the table."""
     if not 0 < table_id <= LAST_ID:
         return None
-    write_id: int | None = value(
-        connection,
-        "SELECT write_id FROM txn_write_id WHERE txn_id = ? AND table_id = ?",
-        (txn_id, table_id),
-    )
+    write_id: int | None = value(connection, _OWN_WRITE_ID, (txn_id, table_id))
     return write_id
 
 
 def write_id_pairs(connection: Connection, txn_id: int) -> tuple[tuple[int, int], ...]:
     """All (table id, write id) of the transaction, by table id."""
-    pairs = run(
-        connection,
-        "SELECT table_id, write_id FROM txn_write_id WHERE txn_id = ? ORDER BY table_id",
-        (txn_id,),
-    )
+    pairs = run(connection, _PAIRS, (txn_id,))
     return tuple((table_id, write_id) for table_id, write_id in pairs)
 
 
@@ -157,17 +189,13 @@ def mark_committed(
 ) -> Transaction:
     """Commit a transaction, read on this connection and open, with everything that hangs on it."""
     txn_id = transaction.txn_id
-    run_all(
-        connection,
-        (
-            f"UPDATE txn SET state = {_COMMITTED}, commit_time = ?"
-            f" WHERE txn_id = ? AND state = {_OPEN}",
-            (at, txn_id),
-        ),
-        ("UPDATE txn_write_id SET commit_time = ? WHERE txn_id = ?", (at, txn_id)),
-        ("UPDATE txn_footprint SET commit_time = ? WHERE txn_id = ?", (at, txn_id)),
-    )
-    lock_records.delete_of_txn(connection, txn_id)
+    with together(connection):
+        for table in ("txn_write_id", "txn_footprint"):
+            statement = f"UPDATE {table} SET commit_time = ? WHERE txn_id = ?"
+            change_each(connection, statement, [(at, txn_id)])
+        lock_id = value(connection, _COMMIT, (at, txn_id))
+    if lock_id is not None:
+        lock_records.delete_of_txn(connection, txn_id)
     return replace(transaction, state=TransactionState.COMMITTED, commit_time=at)
 
 

@@ -63,7 +63,7 @@ from strandline.errors import (
 )
 from strandline.sql import Database, stored_time, take_time
 from strandline.transactions import records
-from strandline.transactions.catalog_view import CatalogView
+from strandline.transactions.catalog_view import CatalogVersion, CatalogView
 from strandline.transactions.conflicts import NameRow, catalog_conflict, row_conflict
 from strandline.transactions.guarded_writes import GuardedWrites
 from strandline.transactions.holds import Holds
@@ -273,7 +273,10 @@ class Transactions:
             step = self._writes.enter(opened, start, timeout=timeout)
             yield step
             ended = self._commit_open_on(
-                step.connection, step.transaction, at=take_time(step.connection, self._clock)
+                step.connection,
+                step.transaction,
+                ((table_id, step.write_id),),
+                at=take_time(step.connection, self._clock),
             )
             if ended.conflict is not None:
                 raise WriteConflict(ended.conflict)
@@ -381,8 +384,7 @@ class Transactions:
 
     def _write_on(self, connection: Connection, txn_id: int, table_id: int) -> Step:
         """See `writing`. Raises `Behind` where the catalog of the begin is not applied here."""
-        transaction = records.find_for_writing(connection, txn_id)
-        write_id = records.own_write_id(connection, txn_id, table_id)
+        transaction, write_id = records.find_for_table(connection, txn_id, table_id)
         if write_id is None:
             self._require_writable(transaction, table_id)
             return self._first_step(connection, transaction, table_id)
@@ -420,23 +422,32 @@ class Transactions:
     def _commit_on(self, connection: Connection, txn_id: int) -> _End:
         """Commit, or abort and say which conflict was the reason."""
         commit_time = take_time(connection, self._clock)
-        transaction = records.find(connection, txn_id)
+        transaction, writes = records.find_with_writes(connection, txn_id)
         if transaction.state is TransactionState.COMMITTED:
             return _End(transaction, changed=False)
         if transaction.state is TransactionState.ABORTED:
             raise TransactionFinished(
                 f"transaction {txn_id} cannot be committed: it {records.ending(transaction)}"
             )
-        return self._commit_open_on(connection, transaction, at=commit_time)
+        return self._commit_open_on(connection, transaction, writes, at=commit_time)
 
     def _commit_open_on(
-        self, connection: Connection, transaction: Transaction, *, at: Timestamp
+        self,
+        connection: Connection,
+        transaction: Transaction,
+        writes: Sequence[tuple[int, int]],
+        *,
+        at: Timestamp,
     ) -> _End:
         """`_commit_on` for a transaction that was read on this connection and is open."""
         txn_id = transaction.txn_id
-        writes = records.write_id_pairs(connection, txn_id)
-        conflict = self._judge_on(connection, transaction, at, writes) if writes else None
+        conflict = None
+        if writes:
+            now = self._catalogs.catalog_at(connection, at)
+            conflict = self._conflict_on(connection, transaction, writes, now=now)
         if conflict is None:
+            for listener in self._listeners if writes else ():
+                listener.committing(connection, transaction, time=at, writes=writes, catalog=now)
             committed = records.mark_committed(connection, transaction, at=at)
             return _End(committed, changed=True)
         aborted = self._abort_on(connection, txn_id)
@@ -446,27 +457,20 @@ class Transactions:
         )
         return _End(aborted or transaction, changed=True, conflict=reason)
 
-    def _judge_on(
+    def _conflict_on(
         self,
         connection: Connection,
         transaction: Transaction,
-        commit_time: Timestamp,
         writes: Sequence[tuple[int, int]],
+        *,
+        now: CatalogVersion,
     ) -> str | None:
-        """The conflict that forbids this commit; without one, the listeners have been told."""
-        now = self._catalogs.catalog_at(connection, commit_time)
+        """The conflict that forbids a commit under the catalog ``now``; None without one."""
         base = self._catalogs.catalog(transaction.catalog_version)
         tables = [table_id for table_id, _ in writes]
-        conflict = catalog_conflict(tables, base=base, now=now)
-        conflict = conflict or row_conflict(
+        return catalog_conflict(tables, base=base, now=now) or row_conflict(
             connection, transaction, catalog=now, name_row=self._name_row
         )
-        if conflict is None:
-            for listener in self._listeners:
-                listener.committing(
-                    connection, transaction, time=commit_time, writes=writes, catalog=now
-                )
-        return conflict
 
     def _abort_on(
         self, connection: Connection, txn_id: int, *, silent_at: int | None = None

@@ -15,14 +15,16 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from strandline.clock import Timestamp
-from strandline.sql import run, value
+from strandline.sql import run
 from strandline.transactions.transaction import TransactionState
 from strandline.transactions.write_ids import ValidWriteIdList
 
 _OPEN = TransactionState.OPEN.value
 _ABORTED = TransactionState.ABORTED.value
-_HIDDEN = (
-    "SELECT own.write_id, txn.state FROM txn_write_id AS own"
+_IS_NEXT = -1
+_NEXT_AND_HIDDEN = (
+    f"SELECT next, {_IS_NEXT} FROM next_write_id WHERE table_id = ?"
+    " UNION ALL SELECT own.write_id, txn.state FROM txn_write_id AS own"
     " JOIN txn ON txn.txn_id = own.txn_id WHERE own.table_id = ? AND own.commit_time IS NULL"
 )
 _LATER = f"SELECT write_id, {_OPEN} FROM txn_write_id WHERE table_id = ? AND commit_time > ?"
@@ -35,15 +37,16 @@ def write_ids_at(
 
     Its high-water mark is itself committed, or 0.
     """
-    following = value(connection, "SELECT next FROM next_write_id WHERE table_id = ?", (table_id,))
+    if at is None:
+        rows = run(connection, _NEXT_AND_HIDDEN, (table_id, table_id))
+    else:
+        parameters = (table_id, table_id, table_id, at)
+        rows = run(connection, f"{_NEXT_AND_HIDDEN} UNION ALL {_LATER}", parameters)
+    following = next((number for number, state in rows if state == _IS_NEXT), None)
     if following is None:
         return ValidWriteIdList(hwm=0)
-    if at is None:
-        rows = run(connection, _HIDDEN, (table_id,))
-    else:
-        rows = run(connection, f"{_HIDDEN} UNION ALL {_LATER}", (table_id, table_id, at))
     return ValidWriteIdList.of(
         following - 1,
-        open_ids=[w for w, state in rows if state != _ABORTED],
+        open_ids=[w for w, state in rows if state not in (_ABORTED, _IS_NEXT)],
         aborted=[w for w, state in rows if state == _ABORTED],
     ).canonical()

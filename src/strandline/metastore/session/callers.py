@@ -23,15 +23,15 @@ import ipaddress
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
-
-from starlette.datastructures import Headers
-from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from strandline.errors import InvalidInput, PermissionDenied
 from strandline.metastore.session.calls import ANONYMOUS, USER_HEADER
 from strandline.model.identifiers import MAX_USER_LENGTH
+
+if TYPE_CHECKING:  # a client needs no server
+    from starlette.requests import HTTPConnection
 
 Authenticate = Callable[[str, str], bool]
 """Whether ``(user, secret)`` belong together. Called in several threads; must not raise."""
@@ -118,30 +118,14 @@ _SHOWN = 80
 
 
 class OriginGuard:
-    """An ASGI application in front of ``app``. ``refuse`` makes the answer to an error."""
+    """Which names are those of this node: those of loopback, and ``hosts``."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        hosts: Collection[str],
-        refuse: Callable[[BaseException], Response],
-    ) -> None:
-        self._app = app
+    def __init__(self, hosts: Collection[str]) -> None:
         self._hosts = frozenset(_plain(host) for host in hosts)
-        self._refuse = refuse
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            error = self._foreign(scope)
-            if error is not None:
-                await self._refuse(error)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-    def _foreign(self, scope: Scope) -> PermissionDenied | None:
-        headers = Headers(scope=scope)
-        server = scope.get("server")
+    def require_own(self, request: HTTPConnection) -> None:
+        """Raise `PermissionDenied` unless the request names this node."""
+        headers, server = request.headers, request.scope.get("server")
         arrived_at = server[0] if server else None
         for name, sent in (
             *(("Host", text) for text in headers.getlist("host")),
@@ -149,11 +133,10 @@ class OriginGuard:
         ):
             host = host_of(sent if name == "Origin" else f"//{sent}")
             if host is None or not (is_loopback(host) or host in self._hosts or host == arrived_at):
-                return PermissionDenied(
+                raise PermissionDenied(
                     f"the request names {sent[:_SHOWN]!r} as its {name}, which is not a name of "
                     "this node; use its address, or add the name to the setting allowed_hosts"
                 )
-        return None
 
 
 def host_of(url: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The node's HTTP side for transactional clients: a Starlette application under ``/v1``.
+"""The node's HTTP side for transactional clients: an ASGI application under ``/v1``.
 
 ``POST /v1/<method>`` is a call of `Session` (see `session_calls`), ``GET /v1/health`` and
 ``GET /v1/statistics`` are for people and their tools. Answers are JSON; lists of files are Arrow.
@@ -21,21 +21,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import monotonic
 from typing import Protocol, runtime_checkable
 
 from anyio import CapacityLimiter, move_on_after, to_thread
-from starlette.applications import Starlette
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from strandline import __version__, work
 from strandline.errors import (
@@ -83,8 +78,12 @@ RETRY_SECONDS = 1
 HEALTH_THREADS = 2
 HEALTH_SECONDS = 2.0
 """After this time a check of the node's health counts as failed."""
+_READING = ("GET", "HEAD")
 SERVICE = "http"
 """What tasks of this application are called in a child process."""
+
+Serve = Callable[[Request], Awaitable[Response]]
+"""Answers one request."""
 
 
 def application(
@@ -101,7 +100,7 @@ def application(
     body_memory_bytes: int = BODY_MEMORY_BYTES,
     answer_memory_bytes: int = ANSWER_BYTES,
     hosts: Collection[str] = (),
-) -> Starlette:
+) -> ASGIApp:
     """The application for ``metastore``; any ASGI server can run it.
 
     With ``authenticate``, every call must bring Basic credentials that it accepts; it is asked in a
@@ -110,7 +109,7 @@ def application(
     ``hosts`` are the names, beside those of loopback, under which clients may reach the node.
     ``connections`` counts those of the server.
     """
-    served = _Application(
+    return _Application(
         metastore,
         bodies=Bodies(
             max_bytes=max_body_bytes,
@@ -125,22 +124,8 @@ def application(
         check_health=check_health,
         connections=connections,
         slow_call_ms=slow_call_ms,
+        origins=OriginGuard(hosts),
     )
-    routes = [
-        Route(f"{PREFIX}/health", served.health, methods=["GET"]),
-        Route(f"{PREFIX}/statistics", served.statistics, methods=["GET"]),
-        *(Route(call.path, served.endpoint(call), methods=["POST"]) for call in CALLS.values()),
-    ]
-    made = Starlette(
-        routes=routes,
-        exception_handlers={HTTPException: _no_route},
-        middleware=[
-            Middleware(_ProtocolGuard),
-            Middleware(OriginGuard, hosts=hosts, refuse=_error_response),
-        ],
-    )
-    made.router.redirect_slashes = False
-    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,33 +193,6 @@ def answer_task(metastore: Metastore, fields: Fields, body: bytes) -> tuple[Fiel
     return {}, CALLS[fields["name"]].answer(session, body, still_wanted=bool)
 
 
-class _ProtocolGuard:
-    """Names this node's protocol in each answer, and refuses a client that speaks another."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def send_named(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[PROTOCOL_HEADER] = PROTOCOL
-            await send(message)
-
-        spoken = Headers(scope=scope).get(PROTOCOL_HEADER, PROTOCOL)
-        if spoken == PROTOCOL:
-            await self._app(scope, receive, send_named)
-            return
-        error = UnsupportedOperation(
-            f"this node, of release {__version__}, speaks protocol {PROTOCOL!r}, and the client"
-            f" {spoken[:20]!r}; install the same release on both; nothing was done"
-        )
-        await _error_response(error)(scope, receive, send_named)
-
-
 @runtime_checkable
 class Counted(Protocol):
     """What counts what it does."""
@@ -254,6 +212,7 @@ class _Application:
         check_health: Callable[[], Sequence[Problem]],
         connections: Counted | None,
         slow_call_ms: int,
+        origins: OriginGuard,
     ) -> None:
         self._metastore = metastore
         self._authenticate = authenticate
@@ -264,11 +223,52 @@ class _Application:
         self._connections = connections
         self._slow_call_ms = slow_call_ms
         self._counts = HttpStatistics()  # touched on the loop only
+        self._origins = origins
+        self._routes: dict[str, tuple[tuple[str, ...], Serve]] = {
+            f"{PREFIX}/health": (_READING, self.health),
+            f"{PREFIX}/statistics": (_READING, self.statistics),
+            **{call.path: (("POST",), self.endpoint(call)) for call in CALLS.values()},
+        }
 
     @cached_property
     def _watching(self) -> CapacityLimiter:
         """The threads of those who watch the node: there are some when it is full."""
         return CapacityLimiter(HEALTH_THREADS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request: an ASGI application."""
+        request = Request(scope, receive)
+        try:
+            serve = self._served_by(request)
+        except StrandlineError as error:
+            response = _error_response(error)
+        else:
+            response = await serve(request)
+        response.headers[PROTOCOL_HEADER] = PROTOCOL
+        await response(scope, receive, send)
+
+    def _served_by(self, request: Request) -> Serve:
+        """What answers the request. Raises what keeps it from being answered."""
+        self._origins.require_own(request)
+        spoken = request.headers.get(PROTOCOL_HEADER, PROTOCOL)
+        if spoken != PROTOCOL:
+            raise UnsupportedOperation(
+                f"this node, of release {__version__}, speaks protocol {PROTOCOL!r}, and the client"
+                f" {spoken[:20]!r}; install the same release on both; nothing was done"
+            )
+        path = request.scope["path"]
+        methods, serve = self._routes.get(path, ((), None))
+        if serve is None:
+            known = ", ".join(["health", "statistics", *CALLS])
+            raise NotFound(
+                f"{path[:80]!r} is not there; below {PREFIX}/ are: {known}; a client has to be of"
+                f" the node's release, which is {__version__}"
+            )
+        if request.method not in methods:
+            raise UnsupportedOperation(
+                f"{request.method} {path[:80]} is not there; use {', '.join(methods)}"
+            )
+        return serve
 
     # -- routes --------------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ class _Application:
             return self._refused(error, asked)
         return Response(counters, media_type=JSON_TYPE)
 
-    def endpoint(self, call: Call) -> Callable[[Request], object]:
+    def endpoint(self, call: Call) -> Serve:
         """What serves the route of ``call``."""
 
         async def serve(request: Request) -> Response:
@@ -447,22 +447,6 @@ class _Application:
             for name, value in (*counted.items(), ("http", http))
         ]
         return b"{" + b",".join(written) + b"}"
-
-
-async def _no_route(request: Request, error: Exception) -> Response:
-    path = request.url.path
-    if isinstance(error, HTTPException) and error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another method")
-        return _error_response(
-            UnsupportedOperation(f"{request.method} {path[:80]} is not there; use {allowed}")
-        )
-    known = ", ".join(["health", "statistics", *CALLS])
-    return _error_response(
-        NotFound(
-            f"{path[:80]!r} is not there; below {PREFIX}/ are: {known}; a client has to be of the"
-            f" node's release, which is {__version__}"
-        )
-    )
 
 
 def _error_response(error: BaseException) -> Response:

@@ -8,7 +8,7 @@ transactions which could not see each other the first to commit wins.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -19,6 +19,7 @@ from strandline.metastore.store.notifications import WRITE, NewEvent, Notificati
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import DataFile, NewRow, Row, RowKind, new_parameters
 from strandline.model.descriptors import Properties
+from strandline.sql import together
 from strandline.transactions import Step, records
 from strandline.wire import encode
 
@@ -92,45 +93,60 @@ class Staging:
         Raises `WriteConflict` for an id that the transaction does not see, and `AlreadyExists` for
         a name that it sees.
         """
-        row_ids, removed = self._put(add, remove, touch)
-        event = WriteEvent(
-            first_row_id=row_ids.start, rows=len(row_ids), removed=tuple(sorted(removed))
+        row_ids, event_ids = self._put(
+            add,
+            remove,
+            touch,
+            events=lambda row_ids, removed: [
+                WriteEvent(
+                    first_row_id=row_ids.start, rows=len(row_ids), removed=tuple(sorted(removed))
+                )
+            ],
         )
-        return Staged(self.write_id, tuple(row_ids), self._log([event])[0])
+        return Staged(self.write_id, tuple(row_ids), event_ids[0])
 
     def replace(self, replacements: Mapping[int, NewRow]) -> tuple[int, ...]:
         """Put a new row in the place of each of these; the new ids, in the order of the old ones.
 
         Followers of the log hear of each replacement by itself, as if it had been made alone.
         """
-        row_ids, _ = self._put(list(replacements.values()), replacements.keys(), ())
-        self._log(
-            [
+        row_ids, _ = self._put(
+            list(replacements.values()),
+            replacements.keys(),
+            (),
+            events=lambda row_ids, _: [
                 WriteEvent(first_row_id=new, rows=1, removed=(old,))
                 for new, old in zip(row_ids, replacements, strict=True)
-            ]
+            ],
         )
         return tuple(row_ids)
 
     def _put(
-        self, add: Sequence[NewRow], remove: Collection[int], touch: Collection[int]
-    ) -> tuple[range, Collection[int]]:
-        """The ids of the rows that were added, and of those that were removed."""
+        self,
+        add: Sequence[NewRow],
+        remove: Collection[int],
+        touch: Collection[int],
+        *,
+        events: Callable[[range, Collection[int]], Sequence[WriteEvent]],
+    ) -> tuple[range, list[int]]:
+        """The ids of the rows that were added, and of the events that tell of it.
+
+        ``events`` makes these of the ids of the rows that were added, and that were removed.
+        """
         removed = self._find(remove, "removed")
         touched = self._find(touch, "changed")
         self._refuse_taken_names(add, without=removed.keys())
-        self._may_have_rows = True
-        row_ids = queries.add_rows(self._connection, self.table_id, self.write_id, add)
-        queries.add_removals(self._connection, self.table_id, self.write_id, removed)
         footprint = {row_id for row_id, row in (removed | touched).items() if _contended(row.kind)}
         footprint |= {
             _name_id(self.table_id, row.kind, row.name) for row in add if _contended(row.kind)
         }
-        if footprint:
-            records.add_footprint(
-                self._connection, self.txn_id, self.table_id, frozenset(footprint)
-            )
-        return row_ids, removed.keys()
+        self._may_have_rows = True
+        connection, table_id, write_id = self._connection, self.table_id, self.write_id
+        with together(connection):
+            row_ids = queries.add_rows(connection, table_id, write_id, add)
+            queries.add_removals(connection, table_id, write_id, removed)
+            records.add_footprint(connection, self.txn_id, table_id, frozenset(footprint))
+            return row_ids, self._log(events(row_ids, removed.keys()))
 
     def unfinished_moves(self) -> list[PartitionMove]:
         return partition_moves.unfinished(self._connection, self.table_id)
