@@ -14,7 +14,7 @@ from strandline.catalog.planning import Planning
 from strandline.catalog.undo import net, reading, rules
 from strandline.catalog.undo.command import Undo, _Step
 from strandline.durable.transaction import CatalogTransaction
-from strandline.durable.update import Update
+from strandline.durable.update import Change, Update
 from strandline.errors import StrandlineError
 from strandline.model.descriptors import IndexStatus
 from tests.catalog import test_differences_teeth as differences_teeth
@@ -86,10 +86,10 @@ def a_fresh_id(patch: Patch) -> None:
     """A table comes back as a new one."""
     real = _Step._put_back
 
-    def put_back(self: _Step, transaction: CatalogTransaction, value: Any, *, new: bool) -> None:
-        if new and hasattr(value, "next_column_id"):
+    def put_back(self: _Step, transaction: CatalogTransaction, change: Change, value: Any) -> None:
+        if self._now(change) is None and hasattr(value, "next_column_id"):
             value = replace(value, id=transaction.allocate_id()[0])
-        real(self, transaction, value, new=new)
+        real(self, transaction, change, value)
 
     patch.setattr(_Step, "_put_back", put_back)
 

@@ -62,9 +62,10 @@ class Collection:
         """The object in the record ``data``."""
         return Stored(data, self.of, has_id=self.has_id, has_group=self.group is not None)
 
-    def stored_value(self, value: object) -> AnyStored:
-        """The stored form of a descriptor of this kind."""
-        return Stored.of_value(value, has_id=self.has_id, has_group=self.group is not None)
+    def stored_value(self, value: object, *, record: bytes | None = None) -> AnyStored:
+        """The stored form of a descriptor of this kind, which ``record`` was decoded to, if any."""
+        has_group = self.group is not None
+        return Stored.of_value(value, has_id=self.has_id, has_group=has_group, record=record)
 
     def key(self, stored: AnyStored) -> bytes:
         """The key of an object of this kind."""

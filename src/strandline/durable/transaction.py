@@ -79,21 +79,28 @@ class CatalogTransaction:
         stored = self.contents.get(kind, name.encode())
         return None if stored is None else stored.value
 
-    def put(self, value: Any) -> None:  # Any: a descriptor of some kind
+    def put(
+        self,
+        value: Any,  # Any: a descriptor of some kind
+        *,
+        record: bytes | None = None,
+    ) -> None:
         """Insert ``value``, or replace the object with its key.
 
-        An equal value writes nothing, so what an older release wrote keeps its bytes. Raises
-        `AlreadyExists` when its name stands for another object of its namespace.
+        An equal value writes nothing, so what an older release wrote keeps its bytes. ``record`` is
+        what ``value`` was decoded from, if it is known. Raises `AlreadyExists` when its name stands
+        for another object of its namespace.
         """
         kind = collection_of(value)
         key = id_key(value.id) if kind.has_id else value.name.encode()
         old = self.contents.get(kind.kind, key)
         if old is None:
             if self.on_insert is not None:
-                value = self.on_insert(value)
+                inserted = self.on_insert(value)
+                value, record = inserted, record if inserted is value else None
         elif old.value == value:
             return
-        new = kind.stored_value(value)
+        new = kind.stored_value(value, record=record)
         if kind.scope is not None and kind.occupies(new):
             namespace = Namespace(kind.scope, new.parent)
             holder = self.contents.find(namespace, new.name)
@@ -118,6 +125,11 @@ class CatalogTransaction:
         backwards = kind.runs_back(old, new)
         if backwards is not None:
             raise InvalidInput(f"{backwards}; it only ever grows")
+        self._change(kind, key, old, new)
+
+    def _change(
+        self, kind: Collection, key: bytes, old: AnyStored | None, new: AnyStored | None
+    ) -> None:
         change = Change(
             kind.kind, key, None if old is None else old.data, None if new is None else new.data
         )
@@ -133,7 +145,7 @@ class CatalogTransaction:
         start: int = 1 if old is None else old.value.next_id
         if amount:
             new = ID_ALLOCATOR.stored_value(IdAllocator(name, start + amount))
-            self._record(ID_ALLOCATOR, key, old, new)
+            self._change(ID_ALLOCATOR, key, old, new)
         return range(start, start + amount)
 
     @contextmanager

@@ -106,27 +106,35 @@ def _write_column(out: bytearray, value: ColumnDescriptor) -> None:
     write_uint(out, value.id)
     write_text(out, value.name)
     DATA_TYPE.write(out, value.type)
-    out.append(1 if value.nullable else 0)
-    for text in (value.comment, value.default):
-        if text is None:
-            out.append(0)
-        else:
-            out.append(1)
-            write_text(out, text)
+    if value.comment is None and value.default is None and not value.metadata:
+        out += _ENDS[value.nullable]
+        return
+    BOOL.write(out, value.nullable)
+    OPTIONAL_TEXT.write(out, value.comment)
+    OPTIONAL_TEXT.write(out, value.default)
     write_text(out, value.metadata)
 
 
 def _read_column(reader: Reader) -> ColumnDescriptor:
+    column_id, name, data_type = reader.uint(), TEXT.read(reader), DATA_TYPE.read(reader)
+    end = reader.data[reader.position : reader.position + _END_BYTES]
+    if end in _ENDS:
+        reader.position += _END_BYTES
+        return ColumnDescriptor(column_id, name, data_type, end == _ENDS[True])
     return ColumnDescriptor(
-        reader.uint(),
-        TEXT.read(reader),
-        DATA_TYPE.read(reader),
+        column_id,
+        name,
+        data_type,
         BOOL.read(reader),
         OPTIONAL_TEXT.read(reader),
         OPTIONAL_TEXT.read(reader),
         TEXT.read(reader),
     )
 
+
+_END_BYTES = 4
+_ENDS = (bytes([0, 0, 0, 0]), bytes([1, 0, 0, 0]))
+"""How most columns end: whether they are nullable, and no comment, default and metadata."""
 
 # Most of what is read and written is columns, so these two go without the loop over fields.
 register_codec(

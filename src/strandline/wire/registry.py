@@ -241,6 +241,15 @@ def _start_of(data: bytes) -> int:
     )
 
 
+def is_newest(data: bytes) -> bool:
+    """Whether the record ``data`` has the form that its value would be written in now.
+
+    Objects inside of it may have older formats.
+    """
+    layout, _ = open_record(data)
+    return data.startswith(_SEALED) and layout is _newest(layout.of)
+
+
 def encode(value: object) -> bytes:
     """The record of ``value``, in the newest format of its type."""
     newest = _newest(type(value))

@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 
 from strandline.clock import Timestamp
 from strandline.wire.codecs import TEXT
-from strandline.wire.registry import decode, encode, open_record
+from strandline.wire.registry import decode, encode, is_newest, open_record
 
 NEVER_UPDATED = Timestamp(0)
 MAX_GENERATION_BYTES = 1 << 20
@@ -119,9 +119,15 @@ class Stored(Generic[T]):
         self._value: T | None = None
 
     @classmethod
-    def of_value(cls, value: T, *, has_id: bool, has_group: bool = False) -> Stored[T]:
-        """The stored form of ``value``, in the newest format."""
-        stored = cls(encode(value), type(value), has_id=has_id, has_group=has_group)
+    def of_value(
+        cls, value: T, *, has_id: bool, has_group: bool = False, record: bytes | None = None
+    ) -> Stored[T]:
+        """The stored form of ``value``, in the newest format.
+
+        It is ``record``, which ``value`` was decoded from, if that has this format.
+        """
+        data = record if record is not None and is_newest(record) else encode(value)
+        stored = cls(data, type(value), has_id=has_id, has_group=has_group)
         stored._value = value
         RECENT.add(stored.data, value)
         return stored

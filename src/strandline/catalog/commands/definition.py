@@ -31,6 +31,7 @@ from strandline.model.types import (
     GeometryType,
     MapType,
     TimeType,
+    depth_of,
     walk,
 )
 
@@ -123,7 +124,8 @@ def checked_columns(
     Raises `InvalidInput`, `InvalidName`, `UnsupportedOperation`.
     """
     for column in columns:
-        check_field_names(column.type, column=column.name)
+        if depth_of(column.type):
+            check_field_names(column.type, column=column.name)
         if transactional:
             check_storable(column)
     return tuple(
@@ -153,7 +155,7 @@ def with_checked_default(
 def check_storable(column: ColumnDefinition | ColumnDescriptor) -> None:
     """Refuse a type that Spark cannot write to the files of a transactional table."""
     for inner in walk(column.type):
-        if inner in (CALENDAR_INTERVAL, VOID) or isinstance(inner, _NOT_IN_PARQUET):
+        if isinstance(inner, _NOT_IN_PARQUET) or inner in (CALENDAR_INTERVAL, VOID):
             raise UnsupportedOperation(
                 f"column {column.name!r} has the type {simple_string(inner)}, which Spark cannot "
                 "write to Parquet files; choose another one"

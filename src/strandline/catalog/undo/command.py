@@ -37,7 +37,7 @@ under a new id (its rows would have to be copied).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -163,6 +163,12 @@ class Undo:
             if net.old is not None or not kind_named(target.kind).undo.goes_first
         }
         return exchanged(self.update.changes(), judged)
+
+    def with_later(self, later: Sequence[Update], *, restored: int) -> Undo:
+        """This undo, with what is known of what came after. What it read is not read again."""
+        completed = replace(self, later=tuple(later), restored=restored)
+        completed.__dict__["net"] = self.net
+        return completed
 
     def restored_tables(self) -> Iterator[TableDescriptor]:
         """The tables that come back, as they were."""
@@ -317,7 +323,7 @@ class _Step:
                 if value is None:
                     transaction.delete(change.kind, _key_of(change))
                 else:
-                    self._put_back(transaction, value, new=self._now(change) is None)
+                    self._put_back(transaction, change, value)
 
     def _back(self, change: Change) -> Any:  # Any: a descriptor of the change's kind
         """What is put in the place of what is there now; None for nothing."""
@@ -333,13 +339,14 @@ class _Step:
         goes = net.old is None or (now is not None and not renames(change))
         return called_as(value, now if goes else net.was)
 
-    def _put_back(self, transaction: CatalogTransaction, value: Any, *, new: bool) -> None:
+    def _put_back(self, transaction: CatalogTransaction, change: Change, value: Any) -> None:
         self._check_name(value)
-        if new and isinstance(value, TableDescriptor):
+        if isinstance(value, TableDescriptor) and self._now(change) is None:
             base = self.planning.base.get("id_allocator", RESTORED_TABLES)
             if self.planning.catalog.get("id_allocator", RESTORED_TABLES) == base:
                 transaction.allocate_id(RESTORED_TABLES)
-        transaction.put(value)
+        before = self.undo.net[target_of(change)]
+        transaction.put(value, record=before.old if value is before.was else None)
         for part in kind_of(value).undo.following(self.planning.catalog, value):
             net = self.undo.net.get(Target(collection_of(part).kind, id_key(part.id)))
             if net is None or net.old is None:

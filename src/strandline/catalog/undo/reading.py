@@ -13,7 +13,7 @@ is answered like one that does not exist.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import itemgetter
 
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
@@ -269,7 +269,7 @@ def _with_what_came_after(catalogs: CatalogFollower, undo: Undo, latest: Catalog
         if touched & watched or gone & needed:
             later.append(update)
     counted = latest.get("id_allocator", RESTORED_TABLES)
-    return replace(undo, later=tuple(later), restored=counted.next_id if counted else 1)
+    return undo.with_later(later, restored=counted.next_id if counted else 1)
 
 
 def _forwards(catalogs: CatalogFollower, first: int, last: int) -> Iterator[Update]:
