@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from hive_metastore.ttypes import EnvironmentContext, FieldSchema, Partition
 
 from strandline.catalog.commands import (
     ColumnDefinition,
@@ -20,12 +22,16 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.cli import main
+from strandline.clock import format_timestamp
+from strandline.errors import Conflict
 from strandline.metastore.session import LocalSession
+from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.rows import DataFile
 from strandline.model.types import INT
 from strandline.node import Node
 from strandline.node import backup as module
 from strandline.node.backup import MANIFEST, back_up
+from tests.metastore.hive.hive_node import HiveNode, hive_node, storage, table
 from tests.metastore.snapshots import paths_of
 
 COLUMNS = (ColumnDefinition("k", INT),)
@@ -119,8 +125,130 @@ def test_what_is_written_renamed_and_dropped_meanwhile_does_not_tear_it(
         ann = node.session(user="ann")
         assert files_of(ann, "shop.rows") == ["a.parquet"]
         assert (place(ann, "shop.plain") / "part-0").read_text() == "plain"
+        # What the backup found of the table after the drop is not in the way of a drop here.
+        ann.execute(DropTable(schema="shop", table="plain"))
+        ann.undrop("shop.plain")
+        assert (place(ann, "shop.plain") / "part-0").read_text() == "plain"
     with Node.open(store) as node:
         assert files_of(node.session(user="ann"), "shop.renamed") == ["a.parquet", "later.parquet"]
+
+
+def partitions(hive: HiveNode, schema: str = "shop") -> dict[str, str]:
+    """What lies in the partitions of the table ``p``, by value."""
+    with hive.stub() as stub:
+        return {
+            partition.values[0]: (Path(partition.sd.location[len("file:") :]) / "f").read_text()
+            for partition in stub.get_partitions(schema, "p", -1)
+        }
+
+
+def add_partition(hive: HiveNode, value: str, text: str) -> None:
+    with hive.stub() as stub:
+        stub.add_partition(Partition([value], "shop", "p", sd=storage()))
+        location = stub.get_partition("shop", "p", [value]).sd.location
+    (Path(location.removeprefix("file:")) / "f").write_text(text)
+
+
+def moment(hive: HiveNode) -> str:
+    """The name of the schema as of now."""
+    return f"shop@{format_timestamp(hive.node.metastore.catalogs.complete_now())}"
+
+
+@pytest.fixture
+def parted(store: Path) -> Iterator[HiveNode]:
+    """The store, with a partitioned table that has four partitions with a file each."""
+    with hive_node(store) as hive:
+        with hive.stub() as stub:
+            keys = [FieldSchema("k", "string", None)]
+            stub.create_table(table("p", schema="shop", partitionKeys=keys))
+        for value in "abcd":
+            add_partition(hive, value, value)
+        yield hive
+
+
+ALL = {value: value for value in "abcd"}
+
+
+def test_dropped_partitions_and_holds_are_in_a_backup(
+    parted: HiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = moment(parted)
+    session = parted.node.session(user="ann")
+    at = parted.node.catalogs.complete_now()
+    hold = session.hold("stream", "reader", at=at, ttl_ms=10_000_000)
+    with parted.stub() as stub:
+        stub.drop_partition("shop", "p", ["a"], True)
+        stub.rename_partition("shop", "p", ["b"], Partition(["z"], "shop", "p", sd=storage()))
+        with monkeypatch.context() as patch:  # as if the process died
+            patch.setattr(SqlObjectStore, "finish_moves", lambda *_: None)
+            stub.drop_partition("shop", "p", ["c"], True)
+    back_up(parted.node, tmp_path / "b", user="ann")
+    assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code == 0
+    with hive_node(tmp_path / "new") as restored:
+        assert partitions(restored) == {"d": "d", "z": "b"}
+        assert partitions(restored, before) == ALL
+        held = restored.node.transactions.holds.list()
+        assert [(one.hold_id, one.owner, one.at) for one in held] == [(hold.hold_id, "reader", at)]
+        with pytest.raises(Conflict, match="hold"):
+            restored.node.session(user="ann").compact(restored.node.catalogs.present().version)
+        add_partition(restored, "c", "another c")
+        assert restored.node.session(user="ann").undrop_partitions("shop.p", partitions=["k=a"])
+        assert partitions(restored) == {"a": "a", "c": "another c", "d": "d", "z": "b"}
+        assert partitions(restored, before) == ALL
+    assert partitions(parted, before) == ALL
+
+
+def test_partitions_that_are_moved_while_a_backup_runs_are_in_it_where_they_were(
+    parted: HiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropped, dropped and made anew, renamed, and brought back, after the database was copied."""
+    session = parted.node.session(user="ann")
+    before = moment(parted)
+    with parted.stub() as stub:
+        stub.drop_partition("shop", "p", ["d"], True)
+    copy_database = module._copy_database
+
+    def then_others_move(*arguments: Any) -> Any:
+        manifest = copy_database(*arguments)
+        with parted.stub() as stub:
+            for value in "ab":
+                stub.drop_partition("shop", "p", [value], True)
+            stub.rename_partition("shop", "p", ["c"], Partition(["z"], "shop", "p", sd=storage()))
+        add_partition(parted, "b", "another b")
+        session.undrop_partitions("shop.p", partitions=["k=d"])
+        return manifest
+
+    monkeypatch.setattr(module, "_copy_database", then_others_move)
+    assert back_up(parted.node, tmp_path / "b", user="ann").missing == []
+    assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code == 0
+    with hive_node(tmp_path / "new") as restored:
+        assert partitions(restored) == {value: value for value in "abc"}
+        assert partitions(restored, before) == ALL
+        with restored.stub() as stub:
+            for value in "abc":
+                stub.drop_partition("shop", "p", [value], True)
+        for value in "abcd":
+            add_partition(restored, value, f"another {value}")
+        assert partitions(restored, before) == ALL
+    assert partitions(parted) == {"b": "another b", "d": "d", "z": "c"}
+    assert partitions(parted, before) == ALL
+
+
+def test_a_partition_whose_files_are_deleted_while_a_backup_runs_is_told_as_missing(
+    parted: HiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_database = module._copy_database
+
+    def then_one_is_purged(*arguments: Any) -> Any:
+        manifest = copy_database(*arguments)
+        purge = EnvironmentContext({"ifPurge": "TRUE"})
+        with parted.stub() as stub:
+            stub.drop_partition_with_environment_context("shop", "p", ["a"], True, purge)
+        return manifest
+
+    monkeypatch.setattr(module, "_copy_database", then_one_is_purged)
+    manifest = back_up(parted.node, tmp_path / "b", user="ann")
+    assert manifest.missing == ["warehouse/shop.db/p/k=a"]
 
 
 def test_history_is_held_while_a_backup_runs(

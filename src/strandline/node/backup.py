@@ -7,9 +7,10 @@ it is missing, the backup was not finished.
 The order makes it consistent. A hold keeps the history first. SQLite copies the database inside one
 read transaction. Then the files are copied: a file of a transactional table is on disk before the
 database names it and stays afterwards, so each file that the copied database names is found. A
-table whose folder was moved meanwhile (renamed, dropped) is fetched from where it lies now, and put
-where the copied database says. At the end each file that the copied database names is looked for;
-what is missing was missing in the store, and is told.
+table or partition whose folder was moved meanwhile (renamed, dropped, brought back) is fetched from
+where it lies now, and put where the copied database says. At the end each file that the copied
+database names is looked for; what is missing was missing in the store, or deleted meanwhile, and is
+told.
 
 The files of *plain* tables are Spark's: they are copied as they are found, not as of one moment.
 Files outside of the folder (external tables) are not copied. Symbolic links are not followed, the
@@ -44,6 +45,8 @@ from strandline.errors import (
     InvalidInput,
     NotFound,
 )
+from strandline.metastore.store import partition_moves
+from strandline.metastore.store.partition_moves import PURGED, PartitionMove, PartitionMoves
 from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.table_places import all_places
@@ -269,16 +272,25 @@ def _fetch_moved(node: Node, target: Path, manifest: Manifest) -> None:
     """Put tables whose folders moved meanwhile where the copied database says; find what misses."""
     folders = StoreFolders(node.folder)
     with node.database.read() as connection:
-        now = all_places(connection)
+        now, moves_now = all_places(connection), partition_moves.of_all_tables(connection)
     database = open_sqlite(target / DATABASE_FILE)
     try:
         with database.read() as connection:
+            moves_then = partition_moves.of_all_tables(connection)
             for table_id, then in all_places(connection).items():
                 place = _inside(folders, then)
                 if place is None:
                     continue
                 if now.get(table_id, then) != then:
                     _copy_folder(folders.path(now[table_id]), target, place, manifest)
+                moved = _MovedPartitions(
+                    folders,
+                    table_now=folders.path(now.get(table_id, then)),
+                    table_then=place,
+                    moves_now=moves_now.get(table_id, set()),
+                    moves_then=moves_then.get(table_id, set()),
+                )
+                moved.fetch(target, manifest)
                 committed = (
                     select(STORE_ROW.c.name)
                     .join(
@@ -298,6 +310,60 @@ def _fetch_moved(node: Node, target: Path, manifest: Manifest) -> None:
                         manifest.missing.append(name)
     finally:
         database.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _MovedPartitions:
+    """The partitions of a table that were moved between the copy of the database and now."""
+
+    folders: StoreFolders
+    table_now: Path
+    table_then: str
+    moves_now: set[PartitionMove]
+    moves_then: set[PartitionMove]
+
+    def fetch(self, target: Path, manifest: Manifest) -> None:
+        """Put them where the copied database says; what else was found there goes."""
+        for move in self.moves_now - self.moves_then:
+            aside = self._place_aside(move)
+            if aside is not None:  # it would be in the way when the partition is dropped
+                _remove_folder(target, aside, manifest)
+        for move in self.moves_now ^ self.moves_then:
+            was_aside = self._place_aside(move) if move in self.moves_then else None
+            place = was_aside or f"{self.table_then}/{move.location}"
+            source = self._folder_now(move)
+            if source == self.folders.folder / place:
+                continue  # it was not moved yet, and is copied from there
+            _remove_folder(target, place, manifest)
+            if source is None:
+                manifest.missing.append(place)
+            else:
+                _copy_folder(source, target, place, manifest)
+
+    def _folder_now(self, move: PartitionMove) -> Path | None:
+        """Where the folder of a partition that was or had been moved so lies; None if nowhere."""
+        moves = PartitionMoves(self.moves_now)
+        location, last = moves.follow(move.location, move.up_to_row)
+        aside = None if last is None else self._place_aside(last)
+        candidates = [] if aside is None else [self.folders.folder / aside]
+        if last is None or last.target != PURGED:
+            candidates.append(self.table_now / location)
+        return next((path for path in candidates if path.is_dir()), None)
+
+    def _place_aside(self, move: PartitionMove) -> str | None:
+        """The path below the folder of the store where a move aside leads; else None."""
+        if not move.aside or move.target == PURGED:
+            return None
+        return _inside(self.folders, Place(move.target))
+
+
+def _remove_folder(target: Path, place: str, manifest: Manifest) -> None:
+    """Take a folder out of the backup."""
+    shutil.rmtree(target / place, ignore_errors=True)
+    inside = f"{place}/"
+    for name in [name for name in manifest.files if name.startswith(inside)]:
+        del manifest.files[name]
+    manifest.folders[:] = [n for n in manifest.folders if n != place and not n.startswith(inside)]
 
 
 def _copy_folder(source: Path, target: Path, place: str, manifest: Manifest) -> None:

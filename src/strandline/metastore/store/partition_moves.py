@@ -28,6 +28,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from strandline.metastore.store.tables import PARTITION_MOVE, UNFINISHED_MOVE
 
+_MOVE = tuple(PARTITION_MOVE.c[name] for name in ("location", "up_to_row", "target", "target_row"))
 PURGED = ""
 """The target of a partition whose files were deleted when it was dropped."""
 
@@ -141,8 +142,13 @@ def forget(connection: Connection, table_id: int, move: PartitionMove) -> None:
 
 
 def of_table(connection: Connection, table_id: int) -> PartitionMoves:
-    columns = PARTITION_MOVE.c
-    statement = select(
-        columns.location, columns.up_to_row, columns.target, columns.target_row
-    ).where(columns.table_id == table_id)
+    statement = select(*_MOVE).where(PARTITION_MOVE.c.table_id == table_id)
     return PartitionMoves(PartitionMove(*values) for values in connection.execute(statement))
+
+
+def of_all_tables(connection: Connection) -> dict[int, set[PartitionMove]]:
+    """The moves of each table that has any."""
+    moves: dict[int, set[PartitionMove]] = {}
+    for table_id, *values in connection.execute(select(PARTITION_MOVE.c.table_id, *_MOVE)):
+        moves.setdefault(table_id, set()).add(PartitionMove(*values))
+    return moves
