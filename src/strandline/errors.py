@@ -22,7 +22,7 @@ the exit status of a process.
     │   ├── TransactionNotFound
     │   └── LockNotFound           a lock that was given up, that timed out, or that never was
     ├── AlreadyExists
-    ├── Conflict                   somebody else was first; read again and retry
+    ├── Conflict                   another writer was first; read again and retry
     │   ├── OutOfSync              the base of a catalog change is no longer the head
     │   ├── WriteConflict          another transaction changed the same rows or the table
     │   └── TransactionFinished    the transaction is committed, aborted or timed out
@@ -246,10 +246,10 @@ def error_of(code: str, message: str) -> StrandlineError:
 
 
 def _leaves(kind: type[StrandlineError]) -> dict[str, type[StrandlineError]]:
-    found = {kind.code: kind}
+    leaves = {kind.code: kind}
     for sub in kind.__subclasses__():
-        found |= _leaves(sub)
-    return found
+        leaves |= _leaves(sub)
+    return leaves
 
 
 _BY_CODE = _leaves(StrandlineError)

@@ -8,7 +8,7 @@ from strandline.cli.demo.report import Ledger, same
 
 
 @pytest.mark.parametrize(
-    ("expected", "found"),
+    ("expected", "actual"),
     [
         (1, 1),
         (0.1 + 0.2, 0.3),
@@ -19,12 +19,12 @@ from strandline.cli.demo.report import Ledger, same
         (True, True),
     ],
 )
-def test_what_is_the_same_is_found_the_same(expected: object, found: object) -> None:
-    assert same(expected, found)
+def test_what_is_the_same_is_found_the_same(expected: object, actual: object) -> None:
+    assert same(expected, actual)
 
 
 @pytest.mark.parametrize(
-    ("expected", "found"),
+    ("expected", "actual"),
     [
         (1, 2),
         (1, "1"),
@@ -39,7 +39,7 @@ def test_what_is_the_same_is_found_the_same(expected: object, found: object) -> 
         ([(336776, 0)], [(336776, 1)]),
     ],
 )
-def test_what_differs_is_found(expected: object, found: object) -> None:
+def test_what_differs_is_found(expected: object, actual: object) -> None:
     ledger = Ledger()
-    ledger.compare("a step", "a number", expected=expected, found=found)
+    ledger.compare("a step", "a number", expected=expected, actual=actual)
     assert [check.what for check in ledger.failures()] == ["a number"]

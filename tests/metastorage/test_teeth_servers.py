@@ -88,7 +88,7 @@ def unknown_taken_for_done(patch: pytest.MonkeyPatch) -> None:
 @TEETH.found_by(
     servers.test_after_a_restart_of_the_server_the_first_call_succeeds,
     "postgresql",
-    complaint="can not be used now",
+    complaint="cannot be used now",
     first=0,
 )
 def dead_connections_are_used(patch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def test_a_folder_that_can_not_be_written_is_told_as_such() -> None:
                 with Process("tests.sql.work:open_without_the_right_to", str(path)) as other:
                     code, message = other.hear()
                 assert code == "unavailable"
-                assert "can not be written by this user" in message
+                assert "cannot be written by this user" in message
                 assert str(path) in message
         finally:
             folder.chmod(0o755)

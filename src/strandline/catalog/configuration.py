@@ -3,7 +3,7 @@
 A parameter is declared once, here. People set it with one command (`SetConfiguration`), which is a
 version like any other: every node has the value as soon as it has the version, and the history
 says who set it. What is stored is the text as it was written; what is not stored has its default.
-So a default can change with a release, and what somebody chose stays.
+So a default can change with a release, and what an operator set stays.
 
 Some parameters are also settings of a process (`strandline.config.Settings`), where they have been
 from the first release on. There is one truth: **a value in the catalog wins**, on every node and
@@ -147,7 +147,7 @@ HISTORY_RETENTION: Parameter[int] = Parameter(
     _A_DURATION,
     None,
     _duration,
-    "How long history is kept that nobody holds. Unset: each node's `history_retention_ms`.",
+    "How long history is kept without a hold. Unset: each node's `history_retention_ms`.",
 )
 METADATA_STALENESS: Parameter[int] = Parameter(
     "metadata_staleness",

@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # these modules ask the declarations
 
 # Below, Any stands for a descriptor of the kind.
 KindOf = str | Callable[[Any], str | None]
-"""The kind that a field refers to; where it depends on the object, how that is told."""
+"""The kind that a field refers to; where it depends on the object, how to tell it."""
 
 
 def _unchanged(then: Any, now: Any, net: Net, whole: Net | None) -> Any:
@@ -109,7 +109,7 @@ class Kind:
     of its command, as where its schema is dropped or the version that made it is undone; without it
     an object is just deleted. ``rule`` refuses a change that a user may not make; without one, only
     superusers may. ``is_book(name)`` is whether the program keeps that object for itself, so that
-    nobody is shown a change of it; ``built_in`` whether it came with the catalog and is as it was.
+    no user is shown a change of it; ``built_in`` whether it came with the catalog and is as it was.
 
     ``subject`` is the argument of entries that names an object, the kind's name by default.
     ``in_events`` is whether DDL events carry the change of one. ``verbs`` are those beside the five

@@ -191,24 +191,24 @@ class _Parser:
         return _wrong(self._text, len(self._text) if token is None else token.position, why)
 
 
-def _either(one: NodeFilter, other: NodeFilter) -> NodeFilter:
-    return lambda attributes: one(attributes) or other(attributes)
+def _either(left: NodeFilter, right: NodeFilter) -> NodeFilter:
+    return lambda attributes: left(attributes) or right(attributes)
 
 
-def _both(one: NodeFilter, other: NodeFilter) -> NodeFilter:
-    return lambda attributes: one(attributes) and other(attributes)
+def _both(left: NodeFilter, right: NodeFilter) -> NodeFilter:
+    return lambda attributes: left(attributes) and right(attributes)
 
 
-def _holds(sign: str, found: Value | None, wanted: Value) -> bool:
-    return found is not None and _COMPARISONS[sign](*_comparable(found, wanted))
+def _holds(sign: str, actual: Value | None, wanted: Value) -> bool:
+    return actual is not None and _COMPARISONS[sign](*_comparable(actual, wanted))
 
 
-def _comparable(found: Value, wanted: Value) -> tuple[Value, Value]:
+def _comparable(actual: Value, wanted: Value) -> tuple[Value, Value]:
     """The two as numbers where both are or spell one, else as texts."""
-    numbers = _number(found), _number(wanted)
+    numbers = _number(actual), _number(wanted)
     if numbers[0] is not None and numbers[1] is not None:
         return numbers[0], numbers[1]
-    return _text(found), _text(wanted)
+    return _text(actual), _text(wanted)
 
 
 def _number(value: Value) -> int | float | None:

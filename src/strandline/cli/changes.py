@@ -83,7 +83,7 @@ def undo(store: Store, *, version: tuple[int, int | None], user: str, output: st
     """Take back what VERSION did in STORE, in a new version.
 
     What was altered is as before, what was dropped is there again, what was created is dropped. It
-    is refused, with the reason, where somebody changed the same objects since. A node may be
+    is refused, with the reason, if the same objects were changed since. A node may be
     running. A VERSION like 3..5 takes back what all of these did, as one change.
     """
     first, last = version

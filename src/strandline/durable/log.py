@@ -12,7 +12,7 @@ Every append names the fence token of its writer, and is refused with `Fenced` w
 is another one; so a writer that was replaced can make nothing durable, however late it comes.
 
 A version has one time, and it stands inside the update. The log that orders an update first gives
-the time. A second log, a copy or a restore of it is told the times, and keeps them.
+the time. A second log, a copy or a restore of it is given the times, and keeps them.
 
 A log compacts itself from its own contents. What a node has in memory is never written as a
 snapshot, so a mistake in memory cannot become durable. It costs a recovery of the catalog, at a

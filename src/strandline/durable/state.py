@@ -344,7 +344,7 @@ class OpenableState:
         deploy_generation: int = 0,
         author: str = "system",
     ) -> DurableCatalogState:
-        """Create the catalog and hold its first epoch, fencing nobody.
+        """Create the catalog and hold its first epoch, fencing no other holder.
 
         Raises `OutOfSync` when there is a catalog, also if another process made it meanwhile: join.
         """

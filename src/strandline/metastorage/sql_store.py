@@ -251,8 +251,8 @@ class SqlMetastorage(Metastorage):
         self._enter("lease_calls")
         check_ttl(ttl_ms)
         check_key(holder)
-        held = self._lease(name)
-        if held is not None and held.holder != holder:
+        present = self._lease(name)
+        if present is not None and present.holder != holder:
             return None
         with self._database.write() as connection:
             now = take_time(connection, self._clock, bounded=False)
@@ -264,15 +264,22 @@ class SqlMetastorage(Metastorage):
         check_key(lease.name)
         with self._database.write() as connection:
             now = take_time(connection, self._clock, bounded=False)
-            held = tables.live_lease(connection, lease.name, now)
+            present = tables.live_lease(connection, lease.name, now)
             renewed = None
-            if held is not None and (held.token, held.holder) == (lease.token, lease.holder):
+            if present is not None and (present.token, present.holder) == (
+                lease.token,
+                lease.holder,
+            ):
                 renewed = tables.grant_lease(connection, lease.name, lease.holder, now, ttl_ms)
         if renewed is None:
-            found = "nobody holds it" if held is None else f"{held.holder} holds token {held.token}"
+            holding = (
+                "nobody holds it"
+                if present is None
+                else f"{present.holder} holds token {present.token}"
+            )
             raise Conflict(
                 f"{lease.holder} no longer holds token {lease.token} of the lease {lease.name!r}:"
-                f" {found} now; acquire it anew"
+                f" {holding} now; acquire it anew"
             )
         return renewed
 
@@ -280,8 +287,8 @@ class SqlMetastorage(Metastorage):
         self._enter("lease_calls")
         check_key(lease.name)
         with self._database.write() as connection:
-            held = tables.lease_row(connection, lease.name)
-            if held is not None and held.holder == lease.holder:
+            present = tables.lease_row(connection, lease.name)
+            if present is not None and present.holder == lease.holder:
                 tables.end_lease(connection, lease)
 
     def lease(self, name: str) -> Lease | None:

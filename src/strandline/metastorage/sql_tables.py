@@ -3,7 +3,7 @@
 A lease row stays when its lease ends, with no holder, so that its token goes on growing. A lease is
 found expired only in a write transaction that leaves its time in the clock row. Against a time that
 was merely looked at, another reader whose wall clock is behind could find the lease alive again;
-against a stored one nobody can.
+against a stored one nothing can.
 """
 
 from __future__ import annotations
@@ -106,10 +106,10 @@ def grant_lease(
 ) -> Lease | None:
     """The lease for ``holder``: a new one with the next token, or its own; None if it is taken."""
     expires = add_milliseconds(now, ttl_ms)
-    held = live_lease(connection, name, now)
-    if held is not None and held.holder != holder:
+    present = live_lease(connection, name, now)
+    if present is not None and present.holder != holder:
         return None
-    if held is None:
+    if present is None:
         run(
             connection,
             "INSERT INTO metastorage_lease (name, holder, expires, token) VALUES (?, ?, ?, 1)"

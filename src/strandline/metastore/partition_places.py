@@ -122,7 +122,7 @@ class PartitionPlaces:
     def refuse_unfinished(self, change: PlainChange, locations: Collection[str]) -> None:
         """Raise `IllegalChange` where files of dropped partitions lie at these locations still.
 
-        A client may have written there already, and nobody can tell its files from the old ones.
+        A client may have written there already, and its files cannot be told from the old ones.
         """
         for move in change.unfinished_moves():
             place = resolve_location(self._location, move.location)

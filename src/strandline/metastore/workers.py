@@ -326,7 +326,7 @@ class Workers:
             error = RuntimeError(f"the call raised {stop!r}")
         except BaseException as raised:
             error = raised
-        with suppress(RuntimeError):  # the loop is closed: nobody waits for the result
+        with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
             call.result.get_loop().call_soon_threadsafe(self._ended, call, value, error)
 
     def _ended(self, call: PooledCall, value: object, error: BaseException | None) -> None:

@@ -57,7 +57,7 @@ PUBLIC = 0
 """The id of the role that everybody is in. It is in every catalog and has no descriptor."""
 
 PUBLIC_NAME = "public"
-"""The name of `PUBLIC`. What it owns is there for everybody to use, and for nobody to alter."""
+"""The name of `PUBLIC`. Every user may use what it owns, and no user may alter it."""
 
 SYSTEM_NAME = "system"
 """The owner of what the program makes, and the author of what it does. No user has this name."""

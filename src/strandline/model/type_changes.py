@@ -58,7 +58,7 @@ _BIGINT_DIGITS = 20
 
 
 def check_field_names(data_type: DataType, *, column: str) -> None:
-    """Refuse struct fields inside ``column`` whose names are bad or stand twice in one struct.
+    """Refuse struct fields inside ``column`` whose names are bad or duplicate in one struct.
 
     Raises `InvalidName`, `InvalidInput`.
     """
@@ -276,8 +276,8 @@ def _reason(old: DataType, new: DataType) -> str:
         case StringType(), StringType():
             return "the collation may not change"
         case _ if new == DOUBLE and old == BIGINT:
-            return "double can not hold every bigint"
-    return "stored values can not be read as the new type"
+            return "double cannot hold every bigint"
+    return "stored values cannot be read as the new type"
 
 
 def _illegal(old: DataType, new: DataType, path: str, reason: str) -> IllegalChange:

@@ -105,16 +105,16 @@ def parse_spatial_json(text: str) -> GeometryType | GeographyType:
 
     Raises `InvalidType`.
     """
-    if found := _GEOMETRY.fullmatch(text):
-        return GeometryType(system_number(found[1] or _DEFAULT_NAME))
-    found = _GEOGRAPHY.fullmatch(text)
-    edges = found and (found[2] or found[3] or _EDGES)
-    if found is None or edges is None or edges.upper() != _EDGES:
+    if match := _GEOMETRY.fullmatch(text):
+        return GeometryType(system_number(match[1] or _DEFAULT_NAME))
+    match = _GEOGRAPHY.fullmatch(text)
+    edges = match and (match[2] or match[3] or _EDGES)
+    if match is None or edges is None or edges.upper() != _EDGES:
         raise InvalidType(
             f"expected geometry or geography with a reference system, and no edges but {_EDGES}; "
             f"found {text[:80]!r}"
         )
-    return GeographyType(system_number(found[1] or _DEFAULT_NAME))
+    return GeographyType(system_number(match[1] or _DEFAULT_NAME))
 
 
 def system_name(srid: int | None) -> str:
@@ -136,13 +136,13 @@ def system_number(name: str) -> int | None:
         return None
     if name in _OGC_NUMBERS:
         return _OGC_NUMBERS[name]
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         raise InvalidType(
             f"{name[:80]!r} names no spatial reference system; expected OGC:CRS84, EPSG:<number>, "
             "ESRI:<number>, SRID:0 or SRID:ANY"
         )
-    return int(found[1])
+    return int(match[1])
 
 
 FIELD_ID_KEY = "parquet.field.id"
@@ -475,5 +475,5 @@ def _flag(value: dict[str, Any], key: str, where: str) -> bool:
     return flag
 
 
-def _unexpected(where: str, expected: str, found: object) -> InvalidType:
-    return InvalidType(f"{where[:400]}: expected {expected}, found {_compact(found)[:100]}")
+def _unexpected(where: str, expected: str, actual: object) -> InvalidType:
+    return InvalidType(f"{where[:400]}: expected {expected}, found {_compact(actual)[:100]}")

@@ -199,10 +199,10 @@ class _Scanner:
         return result
 
     def fields(self) -> tuple[StructField, ...]:
-        found = [self.field()]
+        fields = [self.field()]
         while self.take(","):
-            found.append(self.field())
-        return tuple(found)
+            fields.append(self.field())
+        return tuple(fields)
 
     def field(self) -> StructField:
         name = self.hive_name() if self.in_hive else self.name()
@@ -222,22 +222,22 @@ class _Scanner:
 
     def name(self) -> str:
         self.skip_space()
-        if found := _QUOTED_NAME.match(self.text, self.at):
-            self.at = found.end()
-            return found[1].replace("``", "`")
-        found = _WORD.match(self.text, self.at)
-        if found is None or found[0].isdigit():
+        if match := _QUOTED_NAME.match(self.text, self.at):
+            self.at = match.end()
+            return match[1].replace("``", "`")
+        match = _WORD.match(self.text, self.at)
+        if match is None or match[0].isdigit():
             raise self.error("a field name (other than plain words in backticks)")
-        self.at = found.end()
-        return found[0]
+        self.at = match.end()
+        return match[0]
 
     def hive_name(self) -> str:
         self.skip_space()
-        found = HIVE_NAME.match(self.text, self.at)
-        if found is None:
+        match = HIVE_NAME.match(self.text, self.at)
+        if match is None:
             raise self.error("a field name")
-        self.at = found.end()
-        return found[0].rstrip()
+        self.at = match.end()
+        return match[0].rstrip()
 
     def decimal(self) -> DecimalType:
         if not self.take("("):
@@ -252,11 +252,11 @@ class _Scanner:
         if not self.keyword("collate"):
             return STRING
         self.skip_space()
-        found = _COLLATION.match(self.text, self.at)
-        if found is None:
+        match = _COLLATION.match(self.text, self.at)
+        if match is None:
             raise self.error("the name of a collation")
-        self.at = found.end()
-        return StringType(canonical_collation(found[0]))
+        self.at = match.end()
+        return StringType(canonical_collation(match[0]))
 
     def timestamp(self, word: str) -> DataType:
         precision = None
@@ -318,17 +318,17 @@ class _Scanner:
         parts = []
         while True:
             self.skip_space()
-            if found := _RAW_STRING.match(self.text, self.at):
-                parts.append(found[1] if found[1] is not None else found[2])
-            elif found := _STRING.match(self.text, self.at):
-                quote = found[0][0]
-                body = found[1] if found[1] is not None else found[2]
+            if match := _RAW_STRING.match(self.text, self.at):
+                parts.append(match[1] if match[1] is not None else match[2])
+            elif match := _STRING.match(self.text, self.at):
+                quote = match[0][0]
+                body = match[1] if match[1] is not None else match[2]
                 parts.append(_ESCAPE.sub(_unescaped, body.replace(quote * 2, quote)))
             elif parts:
                 return self.joined(parts)
             else:
                 raise self.error("a text in quotes")
-            self.at = found.end()
+            self.at = match.end()
 
     def joined(self, parts: list[str]) -> str:
         """The parts as one text; two escapes may spell one character beyond 16 bits."""
@@ -346,19 +346,19 @@ class _Scanner:
 
     def number(self, what: str) -> int:
         self.skip_space()
-        found = _NUMBER.match(self.text, self.at)
-        if found is None:
+        match = _NUMBER.match(self.text, self.at)
+        if match is None:
             raise self.error(what)
-        self.at = found.end()
-        return int(found[0])
+        self.at = match.end()
+        return int(match[0])
 
     def word(self) -> str | None:
         self.skip_space()
-        found = _WORD.match(self.text, self.at)
-        if found is None:
+        match = _WORD.match(self.text, self.at)
+        if match is None:
             return None
-        self.at = found.end()
-        return found[0].lower()
+        self.at = match.end()
+        return match[0].lower()
 
     def keyword(self, word: str) -> bool:
         before = self.at
@@ -382,9 +382,9 @@ class _Scanner:
             raise self.error(repr(mark))
 
     def skip_space(self) -> int:
-        found = _SPACE.match(self.text, self.at)
-        if found is not None:
-            self.at = found.end()
+        match = _SPACE.match(self.text, self.at)
+        if match is not None:
+            self.at = match.end()
         return self.at
 
     def error(self, expected: str) -> InvalidType:

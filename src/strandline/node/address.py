@@ -77,7 +77,7 @@ def store_address(store: str | Path | StoreAddress, settings: Settings) -> Store
             )
         return StoreAddress(None, text, settings.objects)
     raise UnsupportedOperation(
-        f"{shown_address(text)} is no address of a store; name a folder, postgresql://… or etcd://…"
+        f"{shown_address(text)} is not the address of a store; name a folder, postgresql://… or etcd://…"
     )
 
 

@@ -10,7 +10,7 @@ database names it and stays afterwards, so each file that the copied database na
 table or partition whose folder was moved meanwhile (renamed, dropped, brought back) is fetched from
 where it lies now, and put where the copied database says. At the end each file that the copied
 database names is looked for; what is missing was missing in the store, or deleted meanwhile, and is
-told.
+reported.
 
 The files of *plain* tables are Spark's: they are copied as they are found, not as of one moment.
 Files outside of the folder (external tables) are not copied. Symbolic links are not followed, the

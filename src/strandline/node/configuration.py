@@ -39,7 +39,7 @@ class EffectiveConfiguration:
         self._known: _Effective | None = None
 
     def history_retention_ms(self) -> int:
-        """How long history is kept that nobody holds, in milliseconds."""
+        """How long history is kept without a hold, in milliseconds."""
         return self._effective().history_retention_ms
 
     def metadata_staleness(self) -> float:
@@ -57,10 +57,10 @@ class EffectiveConfiguration:
             staleness = settings.metadata_staleness_ms
         if staleness is None:
             staleness = self._staleness_ms
-        found = _Effective(
+        effective = _Effective(
             catalog,
             settings.history_retention_ms if retention is None else retention,
             staleness / 1000,
         )
-        self._known = found
-        return found
+        self._known = effective
+        return effective

@@ -121,8 +121,8 @@ class HttpConnections:
         return now - connection.waits_since >= self._head_seconds
 
     def _make_room(self) -> bool:
-        waiting = [one for one in self._open if one.awaits_client]
-        longest = min(waiting, key=lambda one: one.waits_since, default=None)
+        waiting = [connection for connection in self._open if connection.awaits_client]
+        longest = min(waiting, key=lambda connection: connection.waits_since, default=None)
         if longest is None or self.now() - longest.waits_since < self._displace_after:
             return False
         self.counts.displaced += 1

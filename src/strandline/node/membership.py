@@ -76,7 +76,7 @@ def join_or_create(
         try:
             return openable.create(member=member, initialize=initialize, raise_fence=raise_fence)
         except (OutOfSync, Fenced) as error:
-            refused = error  # somebody else made it meanwhile: join that
+            refused = error  # another process created it meanwhile: join that
     raise Fenced(
         f"joining this store was refused {ATTEMPTS} times, at last because {refused}"
     ) from refused
@@ -133,7 +133,7 @@ def _agree(database: Database, state: DurableCatalogState) -> None:
     environment = state.environment or ""
     with database.write() as connection:
         fence = FenceRow.read(connection)
-        if fence is None:  # whoever made the catalog ended before it could say so here
+        if fence is None:  # the process that created the catalog ended before it could say so here
             FenceRow.initialize(connection, environment, state.token)
         else:
             FenceRow.check(connection, environment=environment, token=state.token)

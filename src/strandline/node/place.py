@@ -9,8 +9,8 @@ A store therefore keeps, in its database, the **real path** of its folder (no li
 * another path: the folder was moved or copied, or the same folder is mounted elsewhere;
 * another inode: the database was restored, or another folder was put in the place of this one.
 
-Only `strandline.node.relocation` changes them. It is told which of the two it is, because it cannot
-be seen: a user who copies a folder and removes the original has moved it. A copy gets an
+Only `strandline.node.relocation` changes them. Its caller says which of the two it is, because it
+cannot be seen: a user who copies a folder and removes the original has moved it. A copy gets an
 environment id of its own.
 
 Of the device number nothing is kept: for many file systems it is another one after a restart of the

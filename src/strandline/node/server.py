@@ -1,7 +1,8 @@
 """Serving a node: the Hive Metastore protocol and HTTP, on one event loop.
 
-`serve` runs in the foreground until it is told to stop. It says one line on standard output when
-both ports accept, so that whoever started it knows where to connect without guessing or waiting.
+`serve` runs in the foreground until a signal stops it. It prints one line on standard output when
+both ports accept, so that the process that started it knows where to connect without guessing or
+waiting.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _listen(host: str, port: int, *, what: str) -> socket.socket:
     except OSError as error:
         listening.close()
         if isinstance(error, socket.gaierror):
-            raise InvalidInput(f"{host!r} is no address of this machine: {error}") from error
+            raise InvalidInput(f"{host!r} is not an address of this machine: {error}") from error
         raise AddressInUse(
             f"port {port} of {host} cannot be used for {what}: {error.strerror}; stop what listens "
             "there or choose another port (0 takes a free one)"

@@ -102,11 +102,11 @@ def refuse_older_parts(database: Database, *, todo: str) -> None:
     """Raise `IncompatibleFormat` where the tables are those of an older release."""
     with database.read() as connection:
         for part, (version, _) in PARTS.items():
-            found = ground.version_of(connection, part)
-            if found is not None and found < version:
+            present = ground.version_of(connection, part)
+            if present is not None and present < version:
                 raise IncompatibleFormat(
                     f"{database.name} was written by an older release: its part {part!r} has"
-                    f" version {found}, this program knows version {version}; {todo}"
+                    f" version {present}, this program knows version {version}; {todo}"
                 )
 
 

@@ -287,7 +287,7 @@ class Verification:
         folders: StoreFolders,
     ) -> Iterator[Finding]:
         committed = contents.committed.valid
-        removed = {one.row_id for one in contents.removals if committed(one.write_id)}
+        removed = {removal.row_id for removal in contents.removals if committed(removal.write_id)}
         for row in contents.rows:
             if row.kind is not RowKind.PARTITION or not committed(row.write_id):
                 continue
@@ -339,7 +339,7 @@ class Verification:
     def _delete_file(self, path: Path, row: DeleteFile) -> str | None:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             counted = pc.value_counts(file.read(columns=["file_id"])["file_id"])
-        read_counts = {one["values"]: one["counts"] for one in counted.to_pylist()}
+        read_counts = {group["values"]: group["counts"] for group in counted.to_pylist()}
         if read_counts != dict(zip(row.file_ids, row.counts, strict=True)):
             return f"its positions are not the {sum(row.counts)} that were written"
         return None

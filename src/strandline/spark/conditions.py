@@ -128,13 +128,13 @@ def _constant(expression: Expression, *, step: int = 0) -> _Constant | None:
     if read_write is None or _class(inner) != "Literal":
         return None
     try:
-        found = expression.eval(None)
+        constant = expression.eval(None)
     except (Py4JJavaError, PySparkException):
         return None  # a text that is no number, say; Spark says so when it reads the rows
-    if found is None:
+    if constant is None:
         return None
     read, write = read_write
-    value = read(found) + step if read is int else read(found)
+    value = read(constant) + step if read is int else read(constant)
     text = write(value)
     return None if text is None else _Constant(value, text)
 
@@ -178,7 +178,7 @@ _TYPES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], str | None]]] = {
     **dict.fromkeys(("byte", "short", "integer", "long"), (int, str)),
     "float": (_single, _float),
     "double": (float, _float),
-    "decimal": (lambda found: Decimal(str(found)), _decimal),
+    "decimal": (lambda constant: Decimal(str(constant)), _decimal),
     "boolean": (bool, _boolean),
     "date": (int, _days),
     "timestamp": (int, _time),

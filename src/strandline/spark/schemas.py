@@ -4,7 +4,7 @@ Files are written and read with a schema that carries the column ids, of nested 
 everything may be NULL, as in all files that Spark reads, and char and varchar are strings. What the
 table promises beyond that (NOT NULL, lengths) is checked when rows are appended.
 
-Files are read under names that nobody else uses (`scan_columns`). Spark finds a column by its id,
+Files are read under names that nothing else uses (`scan_columns`). Spark finds a column by its id,
 and then still looks up, by the name that it has in the file, which type is wanted. If a column was
 renamed and another one took its old name, that is the type of the wrong one.
 
@@ -96,12 +96,12 @@ def scan_columns(table: TableDescriptor) -> tuple[ScanColumn, ...]:
     only in a struct in which one name meant two fields in the table's history.
     """
     reused = _structs_with_reused_names(table)
-    found = []
+    columns = []
     for column, shown in zip(table.columns, file_schema(table.columns), strict=True):
         inner = _renamed(column.type, (column.id,), reused)
         (read,) = file_schema([replace(column, name=f"{_OURS}{column.id}", type=inner)])
-        found.append(ScanColumn(read, shown, inner != column.type))
-    return tuple(found)
+        columns.append(ScanColumn(read, shown, inner != column.type))
+    return tuple(columns)
 
 
 def declared_schema(columns: Iterable[ColumnDescriptor]) -> spark_types.StructType:
@@ -126,13 +126,13 @@ def metadata_for_files(field: spark_types.StructField) -> dict[str, Any]:
 
 def field_ids(columns: Iterable[ColumnDescriptor]) -> frozenset[int]:
     """The ids that a file with these columns carries, at every level."""
-    found = set()
+    ids = set()
     for column in columns:
-        found.add(column.id)
+        ids.add(column.id)
         for inner in walk(column.type):
             if isinstance(inner, StructType):
-                found.update(f.field_id for f in inner.fields if f.field_id is not None)
-    return frozenset(found)
+                ids.update(f.field_id for f in inner.fields if f.field_id is not None)
+    return frozenset(ids)
 
 
 def column_definitions(schema: spark_types.StructType | str) -> tuple[ColumnDefinition, ...]:

@@ -2,7 +2,7 @@
 
 A transaction sees the tables as they were when it began, and what it did itself. Its rows come as
 files: Spark writes or finds them, the files are put on disk and in place, and only then the
-metastore is told of them. Nobody else sees them before the commit.
+metastore is told of them. No other reader sees them before the commit.
 
 What must stay true:
 

@@ -79,7 +79,7 @@ def conform(frame: DataFrame, table: TableDescriptor) -> Conformed:
 
 @dataclass(frozen=True, slots=True)
 class _NameCheck:
-    """Finds a name that is unknown, stands twice, or is missing and needed: `InvalidInput`."""
+    """Finds a name that is unknown, duplicate, or missing and needed: `InvalidInput`."""
 
     table: str
     exact: bool

@@ -3,7 +3,7 @@
 What holds on every dialect:
 
 * A *read* is a snapshot: it sees everything that was committed when it began, by anyone, and waits
-  for nobody. Writing in it is refused.
+  for no other. Writing in it is refused.
 * A *write* holds the database's one write lock from its begin to its end, so that what it reads is
   what it changes, and so that writes have one order. The threads of a process queue for their turn
   in order of arrival, then the one whose turn it is waits for other processes. Both waits end at
@@ -243,7 +243,7 @@ class Database(ABC):
             )
 
     def stop_waiting(self) -> None:
-        """From now on, nobody waits for the write lock; for a process that is about to end.
+        """From now on, no thread waits for the write lock; for a process that is about to end.
 
         The writes that wait for it get `Stopping`, as do later ones that find it taken. A write
         that has it goes on.
@@ -271,7 +271,7 @@ class Database(ABC):
     def _refuse_orphans(self, connection: Connection, part: str, metadata: MetaData) -> None:
         if part == ground.GROUND_PART:
             return
-        there = self._columns(connection).keys() & {one.name for one in metadata.sorted_tables}
+        there = self._columns(connection).keys() & {table.name for table in metadata.sorted_tables}
         if there:
             raise CorruptData(
                 f"{self.name} has the table {min(there)} of its part {part!r} and not the version"

@@ -5,8 +5,8 @@ the highest catalog version that this database was told of. It is read inside ev
 transaction of transactions and object store, so a write of a replaced owner fails in the moment in
 which it would have become durable, not some time before.
 
-A token *below* the caller's is refused like one above it: whoever opens a catalog raises this row
-first, so a lower one means that this half was restored from an older day.
+A token *below* the caller's is refused like one above it: a process that opens a catalog raises
+this row first, so a lower one means that this half was restored from an older day.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class FenceRow:
         So an initialization that was cut off can be made again. Raises `WrongEnvironment` or
         `Fenced`.
         """
-        found = FenceRow.read(connection)
-        if found is not None:
-            _same_environment(found, environment)
+        present = FenceRow.read(connection)
+        if present is not None:
+            _same_environment(present, environment)
             FenceRow.raise_to(connection, token)
             return
         connection.execute(
@@ -68,10 +68,10 @@ class FenceRow:
     @staticmethod
     def raise_to(connection: Connection, token: FenceToken) -> None:
         """Make ``token`` the one that writes need. Never lowers it: raises `Fenced` instead."""
-        found = _present(FenceRow.read(connection))
-        if token < found.token:
+        present = _present(FenceRow.read(connection))
+        if token < present.token:
             raise Fenced(
-                f"the object store can not be fenced at {token}: it is at {found.token};"
+                f"the object store cannot be fenced at {token}: it is at {present.token};"
                 " a newer owner has opened it"
             )
         connection.execute(
@@ -81,16 +81,16 @@ class FenceRow:
     @staticmethod
     def check(connection: Connection, *, environment: str, token: FenceToken) -> None:
         """Return if a write with this token may happen; else `Fenced` or `WrongEnvironment`."""
-        found = _present(FenceRow.read(connection))
-        _same_environment(found, environment)
-        if token < found.token:
+        present = _present(FenceRow.read(connection))
+        _same_environment(present, environment)
+        if token < present.token:
             raise Fenced(
-                f"this writer holds {token}, the object store is at {found.token}: a newer owner"
+                f"this writer holds {token}, the object store is at {present.token}: a newer owner"
                 " has opened it; nothing was written"
             )
-        if token > found.token:
+        if token > present.token:
             raise Fenced(
-                f"this writer holds {token}, the object store is only at {found.token}: it was"
+                f"this writer holds {token}, the object store is only at {present.token}: it was"
                 " restored from an older day than the catalog; nothing was written"
             )
 
@@ -101,18 +101,18 @@ class FenceRow:
         return text, (version, version)
 
 
-def _present(found: FenceState | None) -> FenceState:
-    if found is None:
+def _present(state: FenceState | None) -> FenceState:
+    if state is None:
         raise WrongEnvironment(
             "the object store was never initialized, the catalog was: they do not belong together;"
             " restore both from one backup"
         )
-    return found
+    return state
 
 
-def _same_environment(found: FenceState, environment: str) -> None:
-    if found.environment != environment:
+def _same_environment(present: FenceState, environment: str) -> None:
+    if present.environment != environment:
         raise WrongEnvironment(
             f"the catalog belongs to environment {environment!r}, the object store to"
-            f" {found.environment!r}; point both settings at halves of one store"
+            f" {present.environment!r}; point both settings at halves of one store"
         )

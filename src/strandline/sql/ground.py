@@ -71,7 +71,7 @@ def whole_row(table: Table) -> Index:
 def add_indexes(connection: Connection, *tables: Table) -> None:
     """Make the indexes of ``tables`` that are not there yet; a step's work."""
     for table in tables:
-        for index in sorted(table.indexes, key=lambda one: str(one.name)):
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
             if connection.dialect.name == "sqlite" or not str(index.name).endswith("_whole"):
                 connection.execute(CreateIndex(index, if_not_exists=True))
 
@@ -102,14 +102,14 @@ def columns_of(pairs: Iterable[Sequence[Any]]) -> dict[str, set[str]]:
 
 
 def refuse_incomplete(
-    found: Mapping[str, Collection[str]], metadata: MetaData, *, part: str, name: str
+    present: Mapping[str, Collection[str]], metadata: MetaData, *, part: str, name: str
 ) -> None:
     """Raise `CorruptData` unless each table of ``metadata`` is there with all its columns.
 
     ``found`` has the columns of each table of the database ``name``.
     """
     for table in metadata.sorted_tables:
-        columns = found.get(table.name)
+        columns = present.get(table.name)
         if columns is None:
             raise CorruptData(
                 f"{name} has lost its table {table.name} (part {part!r}); restore the store from a"
@@ -162,25 +162,30 @@ def create_tables(connection: Connection, metadata: MetaData) -> None:
         connection.exec_driver_sql(statement)
 
 
-def is_current(found: int | None, *, part: str, version: int, name: str) -> bool:
+def is_current(present: int | None, *, part: str, version: int, name: str) -> bool:
     """Whether the tables stand as wanted; False if they are to be created or upgraded.
 
     Raises `IncompatibleFormat` for a newer version; ``name`` names the database.
     """
-    if found is None or found == version:
-        return found is not None
-    if not isinstance(found, int):
-        raise CorruptData(f"{name} gives {found!r} as the version of {part!r}; restore a backup")
-    if found > version:
+    if present is None or present == version:
+        return present is not None
+    if not isinstance(present, int):
+        raise CorruptData(f"{name} gives {present!r} as the version of {part!r}; restore a backup")
+    if present > version:
         raise _incompatible(
-            found, part=part, version=version, name=name, release="a newer", todo="use that release"
+            present,
+            part=part,
+            version=version,
+            name=name,
+            release="a newer",
+            todo="use that release",
         )
     return False
 
 
 def upgrade(
     connection: Connection,
-    found: int,
+    present: int,
     *,
     part: str,
     version: int,
@@ -191,10 +196,10 @@ def upgrade(
 
     Raises `IncompatibleFormat` when a step is missing; nothing was done then.
     """
-    missing_steps = range(found + 1, version + 1)
+    missing_steps = range(present + 1, version + 1)
     if any(number not in steps for number in missing_steps):
         raise _incompatible(
-            found,
+            present,
             part=part,
             version=version,
             name=name,
@@ -207,9 +212,9 @@ def upgrade(
 
 
 def _incompatible(
-    found: int, *, part: str, version: int, name: str, release: str, todo: str
+    present: int, *, part: str, version: int, name: str, release: str, todo: str
 ) -> IncompatibleFormat:
     return IncompatibleFormat(
-        f"{name} was written by {release} release: its part {part!r} has version {found}, this"
+        f"{name} was written by {release} release: its part {part!r} has version {present}, this"
         f" program knows version {version}; {todo}"
     )

@@ -13,7 +13,7 @@ synced move no mark.
 
 The file has two slots of fixed size, written in turns, each with a checksum; a write that was torn
 leaves the other. Several processes write under a lock of the file, and a mark never goes back. A
-file that is missing or unreadable says nothing, is told in the log, and made anew.
+file that is missing or unreadable says nothing, is logged, and is made anew.
 
 Rejected: the marks in the database's folder under a new name each time (needs a sync of the folder,
 or may vanish), and a synced write for each commit (doubles what a commit costs, for a file that may

@@ -60,7 +60,7 @@ _NO_SCHEMA = "3F000"
 _TOO_LARGE_STATES = ("54000", "54001")
 
 _REFUSED = (
-    "this is no address of PostgreSQL ({}); write it like postgresql://user@host:5432/database"
+    "this is not an address of PostgreSQL ({}); write it like postgresql://user@host:5432/database"
 )
 
 T = TypeVar("T")
@@ -145,12 +145,12 @@ def address_of(url: str) -> tuple[str, str]:
 
 
 def _parts(address: str, *, refused: str) -> dict[str, str]:
-    """Host, port and database as the driver reads them; ``refused`` says why it can not."""
+    """Host, port and database as the driver reads them; ``refused`` says why it cannot."""
     try:
-        found = psycopg.conninfo.conninfo_to_dict(address)
+        parts = psycopg.conninfo.conninfo_to_dict(address)
     except (psycopg.ProgrammingError, UnicodeError) as error:
         raise InvalidInput(_REFUSED.format(refused.format(str(error).strip()))) from None
-    return {name: str(found.get(name) or "") for name in ("host", "port", "dbname")}
+    return {name: str(parts.get(name) or "") for name in ("host", "port", "dbname")}
 
 
 def connect(address: str, *, patience: float) -> Connection:
@@ -166,7 +166,7 @@ def connect(address: str, *, patience: float) -> Connection:
             keepalives_interval=5,
             keepalives_count=3,
         )
-    except UnicodeError as error:  # what looking for a host's name makes of one that can not be
+    except UnicodeError as error:  # what looking for a host's name makes of one that cannot be
         raise psycopg.OperationalError(f"no host can have such a name: {error}") from error
     try:
         connection.deadline = time.monotonic() + patience
@@ -222,4 +222,4 @@ def translate(error: BaseException, name: str) -> StrandlineError | None:
         return DeadlineExceeded(f"{name} gave a statement up ({said}); try again")
     if state[:2] in _CALLERS_CLASSES or not (state or is_lost(error)):
         return None
-    return Unavailable(f"{name} can not be used now ({said}); nothing was changed, try again")
+    return Unavailable(f"{name} cannot be used now ({said}); nothing was changed, try again")

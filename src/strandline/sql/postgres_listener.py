@@ -153,11 +153,11 @@ class PostgresListener:
 
     def _ready(self, seconds: float, *connections: driver.Connection) -> list[object]:
         """Those of the connections, and of the end that `close` wakes, that have something."""
-        # Not `select.select`, which can not wait for files above the first thousand.
+        # Not `select.select`, which cannot wait for files above the first thousand.
         with selectors.DefaultSelector() as selector:
             selector.register(self._wakes, selectors.EVENT_READ)
-            for one in connections:
-                selector.register(one, selectors.EVENT_READ)
+            for connection in connections:
+                selector.register(connection, selectors.EVENT_READ)
             return [key.fileobj for key, _ in selector.select(seconds)]
 
     def _move(self, *, hears: bool | None) -> None:

@@ -2,7 +2,7 @@
 
 Several processes and many threads share one file. The model:
 
-* A *read* is a snapshot. It starts at its first statement and waits for nobody. Its connection
+* A *read* is a snapshot. It starts at its first statement and waits for no other. Its connection
   refuses to write.
 * A *write* takes the file's one write lock at its begin (``BEGIN IMMEDIATE``), so that what it
   reads is what it changes. The threads of a process queue for their turn in order of arrival; the
@@ -245,7 +245,7 @@ class SqliteDatabase(Database):
         """See `Database.write_time`.
 
         Not synced: a process that could see the time undone would have to outlive a power cut of
-        this machine. A time that somebody far away still remembers is then passed by the wall
+        this machine. A time that a distant process still remembers is then passed by the wall
         clock, unless that was also set back by more than the start took.
         """
         return self.write_unsynced()
@@ -273,7 +273,7 @@ class SqliteDatabase(Database):
 
     def wait_for_commit(self, after: int, *, timeout: float) -> int:
         """See `Database.wait_for_commit`. A commit of this process wakes at once. Commits of
-        others are looked for: SQLite can not call back, and this is the one place that polls. The
+        others are looked for: SQLite cannot call back, and this is the one place that polls. The
         longer nothing was committed the rarer that is, so that an idle process costs nothing: every
         millisecond behind a commit, and at last four times a second. A reader who must know asks
         `mark` itself.
@@ -395,7 +395,7 @@ class SqliteDatabase(Database):
             ) from error
 
     def _undo(self, connection: Connection) -> None:
-        """Roll back; a connection that can not even do that is given up."""
+        """Roll back; a connection that cannot even do that is given up."""
         try:
             connection.rollback()
         except Exception:
@@ -407,10 +407,10 @@ class SqliteDatabase(Database):
 
     def _writer(self, synchronous: str) -> Connection:
         """The write connection of this kind: kept open, used by the one thread whose turn it is."""
-        found = self._writers.get(synchronous)
-        if found is None:
-            found = self._writers[synchronous] = self._writer_engines[synchronous].connect()
-        return found
+        writer = self._writers.get(synchronous)
+        if writer is None:
+            writer = self._writers[synchronous] = self._writer_engines[synchronous].connect()
+        return writer
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -92,7 +92,7 @@ def file_of(url: str) -> Path:
         if path.is_dir():
             raise InvalidInput(f"{path} is a folder; a database file is needed in its place")
     except OSError as error:
-        raise Unavailable(f"{path} can not be reached ({error.strerror}); look at it") from None
+        raise Unavailable(f"{path} cannot be reached ({error.strerror}); look at it") from None
     return path
 
 
@@ -110,7 +110,7 @@ def refuse_network_file_system(path: Path, *, mounts: Path = MOUNTS) -> None:
         fields = line.split(" ")
         if len(fields) < 3:
             continue
-        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[1])
+        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[1])
         # Of two mounts on one point the later hides the earlier.
         if len(point) >= len(best) and path.is_relative_to(point):
             best, kind = point, fields[2]
@@ -166,7 +166,7 @@ def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
             time.sleep(0.001)
             continue
         if mode != "wal":
-            raise Unavailable(f"{path} can not use a write-ahead log (it is in mode {mode!r})")
+            raise Unavailable(f"{path} cannot use a write-ahead log (it is in mode {mode!r})")
         return
 
 
@@ -197,10 +197,10 @@ def driver_of(connection: Connection) -> sqlite3.Connection:
     return driver
 
 
-def damaged(path: Path, found: list[str]) -> CorruptData:
+def damaged(path: Path, faults: list[str]) -> CorruptData:
     """The error that says what `find_damage` found."""
     return CorruptData(
-        f"{path} is damaged ({'; '.join(found)}); restore from a backup of the whole folder"
+        f"{path} is damaged ({'; '.join(faults)}); restore from a backup of the whole folder"
     )
 
 
@@ -269,7 +269,7 @@ def translate(error: BaseException, path: Path) -> StrandlineError | None:
         return Unavailable(_unwritable(path))
     if code == sqlite3.SQLITE_CANTOPEN:
         writable = os.access(path.parent, os.W_OK)
-        return Unavailable(f"{path} can not be opened ({said})" if writable else _unwritable(path))
+        return Unavailable(f"{path} cannot be opened ({said})" if writable else _unwritable(path))
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL):
         return Unavailable(f"reading or writing {path} failed ({said}); look at the disk")
     return None
@@ -277,7 +277,7 @@ def translate(error: BaseException, path: Path) -> StrandlineError | None:
 
 def _unwritable(path: Path) -> str:
     return (
-        f"{path} or its folder can not be written by this user; readers write too (locks and the"
+        f"{path} or its folder cannot be written by this user; readers write too (locks and the"
         " log's index), so give this user the right to write the folder"
     )
 

@@ -1,10 +1,10 @@
 """A lock that is given in the order in which it was asked for.
 
 Writers of one process wait here, and not in SQLite's own back-off, which sleeps in growing steps
-and lets whoever wakes at the right moment in first. `threading.Lock` promises no order either: with
-sixteen threads that write in a loop one of them can wait for seconds.
+and lets in whichever thread wakes at the right moment. `threading.Lock` promises no order either:
+with sixteen threads that write in a loop one of them can wait for seconds.
 
-The lock is handed over, never dropped while somebody waits: `release` wakes the thread that waited
+The lock is handed over, never dropped while a thread waits: `release` wakes the thread that waited
 longest, and that thread owns the lock from then on, even before it runs. So a wait that ends by its
 time-out must look once more whether it was served in the same moment.
 

@@ -2,7 +2,7 @@
 
 A transaction reads and writes under one catalog version and is judged by another at its commit.
 For that it asks for catalogs by time and by version, and looks at a few attributes of the tables
-it wrote. Whoever keeps the catalogs is handed in and fits by shape.
+it wrote. The keeper of the catalogs is handed in and fits by shape.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When a transaction may not commit, because somebody else was first.
+"""When a transaction may not commit, because another writer was first.
 
 Two reasons. *Rows*: another transaction that committed after this one began removed a row, or
 changed the rows behind it, that this one removes or changes too: the first committer wins.

@@ -115,13 +115,13 @@ class Holds:
         with self._database.write() as connection:
             self._guard(connection)
             now = take_time(connection, self._clock)
-            held = _live(connection, hold_id, now)
+            hold = _live(connection, hold_id, now)
             _check_holder(connection, hold_id, may_touch)
             expires = add_milliseconds(now, ttl_ms)
             connection.execute(
                 update(HOLD).where(HOLD.c.hold_id == hold_id).values(expires=expires)
             )
-            return Hold(hold_id, held.kind, held.owner, held.at, expires)
+            return Hold(hold_id, hold.kind, hold.owner, hold.at, expires)
 
     def release(self, hold_id: int, *, may_touch: Callable[[str], None] | None = None) -> None:
         """Give a hold up; one that is gone already is no error. ``may_touch`` as in `renew`."""
@@ -148,7 +148,7 @@ class Holds:
             return tuple(_hold(row) for row in rows.mappings())
 
     def low_watermark(self) -> Timestamp:
-        """The time below which nobody needs history: what is older may be thrown away.
+        """The time below which history is not needed: what is older may be removed.
 
         From the return on no hold is granted below it. Holds that have run out are deleted.
         """
@@ -240,13 +240,13 @@ def _live(connection: Connection, hold_id: int, now: Timestamp) -> Hold:
         raise HoldExpired(
             f"hold {hold_id} is not there: it was released, or it ran out; take a new one"
         )
-    held = _hold(row)
-    if held.expires <= now or held.at < _given_watermark(connection):
+    hold = _hold(row)
+    if hold.expires <= now or hold.at < _given_watermark(connection):
         raise HoldExpired(
-            f"hold {hold_id} of {held.owner!r} ran out at {format_timestamp(held.expires)}, its"
+            f"hold {hold_id} of {hold.owner!r} ran out at {format_timestamp(hold.expires)}, its"
             f" history may be gone; take a new one and renew it in time"
         )
-    return held
+    return hold
 
 
 def _hold(row: RowMapping) -> Hold:

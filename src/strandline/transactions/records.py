@@ -1,7 +1,7 @@
 """The statements on the rows of a transaction. Each runs on the caller's connection.
 
-A transaction leaves the state open by one conditional statement, whoever tries it and however
-often; what hangs on it (write ids, footprint) is changed in the same SQL transaction.
+A transaction leaves the state open by one conditional statement, regardless of who tries it and
+however often; what hangs on it (write ids, footprint) is changed in the same SQL transaction.
 """
 
 from __future__ import annotations
@@ -109,17 +109,17 @@ def _not_found(txn_id: int) -> TransactionNotFound:
     )
 
 
-def _writable(found: Transaction) -> Transaction:
-    txn_id = found.txn_id
-    if found.state is not TransactionState.OPEN:
+def _writable(transaction: Transaction) -> Transaction:
+    txn_id = transaction.txn_id
+    if transaction.state is not TransactionState.OPEN:
         raise TransactionFinished(
-            f"transaction {txn_id} cannot write: it {ending(found)}; begin another"
+            f"transaction {txn_id} cannot write: it {ending(transaction)}; begin another"
         )
-    if found.read_only:
+    if transaction.read_only:
         raise UnsupportedOperation(
             f"transaction {txn_id} cannot write: it was begun read-only; begin another"
         )
-    return found
+    return transaction
 
 
 def find_for_reading(connection: Connection, txn_id: int) -> Transaction:
@@ -127,12 +127,12 @@ def find_for_reading(connection: Connection, txn_id: int) -> Transaction:
 
     Raises `TransactionNotFound`, `TransactionFinished`.
     """
-    found = find(connection, txn_id)
-    if found.state is TransactionState.ABORTED:
+    transaction = find(connection, txn_id)
+    if transaction.state is TransactionState.ABORTED:
         raise TransactionFinished(
-            f"transaction {txn_id} cannot read: it {ending(found)}; begin another"
+            f"transaction {txn_id} cannot read: it {ending(transaction)}; begin another"
         )
-    return found
+    return transaction
 
 
 def ending(transaction: Transaction) -> str:
@@ -222,8 +222,8 @@ def mark_aborted(
 
 def silent(connection: Connection, *, at: int) -> list[int]:
     """The open transactions whose time-out has passed by ``at`` (ms) without a heartbeat."""
-    found = select(TXN.c.txn_id).where(_IS_OPEN, at > _SILENT_AFTER).order_by(TXN.c.txn_id)
-    return list(connection.execute(found).scalars())
+    statement = select(TXN.c.txn_id).where(_IS_OPEN, at > _SILENT_AFTER).order_by(TXN.c.txn_id)
+    return list(connection.execute(statement).scalars())
 
 
 def beat(connection: Connection, txn_ids: frozenset[int], *, at: int) -> Heartbeat:
@@ -235,8 +235,8 @@ def beat(connection: Connection, txn_ids: frozenset[int], *, at: int) -> Heartbe
             .where(TXN.c.txn_id.in_(chunk), _IS_OPEN, TXN.c.last_heartbeat < at)
             .values(last_heartbeat=at)
         )
-        found = select(TXN.c.txn_id, TXN.c.state).where(TXN.c.txn_id.in_(chunk))
-        states |= {t: TransactionState(state) for t, state in connection.execute(found)}
+        statement = select(TXN.c.txn_id, TXN.c.state).where(TXN.c.txn_id.in_(chunk))
+        states |= {t: TransactionState(state) for t, state in connection.execute(statement)}
     aborted = {t for t, state in states.items() if state is TransactionState.ABORTED}
     return Heartbeat(aborted=frozenset(aborted), missing=txn_ids - states.keys())
 

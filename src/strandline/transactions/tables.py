@@ -38,7 +38,7 @@ VERSION = 3
 Version 3, of release 0.3.0, has such indexes also for locks and footprints.
 """
 LAST_ID = (1 << 63) - 1
-"""The largest number that a column holds: a larger one is nobody's id."""
+"""The largest number that a column holds: no id is larger."""
 
 METADATA = MetaData()
 

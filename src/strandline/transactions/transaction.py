@@ -1,4 +1,4 @@
-"""The values that transactions are spoken about in, and who is told of them."""
+"""The values that transactions are spoken about in, and their listeners."""
 
 from __future__ import annotations
 

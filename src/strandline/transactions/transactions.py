@@ -20,7 +20,7 @@ What must stay true:
 * a commit is judged by the catalog active at its commit time. If the log has gone on beyond what
   this process knows, nothing is written: it catches up and takes a new time;
 * every write compares the fence first: `guard` raises, and nothing has happened;
-* whoever listens to commits writes in the same SQL transaction, so no event tells of a commit that
+* listeners to commits write in the same SQL transaction, so no event tells of a commit that
   is not there, and none is missing.
 
 A transaction lives as long as it is heard of. `Transactions.expire` aborts silent ones; the abort
@@ -215,9 +215,9 @@ class Transactions:
         """
 
         def end(connection: Connection) -> _End:
-            found = records.find(connection, txn_id)
+            present = records.find(connection, txn_id)
             aborted = self._abort_on(connection, txn_id)
-            return _End(aborted or found, changed=aborted is not None)
+            return _End(aborted or present, changed=aborted is not None)
 
         ended = self._writes.run(end, timeout=PATIENCE)
         transaction = ended.transaction

@@ -1,14 +1,14 @@
 """Which writes of a table a reader sees, as a value.
 
-A reader must see the same rows for as long as it reads, whoever commits meanwhile. So it carries
-the set of write ids of a table that were committed when it looked, a `ValidWriteIdList`. Ids are
-given in order and nearly all of them end committed, so the set is kept as a high-water mark ``hwm``
-and the few *exceptions* at or below it:
+A reader must see the same rows for as long as it reads, whatever is committed meanwhile. So it
+carries the set of write ids of a table that were committed when it looked, a `ValidWriteIdList`.
+Ids are given in order and nearly all of them end committed, so the set is kept as a high-water mark
+``hwm`` and the few *exceptions* at or below it:
 
     committed = {1 … hwm} without the exceptions
 
-An exception is open or aborted. Readers hide both alike: which of the two it is matters to whoever
-cleans up, and is information that may be out of date, never a part of what is visible. Nothing
+An exception is open or aborted. Readers hide both alike: which of the two it is matters for
+cleaning up, and is information that may be out of date, never a part of what is visible. Nothing
 above ``hwm`` is visible. Id 0 stands for rows that were there before there were transactions, and
 is always visible.
 
@@ -154,7 +154,7 @@ class ValidWriteIdList:
         return self._with(hwm=self.hwm, exceptions=self.exceptions, aborted=aborted)
 
     def without_aborted(self) -> Self:
-        """The list in which aborted ids are as good as committed: for who has no row of any."""
+        """The list with aborted ids as committed: for a reader that has none of their rows."""
         if not self.aborted_ids:
             return self
         return self._with(hwm=self.hwm, exceptions=self.open_ids, aborted=())
@@ -211,7 +211,7 @@ def _parse_numbers(
         for field in fields[2:]
     ]
     opened, aborted = (*parsed, (), ())[:2]
-    # Merged and not united, so that an id that stands twice is found out.
+    # Merged and not united, so that a duplicate id is noticed.
     return hwm, smallest, tuple(merge(opened, aborted)), aborted
 
 

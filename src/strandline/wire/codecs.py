@@ -252,8 +252,8 @@ def sequence(element: Codec[T]) -> Codec[tuple[T, ...]]:
 
     def write(out: bytearray, value: tuple[T, ...]) -> None:
         write_uint(out, len(value))
-        for one in value:
-            element.write(out, one)
+        for item in value:
+            element.write(out, item)
 
     def read(reader: Reader) -> tuple[T, ...]:
         count = reader.uint()

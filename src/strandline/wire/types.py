@@ -119,13 +119,13 @@ class _Trees:
 
     def _write_fields(self, out: bytearray, fields: tuple[t.StructField, ...]) -> None:
         write_uint(out, len(fields))
-        for one in fields:
-            TEXT.write(out, one.name)
-            self.write(out, one.type)
-            BOOL.write(out, one.nullable)
-            OPTIONAL_TEXT.write(out, one.comment)
-            TEXT.write(out, one.metadata)
-            write_uint(out, 0 if one.field_id is None else one.field_id + 1)
+        for field in fields:
+            TEXT.write(out, field.name)
+            self.write(out, field.type)
+            BOOL.write(out, field.nullable)
+            OPTIONAL_TEXT.write(out, field.comment)
+            TEXT.write(out, field.metadata)
+            write_uint(out, 0 if field.field_id is None else field.field_id + 1)
 
     def _read_field(self, reader: Reader) -> t.StructField:
         name, data_type, nullable = TEXT.read(reader), self.read(reader), BOOL.read(reader)
@@ -187,7 +187,7 @@ _COMMON: dict[str | tuple[int, int], DataType] = dict(
     [
         *t.ATOMIC_TYPES.items(),
         (_STRING_KEY, t.STRING),
-        *(((one.precision, one.scale), one) for one in _DECIMALS),
+        *(((decimal.precision, decimal.scale), decimal) for decimal in _DECIMALS),
     ]
 )
 _COMMON_BYTES = {key: _nested_bytes(value, _NEWEST) for key, value in _COMMON.items()}

@@ -21,7 +21,7 @@ What must stay true:
   once if the task only reads; else it finishes the task first.
 * A child that has taken much memory ends after its reply, and so gives all of it back. It takes at
   most `MEMORY_BYTES`.
-* A child that ends without a reply is told as `Unavailable` for a task that reads, and as
+* A child that ends without a reply is reported as `Unavailable` for a task that reads, and as
   `UnknownOutcome` for one that changes something; the next task gets a new one.
 
 Rejected: the process pools of the standard library (they start by importing everything again, move
@@ -251,7 +251,7 @@ def _fork_children(control: socket.socket, open_service: OpenService) -> None:
     # A signal to the group of the node is for the node, which closes its connections when it ends.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a child ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # how a child ended is not asked
     gc.collect()
     gc.freeze()  # else a child's first look for garbage would copy every page
     while True:
@@ -491,7 +491,7 @@ class ChildPool:
             try:
                 child = self._new_child(only_reads=child.only_reads)
             except Unavailable:
-                return  # the next task is told
+                return  # the next task reports it
         self._idle.append(child)
 
         def let_go() -> None:

@@ -98,9 +98,9 @@ def is_constant(default: str | None) -> bool:
     return default is not None and _function(default.strip()) is None
 
 
-def same_default(one: str | None, other: str | None) -> bool:
+def same_default(first: str | None, second: str | None) -> bool:
     """Whether two defaults mean the same."""
-    return one == other or (is_null(one) and is_null(other))
+    return first == second or (is_null(first) and is_null(second))
 
 
 def checked_default(

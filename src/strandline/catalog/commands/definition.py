@@ -285,7 +285,7 @@ def checked(definition: TableDefinition) -> TableDefinition:
     check_distinct(definition.partition_columns, what=f"the partition columns of {name}")
     check_distinct(definition.colocation, what=f"the colocation columns of {name}")
     key = {normalize(column) for column in definition.primary_key}
-    outside = [one for one in definition.colocation if key and normalize(one) not in key]
+    outside = [column for column in definition.colocation if key and normalize(column) not in key]
     if outside:
         raise InvalidInput(
             f"colocation column {outside[0]!r} must be a column of the primary key, which is "

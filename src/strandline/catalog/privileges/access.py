@@ -11,7 +11,7 @@ in it, and by the members of the role of that name. An owner and a superuser nee
 superuser is a role's own: it does not come with a membership.
 
 To reach a table, view or function one needs USAGE on its schema beside the privilege on the thing
-itself, whoever owns it; so taking USAGE away closes a schema at once.
+itself, regardless of its owner; so taking USAGE away closes a schema at once.
 
 Every user has all privileges that can be granted on what `public` owns (the schema ``default`` of a
 new catalog); only a superuser may alter it. Every user may use, read and execute what the program
@@ -359,7 +359,7 @@ def with_default_privileges(catalog: Catalog, value: Any) -> Any:  # Any: a desc
     """``value``, about to be made in ``catalog``, with the grants that apply to it.
 
     A default privilege says that a grantee may do something on all objects of a kind that a role
-    (or anybody) makes from then on, in one schema, in one database or anywhere. The owner of an
+    (or any role) makes from then on, in one schema, in one database or anywhere. The owner of an
     object makes it. Several apply together; what was made before is not touched.
     """
     kind = kind_of(value)

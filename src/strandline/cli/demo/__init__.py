@@ -56,5 +56,5 @@ def demo(
 
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise UnsupportedOperation(f"{folder} is not empty; name an empty folder")
-    held = run(folder, store=store, objects=objects, client=client, months=months, keep=keep)
-    sys.exit(0 if held else 1)
+    all_hold = run(folder, store=store, objects=objects, client=client, months=months, keep=keep)
+    sys.exit(0 if all_hold else 1)

@@ -141,7 +141,7 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:  # Any: values of any colum
     return sorted(tuple(row) for row in frame.collect())
 
 
-def one(frame: DataFrame) -> tuple[Any, ...]:  # Any: values of any column
+def only_row(frame: DataFrame) -> tuple[Any, ...]:  # Any: values of any column
     """The one row of an aggregate."""
     return tuple(frame.collect()[0])
 
@@ -160,7 +160,7 @@ FLIGHT_AGGREGATES = (
 
 def flight_aggregates(flights: DataFrame) -> tuple[Any, ...]:  # Any: numbers
     """The aggregates that the demo compares, as Spark computes them."""
-    return one(flights.selectExpr(*FLIGHT_AGGREGATES))
+    return only_row(flights.selectExpr(*FLIGHT_AGGREGATES))
 
 
 def expected_aggregates(flights: pd.DataFrame) -> tuple[int, ...]:

@@ -29,12 +29,12 @@ class Check:
     step: str
     what: str
     expected: object
-    found: object
+    actual: object
 
     @property
     def holds(self) -> bool:
         """Whether both are the same."""
-        return same(self.expected, self.found)
+        return same(self.expected, self.actual)
 
 
 @dataclass(slots=True)
@@ -43,31 +43,31 @@ class Ledger:
 
     checks: list[Check] = field(default_factory=list)
 
-    def compare(self, step: str, what: str, *, expected: object, found: object) -> None:
-        """Note that ``what`` was expected to be one thing and found to be another or the same."""
-        self.checks.append(Check(step, what, expected, found))
+    def compare(self, step: str, what: str, *, expected: object, actual: object) -> None:
+        """Note what was expected of ``what``, and what it is."""
+        self.checks.append(Check(step, what, expected, actual))
 
     def failures(self) -> list[Check]:
         """The checks that do not hold."""
         return [check for check in self.checks if not check.holds]
 
 
-def same(expected: object, found: object) -> bool:
+def same(expected: object, actual: object) -> bool:
     """Whether two answers are the same: exactly, but for the last bits of floats."""
-    if isinstance(expected, bool) or isinstance(found, bool):
-        return expected is found
-    if isinstance(expected, float) or isinstance(found, float):
-        if not isinstance(expected, int | float) or not isinstance(found, int | float):
+    if isinstance(expected, bool) or isinstance(actual, bool):
+        return expected is actual
+    if isinstance(expected, float) or isinstance(actual, float):
+        if not isinstance(expected, int | float) or not isinstance(actual, int | float):
             return False
-        both_nan = math.isnan(expected) and math.isnan(found)
-        return both_nan or math.isclose(expected, found, rel_tol=FLOAT_TOLERANCE, abs_tol=1e-12)
-    if isinstance(expected, dict) and isinstance(found, dict):
-        return expected.keys() == found.keys() and all(
-            same(value, found[key]) for key, value in expected.items()
+        both_nan = math.isnan(expected) and math.isnan(actual)
+        return both_nan or math.isclose(expected, actual, rel_tol=FLOAT_TOLERANCE, abs_tol=1e-12)
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        return expected.keys() == actual.keys() and all(
+            same(value, actual[key]) for key, value in expected.items()
         )
-    if isinstance(expected, list | tuple) and isinstance(found, list | tuple):
-        return len(expected) == len(found) and all(map(same, expected, found))
-    return type(expected) is type(found) and expected == found
+    if isinstance(expected, list | tuple) and isinstance(actual, list | tuple):
+        return len(expected) == len(actual) and all(map(same, expected, actual))
+    return type(expected) is type(actual) and expected == actual
 
 
 class Bar:
@@ -125,15 +125,15 @@ class Report:
         table.add_column("hold", justify="right")
         for step in dict.fromkeys(check.step for check in ledger.checks):
             of_step = [check for check in ledger.checks if check.step == step]
-            held = sum(check.holds for check in of_step)
-            style = "green" if held == len(of_step) else "red"
-            table.add_row(step, str(len(of_step)), f"[{style}]{held}[/{style}]")
+            holding = sum(check.holds for check in of_step)
+            style = "green" if holding == len(of_step) else "red"
+            table.add_row(step, str(len(of_step)), f"[{style}]{holding}[/{style}]")
         self._console.print()
         self._console.print(table)
         for check in ledger.failures():
             self._console.print(
                 f"FAILED {check.step}: {check.what}: expected {check.expected!r}, "
-                f"found {check.found!r}",
+                f"found {check.actual!r}",
                 style="red",
                 highlight=False,
             )

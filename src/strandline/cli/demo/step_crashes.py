@@ -129,7 +129,7 @@ def _killed_between_files_and_store(
     restart.join()
     state = session.abort(dying.txn_id).state
     demo.ledger.compare(
-        STEP, "the transaction whose files nobody heard of", expected="ABORTED", found=state.name
+        STEP, "the transaction whose files nobody heard of", expected="ABORTED", actual=state.name
     )
     return False
 
@@ -143,22 +143,22 @@ def _add_column(demo: Demo, tables: Tables, session: Session, number: int) -> bo
         session.execute(command)
     except Unavailable:
         settled = "unknown"
-    demo.ledger.compare(STEP, "the answer to DDL was lost", expected="unknown", found=settled)
+    demo.ledger.compare(STEP, "the answer to DDL was lost", expected="unknown", actual=settled)
     last = session.history()[-1]
     demo.ledger.compare(
         STEP,
         "the last version in the history",
         expected=[("add_columns", PROBE)],
-        found=[(verb, arguments.get("table")) for verb, arguments in last.actions],
+        actual=[(verb, arguments.get("table")) for verb, arguments in last.actions],
     )
     columns = [column.name for column in session.table(PROBE).descriptor.columns]
-    demo.ledger.compare(STEP, "columns of probe", expected=["n", "point", "more"], found=columns)
+    demo.ledger.compare(STEP, "columns of probe", expected=["n", "point", "more"], actual=columns)
     return True
 
 
 def _judge(demo: Demo, point: str, expected: list[tuple[int, str]], *, died: bool) -> None:
-    demo.ledger.compare(STEP, f"the node died at {point}", expected=True, found=died)
-    found = rows(demo.tables.read(PROBE).select("n", "point"))
+    demo.ledger.compare(STEP, f"the node died at {point}", expected=True, actual=died)
+    actual = rows(demo.tables.read(PROBE).select("n", "point"))
     what = f"rows after the crash at {point}"
-    demo.ledger.compare(STEP, what, expected=list(expected), found=found)
+    demo.ledger.compare(STEP, what, expected=list(expected), actual=actual)
     demo.report.say(f"{point}: killed and started again; acknowledged rows: {len(expected)}")

@@ -13,7 +13,7 @@ from strandline.cli.demo.context import (
     Demo,
     expected_aggregates,
     flight_aggregates,
-    one,
+    only_row,
     rows,
 )
 
@@ -21,7 +21,7 @@ PLAIN = "2 unmodified Spark"
 
 
 def plain_tables(demo: Demo) -> None:
-    """Create, insert, join, alter, list, view, drop and recreate, as anybody would."""
+    """Create, insert, join, alter, list, view, drop and recreate, as any user would."""
     spark, report = demo.plain, demo.report
     report.heading(2, "An unmodified Spark session creates and fills plain tables")
     spark.sql("CREATE SCHEMA nyc COMMENT 'Flights that left New York in 2013'")
@@ -53,15 +53,15 @@ def _weather(demo: Demo) -> None:
 
 def _counts(demo: Demo) -> None:
     for name in ("airlines", "airports", "planes", "weather"):
-        found = one(demo.plain.sql(f"SELECT count(*) FROM nyc.{name}"))[0]
-        demo.ledger.compare(PLAIN, f"rows of {name}", expected=len(demo.frame(name)), found=found)
+        actual = only_row(demo.plain.sql(f"SELECT count(*) FROM nyc.{name}"))[0]
+        demo.ledger.compare(PLAIN, f"rows of {name}", expected=len(demo.frame(name)), actual=actual)
     partitions = [row[0] for row in rows(demo.plain.sql("SHOW PARTITIONS nyc.weather"))]
     months = sorted(demo.frame("weather")["month"].unique())
     demo.ledger.compare(
         PLAIN,
         "partitions of weather",
         expected=sorted(f"month={month}" for month in months),
-        found=partitions,
+        actual=partitions,
     )
     demo.report.say(f"weather has the partitions {', '.join(partitions)}")
 
@@ -75,24 +75,26 @@ def _joins(demo: Demo) -> None:
         (name, len(group), float(group["temp"].mean()), float(group["precip"].sum()))
         for name, group in sorted(by_origin.groupby("name"))
     ]
-    found = rows(
+    actual = rows(
         demo.plain.sql(
             """SELECT a.name, count(*), avg(w.temp), sum(w.precip)
                FROM nyc.weather w JOIN nyc.airports a ON w.origin = a.faa
                WHERE w.month <= 3 GROUP BY a.name"""
         )
     )
-    demo.ledger.compare(PLAIN, "weather by airport, first quarter", expected=expected, found=found)
+    demo.ledger.compare(
+        PLAIN, "weather by airport, first quarter", expected=expected, actual=actual
+    )
     planes = demo.frame("planes")
     seats = planes.groupby("manufacturer")["seats"].sum()
-    found = rows(
+    actual = rows(
         demo.plain.sql("SELECT manufacturer, sum(seats) FROM nyc.planes GROUP BY manufacturer")
     )
     demo.ledger.compare(
         PLAIN,
         "seats by manufacturer",
         expected=sorted((str(name), int(total)) for name, total in seats.items()),
-        found=found,
+        actual=actual,
     )
 
 
@@ -100,11 +102,11 @@ def _alter(demo: Demo) -> None:
     demo.plain.sql("ALTER TABLE nyc.airlines ADD COLUMNS (alliance string COMMENT 'if any')")
     columns = demo.plain.table("nyc.airlines").columns
     demo.ledger.compare(
-        PLAIN, "columns of airlines", expected=["carrier", "name", "alliance"], found=columns
+        PLAIN, "columns of airlines", expected=["carrier", "name", "alliance"], actual=columns
     )
-    nulls = one(demo.plain.sql("SELECT count(*) FROM nyc.airlines WHERE alliance IS NULL"))[0]
+    nulls = only_row(demo.plain.sql("SELECT count(*) FROM nyc.airlines WHERE alliance IS NULL"))[0]
     demo.ledger.compare(
-        PLAIN, "airlines without alliance", expected=len(demo.frame("airlines")), found=nulls
+        PLAIN, "airlines without alliance", expected=len(demo.frame("airlines")), actual=nulls
     )
 
 
@@ -115,12 +117,12 @@ def _view(demo: Demo) -> None:
     )
     weather = demo.frame("weather")
     windy = weather[weather["wind_speed"] > 30]
-    found = one(demo.plain.sql("SELECT count(*), sum(wind_speed) FROM nyc.windy"))
+    actual = only_row(demo.plain.sql("SELECT count(*), sum(wind_speed) FROM nyc.windy"))
     demo.ledger.compare(
         PLAIN,
         "the view over windy hours",
         expected=(len(windy), float(windy["wind_speed"].sum())),
-        found=found,
+        actual=actual,
     )
 
 
@@ -132,20 +134,20 @@ def _recreate(demo: Demo) -> None:
         PLAIN,
         "tables after the drop",
         expected=["airports", "planes", "weather", "windy"],
-        found=names,
+        actual=names,
     )
     demo.plain.sql(f"CREATE TABLE nyc.airlines ({SCHEMAS['airlines']}) USING parquet")
-    empty = one(demo.plain.sql("SELECT count(*) FROM nyc.airlines"))[0]
-    demo.ledger.compare(PLAIN, "the recreated table is empty", expected=0, found=empty)
+    empty = only_row(demo.plain.sql("SELECT count(*) FROM nyc.airlines"))[0]
+    demo.ledger.compare(PLAIN, "the recreated table is empty", expected=0, actual=empty)
     demo.csv("airlines").createOrReplaceTempView("incoming")
     demo.plain.sql("INSERT INTO nyc.airlines SELECT * FROM incoming")
-    found = one(demo.plain.sql("SELECT count(*), count(DISTINCT carrier) FROM nyc.airlines"))
+    actual = only_row(demo.plain.sql("SELECT count(*), count(DISTINCT carrier) FROM nyc.airlines"))
     airlines = demo.frame("airlines")
     demo.ledger.compare(
         PLAIN,
         "airlines, recreated and filled again",
         expected=(len(airlines), int(airlines["carrier"].nunique())),
-        found=found,
+        actual=actual,
     )
     demo.report.say("airlines was dropped and created again: another table under the old name")
 
@@ -179,7 +181,7 @@ def append_months(demo: Demo) -> None:
                 MONTHS,
                 f"rows of the snapshot from before, after month {month}",
                 expected=0,
-                found=old,
+                actual=old,
             )
             bar.step()
     _aborted(demo)
@@ -187,7 +189,7 @@ def append_months(demo: Demo) -> None:
         MONTHS,
         "all flights",
         expected=expected_aggregates(frame),
-        found=flight_aggregates(demo.tables.read(FLIGHTS)),
+        actual=flight_aggregates(demo.tables.read(FLIGHTS)),
     )
     flights.unpersist()
     demo.report.say(
@@ -202,7 +204,7 @@ def _months_are(demo: Demo, last: int, when: str, month: int) -> None:
         MONTHS,
         f"whole months only, {when.format(month)}",
         expected=sorted((int(str(m)), int(n)) for m, n in by_month.items()),
-        found=rows(demo.tables.read(FLIGHTS).groupBy("month").count()),
+        actual=rows(demo.tables.read(FLIGHTS).groupBy("month").count()),
     )
 
 
@@ -214,7 +216,7 @@ def _aborted(demo: Demo) -> None:
             raise Changed
     except Changed:
         demo.report.say("one more transaction wrote January again and was aborted")
-    demo.ledger.compare(MONTHS, "files after the abort", expected=files, found=_data_files(demo))
+    demo.ledger.compare(MONTHS, "files after the abort", expected=files, actual=_data_files(demo))
     _months_are(demo, demo.input.months, "after the abort of a transaction on month {}", 1)
 
 
@@ -278,7 +280,7 @@ class LoopingReader:
         with tables.snapshot(FLIGHTS, CANCELLATIONS) as snapshot:
             flights = tables.read(FLIGHTS, snapshot=snapshot).selectExpr("1 AS f", "0 AS c")
             gone = tables.read(CANCELLATIONS, snapshot=snapshot).selectExpr("0 AS f", "1 AS c")
-            counts = one(flights.unionAll(gone).selectExpr("sum(f)", "sum(c)"))
+            counts = only_row(flights.unionAll(gone).selectExpr("sum(f)", "sum(c)"))
         return int(counts[0] or 0), int(counts[1] or 0)
 
 
@@ -312,13 +314,13 @@ def two_tables(demo: Demo) -> None:
         TWO_TABLES,
         "flights that departed",
         expected=expected_aggregates(flown),
-        found=flight_aggregates(tables.read(FLIGHTS)),
+        actual=flight_aggregates(tables.read(FLIGHTS)),
     )
     demo.ledger.compare(
         TWO_TABLES,
         "cancellations by carrier",
         expected=sorted((str(c), int(n)) for c, n in cancelled.groupby("carrier").size().items()),
-        found=sorted(
+        actual=sorted(
             tuple(r) for r in tables.read(CANCELLATIONS).groupBy("carrier").count().collect()
         ),
     )
@@ -330,14 +332,14 @@ def _judge(demo: Demo, answers: list[Answer], before: Answer, after: Answer, *, 
         TWO_TABLES,
         "answers of the reader: all before, then all after, none in between",
         expected=[before] * split + [after] * (len(answers) - split),
-        found=answers,
+        actual=answers,
     )
     for what, count in (("before", split), ("after", answers.count(after))):
         demo.ledger.compare(
             TWO_TABLES,
             f"at least {least} answers {what} the commit",
             expected=True,
-            found=count >= least,
+            actual=count >= least,
         )
     demo.report.say(
         f"the reader answered {split} times {before} and {len(answers) - split} times {after}"

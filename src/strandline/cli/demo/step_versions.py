@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.catalog.commands import AddColumns, ColumnDefinition
-from strandline.cli.demo.context import FLIGHTS, Demo, flight_aggregates, one
+from strandline.cli.demo.context import FLIGHTS, Demo, flight_aggregates, only_row
 from strandline.cli.history import history_table
 from strandline.clock import Timestamp
 from strandline.errors import VersionNotFound
@@ -33,21 +33,21 @@ def read_older_versions(demo: Demo) -> int:
         TIME_TRAVEL,
         "columns now",
         expected=[*columns, "remark"],
-        found=tables.read(FLIGHTS).columns,
+        actual=tables.read(FLIGHTS).columns,
     )
     for what, frame in (
         (f"as of version {before}", tables.read(FLIGHTS, version=before)),
         ("as of the time before", tables.read(FLIGHTS, time=just_before)),
     ):
-        demo.ledger.compare(TIME_TRAVEL, f"columns {what}", expected=columns, found=frame.columns)
+        demo.ledger.compare(TIME_TRAVEL, f"columns {what}", expected=columns, actual=frame.columns)
         demo.ledger.compare(
-            TIME_TRAVEL, f"rows {what}", expected=aggregates, found=flight_aggregates(frame)
+            TIME_TRAVEL, f"rows {what}", expected=aggregates, actual=flight_aggregates(frame)
         )
     demo.ledger.compare(
         TIME_TRAVEL,
         "rows now, none with a remark",
         expected=(aggregates[0], 0),
-        found=one(tables.read(FLIGHTS).selectExpr("count(*)", "count(remark)")),
+        actual=only_row(tables.read(FLIGHTS).selectExpr("count(*)", "count(remark)")),
     )
     _rows_of_then(demo)
     _plain_time_travel(demo)
@@ -59,13 +59,16 @@ def _rows_of_then(demo: Demo) -> None:
     """The version at which flights was created is the last one before any flight was in it."""
     for info in demo.session.history():
         if any(arguments.get("table") == FLIGHTS for _, arguments in info.actions):
-            found = demo.session.table(FLIGHTS, at=AsOf(version=info.version)).catalog_version
+            actual = demo.session.table(FLIGHTS, at=AsOf(version=info.version)).catalog_version
             demo.ledger.compare(
-                TIME_TRAVEL, "the version that created flights", expected=info.version, found=found
+                TIME_TRAVEL,
+                "the version that created flights",
+                expected=info.version,
+                actual=actual,
             )
             empty = demo.tables.read(FLIGHTS, time=info.time).count()
             demo.ledger.compare(
-                TIME_TRAVEL, "flights at the time of their creation", expected=0, found=empty
+                TIME_TRAVEL, "flights at the time of their creation", expected=0, actual=empty
             )
             return
 
@@ -82,12 +85,12 @@ def _plain_time_travel(demo: Demo) -> None:
         (versions[0] - 1, ["carrier", "name"]),
         (versions[0], ["carrier", "name", "alliance"]),
     ):
-        found = demo.plain.sql(f"DESCRIBE TABLE `nyc@{version}`.airlines").collect()
+        actual = demo.plain.sql(f"DESCRIBE TABLE `nyc@{version}`.airlines").collect()
         demo.ledger.compare(
             TIME_TRAVEL,
             f"unmodified Spark describes airlines as of version {version}",
             expected=columns,
-            found=[row[0] for row in found],
+            actual=[row[0] for row in actual],
         )
 
 
@@ -103,9 +106,9 @@ def trim_history(demo: Demo, version: int) -> None:
     kept = [info.version for info in infos if info.version >= version]
     before = {number: _look(demo, number) for number in (version, kept[-1])}
     trimmed = session.compact(version)
-    demo.ledger.compare(HISTORY, f"trimmed up to version {version}", expected=True, found=trimmed)
+    demo.ledger.compare(HISTORY, f"trimmed up to version {version}", expected=True, actual=trimmed)
     demo.ledger.compare(
-        HISTORY, "trimming again changes nothing", expected=False, found=session.compact(version)
+        HISTORY, "trimming again changes nothing", expected=False, actual=session.compact(version)
     )
     refused = "it was answered"
     try:
@@ -116,19 +119,22 @@ def trim_history(demo: Demo, version: int) -> None:
         HISTORY,
         f"a read of version {version - 1} names the earliest version",
         expected=True,
-        found=f"earliest is version {version}" in refused,
+        actual=f"earliest is version {version}" in refused,
     )
     demo.report.say(f"refused: {refused}")
     for number, look in before.items():
         demo.ledger.compare(
-            HISTORY, f"version {number} answers as before", expected=look, found=_look(demo, number)
+            HISTORY,
+            f"version {number} answers as before",
+            expected=look,
+            actual=_look(demo, number),
         )
     marks = {info.version for info in session.history() if info.trimmed}
     demo.ledger.compare(
         HISTORY,
         "versions marked as trimmed",
         expected={info.version for info in infos if info.version < version},
-        found=marks,
+        actual=marks,
     )
 
 

@@ -1,13 +1,14 @@
 """Large values in etcd: pieces that are written first, and a reference that makes them a value.
 
-etcd takes requests up to 1.5 MiB. A larger value is written as chunks under an identity of its
-own; the invoke then writes the reference, on the condition that the first chunk is still there.
-Until then the chunks are nobody's, and whoever finds them may remove them: the invoke writes them
-again. Chunks are removed whole, in one transaction each time, so where the first one is all are.
+etcd takes requests up to 1.5 MiB. A larger value is written as chunks under an identity of its own;
+the invoke then writes the reference, on the condition that the first chunk is still there. Until
+then the chunks belong to no value, and any process that finds them may remove them: the invoke
+writes them again. Chunks are removed whole, in one transaction each time, so where the first one is
+all are.
 
 Whatever puts or deletes the key removes, in the same transaction, the chunks that the key had. So
 what is left over comes from a process that ended between the two writes, or from an invoke whose
-outcome nobody knew. Each large write looks at a few identities, going round, and removes those
+unknown outcome. Each large write looks at a few identities, going round, and removes those
 that are an hour old in the store's time and that their key does not refer to.
 
 A reader reads the chunks in the revision in which it read the reference, and starts again in the

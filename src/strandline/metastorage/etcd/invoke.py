@@ -81,7 +81,7 @@ class View:
     head_modified: int
     time: bytes | None
     entries: Mapping[str, bytes | None]
-    found: Mapping[DeleteRange, tuple[tuple[str, ...], bool]]
+    ranges: Mapping[DeleteRange, tuple[tuple[str, ...], bool]]
     leases: Mapping[str, tuple[Lease | None, int]]
 
 
@@ -147,7 +147,7 @@ class Invoke:
         """Whether the view has all that this invoke has to know."""
         return (
             view.entries.keys() >= set(self._entries)
-            and view.found.keys() >= set(self._ranges)
+            and view.ranges.keys() >= set(self._ranges)
             and view.leases.keys() >= set(self._leases)
         )
 
@@ -176,14 +176,14 @@ class Invoke:
     def _view_of(self, pages: Sequence[Page]) -> View:
         head, at, *rest = pages
         leases, rest = rest[: len(self._leases)], rest[len(self._leases) :]
-        entries, found = rest[: len(self._entries)], rest[len(self._entries) :]
+        entries, ranges = rest[: len(self._entries)], rest[len(self._entries) :]
         return View(
             *_head_of(head),
             _value_of(at),
             {key: _value_of(page) for key, page in zip(self._entries, entries, strict=True)},
             {
                 asked: (tuple(self._keys.key_of(pair.key) for pair in page.pairs), page.more)
-                for asked, page in zip(self._ranges, found, strict=True)
+                for asked, page in zip(self._ranges, ranges, strict=True)
             },
             {
                 name: (decode_lease(name, page.pairs[0].value), page.pairs[0].modified)
@@ -379,9 +379,9 @@ def _touched(
                 if view.entries[key] is not None:
                     touched.append(key)
             case DeleteRange(start, end):
-                found, more = view.found.get(operation, ((), False))
-                if more or sum(map(len, (*touched, *found))) > _CHANGE_BYTES:
+                entries, more = view.ranges.get(operation, ((), False))
+                if more or sum(map(len, (*touched, *entries))) > _CHANGE_BYTES:
                     ranges.append((start, end))
                 else:
-                    touched.extend(found)
+                    touched.extend(entries)
     return list(dict.fromkeys(touched)), ranges

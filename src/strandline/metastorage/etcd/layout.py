@@ -61,7 +61,7 @@ def parse_etcd_url(url: str) -> EtcdAddress:
     ):
         shown = re.sub(r"//.*@", "//…@", url)
         raise InvalidInput(
-            f"{shown!r} is no address of an etcd store; write it as"
+            f"{shown!r} is not the address of an etcd store; write it as"
             " etcd://HOST:PORT[,HOST:PORT…]/PREFIX"
         )
     endpoints = (

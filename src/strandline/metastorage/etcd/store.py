@@ -9,7 +9,7 @@ invoke
 2. decides on it: do the conditions hold, what is touched, what are the next revision and a time
    above the stored one;
 3. writes all of it in one transaction, on the condition that the head is still the one of the
-   view and the stored time still below. If not, somebody else was first: the transaction answers
+   view and the stored time still below. If not, another writer was first: the transaction answers
    with the view as it is now, and it begins again.
 
 So every invoke is decided on exactly the state it changes, the values carry revision and time,
@@ -24,8 +24,8 @@ the stored time; who is behind takes the stored time, moves its clock past it an
 next call after a write whose outcome is unknown: if that is still on its way, it comes too late.
 
 Each revision leaves its touched keys under a key of its own. A waiter reads those after its
-revision; the last few thousand are kept, and who is behind them is told that something changed.
-See `feed` for the watch, `chunks` for large values, `layout` for the keys.
+revision; the last few thousand are kept, and a waiter that is behind them hears that something
+changed. See `feed` for the watch, `chunks` for large values, `layout` for the keys.
 
 Rejected: one transaction with the conditions nested in it, decided by etcd. It saves the view's
 read when nothing is remembered, but can compare neither our revisions nor large values, does not
@@ -137,8 +137,8 @@ class EtcdMetastorage(Metastorage):
         self._enter("gets")
         check_key(key)
         data = self._keys.data(key)
-        found = self._read(data, data + b"\0", limit=None)
-        return found[0] if found else None
+        entries = self._read(data, data + b"\0", limit=None)
+        return entries[0] if entries else None
 
     def range(self, start: str, end: str, *, limit: int | None = None) -> list[KeyValue]:
         self._enter("ranges")
@@ -181,8 +181,8 @@ class EtcdMetastorage(Metastorage):
     def revision(self) -> int:
         self._enter("revisions")
         self._count("revision_reads")
-        found = self._gateway.range(self._keys.head).pairs
-        return decode_head(found[0].value if found else None).revision
+        pairs = self._gateway.range(self._keys.head).pairs
+        return decode_head(pairs[0].value if pairs else None).revision
 
     def wait_for_change(self, prefix: str, after_revision: int, *, timeout: float) -> bool:
         self._enter("waits")
@@ -195,7 +195,7 @@ class EtcdMetastorage(Metastorage):
                 self._settle()
                 looked = self._feed.look(start, end, after)
             except Unavailable:
-                # A server that is away is waited for, too; at the end it is told.
+                # A server that is away is waited for, too; the end reports it.
                 if left <= 0:
                     raise
                 left = min(left, _AWAY_PAUSE_SECONDS)
@@ -253,10 +253,10 @@ class EtcdMetastorage(Metastorage):
             [range_operation(self._keys.format)],
             repeatable=True,
         )
-        found = FORMAT if answer.succeeded else answer.pages[0].pairs[0].value
-        if found != FORMAT:
+        present = FORMAT if answer.succeeded else answer.pages[0].pairs[0].value
+        if present != FORMAT:
             raise IncompatibleFormat(
-                f"the metastorage at {url} has layout {found.decode(errors='replace')}, this"
+                f"the metastorage at {url} has layout {present.decode(errors='replace')}, this"
                 f" release knows layout {FORMAT.decode()}; run the release that wrote it"
             )
 
@@ -266,12 +266,12 @@ class EtcdMetastorage(Metastorage):
         while True:
             try:
                 page = self._gateway.pages(start, end, limit=limit)
-                found = []
+                entries = []
                 for pair in page.pairs:
                     key, stored = self._keys.key_of(pair.key), decode_stored(pair.value)
                     value = self._chunks.value(key, stored, revision=page.revision)
-                    found.append(KeyValue(key, value, stored.revision, stored.time))
-                return found
+                    entries.append(KeyValue(key, value, stored.revision, stored.time))
+                return entries
             except CompactedRevision:
                 if time.monotonic() >= finish:
                     raise
@@ -279,7 +279,7 @@ class EtcdMetastorage(Metastorage):
     def _attempt(
         self, invoke: Invoke, written: dict[AnyPut, Reference], finish: float
     ) -> Outcome | Missing:
-        """Decide and write until nobody else is first, or say which values must lie there first."""
+        """Write until no other writer is first, or say which values must be there first."""
         view, self._remembered = self._remembered, None
         fresh = False
         while True:
@@ -353,11 +353,11 @@ class EtcdMetastorage(Metastorage):
                 [range_operation(self._keys.time)],
                 repeatable=True,
             )
-            found = answer.pages[0].pairs
+            pairs = answer.pages[0].pairs
             if answer.succeeded:
-                head = decode_head(found[0].value if found else None)
+                head = decode_head(pairs[0].value if pairs else None)
                 return Head(head.revision, now)
-            stored = self._stored_time(found[0].value if found else None)
+            stored = self._stored_time(pairs[0].value if pairs else None)
         raise self._always_second()
 
     def _settle(self) -> None:

@@ -14,7 +14,8 @@ the cache lags behind therefore decides how fast an answer is, never which.
 
 A read without a list (plain tables) asks for the present. It is answered from memory if the log was
 applied up to its head not longer than ``staleness`` seconds ago; with 0, if the head is where it
-was. One look at the head serves all who wait for it; who cannot get one reads the store.
+was. One look at the head serves all readers that wait for it; a reader that cannot get one reads
+the store.
 
 What must stay true:
 
@@ -23,7 +24,7 @@ What must stay true:
 * events are applied in order, each by one swap under the lock: no reader finds one table of a
   transaction committed and another not, except through its own lists;
 * an event that cannot be applied evicts the tables that it is about and is counted; it stops
-  nobody. A log that cannot be read is another matter: nothing is skipped;
+  nothing else. A log that cannot be read is another matter: nothing is skipped;
 * a node's own writes take the same way: a call returns after its event is applied here;
 * eviction just forgets. Memory is bounded; what went unused longest goes first. A table of very
   many rows is not held at all: each change of it would cost as much as a large answer.
@@ -121,10 +122,10 @@ MAX_LOCATIONS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ZoneAssignment:
-    """Into how many partitions the zone of a table is split, and which of them are held here."""
+    """Into how many partitions the zone of a table is split, and which of them this node keeps (``own``)."""
 
     partitions: int = 1
-    held: frozenset[int] = frozenset({0})
+    own: frozenset[int] = frozenset({0})
 
 
 WHOLE = ZoneAssignment()
@@ -240,18 +241,18 @@ class CachedStore(ObjectStore):
 
     def statistics(self) -> CachedStoreStatistics:
         """What is held, and how it did."""
-        held = self._replicas.statistics()
+        replicas = self._replicas.statistics()
         failure = self._follower.last_failure
         return CachedStoreStatistics(
             hits=self._hits,
             misses=self._misses,
-            replicas=held.replicas,
-            rows=held.rows,
-            size=held.size,
-            loads=held.loads,
-            evictions=held.evictions,
-            poisoned=held.poisoned,
-            applied_event=held.applied_event,
+            replicas=replicas.replicas,
+            rows=replicas.rows,
+            size=replicas.size,
+            loads=replicas.loads,
+            evictions=replicas.evictions,
+            poisoned=replicas.poisoned,
+            applied_event=replicas.applied_event,
             following=self._follower.running(),
             failures=self._follower.failures,
             last_failure=None if failure is None else f"{type(failure).__name__}: {failure}",
@@ -316,20 +317,20 @@ class CachedStore(ObjectStore):
 
     def location(self, table_id: int) -> str | None:
         moves = self._locations.moves
-        found = self._store.location(table_id)
-        if found is not None:
-            self._locations.put(table_id, found, moves=moves)
-        return found
+        place = self._store.location(table_id)
+        if place is not None:
+            self._locations.put(table_id, place, moves=moves)
+        return place
 
     def mark(self) -> int | None:
         return self._applier.mark()
 
     def known_location(self, table_id: int, *, version: int) -> str | None:
-        moves, found = self._locations.moves, self._locations.get(table_id)
-        if found is None or not self._applier.has_projected(version):
+        moves, place = self._locations.moves, self._locations.get(table_id)
+        if place is None or not self._applier.has_projected(version):
             return None
         # Nothing moved before the log was seen to end; what moves later came after this read.
-        return found if moves == self._locations.moves else None
+        return place if moves == self._locations.moves else None
 
     def places_by_id(self, table_ids: Collection[int]) -> dict[int, Place]:
         return self._store.places_by_id(table_ids)
@@ -409,7 +410,7 @@ class CachedStore(ObjectStore):
 
     def _load(self, table_id: int, zone: ZoneAssignment) -> bool:
         """Read a table from the store into memory; False if that is not possible now."""
-        if not zone.held.issuperset(range(zone.partitions)):
+        if not zone.own.issuperset(range(zone.partitions)):
             return False
         load = self._replicas.begin_load(table_id)
         if load is None:

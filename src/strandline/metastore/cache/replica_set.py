@@ -87,15 +87,15 @@ class ReplicaSet:
     def get(self, table_id: int, partitions: Iterable[int]) -> list[Replica] | None:
         """The replicas of a table for these zone partitions, as of one moment; None without all."""
         with self._lock:
-            found = []
+            replicas = []
             for partition in partitions:
                 key = (partition, table_id)
                 replica = self._replicas.get(key)
                 if replica is None:
                     return None
                 self._replicas.move_to_end(key)
-                found.append(replica)
-            return found
+                replicas.append(replica)
+            return replicas
 
     def follows(self, table_id: int) -> bool:
         """Whether events of this table matter here."""
@@ -217,9 +217,9 @@ class ReplicaSet:
         replica = self._replicas.pop(key)
         self._rows -= replica.rows
         self._size -= replica.size
-        held = self._partitions[key[1]]
-        held.discard(key[0])
-        if not held:
+        tables = self._partitions[key[1]]
+        tables.discard(key[0])
+        if not tables:
             del self._partitions[key[1]]
         self._evictions += 1
 

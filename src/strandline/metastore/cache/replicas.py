@@ -85,10 +85,10 @@ class Answers:
     def get(self, key: AnswerKey) -> VisibleRows | None:
         """The answer, if it is remembered."""
         with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
+            kept = self._kept.get(key)
+            if kept is not None:
                 self._kept.move_to_end(key)
-            return found
+            return kept
 
     def put(self, key: AnswerKey, answer: VisibleRows) -> None:
         """Remember an answer, and forget the one not asked for the longest."""

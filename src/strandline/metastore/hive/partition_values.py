@@ -66,12 +66,12 @@ _ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
 
 def escape(text: str) -> str:
     """``text`` as one component of a path: ``a/b`` → ``a%2Fb``."""
-    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", text)
 
 
 def unescape(component: str) -> str:
     """What `escape` made ``component`` of. A ``%`` without two digits stands for itself."""
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), component)
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 16)), component)
 
 
 def is_default(value: str | None) -> bool:

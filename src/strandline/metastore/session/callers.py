@@ -2,9 +2,9 @@
 
 A client names its user in HTTP Basic credentials, or in a header of its own that has no secret. By
 itself a node proves nothing: it believes the name, as a Hive metastore believes ``set_ugi``, and
-listens on loopback so that only programs of its machine can say it. Whoever serves other machines
-hands the node an `Authenticate`, a function that knows which secret belongs to which user; then a
-request without credentials that it accepts is answered with 401 and nothing is done.
+listens on loopback so that only programs of its machine can say it. An operator who serves other
+machines hands the node an `Authenticate`, a function that knows which secret belongs to which user;
+then a request without credentials that it accepts is answered with 401 and nothing is done.
 
 What must stay true: the name that is judged is the name that was proved. So a request may not name
 two users.
@@ -59,7 +59,7 @@ def basic(user: str, secret: str) -> str:
 
 
 def caller_of(headers: Mapping[str, str]) -> Caller:
-    """Who the headers name; `ANONYMOUS` if nobody. Raises `InvalidInput` for what is no name."""
+    """The user that the headers name, else `ANONYMOUS`. Raises `InvalidInput` for a bad name."""
     named = headers.get(USER_HEADER)
     sent = headers.get(AUTHORIZATION)
     if sent is None:

@@ -333,7 +333,7 @@ class _Application:
                 answer = await self._answered(call, asking, body, request, host)
                 response = self._bodies.response(answer, call.answer_type)
             except (ClientDisconnect, ClientLeft):
-                return Response(status_code=400)  # nobody hears it
+                return Response(status_code=400)  # no client hears it
             except Exception as error:
                 return self._refused(error, asked)
             finally:

@@ -1,7 +1,7 @@
 """`HttpSession`: a session over HTTP with a node.
 
 The problem: a connection can break between the request and its answer, and a node may be killed and
-started again. The caller must then learn what happened, or that nobody can know, and nothing may
+started again. The caller must then learn what happened, or that it cannot be known, and nothing may
 happen twice.
 
 Every call is one of these:
@@ -13,7 +13,7 @@ Every call is one of these:
   on its way does no harm, since each takes effect once;
 * **sent once**: DDL, a new transaction, a new hold. These have no id yet that could be asked for.
   A lost answer is `UnknownOutcome`, whose message says where to look. A request that never left
-  (nobody accepted the connection) is sent again like any other.
+  (nothing accepted the connection) is sent again like any other.
 
 What must stay true: an error that the node answered is raised as it is; a commit is called unknown
 only when the node stayed away until the deadline. Between attempts the session waits, longer each
@@ -153,7 +153,7 @@ class HttpSession(Session):
         hold: Hold = self._once(
             "hold",
             {"kind": kind, "owner": owner, "at": at, "ttl_ms": ttl_ms},
-            look="take another: a hold that nobody renews runs out by itself",
+            look="take another: a hold that is not renewed runs out by itself",
         )
         return hold
 
@@ -170,7 +170,7 @@ class HttpSession(Session):
         begun: Transaction = self._once(
             "begin",
             {"read_only": read_only},
-            look="begin another: a transaction that nobody uses times out by itself",
+            look="begin another: an unused transaction times out by itself",
         )
         return begun
 
@@ -360,7 +360,7 @@ class _Attempts:
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
     def unknown(self, loss: Lost) -> UnknownOutcome:
-        """The error of an outcome that nobody can know now."""
+        """The error of an outcome that cannot be known now."""
         return UnknownOutcome(
             f"{self._what} within {self._passed():.1f} s ({loss.why}); it may or may not have "
             f"happened; {self._look}"

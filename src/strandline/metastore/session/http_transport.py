@@ -1,7 +1,7 @@
 """One request of a session over HTTP: sent, and answered, refused or lost.
 
 Everything that may come back is sorted here into three: the result; an error that the node
-answered, raised as the class that it has there; and `Lost`, when nobody can tell from what came
+answered, raised as the class that it has there; and `Lost`, when what came does not tell
 back whether the node did what it was asked. What to do about that is the session's business.
 
 A write is three small requests, so a request is one piece of bytes on a connection of Python's own
@@ -217,7 +217,7 @@ def _address_of(url: str) -> SplitResult:
 
 
 def _has_ended(connection: HTTPConnection) -> bool:
-    """Whether the node has closed an idle connection, or sent what nobody asked for."""
+    """Whether the node has closed an idle connection, or sent what was not asked for."""
     poll = select.poll()
     poll.register(connection.sock, select.POLLIN)
     return bool(poll.poll(0))

@@ -2,7 +2,7 @@
 
 Commands, snapshots, transactions, holds, descriptors are frozen dataclasses whose fields say what
 they hold. The hints are read once for each class and become a `Form`, a pair of functions; no class
-has code of its own here, and a field that is added crosses without anybody thinking of it.
+has code of its own here, and a field that is added crosses without further code.
 
 ====================  ============================================================================
 dataclass             an object with a member for each field
@@ -112,9 +112,9 @@ def _is_union(hint: Any) -> bool:
 register_union(
     Command,
     (
-        one
-        for one in (getattr(commands, name) for name in commands.__all__)
-        if isinstance(one, type) and hasattr(one, "plan")
+        exported
+        for exported in (getattr(commands, name) for name in commands.__all__)
+        if isinstance(exported, type) and hasattr(exported, "plan")
     ),
 )
 
@@ -153,8 +153,11 @@ def arguments_form(method: Callable[..., Any]) -> Form:
     hints = _hints(method)
     parameters = list(inspect.signature(method).parameters.values())[1:]
     members = {
-        one.name: (form_of(hints[one.name]), one.default is inspect.Parameter.empty)
-        for one in parameters
+        parameter.name: (
+            form_of(hints[parameter.name]),
+            parameter.default is inspect.Parameter.empty,
+        )
+        for parameter in parameters
     }
     return _object(members, get=lambda value, name: value[name], make=lambda **values: values)
 
@@ -172,12 +175,12 @@ def _hints(of: Any) -> dict[str, Any]:
 def _dataclass(of: type) -> Form:
     hints = _hints(of)
     members = {
-        one.name: (
-            form_of(hints[one.name]),
-            one.default is MISSING and one.default_factory is MISSING,
+        field.name: (
+            form_of(hints[field.name]),
+            field.default is MISSING and field.default_factory is MISSING,
         )
-        for one in fields(of)
-        if one.init
+        for field in fields(of)
+        if field.init
     }
     return _object(members, get=getattr, make=of)
 
@@ -239,7 +242,7 @@ def _tagged(members: Mapping[str, Any]) -> Form:
 
 
 def _union(hint: Any) -> Form:
-    inner = [one for one in typing.get_args(hint) if one is not types.NoneType]
+    inner = [member for member in typing.get_args(hint) if member is not types.NoneType]
     if len(inner) < len(typing.get_args(hint)):
         rest = form_of(inner[0] if len(inner) == 1 else typing.Union[tuple(inner)])  # noqa: UP007 - built at run time
         return Form(
@@ -249,7 +252,7 @@ def _union(hint: Any) -> Form:
     if len(inner) == 2 and (listed := _one_or_more(*inner)):
         return listed
     # Scalars and lists: the JSON value says itself which of them it is.
-    by_class = {typing.get_origin(one) or one: form_of(one) for one in inner}
+    by_class = {typing.get_origin(member) or member: form_of(member) for member in inner}
 
     def read(value: Json) -> Any:
         form = by_class.get(type(value))
@@ -261,9 +264,9 @@ def _union(hint: Any) -> Form:
     return Form(lambda value: by_class[type(value)].write(value), read)
 
 
-def _one_or_more(one: Any, more: Any) -> Form | None:
+def _one_or_more(single: Any, more: Any) -> Form | None:
     """The form of ``X | Sequence[X]``: always a list."""
-    if typing.get_origin(more) is not Sequence or typing.get_args(more) != (one,):
+    if typing.get_origin(more) is not Sequence or typing.get_args(more) != (single,):
         return None
     listed = form_of(more)
     return Form(
@@ -274,7 +277,7 @@ def _one_or_more(one: Any, more: Any) -> Form | None:
 def _container(hint: Any) -> Form:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis):
-        return _fixed([form_of(one) for one in arguments])
+        return _fixed([form_of(argument) for argument in arguments])
     if origin in _LISTS:
         return _list(form_of(arguments[0]), _LISTS[origin])
     if origin in (dict, Mapping):
@@ -294,13 +297,13 @@ def _list(inner: Form, make: Callable[[list[Any]], Any]) -> Form:
         _expect(value, list, "a list")
         read_inner, done = inner.read, []
         try:
-            for one in value:
-                done.append(read_inner(one))
+            for element in value:
+                done.append(read_inner(element))
         except Misfit as misfit:
             raise misfit.within(f"[{len(done)}]") from None
         return make(done)
 
-    return Form(lambda value: [inner.write(one) for one in value], read)
+    return Form(lambda value: [inner.write(element) for element in value], read)
 
 
 def _fixed(inner: Sequence[Form]) -> Form:
@@ -310,14 +313,15 @@ def _fixed(inner: Sequence[Form]) -> Form:
             raise Misfit(f"expected {len(inner)} elements, found {len(value)}")
         done: list[Any] = []
         try:
-            for form, one in zip(inner, value, strict=True):
-                done.append(form.read(one))
+            for form, element in zip(inner, value, strict=True):
+                done.append(form.read(element))
         except Misfit as misfit:
             raise misfit.within(f"[{len(done)}]") from None
         return tuple(done)
 
     return Form(
-        lambda value: [form.write(one) for form, one in zip(inner, value, strict=True)], read
+        lambda value: [form.write(element) for form, element in zip(inner, value, strict=True)],
+        read,
     )
 
 
@@ -325,14 +329,16 @@ def _mapping(key: Any, inner: Form) -> Form:
     def read(value: Json) -> Any:
         _expect(value, dict, "an object")
         made = {}
-        for name, one in value.items():
+        for name, element in value.items():
             try:
-                made[_read_whole(name) if key is int else name] = inner.read(one)
+                made[_read_whole(name) if key is int else name] = inner.read(element)
             except Misfit as misfit:
                 raise misfit.within(f".{_cut(name)}") from None
         return made
 
-    return Form(lambda value: {str(name): inner.write(one) for name, one in value.items()}, read)
+    return Form(
+        lambda value: {str(name): inner.write(element) for name, element in value.items()}, read
+    )
 
 
 def _enumeration(of: type[Enum]) -> Form:
@@ -359,10 +365,10 @@ def _text_form(parse: Callable[[str], Any], what: str) -> Callable[[Json], Any]:
 
 def _read_properties(value: Json) -> Properties:
     _expect(value, dict, "an object of texts")
-    for name, one in value.items():
+    for name, text in value.items():
         try:
             _read_text(name)
-            _read_text(one)
+            _read_text(text)
         except Misfit as misfit:
             raise misfit.within(f".{_cut(name)}") from None
     return properties(value)

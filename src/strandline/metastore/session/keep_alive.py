@@ -1,7 +1,7 @@
 """Open transactions of a client: kept alive, and ended with the block that uses them.
 
-A transaction that nobody hears of for its time-out is aborted by the store, so that a client that
-died blocks nobody. A client that lives has to say so, also while Spark writes files for an hour:
+A transaction without a heartbeat for its time-out is aborted by the store, so that a client that
+died blocks no other. A client that lives has to say so, also while Spark writes files for an hour:
 `KeepAlive` is a thread that beats for every open transaction at a third of its time-out.
 
 A heartbeat that fails must not pass unheard. What the store refuses (the transaction was aborted)
@@ -258,7 +258,7 @@ def transaction_scope(
         if transaction.state is TransactionState.OPEN:
             transaction.commit()
     except BaseException as error:
-        # What may be committed is left as it is, for whoever looks by its id.
+        # What may be committed is left as it is, for a client that looks by its id.
         if transaction.state is TransactionState.OPEN and not transaction.commit_is_unknown:
             _abort_after(error, transaction)
         raise

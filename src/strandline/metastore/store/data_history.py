@@ -82,7 +82,7 @@ def data_commits(
 def _change(connection: Connection, table_id: int, write_id: int) -> TableChange:
     added = rows_of_write(connection, table_id, write_id)
     removals = removals_of_write(connection, table_id, write_id)
-    removed = list(rows_by_id(connection, [one.row_id for one in removals]).values())
+    removed = list(rows_by_id(connection, [removal.row_id for removal in removals]).values())
     return TableChange(
         table_id,
         appended_rows=_rows_of_data_files(added),

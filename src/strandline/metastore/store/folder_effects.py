@@ -19,10 +19,10 @@ lies where its name says, in the place of its schema; a renamed one follows its 
 its name said, else it stays; a restored one goes back beside the folder of dropped ones. Entries of
 release 0.2.1 and older name the place themselves.
 
-What is refused stops nobody. A folder that cannot be moved stays and is found where it is; one that
-cannot be made is left unmade, and whoever writes the table makes it, or is refused in turn. Each is
-counted, and logged as a warning. What is merely short (space, descriptors, a disk that fails) is an
-error and tried again.
+What is refused stops no other statement. A folder that cannot be moved stays and is found where it
+is; one that cannot be created is skipped, and the writer of the table creates it, or is refused in
+turn. Each is counted, and logged as a warning. What is merely short (space, descriptors, a disk
+that fails) is an error and tried again.
 
 Only an own place of the store is moved or removed (`strandline.metastore.store.store_folders`), and
 it is verified just before. What lies elsewhere stays, also the managed tables that older releases
@@ -269,7 +269,7 @@ class FolderEffects:
 
     def _paths(self, places: Iterable[Place]) -> Sequence[str]:
         """The folders at these places, as far as they are in reach."""
-        return [str(self._folders.path(one)) for one in places if self._folders.reaches(one)]
+        return [str(self._folders.path(place)) for place in places if self._folders.reaches(place)]
 
     # -- what each verb asks for
 
@@ -296,14 +296,16 @@ class FolderEffects:
         if asked is None:
             return None
         place, places = asked, task.turn.places
-        # Where nothing is there no files can be shown, and nobody has to be asked.
+        # Where nothing is there, no files can be shown, and no check is needed.
         if not (self._folders.reaches(asked) and self._folders.missing(asked)):
             replaced = task.entry.arguments.get("instead_of")
             holders = places.holders(asked) - {table.id}
             if holders and holders == {replaced}:
                 places.put(next(iter(holders)), None)
             choices = chain([asked], asked.beside(table.id))
-            place = next(one for one in choices if not places.taken(one, by_other_than=table.id))
+            place = next(
+                choice for choice in choices if not places.taken(choice, by_other_than=table.id)
+            )
         return _Work(partial(self._make_table, task, table.id, place), makes=(asked, place))
 
     def _table_moved(self, task: _Task) -> _Work | None:
@@ -399,7 +401,7 @@ class FolderEffects:
             )
 
     def _move(self, task: _Task, table_id: int, source: Place, target: Place, *, own: bool) -> None:
-        """Move the folder of a table; ``own`` says that nobody else can have ``target``."""
+        """Move the folder of a table; ``own`` says that no other process can have ``target``."""
         places = task.turn.places
         try:
             self._folders.verify(source)
@@ -468,7 +470,7 @@ class FolderEffects:
             self._refused["unremoved"] += 1
             logger.warning(
                 "version %d is carried out, but the folder %s of its schema is still there: %s."
-                " Nobody needs it; remove it when you can",
+                " It is not needed; remove it when you can",
                 task.update.version,
                 self._folders.location(place),
                 refused.message,

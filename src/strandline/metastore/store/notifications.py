@@ -3,7 +3,7 @@
 Caches follow it, change feeds read it, Hive clients ask for it. An event gets its number in the SQL
 transaction that makes its cause durable, from one row that stays locked until the commit. So
 numbers grow in the order of commits and have no gap, an event tells of something that is there, and
-whoever has read up to n has missed nothing up to n.
+a reader that has read up to n has missed nothing up to n.
 
 DML is logged in three verbs. `WRITE`: a transaction staged rows of one table; they are there, and
 committed for nobody. `COMMIT` and `ABORT`: what became of all its (table, write id) pairs at once.
@@ -153,7 +153,9 @@ class Notification:
 def event_context(event_id: int, time: Timestamp, verb: str, ids: tuple[int | None, ...]) -> bytes:
     """What the body of an event is sealed with: the columns beside it."""
     try:
-        numbers = _NUMBERS.pack(event_id, time, *(-1 if one is None else one for one in ids))
+        numbers = _NUMBERS.pack(
+            event_id, time, *(-1 if number is None else number for number in ids)
+        )
         return numbers + verb.encode()
     except (struct.error, AttributeError):
         raise CorruptData(

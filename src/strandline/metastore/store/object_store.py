@@ -257,16 +257,16 @@ class SqlObjectStore(ObjectStore):
         with self._database.read() as connection:
             if write_ids is None:
                 write_ids = write_ids_at(connection, table_id, at=None)
-            found = queries.visible_rows(
+            visible = queries.visible_rows(
                 connection, table_id, kind, write_ids=write_ids, names=names
             )
-        return list(found.values())
+        return list(visible.values())
 
     def row(
         self, table_id: int, kind: RowKind, name: str, *, write_ids: ValidWriteIdList | None
     ) -> Row | None:
-        found = self.rows(table_id, kind, write_ids=write_ids, names=(name,))
-        return found[0] if found else None
+        rows = self.rows(table_id, kind, write_ids=write_ids, names=(name,))
+        return rows[0] if rows else None
 
     def location(self, table_id: int) -> str | None:
         if not 0 < table_id <= LAST_ID:

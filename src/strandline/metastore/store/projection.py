@@ -74,7 +74,7 @@ from strandline.wire import encode
 logger = logging.getLogger(__name__)
 
 PATIENCE = 30.0
-"""Seconds that `Projector.project_up_to` waits unless it is told otherwise."""
+"""Seconds that `Projector.project_up_to` waits by default."""
 BATCH = 64
 """Versions that are read from the update log at once."""
 GRACE_SECONDS = 1.0

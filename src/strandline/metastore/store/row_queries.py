@@ -141,10 +141,10 @@ def dropped_partitions(
         for statement, parameters in _narrowed(_DROPPED, of_table, names)
         for columns in run(connection, statement, parameters)
     ]
-    dropped = (one for one in removed_rows if write_ids.valid(one[0].write_id))
+    dropped = (removed for removed in removed_rows if write_ids.valid(removed[0].write_id))
     return sorted(
         ((row, remover) for row, remover in dropped if write_ids.valid(remover)),
-        key=lambda one: (one[1], one[0].row_id),
+        key=lambda removed: (removed[1], removed[0].row_id),
     )
 
 
@@ -152,16 +152,16 @@ def rows_with_removers(
     connection: Connection, row_ids: Collection[int]
 ) -> dict[int, tuple[Row, list[int]]]:
     """The rows that exist among ``row_ids``, each with the write ids that removed it."""
-    found = {
+    rows = {
         row_id: (row, list[int]())
         for row_id, row in rows_by_id(connection, row_ids).items()
         if row_id > 0
     }
-    for chunk in chunks(found):
+    for chunk in chunks(rows):
         removers = f"SELECT row_id, write_id FROM store_removal WHERE row_id IN {_marks(chunk)}"
         for row_id, write_id in run(connection, removers, tuple(chunk)):
-            found[row_id][1].append(write_id)
-    return found
+            rows[row_id][1].append(write_id)
+    return rows
 
 
 def rows_by_id(connection: Connection, row_ids: Collection[int]) -> dict[int, Row]:

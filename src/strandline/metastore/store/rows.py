@@ -2,7 +2,7 @@
 
 Everything that a transaction can add to a table or take from it has one shape: a `Row` of some
 kind, added by one write id, with its content as a record. A row never changes. What ends it is a
-`Removal`, a row of its own with the write id of whoever removed it, because two open transactions
+`Removal`, a row of its own with the write id of its remover, because two open transactions
 may remove one file and only one of them will commit.
 
     visible(row, L) = L.valid(row.write_id) and no removal of it has L.valid(removal.write_id)
@@ -216,7 +216,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class NewRow:
-    """A row that somebody asks to be added."""
+    """A row to be added."""
 
     kind: RowKind
     name: str

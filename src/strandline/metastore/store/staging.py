@@ -181,9 +181,9 @@ class Staging:
         return self._notifications.append(self._connection, events)
 
     def _find(self, row_ids: Collection[int], what: str) -> dict[int, Row]:
-        found = queries.rows_with_removers(self._connection, row_ids)
+        rows = queries.rows_with_removers(self._connection, row_ids)
         for row_id in row_ids:
-            row, removers = found.get(row_id, (None, []))
+            row, removers = rows.get(row_id, (None, []))
             if row is None or row.table_id != self.table_id:
                 raise WriteConflict(
                     f"row {row_id} of table {self.table_id} cannot be {what}: there is no such row"
@@ -193,7 +193,7 @@ class Staging:
                     f"row {row_id} ({row.name}) of table {self.table_id} cannot be {what}:"
                     f" transaction {self.txn_id} does not see it; read again, and begin again"
                 )
-        return {row_id: row for row_id, (row, _) in found.items()}
+        return {row_id: row for row_id, (row, _) in rows.items()}
 
     def _refuse_taken_names(self, add: Sequence[NewRow], *, without: Collection[int]) -> None:
         wanted: dict[RowKind, set[str]] = {}

@@ -110,10 +110,10 @@ class TablePlaces:
     def expect_at(self, places: Iterable[Place]) -> None:
         """Read who lies at these places, in one statement."""
         unread = [place for place in dict.fromkeys(places) if place not in self._at]
-        found = tables_at(self._connection, unread)
+        tables = tables_at(self._connection, unread)
         for place in unread:
             # What this transaction changed and did not write yet is not in the rows.
-            stay = {i for i in found.get(place, ()) if i not in self._changed}
+            stay = {i for i in tables.get(place, ()) if i not in self._changed}
             self._at[place] = stay | self._put.get(place, set())
 
     def of(self, table_id: int) -> Place | None:

@@ -60,10 +60,10 @@ REFUSED = frozenset(
         errno.EOPNOTSUPP,
     }
 )
-"""What the system answers about the place: the same until somebody changes it, perhaps for ever.
+"""What the system answers about the place: the same until it is changed, perhaps for ever.
 
 Everything else (no space, no quota, no memory, no descriptors, a disk that fails) is short: it may
-be there the next time without anybody looking at this folder.
+be there the next time without a look at this folder.
 """
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
@@ -154,12 +154,12 @@ class Warehouse:
             path = self.path(location)
         except UnsupportedOperation:
             return
-        found = next(folder for folder in (path, *path.parents) if os.path.lexists(folder))
-        if not os.path.isdir(found):
-            raise InvalidInput(f"no folder can be made at {path}: {found} is not a folder")
-        if found != path and not os.access(found, os.W_OK | os.X_OK):
+        existing = next(folder for folder in (path, *path.parents) if os.path.lexists(folder))
+        if not os.path.isdir(existing):
+            raise InvalidInput(f"no folder can be made at {path}: {existing} is not a folder")
+        if existing != path and not os.access(existing, os.W_OK | os.X_OK):
             raise InvalidInput(
-                f"no folder can be made at {path}: this node may not make one in {found}; give "
+                f"no folder can be made at {path}: this node may not make one in {existing}; give "
                 "it the permission, or name another place"
             )
 
@@ -308,7 +308,7 @@ def make_folders(path: Path, *, mode: int) -> list[Path]:
 
 
 def _note(unsynced: Unsynced | None, folders: Iterable[Path]) -> None:
-    """Leave the folders to be synced, or sync them now where nobody else will."""
+    """Leave the folders to be synced, or sync them now if no caller will."""
     now = Unsynced() if unsynced is None else unsynced
     now.add(folders)
     if unsynced is None:
@@ -322,7 +322,7 @@ def _sync_folder(folder: Path) -> None:
         os.sync()  # its entries may be changed, but not read: with everything else
         return
     except (FileNotFoundError, NotADirectoryError):
-        return  # somebody removed it meanwhile, and what was in it with it
+        return  # it was removed meanwhile, and what was in it with it
     try:
         os.fsync(descriptor)
     finally:

@@ -78,12 +78,12 @@ def _faults(table: FieldTable, kind: Type, value: Any, place: str) -> Iterator[s
 
 
 def _map_faults(
-    table: FieldTable, kind: Type, key: Type, value: Type, found: Any, place: str
+    table: FieldTable, kind: Type, key: Type, value: Type, entries: Any, place: str
 ) -> Iterator[str]:
-    if not isinstance(found, dict):
-        yield f"{place}: expected a {kind}, found {_shown(found)}"
+    if not isinstance(entries, dict):
+        yield f"{place}: expected a {kind}, found {_shown(entries)}"
         return
-    for name, item in found.items():
+    for name, item in entries.items():
         yield from _faults(table, key, name, f"key {name!r} of {place}")
         yield from _faults(table, value, item, f"{place}[{name!r}]")
 
@@ -150,10 +150,10 @@ class Codec:
 
     def method(self, name: str) -> MethodSpec:
         """The method, or the `ApplicationException` that says that there is none."""
-        found = self.table.methods.get(name)
-        if found is None:
+        spec = self.table.methods.get(name)
+        if spec is None:
             raise ApplicationException.unknown_method(name)
-        return found
+        return spec
 
     def encode_args(self, method: str, args: dict[str, Any]) -> bytes:
         return self.encode_struct(self.method(method).args.name, args)

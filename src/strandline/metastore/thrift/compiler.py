@@ -91,20 +91,20 @@ class Compiler:
             self._names[f"unpack_{wire}"] = struct.Struct(f">{code}").unpack_from
 
     def encoder(self, name: str) -> Encode:
-        found = self._names.get(f"encode_{name}")
-        if found is None:
+        function = self._names.get(f"encode_{name}")
+        if function is None:
             with self._lock:
                 self._compile_encoder(self._table.structs[name])
-            found = self._names[f"encode_{name}"]
-        return found  # type: ignore[no-any-return]  # a namespace of generated functions
+            function = self._names[f"encode_{name}"]
+        return function  # type: ignore[no-any-return]  # a namespace of generated functions
 
     def decoder(self, name: str) -> Decode:
-        found = self._names.get(f"decode_{name}")
-        if found is None:
+        function = self._names.get(f"decode_{name}")
+        if function is None:
             with self._lock:
                 self._compile_decoder(self._table.structs[name])
-            found = self._names[f"decode_{name}"]
-        return found  # type: ignore[no-any-return]  # a namespace of generated functions
+            function = self._names[f"decode_{name}"]
+        return function  # type: ignore[no-any-return]  # a namespace of generated functions
 
     def _execute(self, lines: list[str]) -> None:
         source = "\n".join(lines)
@@ -334,11 +334,11 @@ def rest(
         head = data[at : at + 3]
         known = readers.get(head)
         at += 3
-        found = None if known is None else known[1](data, at)
-        if known is None or found is None:
+        decoded = None if known is None else known[1](data, at)
+        if known is None or decoded is None:
             at = skip(data, at, head[0])
         else:
-            fields[known[0]], at = found
+            fields[known[0]], at = decoded
     return at + 1
 
 

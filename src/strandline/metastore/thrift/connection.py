@@ -302,8 +302,8 @@ class Connection(asyncio.Protocol):
         """Reads from the socket, unless enough requests wait behind something already."""
         if self._closed or self._ended:
             return
-        held = self.in_work or self._turning or not self._writable
-        reading = not (held and self._scanner.waiting >= self._max_waiting)
+        busy = self.in_work or self._turning or not self._writable
+        reading = not (busy and self._scanner.waiting >= self._max_waiting)
         if reading != self._reading:
             self._reading = reading
             if reading:
@@ -319,10 +319,10 @@ class Connection(asyncio.Protocol):
         if lookup is not None and len(message) <= _MAX_KEPT_REQUEST:
             size = int.from_bytes(message[4:8], "big")
             head = self._server.reply_heads.get(message[8 : 8 + size])
-            found = None if head is None else self._look_up(lookup, message)
-            if head is not None and found is not None:
+            answer = None if head is None else self._look_up(lookup, message)
+            if head is not None and answer is not None:
                 counters.fast_answers += 1
-                self._write(b"".join((head, message[8 + size : 12 + size], found)))
+                self._write(b"".join((head, message[8 + size : 12 + size], answer)))
                 return
         self._call(message)
 

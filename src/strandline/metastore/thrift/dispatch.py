@@ -84,7 +84,7 @@ class Answer:
     """What goes back for one request: a kind of message and its struct.
 
     ``failed`` says that no one meant this to happen, ``refused`` why a child refused the request.
-    A `Content` belongs to whoever sends the answer.
+    A `Content` belongs to the part that sends the answer.
     """
 
     kind: int

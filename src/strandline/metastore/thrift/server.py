@@ -176,8 +176,8 @@ class ThriftServer:
 
     def _make_room(self) -> bool:
         """Closes the connection that has been idle longest, if it has been so for long enough."""
-        idle = (one for one in self._connections if one.is_idle)
-        longest = min(idle, key=lambda one: one.last_activity, default=None)
+        idle = (connection for connection in self._connections if connection.is_idle)
+        longest = min(idle, key=lambda connection: connection.last_activity, default=None)
         latest = self.loop.time() - self.settings.displace_after
         if longest is None or longest.last_activity > latest:
             return False
