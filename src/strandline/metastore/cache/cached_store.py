@@ -122,7 +122,7 @@ MAX_LOCATIONS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ZoneAssignment:
-    """Into how many partitions the zone of a table is split, and which of them this node keeps (``own``)."""
+    """How many partitions the zone of a table has, and the ``own`` ones of this node."""
 
     partitions: int = 1
     own: frozenset[int] = frozenset({0})
