@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.catalog import Catalog, CatalogManager, Command
@@ -359,7 +359,6 @@ VALUES = st.lists(
 )
 
 
-@settings(max_examples=300)
 @given(VALUES, VALUES)
 def test_there_is_no_difference_exactly_where_contents_are_equal(
     one: list[object], other: list[object]

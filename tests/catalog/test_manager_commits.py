@@ -26,6 +26,7 @@ from strandline.catalog.commands import (
 )
 from strandline.catalog.events import Listeners
 from strandline.catalog.group_commit import GroupCommit
+from strandline.catalog.manager import MAX_COMMANDS
 from strandline.catalog.planning import Planning
 from strandline.catalog.requests import Group, Request, Stage, validate
 from strandline.durable import AppliedUpdate, CatalogTransaction, DurableCatalogState
@@ -749,16 +750,18 @@ def test_own_versions_are_those_that_others_read_from_the_log(new_manager: Manag
         assert mine.contents.times() == theirs.contents.times()
 
 
-def test_entries_of_a_batch_of_ten_thousand_commands_are_one_version(
-    manager: CatalogManager,
+@pytest.mark.parametrize("commands", [2_000, pytest.param(MAX_COMMANDS, marks=pytest.mark.soak)])
+def test_entries_of_a_batch_of_many_commands_are_one_version(
+    manager: CatalogManager, commands: int
 ) -> None:
     began = time.process_time()
-    done = manager.execute([create(f"s{n}") for n in range(10_000)], author="ann", timeout=300)
+    done = manager.execute([create(f"s{n}") for n in range(commands)], author="ann", timeout=300)
     assert done.version == 3
-    assert time.process_time() - began < 60  # it takes about two seconds
-    assert len(manager.present().schema_names()) >= 10_001
+    assert time.process_time() - began < 60  # ten thousand take about two seconds
+    assert len(manager.present().schema_names()) >= commands + 1
     entries: tuple[Entry, ...] = manager.updates(3, 4)[0].entries
-    assert [len(entry.changes) for entry in entries] == [2] + [1] * 9_999  # one takes all ids
+    # One takes all ids.
+    assert [len(entry.changes) for entry in entries] == [2] + [1] * (commands - 1)
 
 
 # -- teeth: each planted fault is found by one of the tests above ----------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.catalog.node_filter import (
@@ -139,7 +139,6 @@ WORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
 @given(st.lists(WORDS, max_size=12), st.dictionaries(st.sampled_from("abAB"), VALUES))
 def test_a_filter_is_refused_or_answers_for_every_node(
     words: list[str], attributes: dict[str, str | int | float | bool]

@@ -105,7 +105,6 @@ STEPS: st.SearchStrategy[list[Step]] = st.builds(
 
 
 @given(STEPS)
-@settings(max_examples=150)
 def test_the_catalog_allows_what_a_naive_reading_of_the_rules_allows(steps: list[Step]) -> None:
     assert difference(steps) is None
 

@@ -630,12 +630,13 @@ def test_begin_and_commit_times_follow_the_order_of_effects_under_sixteen_thread
     assert [t.txn_id for t in sorted(every, key=lambda t: t.begin_time)] == list(range(1, 81))
     times = [time for t in every for time in (t.begin_time, t.commit_time)]
     assert len(set(times)) == len(times)
+    write_ids = {t.txn_id: write_id_of(store, t) for t in every}
     for one in every:
         assert one.commit_time is not None
         assert one.begin_time < one.commit_time
         by_then = {t.txn_id for t in every if (t.commit_time or 0) <= one.begin_time}
         seen = store.transactions.write_ids(FLIGHTS, txn_id=one.txn_id)
-        visible = {t.txn_id for t in every if seen.valid(write_id_of(store, t))}
+        visible = {txn_id for txn_id, write_id in write_ids.items() if seen.valid(write_id)}
         assert visible == by_then | {one.txn_id}
     assert store.transactions.write_ids(FLIGHTS) == ValidWriteIdList(hwm=80)
 

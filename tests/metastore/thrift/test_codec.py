@@ -147,7 +147,6 @@ def test_every_struct_comes_back_as_it_was(name: str) -> None:
     comes_back()
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_fields_in_any_order_and_unknown_fields_between_them_change_nothing(
     data: st.DataObject,
@@ -295,7 +294,6 @@ def test_unknown_fields_may_be_nested_so_deep_and_no_deeper() -> None:
         EVERY_TYPE.decode_struct("All", nested(MAX_DEPTH + 1))
 
 
-@settings(max_examples=150)
 @given(st.data())
 def test_damaged_bytes_decode_or_are_refused(data: st.DataObject) -> None:
     value = data.draw(structs(EVERY_TYPE.table, "All"))
