@@ -180,18 +180,19 @@ def test_an_idle_child_ends_after_a_while() -> None:
     run(body, idle_seconds=0.0)
 
 
-def test_a_child_that_took_much_memory_ends_and_the_next_one_is_ready(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("only_reads", [True, False])
+def test_a_child_that_took_much_memory_ends_and_the_next_reader_is_ready(
+    monkeypatch: pytest.MonkeyPatch, only_reads: bool
 ) -> None:
     monkeypatch.setattr(child_processes, "KEPT_BYTES", -1)
 
     async def body(pool: ChildPool, children: Children) -> None:
-        await ask(pool, "echo")
+        await ask(pool, "echo", only_reads=only_reads)
         await asyncio.to_thread(children._threads[0].join, WAIT)
-        assert pool.statistics().children == 2
-        assert await ask(pool, "echo", b"x") == b"x"
+        assert pool.statistics().children == 1 + only_reads
+        assert await ask(pool, "echo", b"x", only_reads=only_reads) == b"x"
         await asyncio.to_thread(children._threads[1].join, WAIT)
-        assert pool.statistics().children == 3
+        assert pool.statistics().children == 2 + only_reads
 
     run(body)
 

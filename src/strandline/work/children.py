@@ -338,8 +338,9 @@ class _Child:
 class ChildPool:
     """The children of one event loop; its methods are for that loop. Close it.
 
-    ``start`` gives the connection to a new child (`ForkServer.child`). A child that ends because of
-    its memory is followed by a new one, which opens the store while nothing waits for it.
+    ``start`` gives the connection to a new child (`ForkServer.child`). A child that only
+    reads and ends because of its memory is followed by a new one, which opens the store while
+    nothing waits for it: who has read much reads more, while a large write is rare.
     ``on_announced`` is called, in a thread, with what a child announces.
     """
 
@@ -488,8 +489,10 @@ class ChildPool:
         if self._closed:
             return
         if ends:
+            if not child.only_reads:
+                return
             try:
-                child = self._new_child(only_reads=child.only_reads)
+                child = self._new_child(only_reads=True)
             except Unavailable:
                 return  # the next task reports it
         self._idle.append(child)
