@@ -299,6 +299,22 @@ def test_a_long_answer_is_sent_in_pieces_and_then_given_back(fails: bool) -> Non
         assert not isinstance(body, Content) or body.fileno() == -1
 
 
+def test_the_event_loop_turns_between_the_pieces_of_a_long_answer() -> None:
+    pieces: list[int] = []
+    turns: list[int] = []
+
+    async def send(message: Message) -> None:  # a client that takes all of it at once
+        asyncio.get_running_loop().call_soon(lambda: turns.append(len(pieces)))
+        pieces.append(len(message.get("body", b"")))
+
+    async def main() -> None:
+        answer = LongAnswer(bytes(5 * PIECE), "application/json", on_sent=lambda _: None)
+        await answer({"type": "http"}, _nothing, send)
+
+    asyncio.run(main())
+    assert len(set(turns)) >= 5
+
+
 async def _nothing() -> Message:
     return {"type": "http.disconnect"}
 

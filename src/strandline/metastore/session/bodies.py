@@ -14,6 +14,7 @@ given up.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 
 from anyio import fail_after
@@ -88,6 +89,7 @@ class LongAnswer(Response):
             await send(start)
             for piece in self._pieces():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await asyncio.sleep(0)  # a client that reads quickly would get all of them at once
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._on_sent(self)
