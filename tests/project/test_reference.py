@@ -167,11 +167,11 @@ LIMITS = {
     "bytes of a value in the catalog's store, so of one update or snapshot": MAX_VALUE_BYTES,
     "bytes of an HTTP request": bodies.MAX_BODY_BYTES,
     "HTTP connections of a node": http_connections.MAX_CONNECTIONS,
-    "seconds for the head of an HTTP request to come, or for a connection to be idle": int(
+    "seconds to receive the head of an HTTP request; seconds that a connection may be idle": int(
         http_connections.HEAD_SECONDS
     ),
     "seconds that a client may leave its HTTP answer unread": int(http_connections.READ_SECONDS),
-    "seconds for the body of an HTTP request to come": int(bodies.BODY_SECONDS),
+    "seconds to receive the body of an HTTP request": int(bodies.BODY_SECONDS),
     "memory for the bodies of all HTTP requests together, whole or not": (bodies.BODY_MEMORY_BYTES),
     "tables of one snapshot": local_session.MAX_SNAPSHOT_TABLES,
     "characters of a user's name": identifiers.MAX_USER_LENGTH,

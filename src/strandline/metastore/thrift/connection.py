@@ -29,15 +29,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
 
-from strandline.errors import (
-    Overloaded,
-    ProtocolError,
-    Unavailable,
-)
+from strandline.errors import Overloaded, ProtocolError, Unavailable
 from strandline.logs import CLIENT
 from strandline.metastore.served_calls import ALLOWANCE, log_call
 from strandline.metastore.thrift.dispatch import (
@@ -60,9 +56,9 @@ from strandline.metastore.thrift.messages import (
     request_key,
 )
 from strandline.metastore.thrift.scanner import Scanner
-from strandline.metastore.thrift.serving import Serving, Sliced, Slicing
+from strandline.metastore.thrift.serving import Outgoing, Serving, Sliced, Slicing
 from strandline.work import IN_THREAD, things_of_bytes, things_of_values
-from strandline.work.contents import PIECE, Content
+from strandline.work.contents import Content
 
 _log = logging.getLogger(__name__)
 
@@ -80,8 +76,6 @@ _MAX_KEPT_REQUEST = 64 * 1024
 
 # How many seconds a client that was refused may go on sending, so that it gets to read why.
 _DRAIN_SECONDS = 2.0
-_WHOLE_BYTES = 64 * 1024
-"""Answers up to this size are put together with their head, and written at once."""
 
 
 class Connection(asyncio.Protocol):
@@ -94,7 +88,6 @@ class Connection(asyncio.Protocol):
         self._scanner = Scanner(max_message_bytes=settings.max_message_bytes)
         self._max_waiting = settings.max_pipelined_bytes
         self._recognised = False
-        self._writable = True
         self._reading = True
         self._turning = False
         self._ended = False
@@ -106,9 +99,9 @@ class Connection(asyncio.Protocol):
         self._held = 0
         self._holding = False
         self._unsent = 0
-        self._sending: Iterator[bytes | memoryview] | None = None
-        self._sent: Content | None = None
-        self._piece_due = False
+        self._outgoing = Outgoing(
+            server, self, write=self._write, sent=self._pump, is_closed=lambda: self._closed
+        )
         self._began = self._coming_since = self.last_activity = server.loop.time()
 
     # Called by the event loop -------------------------------------------------------------------
@@ -131,7 +124,7 @@ class Connection(asyncio.Protocol):
             self._slicing = None
         self._scanner = Scanner()
         self.info.on_leave()
-        self._end_sending()
+        self._outgoing.end()
         if self._running is None:  # else its arguments are still there
             self._server.memory.release(self)
         self._server.forget(self)
@@ -157,13 +150,13 @@ class Connection(asyncio.Protocol):
         return self._recognised and not self._closed
 
     def pause_writing(self) -> None:
-        self._writable = False
+        self._outgoing.writable = False
 
     def resume_writing(self) -> None:
-        self._writable = True
+        self._outgoing.writable = True
         self.last_activity = self._server.loop.time()
-        if self._sending is not None:
-            self._send_soon()
+        if self._outgoing.in_work:
+            self._outgoing.send_soon()
         else:
             self._pump()
 
@@ -171,17 +164,17 @@ class Connection(asyncio.Protocol):
 
     @property
     def in_work(self) -> bool:
-        working = (self._running, self._slicing, self._decoding, self._sending)
-        return any(work is not None for work in working)
+        working = (self._running, self._slicing, self._decoding)
+        return self._outgoing.in_work or any(work is not None for work in working)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing of the client has come, is in work or waits to be sent."""
-        return not self.in_work and self._writable and not self._scanner.waiting
+        return not self.in_work and self._outgoing.writable and not self._scanner.waiting
 
     def is_late(self, oldest: float) -> bool:
         """Whether the client has been sending one message, or not reading, since ``oldest``."""
-        if not self._writable:
+        if not self._outgoing.writable:
             unsent = self._transport.get_write_buffer_size()
             if unsent != self._unsent:
                 self._unsent, self.last_activity = unsent, self._server.loop.time()
@@ -229,7 +222,7 @@ class Connection(asyncio.Protocol):
         if self._turning:
             return
         for _ in range(_REQUESTS_A_TURN):
-            if self._closed or self.in_work or not self._writable:
+            if self._closed or self.in_work or not self._outgoing.writable:
                 break
             if self._holding:
                 self._held = 0
@@ -302,7 +295,7 @@ class Connection(asyncio.Protocol):
         """Reads from the socket, unless enough requests wait behind something already."""
         if self._closed or self._ended:
             return
-        busy = self.in_work or self._turning or not self._writable
+        busy = self.in_work or self._turning or not self._outgoing.writable
         reading = not (busy and self._scanner.waiting >= self._max_waiting)
         if reading != self._reading:
             self._reading = reading
@@ -487,67 +480,14 @@ class Connection(asyncio.Protocol):
         counters = self._server.counters
         counters.exceptions += answer.kind == EXCEPTION
         counters.failures += answer.failed
-        if not self._keeps_unsent(answer.body):
+        if not self._outgoing.admits(answer.body):
             body, answer = answer.body, answer_error(self._server.codec, method, _too_much_unsent())
             if isinstance(body, Content):
                 body.close()
         head = self._server.reply_heads.get(method.encode()) if answer.kind == REPLY else None
         if head is None:
             head = encode_head(answer.kind, method)
-        self._send(head + sequence, answer.body)
-
-    def _keeps_unsent(self, body: bytes | Content) -> bool:
-        """Take the memory for a long answer until it is sent; False where there is none."""
-        size = len(body) if isinstance(body, bytes) else body.size
-        if size <= _WHOLE_BYTES or self._closed:
-            return True
-        try:
-            self._server.answers.hold(self, size)
-        except Overloaded:
-            return False
-        return True
-
-    def _send(self, head: bytes, body: bytes | Content) -> None:
-        """Write an answer: a long one in pieces, as the client reads them."""
-        if isinstance(body, bytes) and len(body) <= _WHOLE_BYTES:
-            self._write(head + body)
-            return
-        if isinstance(body, Content):
-            self._sent = body
-            self._sending = body.pieces()
-        else:
-            view = memoryview(body)
-            self._sending = (view[at : at + PIECE] for at in range(0, len(view), PIECE))
-        if self._closed:
-            self._end_sending()
-            return
-        self._write(head)
-        self._send_soon()
-
-    def _send_soon(self) -> None:
-        if not self._piece_due and self._writable:
-            self._piece_due = True
-            self._server.loop.call_soon(self._send_piece)
-
-    def _send_piece(self) -> None:
-        """Write the next piece of an answer, if the client has read the ones before."""
-        self._piece_due = False
-        if self._sending is None or not self._writable or self._closed:
-            return
-        piece = next(self._sending, None)
-        if piece is None:
-            self._end_sending()
-            self._pump()
-            return
-        self._write(piece)
-        self._send_soon()
-
-    def _end_sending(self) -> None:
-        self._sending = None
-        if self._sent is not None:
-            self._sent.close()
-            self._sent = None
-        self._server.answers.release(self)
+        self._outgoing.send(head + sequence, answer.body)
 
     def _write(self, data: bytes | memoryview) -> None:
         if not self._closed:
@@ -558,11 +498,7 @@ class Connection(asyncio.Protocol):
     def _give_up(self, error: ProtocolError) -> None:
         """Tells the client why, as far as the broken message lets itself be answered; closes."""
         self._server.counters.protocol_errors += 1
-        _log.warning(
-            "closed the connection from %s: %s",
-            self.info.peer,
-            error,
-        )
+        _log.warning("closed the connection from %s: %s", self.info.peer, error)
         known = self._scanner.broken()
         if known is not None:
             name, sequence = known
@@ -571,17 +507,13 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, error: Unavailable) -> None:
         """Tells the client that there is no memory for what it sends."""
-        if self._sending is not None:  # nothing can be told in the middle of an answer
+        if self._outgoing.in_work:  # nothing can be told in the middle of an answer
             self.abort()
             return
         known = self._scanner.broken()
         self._scanner, self._draining = Scanner(), True
         self._server.memory.release(self)
-        _log.warning(
-            "refused a request from %s: %s",
-            self.info.peer,
-            error.message,
-        )
+        _log.warning("refused a request from %s: %s", self.info.peer, error.message)
         if known is not None:
             name, sequence = known
             answer = answer_error(self._server.codec, name, error)

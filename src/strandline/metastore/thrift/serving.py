@@ -16,16 +16,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+from strandline.errors import Overloaded
 from strandline.metastore.served_calls import ANSWER_BYTES, DEFAULT_SLOW_MS, RequestMemory
 from strandline.metastore.thrift.codec import Codec
 from strandline.metastore.thrift.dispatch import BaseService, Dispatcher
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
+from strandline.work.contents import PIECE, Content
 
 SLICE_SECONDS = 0.0005
+WHOLE_BYTES = 64 * 1024
+"""Answers up to this size are put together with their head, and written at once."""
 
 T = TypeVar("T")
 
@@ -177,3 +181,89 @@ class Serving(Protocol):
 
     def forget(self, connection: Any, /) -> None:  # Any: the connection that ended
         """The connection is gone."""
+
+
+class Outgoing:
+    """What one connection sends: a long answer goes in pieces, as the client reads them.
+
+    ``write`` writes to the client, ``sent`` is called after a long answer. The memory of a long
+    answer is held for ``owner`` until it is sent.
+    """
+
+    def __init__(
+        self,
+        server: Serving,
+        owner: object,
+        *,
+        write: Callable[[bytes | memoryview], None],
+        sent: Callable[[], None],
+        is_closed: Callable[[], bool],
+    ) -> None:
+        self._server = server
+        self._owner = owner
+        self._write = write
+        self._sent = sent
+        self._is_closed = is_closed
+        self._pieces: Iterator[bytes | memoryview] | None = None
+        self._content: Content | None = None
+        self._piece_due = False
+        self.writable = True
+
+    @property
+    def in_work(self) -> bool:
+        """Whether a part of a long answer is not written yet."""
+        return self._pieces is not None
+
+    def admits(self, body: bytes | Content) -> bool:
+        """Take the memory for a long answer until it is sent; False if there is none."""
+        size = len(body) if isinstance(body, bytes) else body.size
+        if size <= WHOLE_BYTES or self._is_closed():
+            return True
+        try:
+            self._server.answers.hold(self._owner, size)
+        except Overloaded:
+            return False
+        return True
+
+    def send(self, head: bytes, body: bytes | Content) -> None:
+        """Write an answer; a `Content` is closed once it is sent, or cannot be."""
+        if isinstance(body, bytes) and len(body) <= WHOLE_BYTES:
+            self._write(head + body)
+            return
+        if isinstance(body, Content):
+            self._content = body
+            self._pieces = body.pieces()
+        else:
+            view = memoryview(body)
+            self._pieces = (view[at : at + PIECE] for at in range(0, len(view), PIECE))
+        if self._is_closed():
+            self.end()
+            return
+        self._write(head)
+        self.send_soon()
+
+    def send_soon(self) -> None:
+        """Write the next piece in a turn of the loop, if the client reads."""
+        if not self._piece_due and self.writable:
+            self._piece_due = True
+            self._server.loop.call_soon(self._send_piece)
+
+    def _send_piece(self) -> None:
+        self._piece_due = False
+        if self._pieces is None or not self.writable or self._is_closed():
+            return
+        piece = next(self._pieces, None)
+        if piece is None:
+            self.end()
+            self._sent()
+            return
+        self._write(piece)
+        self.send_soon()
+
+    def end(self) -> None:
+        """Give up what is not written, and give back its memory."""
+        self._pieces = None
+        if self._content is not None:
+            self._content.close()
+            self._content = None
+        self._server.answers.release(self._owner)
