@@ -61,7 +61,7 @@ from strandline.errors import (
     VersionNotFound,
     WriteConflict,
 )
-from strandline.sql import Database, stored_time, take_time
+from strandline.sql import Database, stored_time, take_time, together
 from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogVersion, CatalogView
 from strandline.transactions.conflicts import NameRow, catalog_conflict, row_conflict
@@ -393,8 +393,9 @@ class Transactions:
 
     def _first_step(self, connection: Connection, transaction: Transaction, table_id: int) -> Step:
         """The step of a transaction that has no write id of the table yet."""
-        write_id = records.allocate(connection, transaction.txn_id, table_id)
-        seen = write_ids_at(connection, table_id, at=transaction.begin_time)
+        with together(connection):
+            write_id = records.allocate(connection, transaction.txn_id, table_id)
+            seen = write_ids_at(connection, table_id, at=transaction.begin_time)
         return Step(
             connection,
             transaction,

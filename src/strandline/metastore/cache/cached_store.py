@@ -25,7 +25,7 @@ What must stay true:
   transaction committed and another not, except through its own lists;
 * an event that cannot be applied evicts the tables that it is about and is counted; it stops
   nothing else. A log that cannot be read is another matter: nothing is skipped;
-* a node's own writes take the same way: a call returns after its event is applied here;
+* a node's own commits take the same way: a call returns after its events are applied here;
 * eviction just forgets. Memory is bounded; what went unused longest goes first. A table of very
   many rows is not held at all: each change of it would cost as much as a large answer.
 
@@ -435,13 +435,13 @@ class CachedStore(ObjectStore):
         self._replicas.finish_load(load, replicas)
         return True
 
-    # -- writing: the store writes, and its event is applied before the call returns
+    # -- writing: the store writes, and what is committed is applied before the call returns
 
     @contextmanager
     def staging(self, txn_id: int, table_id: int) -> Iterator[Staging]:
+        # Its event comes with that of the end: until then no list shows the rows to a reader.
         with self._store.staging(txn_id, table_id) as staging:
             yield staging
-        self._applier.apply_own()
 
     @contextmanager
     def change(self, table_id: int, *, author: str) -> Iterator[PlainChange]:
