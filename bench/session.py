@@ -16,11 +16,21 @@ from pathlib import Path
 from bench.ddl import new_table
 from bench.registry import Measured, benchmark
 from strandline.cli.demo.node_process import NodeProcess
+from strandline.config import Settings
 from strandline.metastore.session import HttpSession
 from strandline.metastore.store.rows import ColumnStatistics, DataFile
+from strandline.node import Node
+from strandline.node.opened_store import SERVERS_DELAY_MS, SERVERS_SKEW_MS
 from tests.servers import stores
+from tests.sql.statements import recorded
 
 CALLS, WARM_UP = 300, 50
+STATEMENT_CALLS = 21
+SETTINGS = {
+    "folder": Settings(),
+    "postgresql": Settings(delay_ms=SERVERS_DELAY_MS, clock_skew_ms=SERVERS_SKEW_MS),
+}
+"""What a catalog has unless it is told otherwise; the tests' stores on servers wait less."""
 LIMITS_MS = {"folder": 4.0, "postgresql": 6.0}
 """A write of one file may take so long, with three commits of the database in it."""
 
@@ -96,4 +106,44 @@ def latencies(kind: str) -> list[Measured]:
     return [
         Measured(p50["whole"], reference=syncs, target=LIMITS_MS[kind], label=kind),
         *(Measured(p50[call], label=f"{kind}, {call}") for call in ("begin", "stage", "commit")),
+    ]
+
+
+@benchmark(
+    group="session",
+    name="SQL statements of begin, stage one file, commit",
+    unit="statements",
+    better="lower",
+)
+def write_statements() -> list[Measured]:
+    """In this process, and in the thread of the call; without BEGIN and COMMIT of SQLite."""
+    return [row for kind in LIMITS_MS for row in statement_counts(kind)]
+
+
+def statement_counts(kind: str) -> list[Measured]:
+    """The rows of one kind of store."""
+    counts: dict[str, list[int]] = {"begin": [], "stage": [], "commit": []}
+
+    @contextmanager
+    def counted(call: str) -> Iterator[None]:
+        with recorded(of_this_thread=True) as statements:
+            yield
+        counts[call].append(len(statements))
+
+    with tempfile.TemporaryDirectory() as name:
+        store = stores.new_store(kind, Path(name) / "lake", settings=SETTINGS[kind])
+        with Node.open(store.address, settings=store.settings) as node:
+            session = node.session(user="bench")
+            session.execute(new_table("files"))
+            table_id = session.table("default.files").descriptor.id
+            for _ in range(STATEMENT_CALLS):
+                with counted("begin"):
+                    txn_id = session.begin().txn_id
+                with counted("stage"):
+                    session.stage(txn_id, table_id, add=[data_file(txn_id)])
+                with counted("commit"):
+                    session.commit(txn_id)
+    return [
+        Measured(statistics.median(numbers), label=f"{kind}, {call}")
+        for call, numbers in counts.items()
     ]

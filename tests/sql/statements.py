@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,19 +14,25 @@ from strandline.sql import statements
 
 
 @contextmanager
-def recorded() -> Iterator[list[tuple[str, Any]]]:
-    """The statements of every database and thread while the block runs, with their parameters.
+def recorded(*, of_this_thread: bool = False) -> Iterator[list[tuple[str, Any]]]:
+    """The statements of every database while the block runs, with their parameters.
 
-    Many rows may share one; then the parameters are a list of tuples.
+    Those of all threads, or of the calling one. Many rows may share a statement; then the
+    parameters are a list of tuples.
     """
     noted: list[tuple[str, Any]] = []
     send = statements._sent
+    thread = threading.get_ident()
+
+    def add(statement: str, parameters: Any) -> None:
+        if not of_this_thread or threading.get_ident() == thread:
+            noted.append((statement, parameters))
 
     def note(_c: Any, _k: Any, statement: str, parameters: Any, *_: Any) -> None:
-        noted.append((statement, parameters))
+        add(statement, parameters)
 
     def note_and_send(cursor: Any, text: str, parameters: Any, *, many: bool = False) -> Any:
-        noted.append((text, parameters))
+        add(text, parameters)
         return send(cursor, text, parameters, many=many)
 
     event.listen(Engine, "before_cursor_execute", note)

@@ -133,6 +133,8 @@ async def _serve(
         log_level="warning",
         lifespan="off",
         timeout_graceful_shutdown=5,
+        access_log=False,
+        server_header=False,
     )
     http = _HttpServer(config)
     serving = asyncio.create_task(http.serve(sockets=[http_socket]))

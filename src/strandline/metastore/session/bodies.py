@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
-from anyio import fail_after
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -134,7 +133,7 @@ class Bodies:
         Raises `InvalidInput`, `Overloaded`, `BodyTooLate`.
         """
         try:
-            with fail_after(self._seconds):
+            async with asyncio.timeout(self._seconds):
                 return await self._read(request, owner, content_type)
         except TimeoutError:
             raise BodyTooLate(
