@@ -167,10 +167,13 @@ class PostgresDatabase(Database):
                 raise
 
     def _columns(self, connection: Connection) -> Mapping[str, Collection[str]]:
+        # The views of information_schema say the same and take five times as long.
         return ground.columns_of(
             connection.exec_driver_sql(
-                "SELECT table_name, column_name FROM information_schema.columns"
-                " WHERE table_schema = ANY (current_schemas(false))"
+                "SELECT t.relname, a.attname FROM pg_namespace s"
+                " JOIN pg_class t ON t.relnamespace = s.oid AND t.relkind IN ('r', 'p')"
+                " JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped"
+                " WHERE s.nspname = ANY (current_schemas(false))"
             )
         )
 
