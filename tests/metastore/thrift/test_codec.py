@@ -20,7 +20,7 @@ from strandline.metastore.thrift import (
     load_field_table,
     request_key,
 )
-from strandline.metastore.thrift.compiler import MAX_DEPTH
+from strandline.metastore.thrift.compiler import MAX_DEPTH, Compiler
 from strandline.metastore.thrift.messages import CALL, REPLY, decode_head, encode_message
 from tests.metastore.thrift.values import structs
 from tests.servers.thrift_client import MISSING_RESULT, decode_application_exception, decode_result
@@ -174,6 +174,14 @@ UNKNOWN = [
     "0d 000c 08 0b 00000001 00000001 00000000",
     "0e 000b 0b 00000001 00000001 61",
 ]
+
+
+def test_what_is_prepared_is_generated_no_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = Codec(HIVE_METASTORE)
+    codec.prepare("Database")
+    monkeypatch.setattr(Compiler, "_execute", lambda *_: pytest.fail("generated late"))
+    database = {"name": "shop", "parameters": {"a": "b"}}
+    assert codec.decode_struct("Database", codec.encode_struct("Database", database)) == database
 
 
 def test_an_empty_container_may_announce_any_type_of_values() -> None:

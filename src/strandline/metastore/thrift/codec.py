@@ -129,6 +129,12 @@ class Codec:
         self._compiler = Compiler(table)
         self._writers = JsonWriters(self)
 
+    def prepare(self, *structs: str) -> None:
+        """Generate the code for these structs now, and not at their first use."""
+        for name in structs:
+            self._compiler.encoder(name)
+            self._compiler.decoder(name)
+
     # A decoded struct has values of as many types as the protocol: hence Any, here and below.
 
     def encode_struct(self, name: str, value: dict[str, Any] | bytes) -> bytes:
