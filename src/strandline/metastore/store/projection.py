@@ -7,10 +7,11 @@ compare-and-set in the SQL transaction that writes the events and the places.
 
 **Batches.** One thread of a process projects at a time, and takes all versions up to the highest
 that this node has applied: the callers of a group commit share one SQL transaction and one sync of
-each folder. It is the thread of one of the callers; the others wait until the position has reached
-their version, and one of them goes on where it has not. No lock of the catalog is held meanwhile.
-What no caller waits for (its caller gave up, its node died) a thread in the background carries out
-a little later, unless a child process of the node is at it.
+each folder. It is the thread of the group commit, before it answers the callers (`Node`). Where a
+version becomes active later, or that failed, it is the thread of one of the callers; the others
+wait until the position has reached their version, and one of them goes on where it has not. No lock
+of the catalog is held meanwhile. What no caller waits for (its caller gave up, its node died) a
+thread in the background carries out a little later, unless a child process of the node is at it.
 
 What must stay true: a folder cannot be moved back by a rollback, so effects may be done and their
 SQL transaction lost. Then they are met again, and each must be recognized. `folder_effects` says
