@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import spark_classes
 from tests.servers import stores
 
 CLIENTS = ("local", "http")
@@ -29,7 +30,12 @@ def start(client: str, months: int, folder: Path, *, kind: str) -> subprocess.Po
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "TMPDIR": str(folder.parent)},
+        # Its queries have enough rows to be compiled, unlike those of other tests.
+        env={
+            **os.environ,
+            "TMPDIR": str(folder.parent),
+            spark_classes.SUBMIT_OPTIONS: "pyspark-shell",
+        },
     )
 
 
