@@ -1,21 +1,32 @@
-"""What transactions need to know of the catalog, and nothing more.
+"""What transactions need to know of the catalog, and write transactions that wait for it.
 
-A transaction reads and writes under one catalog version and is judged by another at its commit.
-For that it asks for catalogs by time and by version, and looks at a few attributes of the tables
-it wrote. The keeper of the catalogs is handed in and fits by shape.
+A transaction reads and writes under one catalog version and is checked against another at its
+commit. For that it asks for catalogs by time and by version, and looks at a few attributes of the
+tables it wrote. The keeper of the catalogs is handed in and fits by shape.
+
+A begin or commit learns only inside its SQL transaction, under the write lock, at which time it
+stands and whether this process knows the catalog of that time. If not, it must not wait there:
+the SQL transaction is undone, the catalog applies its log, and everything is done anew with a later
+time, until the caller's deadline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
 
 from strandline.catalog import Behind
 from strandline.clock import Timestamp
+from strandline.errors import DeadlineExceeded
+from strandline.sql import Database
 
-__all__ = ["Behind", "CatalogVersion", "CatalogView", "ColumnView", "TableView"]
+__all__ = ["Behind", "CatalogVersion", "CatalogView", "ColumnView", "GuardedWrites", "TableView"]
+
+T = TypeVar("T")
 
 
 class ColumnView(Protocol):
@@ -76,3 +87,53 @@ class CatalogView(Protocol):
 
         Raises `VersionNotFound` below the readable history.
         """
+
+
+class GuardedWrites:
+    """Runs functions in write transactions. ``on_behind`` is called before each new attempt."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        catalogs: CatalogView,
+        guard: Callable[[Connection], None],
+        on_behind: Callable[[], None],
+    ) -> None:
+        self._database = database
+        self._catalogs = catalogs
+        self._guard = guard
+        self._on_behind = on_behind
+
+    def run(self, body: Callable[[Connection], T], *, timeout: float) -> T:
+        """The result of ``body``, once it is durable.
+
+        Raises what the guard or ``body`` raise, and then nothing has happened, except that
+        `Behind` is tried again for ``timeout`` seconds and ends as `DeadlineExceeded`.
+        """
+        with ExitStack() as opened:
+            return self.enter(opened, body, timeout=timeout)
+
+    def enter(self, opened: ExitStack, body: Callable[[Connection], T], *, timeout: float) -> T:
+        """Like `run`, but the write transaction stays open until ``opened`` ends it."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return self._attempt(opened, body, deadline=deadline)
+            except Behind as behind:
+                self._on_behind()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise DeadlineExceeded(
+                        f"the catalog did not catch up with its log within {timeout} s"
+                        f" ({behind.message}); nothing was changed, try again"
+                    ) from behind
+                self._catalogs.catch_up(timeout=left)
+
+    def _attempt(self, opened: ExitStack, body: Callable[[Connection], T], *, deadline: float) -> T:
+        with ExitStack() as attempt:
+            connection = attempt.enter_context(self._database.write(deadline=deadline))
+            self._guard(connection)
+            result = body(connection)
+            opened.push(attempt.pop_all())
+        return result

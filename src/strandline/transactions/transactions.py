@@ -63,11 +63,11 @@ from strandline.errors import (
 )
 from strandline.sql import Database, stored_time, take_time, together
 from strandline.transactions import records
-from strandline.transactions.catalog_view import CatalogVersion, CatalogView
+from strandline.transactions.catalog_view import CatalogVersion, CatalogView, GuardedWrites
 from strandline.transactions.conflicts import NameRow, catalog_conflict, row_conflict
-from strandline.transactions.guarded_writes import GuardedWrites
 from strandline.transactions.holds import Holds
 from strandline.transactions.locks import Locks
+from strandline.transactions.records import write_ids_at
 from strandline.transactions.tables import METADATA, PART, STEPS, VERSION
 from strandline.transactions.transaction import (
     Heartbeat,
@@ -77,7 +77,6 @@ from strandline.transactions.transaction import (
     TransactionState,
     TransactionStatistics,
 )
-from strandline.transactions.valid_ids import write_ids_at
 from strandline.transactions.write_ids import ValidWriteIdList
 
 logger = logging.getLogger(__name__)

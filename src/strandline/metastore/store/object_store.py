@@ -52,8 +52,8 @@ from strandline.model.descriptors import Properties
 from strandline.model.places import Place
 from strandline.sql import Database
 from strandline.transactions import Behind, Step, Transactions, ValidWriteIdList
+from strandline.transactions.records import write_ids_at
 from strandline.transactions.tables import LAST_ID
-from strandline.transactions.valid_ids import write_ids_at
 
 PATIENCE = 30.0
 """Seconds that a plain change waits for the database and for DDL that stands before it."""

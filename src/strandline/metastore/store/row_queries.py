@@ -26,8 +26,8 @@ from strandline.sql import (
     value,
 )
 from strandline.transactions import TransactionState, ValidWriteIdList
+from strandline.transactions.records import write_ids_at
 from strandline.transactions.tables import LAST_ID
-from strandline.transactions.valid_ids import write_ids_at
 from strandline.wire.registry import seal
 
 T = TypeVar("T")
