@@ -250,18 +250,21 @@ def refused_from_memory(patch: pytest.MonkeyPatch) -> None:
 @TEETH.found_by(random_calls, "sqlite", "etcd", complaint="outcome.succeeded == succeeded")
 def one_condition_is_enough(patch: pytest.MonkeyPatch) -> None:
     """Conditions are joined by or."""
-    for module in (sql_store, etcd_invoke):  # which use the name for their conditions only
-        patch.setattr(module, "all", lambda found: any([*found] or [True]), raising=False)
+
+    def either(real: Any, connection: Connection, conditions: Any, now: Any = None) -> Any:
+        answers = [real(connection, [one], now) for one in conditions]
+        head, holds = real(connection, (), now)
+        return head, any(answer[1] for answer in answers) if answers else holds
+
+    wrap(patch, "_head_and_conditions", sql_store, by=either)
+    # It uses the name for conditions only.
+    patch.setattr(etcd_invoke, "all", lambda found: any([*found] or [True]), raising=False)
 
 
 @TEETH.found_by(random_calls, "sqlite", complaint=r"assert node.range|wait_for_change")
 def the_first_revision_stays(patch: pytest.MonkeyPatch) -> None:
     """A value that is written again as it was keeps its revision."""
-
-    def rerun(connection: Connection, statement: str, parameters: Any = ()) -> Any:
-        return run(connection, statement.replace(*CHANGED_ONLY), parameters)
-
-    patch.setattr(sql_store, "run", rerun)
+    patch.setattr(sql_store, "_PUT", sql_store._PUT.replace(*CHANGED_ONLY))
 
 
 @TEETH.found_by(random_calls, "etcd", complaint="assert .?outcome")

@@ -107,7 +107,7 @@ class StoreFolders(Warehouse):
     def path(self, location: str | Place) -> Path:
         """See `Warehouse.path`; what lies below a former name of the folder is inside it."""
         if isinstance(location, Place) and location.is_inside:
-            return self._path_inside(location)
+            return self._path_inside(location.text)
         path = super().path(location)
         if any(path.is_relative_to(name) for name in self._names):
             return path
@@ -206,8 +206,8 @@ class StoreFolders(Warehouse):
             if os.path.islink(path):
                 raise FolderRefused(f"the symbolic link {path} leads to {os.path.realpath(path)}")
 
-    def _find_path(self, place: Place) -> Path:
-        return Path(f"{self.warehouse}/{place.path}")
+    def _find_path(self, text: str) -> Path:
+        return Path(f"{self.warehouse}/{Place(text).path}")
 
     def _find_place(self, location: str) -> Place:
         if Place(location).is_inside:

@@ -84,17 +84,17 @@ class Unsynced:
     """Folders in which something was made, moved or removed, and that are not on disk yet."""
 
     def __init__(self) -> None:
-        self._folders: dict[Path, None] = {}
+        self._folders: dict[str, None] = {}  # thousands of paths are slow to compare
 
-    def add(self, folders: Iterable[Path]) -> None:
+    def add(self, folders: Iterable[str | Path]) -> None:
         """Note folders; each is synced once, however often it is noted."""
-        self._folders |= dict.fromkeys(folders)
+        self._folders |= dict.fromkeys(str(folder) for folder in folders)
 
     def sync(self) -> None:
         """Put them on disk. Raises `Unavailable`, also for what would otherwise be refused."""
         for folder in self._folders:
             try:
-                _sync_folder(folder)
+                _sync_folder(Path(folder))
             except OSError as error:
                 raise Unavailable(
                     f"could not put the folder {folder} on disk: {_reason(error)}; check the disk,"
@@ -185,7 +185,7 @@ class Warehouse:
         except OSError as error:
             raise _failed("make", path, error) from error
         if made or unsynced is None:
-            _note(unsynced, [folder.parent for folder in made])
+            _note(unsynced, map(os.path.dirname, made))
         else:
             _note(unsynced, path.parents)
 
@@ -307,7 +307,7 @@ def make_folders(path: Path, *, mode: int) -> list[Path]:
     return missing
 
 
-def _note(unsynced: Unsynced | None, folders: Iterable[Path]) -> None:
+def _note(unsynced: Unsynced | None, folders: Iterable[str | Path]) -> None:
     """Leave the folders to be synced, or sync them now if no caller will."""
     now = Unsynced() if unsynced is None else unsynced
     now.add(folders)
