@@ -41,7 +41,7 @@ from strandline.wire.codecs import (
     pair,
     sequence,
 )
-from strandline.wire.registry import nested_list, register, register_codec
+from strandline.wire.registry import Fields, nested_list, register, register_codec
 
 Argument = str | int | bool | list[str] | None
 Arguments = Mapping[str, Argument]
@@ -258,81 +258,31 @@ register(
     since="0.1.0",
     fields=[("verb", TEXT), ("arguments", ARGUMENTS), ("changes", nested_list(Change))],
 )
-register(
-    Update,
-    type_id=1,
-    version=1,
-    since="0.1.0",
-    fields=[
-        ("version", UINT),
-        ("id", BYTES),
-        ("author", TEXT),
-        ("member", TEXT),
-        ("entries", nested_list(Entry)),
-    ],
+
+_UPDATE_1: Fields = (
+    ("version", UINT),
+    ("id", BYTES),
+    ("author", TEXT),
+    ("member", TEXT),
+    ("entries", nested_list(Entry)),
 )
-register(
-    Update,
-    type_id=1,
-    version=2,
-    since="0.2.1",
-    fields=[
-        ("time", TIME),
-        ("version", UINT),
-        ("id", BYTES),
-        ("author", TEXT),
-        ("member", TEXT),
-        ("entries", nested_list(Entry)),
-    ],
+_AUDIT_EVENT_1: Fields = (*_UPDATE_1[:-1], ("actions", sequence(pair(TEXT, ARGUMENTS))))
+_SNAPSHOT_1: Fields = (
+    ("version", UINT),
+    ("time", UINT),
+    ("kinds", sequence(pair(TEXT, sequence(BYTES)))),
 )
-register(
-    Snapshot,
-    type_id=4,
-    version=1,
-    since="0.1.0",
-    fields=[
-        ("version", UINT),
-        ("time", UINT),
-        ("kinds", sequence(pair(TEXT, sequence(BYTES)))),
-    ],
-)
+
+register(Update, type_id=1, version=1, since="0.1.0", fields=_UPDATE_1)
+register(Update, type_id=1, version=2, since="0.2.1", fields=[("time", TIME), *_UPDATE_1])
+register(Snapshot, type_id=4, version=1, since="0.1.0", fields=_SNAPSHOT_1)
 register(
     Snapshot,
     type_id=4,
     version=2,
     since="0.2.0",
-    fields=[
-        ("version", UINT),
-        ("time", UINT),
-        ("kinds", sequence(pair(TEXT, sequence(BYTES)))),
-        ("times", sequence(TIMES)),
-    ],
+    fields=[*_SNAPSHOT_1, ("times", sequence(TIMES))],
     build=_snapshot,
 )
-register(
-    AuditEvent,
-    type_id=30,
-    version=1,
-    since="0.1.0",
-    fields=[
-        ("version", UINT),
-        ("id", BYTES),
-        ("author", TEXT),
-        ("member", TEXT),
-        ("actions", sequence(pair(TEXT, ARGUMENTS))),
-    ],
-)
-register(
-    AuditEvent,
-    type_id=30,
-    version=2,
-    since="0.2.1",
-    fields=[
-        ("time", TIME),
-        ("version", UINT),
-        ("id", BYTES),
-        ("author", TEXT),
-        ("member", TEXT),
-        ("actions", sequence(pair(TEXT, ARGUMENTS))),
-    ],
-)
+register(AuditEvent, type_id=30, version=1, since="0.1.0", fields=_AUDIT_EVENT_1)
+register(AuditEvent, type_id=30, version=2, since="0.2.1", fields=[("time", TIME), *_AUDIT_EVENT_1])

@@ -1,7 +1,12 @@
-"""What the log of a node says of DDL and of calls, over both protocols."""
+"""What the log of a node says of DDL and of calls, over both protocols. What a child process wrote
+is read afterwards, also where the child ended early.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,14 +19,18 @@ from strandline.errors import (
     InvalidInput,
     NotFound,
     ObjectNotFound,
+    Overloaded,
     PermissionDenied,
     Unavailable,
+    UnknownOutcome,
     WriteConflict,
 )
-from strandline.metastore.served_calls import log_call
+from strandline.metastore.served_calls import RequestMemory, delegate, log_call
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.http_app import application
 from strandline.metastore.thrift import ThriftException
+from strandline.node import Node
+from strandline.work.children import ChildPool
 from tests.log_lines import log_lines
 from tests.metastore.hive.hive_node import HiveNode, hive_node
 from tests.metastore.session.served import serving
@@ -181,3 +190,59 @@ def test_a_check_that_never_ends_is_a_problem_in_itself(
             go_on.set()
     finally:
         go_on.set()
+
+
+def test_what_is_held_beyond_the_allowance_is_bounded_in_sum() -> None:
+    memory = RequestMemory(1_000, allowance=100)
+    memory.hold("a", 700)
+    memory.hold("b", 500)
+    assert memory.taken == 1_000
+    with pytest.raises(Overloaded, match="this node is full"):
+        memory.hold("b", 501)
+    memory.hold("c", 100)
+    assert (memory.taken, memory.refused) == (1_000, 1)
+
+
+def test_holding_less_and_releasing_give_back() -> None:
+    memory = RequestMemory(1_000, allowance=100)
+    memory.hold("a", 1_100)
+    memory.hold("a", 150)
+    assert memory.taken == 50
+    memory.hold("a", 100)
+    assert memory.taken == 0
+    memory.hold("a", 600)
+    memory.release("a")
+    memory.release("a")
+    assert memory.taken == 0
+
+
+@pytest.mark.parametrize(("only_reads", "looks"), [(False, 1), (True, 0)])
+def test_memory_is_not_believed_after_a_change_though_its_outcome_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_reads: bool, looks: int
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def start(*, only_reads: bool) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+        def end_without_a_reply() -> None:
+            with theirs:
+                theirs.recv(1)
+
+        threads.append(threading.Thread(target=end_without_a_reply))
+        threads[-1].start()
+        return ours
+
+    async def run() -> None:
+        pool = ChildPool(start)
+        with pytest.raises(Unavailable if only_reads else UnknownOutcome):
+            await delegate(node.metastore, pool, "change", {}, b"", only_reads=only_reads)
+        pool.close()
+
+    looked: list[int] = []
+    with Node.open(tmp_path / "store", background=False) as node:
+        monkeypatch.setattr(node.metastore.store, "look_again", lambda: looked.append(1))
+        asyncio.run(run())
+    for thread in threads:
+        thread.join()
+    assert len(looked) == looks
