@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
 import pytest
 
 from strandline.errors import Fenced, InvalidInput, WrongEnvironment
 from strandline.fencing import FenceToken
-from strandline.sql import Database, FenceRow, FenceState, run
+from strandline.sql import Database, FenceRow, FenceState, open_engine, run
 
 FIRST, SECOND = FenceToken(1, 1), FenceToken(1, 2)
 
@@ -85,6 +88,26 @@ def test_a_write_with_another_token_is_refused_with_both_named(
 def test_a_write_of_another_environment_is_refused_with_both_named(fenced: Database) -> None:
     with pytest.raises(WrongEnvironment, match=r"'there'.*'here'"):
         check(fenced, FIRST, environment="there")
+
+
+def test_a_write_that_waited_for_its_turn_sees_the_fence_that_was_raised_meanwhile(
+    fenced: Database, url: str
+) -> None:
+    with closing(open_engine(url)) as other, ThreadPoolExecutor(1) as pool:
+        with fenced.write() as connection:
+            waiting = pool.submit(check, other, FIRST)
+            FenceRow.raise_to(connection, SECOND)
+        with pytest.raises(Fenced):
+            waiting.result()
+        check(other, SECOND)
+
+
+def test_the_fence_is_read_as_the_write_has_left_it(fenced: Database) -> None:
+    with fenced.write() as connection:
+        run(connection, *FenceRow.noting(7))
+        assert FenceRow.read(connection) == FenceState("here", FIRST, 7)
+        FenceRow.raise_to(connection, SECOND)
+        assert FenceRow.read(connection) == FenceState("here", SECOND, 7)
 
 
 def test_the_highest_catalog_version_is_kept(fenced: Database) -> None:

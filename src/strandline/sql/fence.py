@@ -20,6 +20,11 @@ from strandline.fencing import FenceToken
 from strandline.sql.ground import FENCE
 from strandline.sql.statements import Query, first_row
 
+FENCE_ROW = (
+    "SELECT environment, deploy_generation, epoch, catalog_version"
+    " FROM strandline_fence WHERE id = 1"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class FenceState:
@@ -36,11 +41,7 @@ class FenceRow:
     @staticmethod
     def read(connection: Connection) -> FenceState | None:
         """The row; None before `initialize`."""
-        row = first_row(
-            connection,
-            "SELECT environment, deploy_generation, epoch, catalog_version"
-            " FROM strandline_fence WHERE id = 1",
-        )
+        row = first_row(connection, FENCE_ROW)
         return None if row is None else FenceState(row[0], FenceToken(row[1], row[2]), row[3])
 
     @staticmethod

@@ -81,6 +81,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     kept_cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
     """For statements whose answer is fetched before the next one is sent."""
     open_pipeline: psycopg.Pipeline | None = None
+    read_ahead: tuple[str, list[tuple[Any, ...]]] | None = None
+    """A statement, and its rows, which came in the round trip that began the transaction."""
 
     def wait(self, gen: PQGen[T], *arguments: Any, **options: Any) -> T:
         """What every call of the driver waits in; ``gen`` does the sending and reading."""
@@ -176,6 +178,15 @@ def connect(address: str, *, patience: float) -> Connection:
         connection.close()
         raise
     return connection
+
+
+def last_rows(connection: Connection) -> list[tuple[Any, ...]]:
+    """The rows of the last of the statements that `Connection.kept_cursor` was given together."""
+    cursor = connection.kept_cursor
+    assert cursor is not None  # it has just answered
+    while cursor.nextset():
+        pass
+    return cursor.fetchall()
 
 
 def is_lost(error: BaseException) -> bool:

@@ -2,11 +2,12 @@
 
 * A *read* is a ``REPEATABLE READ READ ONLY`` transaction; `PostgresDatabase.rows` is one statement
   without any, for the price of one round trip.
-* The *write lock* is the lock on the clock row. It is taken in the same round trip that begins the
-  transaction, with the rest of the caller's time as ``lock_timeout``. Statements of a write see
-  what committed before them (``READ COMMITTED``), and under the lock nothing commits between them.
-  A process asks for it on one connection at a time: its threads queue in `Turns`, in order of
-  arrival, and the connections of a database stay few.
+* The *write lock* is the lock on the clock row. It is taken in the round trip that begins the
+  transaction, with the rest of the caller's time as ``lock_timeout``; the fence is read in the same
+  round trip, under the lock. Statements of a write see what committed before them
+  (``READ COMMITTED``), and under the lock nothing commits between them. A process asks for it on
+  one connection at a time: its threads queue in `Turns`, in order of arrival, and the connections
+  of a database stay few.
 * An *unsynced write* sets ``synchronous_commit=off``. A crash of the server may undo it although
   other machines saw it, so times that others keep may not come from one (see `Database`).
 * The *mark* is moved by NOTIFY, which each write sends with its COMMIT, and by this object's own
@@ -37,6 +38,7 @@ from strandline.errors import Unavailable, UnknownOutcome
 from strandline.sql import ground
 from strandline.sql import postgres_connection as driver
 from strandline.sql.database import PATIENCE, Database
+from strandline.sql.fence import FENCE_ROW
 from strandline.sql.postgres_listener import PostgresListener
 from strandline.sql.statements import Parameter, Row, run
 
@@ -54,7 +56,7 @@ _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _LOCK = "SELECT 1 FROM strandline_clock WHERE id = 1 FOR UPDATE"
 _LOCK_NOT_AVAILABLE = "55P03"
 CHANNEL = "strandline"
-_NEWS_AND_COMMIT = f"NOTIFY {CHANNEL}; COMMIT"
+_NEWS_AND_COMMIT = f"NOTIFY {CHANNEL}; COMMIT".encode()
 
 
 def open_url(url: str, *, patience: float = PATIENCE, read_only: bool = False) -> PostgresDatabase:
@@ -202,6 +204,7 @@ class PostgresDatabase(Database):
             connection = self._engine.connect()
             try:
                 _allow(connection, self._patience if seconds is None else seconds, is_given_up)
+                _raw(connection).read_ahead = None
                 rows = run(connection, statement, parameters)
                 _allow(connection, self._patience)
             except BaseException as error:
@@ -222,7 +225,7 @@ class PostgresDatabase(Database):
         may_wait = not self._nobody_waits
         left = max(deadline - time.monotonic(), 0.001) if may_wait else 0.001
         timeout = round(max(1, min(left * 1000, _LONGEST_TIMEOUT_MS)))
-        begin = f"{_WRITE}; SET LOCAL lock_timeout = {timeout}; {_LOCK}"
+        begin = f"{_WRITE}; SET LOCAL lock_timeout = {timeout}; {_LOCK}; {FENCE_ROW}"
         if not synced:
             begin = begin.replace("; ", "; SET LOCAL synchronous_commit = off; ", 1)
         try:
@@ -239,6 +242,8 @@ class PostgresDatabase(Database):
                 raise
             self._count("lost_turns")
             raise self._late(began, "another process") from None
+        raw = _raw(connection)
+        raw.read_ahead = FENCE_ROW, driver.last_rows(raw)
         with self._state:
             self._waited += time.monotonic() - began
             self._settled_outcomes = max(self._settled_outcomes, opened)
@@ -258,7 +263,8 @@ class PostgresDatabase(Database):
             raise Unavailable(f"{self.name} gave this write up after an error; nothing was written")
         raw.deadline = time.monotonic() + self._patience
         try:
-            raw.execute(_NEWS_AND_COMMIT if moves_mark else "COMMIT")
+            assert raw.kept_cursor is not None  # each connection is made with one
+            raw.kept_cursor.execute(_NEWS_AND_COMMIT if moves_mark else b"COMMIT")
         except driver.DriverError as error:
             if not raw.closed:
                 raise

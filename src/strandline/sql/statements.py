@@ -127,6 +127,11 @@ def run_all(connection: Connection, *queries: Query) -> list[list[Row]]:
 
 def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
     """All rows of a statement as the ``driver`` writes it, on a connection of the driver."""
+    ahead = getattr(driver, "read_ahead", None)
+    if ahead is not None:
+        driver.read_ahead = None  # behind another statement it may have been changed
+        if ahead[0] == text:
+            return cast("list[Row]", ahead[1])
     return _fetched(_answered(driver, text, parameters))
 
 

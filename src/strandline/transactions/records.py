@@ -24,7 +24,7 @@ from sqlalchemy import Connection, delete, func, select, update
 
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import TransactionFinished, TransactionNotFound, UnsupportedOperation
-from strandline.sql import Row, change, change_each, first_row, run, run_all, together, value
+from strandline.sql import Row, change, change_each, first_row, run, together, value
 from strandline.transactions import lock_records
 from strandline.transactions.tables import LAST_ID, TXN, TXN_FOOTPRINT
 from strandline.transactions.transaction import Heartbeat, Transaction, TransactionState
@@ -40,6 +40,12 @@ _COLUMNS = (
 )
 
 _FIND = f"SELECT {_COLUMNS} FROM txn WHERE txn_id = ?"
+_FIND_WITH_WRITES, _FIND_FOR_TABLE = (
+    f"SELECT {', '.join(f'txn.{column}' for column in _COLUMNS.split(', '))},"
+    " own.table_id, own.write_id FROM txn"
+    f" LEFT JOIN txn_write_id AS own ON own.txn_id = txn.txn_id{condition} WHERE txn.txn_id = ?"
+    for condition in ("", " AND own.table_id = ?")
+)
 _PAIRS = "SELECT table_id, write_id FROM txn_write_id WHERE txn_id = ? ORDER BY table_id"
 _OWN_WRITE_ID = "SELECT write_id FROM txn_write_id WHERE txn_id = ? AND table_id = ?"
 _COMMIT = (
@@ -88,10 +94,11 @@ def find_with_writes(
     """The transaction and its `write_id_pairs`, in one round trip. Raises `TransactionNotFound`."""
     if not 0 < txn_id <= LAST_ID:
         return find(connection, txn_id), ()
-    rows, pairs = run_all(connection, (_FIND, (txn_id,)), (_PAIRS, (txn_id,)))
+    rows = run(connection, _FIND_WITH_WRITES, (txn_id,))
     if not rows:
         raise _not_found(txn_id)
-    return _transaction(rows[0]), tuple((table_id, write_id) for table_id, write_id in pairs)
+    pairs = [(row[-2], row[-1]) for row in rows if row[-1] is not None]
+    return _transaction(rows[0][:-2]), tuple(sorted(pairs))
 
 
 def find_for_writing(connection: Connection, txn_id: int) -> Transaction:
@@ -108,10 +115,10 @@ def find_for_table(
     """`find_for_writing`, and the transaction's write id of a table, None without one."""
     if not (0 < txn_id <= LAST_ID and 0 < table_id <= LAST_ID):
         return find_for_writing(connection, txn_id), None
-    rows, write_ids = run_all(connection, (_FIND, (txn_id,)), (_OWN_WRITE_ID, (txn_id, table_id)))
-    if not rows:
+    row = first_row(connection, _FIND_FOR_TABLE, (table_id, txn_id))
+    if row is None:
         raise _not_found(txn_id)
-    return _writable(_transaction(rows[0])), write_ids[0][0] if write_ids else None
+    return _writable(_transaction(row[:-2])), row[-1]
 
 
 def _not_found(txn_id: int) -> TransactionNotFound:
