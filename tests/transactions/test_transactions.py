@@ -340,9 +340,9 @@ def test_a_catalog_that_stays_behind_ends_at_the_deadline_and_changes_nothing(
     store.catalogs.on_sync = lambda: None
     before = store.contents()
     with pytest.raises(DeadlineExceeded, match="version 2 is not applied"):
-        store.transactions.commit(txn_id, timeout=0.05)
+        store.transactions.commit(txn_id, timeout=0.2)
     with pytest.raises(DeadlineExceeded):
-        store.transactions.begin(user="ann", timeout=0.05)
+        store.transactions.begin(user="ann", timeout=0.2)
     assert store.contents() == before
     assert store.catalogs.syncs > 0
 
