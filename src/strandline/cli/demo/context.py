@@ -127,9 +127,9 @@ class Demo:
         return self.input.frames[name]
 
     @contextmanager
-    def http(self, *, timeout: float = 60.0) -> Iterator[HttpSession]:
+    def http(self) -> Iterator[HttpSession]:
         """A session to the served node, whatever the transactional client uses."""
-        session = HttpSession(self.node.http_uri, user=USER, timeout=timeout)
+        session = HttpSession(self.node.http_uri, user=USER)
         try:
             yield session
         finally:

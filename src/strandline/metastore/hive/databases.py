@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from strandline import work
 from strandline.catalog import DEFAULT_DATABASE
@@ -20,6 +19,7 @@ from strandline.metastore.hive.names import (
     hadoop_location,
     is_hive_name,
     is_shown,
+    owner_type,
     present_schema,
     without_catalog,
 )
@@ -103,7 +103,7 @@ async def create_database(call: Call) -> None:
         CreateSchema(
             name=name,
             owner=call.owner(database.get("ownerName")),
-            owner_type=_owner_type(database) or PrincipalType.USER,
+            owner_type=owner_type(database) or PrincipalType.USER,
             comment=database.get("description"),
             location=hadoop_location(location) if location else "",
             properties=properties(database.get("parameters") or {}),
@@ -129,7 +129,7 @@ async def alter_database(call: Call) -> None:
         AlterSchema(
             name=name,
             owner=database.get("ownerName"),
-            owner_type=_owner_type(database),
+            owner_type=owner_type(database),
             comment=database.get("description"),
             properties=properties(database.get("parameters") or {}),
         )
@@ -184,13 +184,3 @@ class _DropKeepingData:
         for name in names:
             DropTable(schema=self.command.name, table=name, keep_data=True).plan(planning)
         self.command.plan(planning)
-
-
-def _owner_type(database: dict[str, Any]) -> PrincipalType | None:
-    number = database.get("ownerType")
-    if number is None:
-        return None
-    try:
-        return PrincipalType(number)
-    except ValueError:
-        raise InvalidInput(f"{number} is not a type of owner: 1, 2 and 3 are") from None

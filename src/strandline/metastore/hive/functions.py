@@ -21,6 +21,7 @@ from strandline.metastore.hive.hive_reader import Scope
 from strandline.metastore.hive.names import (
     is_hive_name,
     is_shown,
+    owner_type,
     present_schema,
     without_catalog,
 )
@@ -108,7 +109,7 @@ async def create_function(call: Call) -> None:
             name=name,
             class_name=_class(function),
             owner=function.get("ownerName") or call.user,
-            owner_type=_owner_type(function) or PrincipalType.USER,
+            owner_type=owner_type(function) or PrincipalType.USER,
             resources=_resources(function),
         )
     )
@@ -125,7 +126,7 @@ async def alter_function(call: Call) -> None:
         function=name,
         class_name=_class(function),
         owner=function.get("ownerName"),
-        owner_type=_owner_type(function),
+        owner_type=owner_type(function),
         resources=_resources(function),
     )
     commands: list[Command] = [altered]
@@ -178,13 +179,3 @@ def _pairs(function: Struct) -> Iterator[tuple[str, str]]:
         if kind is None:
             raise InvalidInput(f"{resource.get('resourceType')} is not a type of resource")
         yield kind, resource.get("uri") or ""
-
-
-def _owner_type(function: Struct) -> PrincipalType | None:
-    number = function.get("ownerType")
-    if number is None:
-        return None
-    try:
-        return PrincipalType(number)
-    except ValueError:
-        raise InvalidInput(f"{number} is not a type of owner") from None

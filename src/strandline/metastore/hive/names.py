@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from strandline.catalog import DEFAULT_DATABASE
 from strandline.catalog.catalog import is_reserved
 from strandline.clock import parse_timestamp
 from strandline.errors import InvalidInput, InvalidName, ObjectNotFound, UnsupportedOperation
 from strandline.metastore.interface import PRESENT, AsOf
-from strandline.model.descriptors import SchemaDescriptor
+from strandline.model.descriptors import PrincipalType, SchemaDescriptor
 from strandline.model.identifiers import split_version
 from strandline.model.privileges import SYSTEM_NAME
 
@@ -126,3 +128,14 @@ def same_location(first: str, second: str) -> bool:
         return hadoop_location(first) == hadoop_location(second)
     except InvalidInput:
         return False
+
+
+def owner_type(struct: Mapping[str, Any]) -> PrincipalType | None:
+    """The kind of owner that the struct of a database or function names, None if it names none."""
+    number = struct.get("ownerType")
+    if number is None:
+        return None
+    try:
+        return PrincipalType(number)
+    except ValueError:
+        raise InvalidInput(f"{number} is not a type of owner: 1, 2 and 3 are") from None

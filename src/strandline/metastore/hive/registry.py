@@ -170,6 +170,12 @@ def unknown_table(message: str) -> ThriftException:
     return ThriftException("UnknownTableException", {"message": message})
 
 
+def unknown_database(name: str) -> ThriftException:
+    """``UnknownDBException``, of the methods that list the tables of a database."""
+    message = f"Could not find database {name}"
+    return ThriftException("UnknownDBException", {"message": message})
+
+
 def config_forbidden(name: str) -> ThriftException:
     """``ConfigValSecurityException``: clients may not ask for this setting."""
     message = f"For security reasons, the config key {name} cannot be accessed"

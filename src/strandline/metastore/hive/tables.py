@@ -22,7 +22,13 @@ from strandline.metastore.hive.partition_filter import (
     parse_filter,
 )
 from strandline.metastore.hive.partition_values import DEFAULT_PARTITION
-from strandline.metastore.hive.registry import Call, meta_exception, reads, unknown_table
+from strandline.metastore.hive.registry import (
+    Call,
+    meta_exception,
+    reads,
+    unknown_database,
+    unknown_table,
+)
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import (
     EXTERNAL_TABLE,
@@ -30,7 +36,6 @@ from strandline.metastore.hive.table_structs import (
     TABLE_TYPES,
     VIRTUAL_VIEW,
 )
-from strandline.metastore.thrift.messages import ThriftException
 from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import TableKind, ViewDescriptor
 from strandline.model.types import INT, STRING, DataType
@@ -100,8 +105,7 @@ async def get_table_names_by_filter(call: Call) -> list[str]:
     """The names of the tables that a filter on owner, last access and parameters chooses."""
     scope = await call.reader.find_scope(call.text("dbname"))
     if scope is None:
-        message = {"message": f"Could not find database {call.text('dbname')}"}
-        raise ThriftException("UnknownDBException", message)
+        raise unknown_database(call.text("dbname"))
     await off_loop()
     chooses = table_chooser(call.args.get("filter") or "")
     names = await _names(call, scope, None)
@@ -146,8 +150,7 @@ async def get_table_objects_by_name(call: Call) -> list[Struct]:
     name = call.text("dbname")
     scope = await call.reader.find_scope(name)
     if scope is None:
-        message = {"message": f"Could not find database {name}"}
-        raise ThriftException("UnknownDBException", message)
+        raise unknown_database(name)
     return await _structs(call, scope, call.texts("tbl_names"))
 
 
