@@ -79,7 +79,7 @@ from strandline.wire.codecs import (
     write_uint,
 )
 from strandline.wire.registry import Fields, nested, nested_list, register, register_codec
-from strandline.wire.types import DATA_TYPE
+from strandline.wire.types import DATA_TYPE, common_type
 
 _new_in_0_1_0 = partial(register, version=1, since="0.1.0")
 _new_in_0_2_0 = partial(register, version=1, since="0.2.0")
@@ -107,7 +107,7 @@ def _write_column(out: bytearray, value: ColumnDescriptor) -> None:
     write_text(out, value.name)
     DATA_TYPE.write(out, value.type)
     if value.comment is None and value.default is None and not value.metadata:
-        out += _ENDS[value.nullable]
+        out += _END_OF[value.nullable]
         return
     BOOL.write(out, value.nullable)
     OPTIONAL_TEXT.write(out, value.comment)
@@ -116,15 +116,13 @@ def _write_column(out: bytearray, value: ColumnDescriptor) -> None:
 
 
 def _read_column(reader: Reader) -> ColumnDescriptor:
-    column_id, name, data_type = reader.uint(), TEXT.read(reader), DATA_TYPE.read(reader)
-    end = reader.data[reader.position : reader.position + _END_BYTES]
-    if end in _ENDS:
-        reader.position += _END_BYTES
-        return ColumnDescriptor(column_id, name, data_type, end == _ENDS[True])
+    column = _read_common_column(reader)
+    if column is not None:
+        return column
     return ColumnDescriptor(
-        column_id,
-        name,
-        data_type,
+        reader.uint(),
+        TEXT.read(reader),
+        DATA_TYPE.read(reader),
         BOOL.read(reader),
         OPTIONAL_TEXT.read(reader),
         OPTIONAL_TEXT.read(reader),
@@ -132,9 +130,45 @@ def _read_column(reader: Reader) -> ColumnDescriptor:
     )
 
 
+def _read_common_column(reader: Reader) -> ColumnDescriptor | None:
+    """A column as nearly all are: of a common type, its texts short, no default and metadata.
+
+    None, and the reader stays where it is, for every other one, and for bytes that are no column.
+    """
+    data, start = reader.data, reader.position
+    try:
+        column_id, length = data[start], data[start + 1]
+        position = start + 2 + length
+        if column_id > _LONGEST_BYTE or length > _LONGEST_BYTE:
+            return None
+        name = data[start + 2 : position].decode()
+        data_type, position = common_type(data, position)
+        if data_type is None:
+            return None
+        nullable = _ENDS.get(data[position : position + _END_BYTES])
+        if nullable is not None:
+            reader.position = position + _END_BYTES
+            return ColumnDescriptor(column_id, name, data_type, nullable)
+        is_nullable, has_comment, length = data[position : position + 3]
+        end = position + 3 + length
+        rest = data[end : end + len(_NO_DEFAULT)]
+        if length > _LONGEST_BYTE or has_comment != 1 or is_nullable > 1 or rest != _NO_DEFAULT:
+            return None
+        comment = data[position + 3 : end].decode()
+    except (IndexError, ValueError):
+        return None
+    reader.position = end + len(_NO_DEFAULT)
+    return ColumnDescriptor(column_id, name, data_type, is_nullable == 1, comment)
+
+
 _END_BYTES = 4
-_ENDS = (bytes([0, 0, 0, 0]), bytes([1, 0, 0, 0]))
+_ENDS = {bytes([nullable, 0, 0, 0]): bool(nullable) for nullable in (0, 1)}
 """How most columns end: whether they are nullable, and no comment, default and metadata."""
+_END_OF = {nullable: end for end, nullable in _ENDS.items()}
+_NO_DEFAULT = bytes([0, 0])
+"""No default, and no metadata."""
+_LONGEST_BYTE = 0x7F
+"""The largest number that is one byte."""
 
 # Most of what is read and written is columns, so these two go without the loop over fields.
 register_codec(

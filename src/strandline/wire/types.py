@@ -210,15 +210,21 @@ def _write_tree(out: bytearray, value: DataType) -> None:
         _NESTED.write(out, TypeTree(value))
 
 
+def common_type(data: bytes, start: int) -> tuple[DataType | None, int]:
+    """The common type that stands at ``start``, and where it ends; None for any other one.
+
+    Raises IndexError where the bytes end before.
+    """
+    end = start + _LENGTHS.get(data[start + _TAG_AT], 0)
+    return _COMMON_TYPES.get(data[start:end]), end
+
+
 def _read_tree(reader: Reader) -> DataType:
-    start, data = reader.position, reader.data
-    tag_at = start + _TAG_AT
-    if tag_at < reader.end:
-        end = start + _LENGTHS.get(data[tag_at], 0)
-        common_type = _COMMON_TYPES.get(data[start:end])
-        if common_type is not None:
+    if reader.position + _TAG_AT < reader.end:
+        data_type, end = common_type(reader.data, reader.position)
+        if data_type is not None:
             reader.position = end
-            return common_type
+            return data_type
     return _NESTED.read(reader).root
 
 
