@@ -1,19 +1,24 @@
 """The metastore as its clients feel it: ``get_table`` through the Hive Metastore protocol.
 
-The reference of both rows is Hive's own metastore 2.3.10, asked the same in the same run.
+The reference of the first rows is Hive's own metastore 2.3.10, that of the others is a node of
+release 0.2.0; both are asked the same in the same run.
 """
 
 from __future__ import annotations
 
+import functools
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
+import psutil
 from hive_metastore.ttypes import (
     Database,
     FieldSchema,
@@ -24,12 +29,18 @@ from hive_metastore.ttypes import (
 
 from bench.peers.apache_client import connect
 from bench.peers.hive_peer import hive_metastore
+from bench.peers.released_node import NotInThisClone, released_node
 from bench.registry import Measured, benchmark
 from strandline.cli.demo.node_process import NodeProcess
 
 SECONDS = 4.0
 WARM_UP = 500
 PROCESSES = 4
+ANSWERS = 2_000
+TURNS = 5
+"""How often this release and the other are asked in turn; the best turn of each counts."""
+AS_GOOD = 1.05
+"""Two runs of one release differ by so much."""
 COLUMNS = 20
 RECEIVE_BYTES = 1 << 16
 
@@ -72,8 +83,9 @@ def create_table(port: int) -> None:
         client.create_table(table)
 
 
-def prepared_rate(port: int) -> float:
-    """Answers a second on one connection, one request after the other, for `SECONDS`."""
+@contextmanager
+def prepared_asker(port: int) -> Iterator[Callable[[], None]]:
+    """What asks one prepared request on one connection, and waits for its answer."""
     request = prepared_request()
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -96,16 +108,33 @@ def prepared_rate(port: int) -> float:
 
         for _ in range(WARM_UP):
             ask()
+        yield ask
+
+
+def prepared_rate(port: int, *, seconds: float = SECONDS) -> float:
+    """Answers a second on one connection, one request after the other."""
+    with prepared_asker(port) as ask:
         count, began = 0, time.perf_counter()
-        while time.perf_counter() - began < SECONDS:
+        while time.perf_counter() - began < seconds:
             ask()
             count += 1
         return count / (time.perf_counter() - began)
 
 
-def apache_rate(port: int) -> float:
-    """Answers a second of four processes with the Apache Thrift client, for `SECONDS` each."""
-    command = [sys.executable, "-m", "bench.peers.apache_client", str(port), str(SECONDS)]
+def latencies(port: int) -> list[float]:
+    """Microseconds of `ANSWERS` answers on one connection, one after the other; sorted."""
+    with prepared_asker(port) as ask:
+        times = []
+        for _ in range(ANSWERS):
+            began = time.perf_counter()
+            ask()
+            times.append((time.perf_counter() - began) * 1e6)
+        return sorted(times)
+
+
+def apache_rate(port: int, *, seconds: float = SECONDS) -> float:
+    """Answers a second of four processes with the Apache Thrift client."""
+    command = [sys.executable, "-m", "bench.peers.apache_client", str(port), str(seconds)]
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(PROCESSES)
     ]
@@ -145,4 +174,103 @@ def get_table() -> list[Measured]:
                 reference=apache_rate(hive),
                 label="Apache Thrift client, four processes",
             ),
+        ]
+
+
+class Served(NamedTuple):
+    """A node that holds the table, by its Thrift port and its process."""
+
+    port: int
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """What its process has computed so far."""
+        times = psutil.Process(self.pid).cpu_times()
+        return float(times.user + times.system)
+
+
+@contextmanager
+def _releases() -> Iterator[tuple[Served, Served | None]]:
+    """A node and one of 0.2.0, both with the table.
+
+    None in place of that one where the repository does not have the release.
+    """
+    with ExitStack() as running:
+        folder = Path(running.enter_context(TemporaryDirectory(prefix="strandline-bench-")))
+        node = NodeProcess(folder / "store")
+        node.start()
+        running.callback(node.stop)
+        present = Served(int(node.thrift_uri.rpartition(":")[2]), node.pid)
+        create_table(present.port)
+        try:
+            released = Served(*running.enter_context(released_node(folder / "0.2.0")))
+        except NotInThisClone:
+            yield present, None
+            return
+        create_table(released.port)
+        yield present, released
+
+
+def _after(
+    nodes: tuple[Served, Served | None],
+    measure: Callable[[Served], float],
+    *,
+    better: Callable[[float, float], float],
+    label: str,
+) -> Measured:
+    """The best of some turns of this release, and of 0.2.0, which take turns."""
+    present, released = nodes
+    values, references = [], []
+    for _ in range(TURNS):
+        values.append(measure(present))
+        if released is not None:
+            references.append(measure(released))
+    value = functools.reduce(better, values)
+    if not references:
+        return Measured(value, label=f"{label} (release 0.2.0 is not in this clone)")
+    reference = functools.reduce(better, references)
+    target = reference / AS_GOOD if better is max else reference * AS_GOOD
+    return Measured(value, reference=reference, label=label, target=target)
+
+
+@benchmark(group="metastore", name="get_table after 0.2.0", unit="1/s", better="higher")
+def get_table_rate_after_0_2_0() -> list[Measured]:
+    """`get_table` a second, as above; the reference is release 0.2.0."""
+
+    def prepared(node: Served) -> float:
+        return prepared_rate(node.port, seconds=SECONDS / TURNS)
+
+    def apache(node: Served) -> float:
+        return apache_rate(node.port, seconds=SECONDS / TURNS)
+
+    with _releases() as nodes:
+        return [
+            _after(nodes, prepared, better=max, label="prepared request bytes, one connection"),
+            _after(nodes, apache, better=max, label="Apache Thrift client, four processes"),
+        ]
+
+
+@benchmark(group="metastore", name="get_table latency after 0.2.0", unit="µs", better="lower")
+def get_table_latency_after_0_2_0() -> list[Measured]:
+    """Prepared request bytes on one connection; the reference is release 0.2.0.
+
+    The processor time of the node is the figure that other work on the machine disturbs least.
+    """
+
+    def p50(node: Served) -> float:
+        return latencies(node.port)[ANSWERS // 2]
+
+    def p99(node: Served) -> float:
+        return latencies(node.port)[ANSWERS * 99 // 100]
+
+    def processor_time(node: Served) -> float:
+        before = node.cpu_seconds()
+        latencies(node.port)
+        return (node.cpu_seconds() - before) / (ANSWERS + WARM_UP) * 1e6
+
+    with _releases() as nodes:
+        return [
+            _after(nodes, p50, better=min, label="p50"),
+            _after(nodes, p99, better=min, label="p99"),
+            _after(nodes, processor_time, better=min, label="processor time of the node"),
         ]
