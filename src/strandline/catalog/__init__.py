@@ -4,13 +4,12 @@ from strandline.catalog import declarations  # noqa: F401 - declares the kinds
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog, Relation
 from strandline.catalog.events import AppliedVersion, CatalogEvent, VersionInfo, read_history
 from strandline.catalog.follower import Behind, CatalogFollower
-from strandline.catalog.initial import SYSTEM, initial_catalog
+from strandline.catalog.initial import initial_catalog
 from strandline.catalog.manager import Applied, CatalogManager
 from strandline.catalog.planning import Command
 
 __all__ = [
     "DEFAULT_DATABASE",
-    "SYSTEM",
     "Applied",
     "AppliedVersion",
     "Behind",

@@ -1,6 +1,6 @@
 """The durable catalog state and the update logs under it."""
 
-from strandline.durable.contents import Contents, Namespace, Reference
+from strandline.durable.contents import Contents
 from strandline.durable.log import Checked, Frontier, UpdateLog
 from strandline.durable.metastorage_log import MetastorageLog, upper_within
 from strandline.durable.state import (
@@ -12,7 +12,6 @@ from strandline.durable.state import (
     config_in,
     durable_state,
     joined_anew,
-    new_environment_id,
 )
 from strandline.durable.transaction import CatalogTransaction, Position
 from strandline.durable.update import Arguments, AuditEvent, Change, Entry, Snapshot, Update
@@ -29,11 +28,9 @@ __all__ = [
     "Entry",
     "Frontier",
     "MetastorageLog",
-    "Namespace",
     "OpenableState",
     "Position",
     "ReadOnlyState",
-    "Reference",
     "Replaced",
     "Snapshot",
     "Update",
@@ -41,6 +38,5 @@ __all__ = [
     "config_in",
     "durable_state",
     "joined_anew",
-    "new_environment_id",
     "upper_within",
 ]

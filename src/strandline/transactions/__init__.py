@@ -3,9 +3,6 @@
 from strandline.transactions.catalog_view import (
     Behind,
     CatalogVersion,
-    CatalogView,
-    ColumnView,
-    TableView,
 )
 from strandline.transactions.holds import Hold, Holds
 from strandline.transactions.locks import Component, LockMode, LockRequest, Locks
@@ -27,8 +24,6 @@ __all__ = [
     "NO_OPEN",
     "Behind",
     "CatalogVersion",
-    "CatalogView",
-    "ColumnView",
     "Component",
     "Heartbeat",
     "Hold",
@@ -37,7 +32,6 @@ __all__ = [
     "LockRequest",
     "Locks",
     "Step",
-    "TableView",
     "Transaction",
     "TransactionListener",
     "TransactionState",

@@ -2,7 +2,7 @@
 
 # Importing these registers the formats of the model's objects.
 from strandline.wire import descriptors
-from strandline.wire.codecs import Codec, Reader
+from strandline.wire.codecs import Reader
 from strandline.wire.registry import (
     decode,
     encode,
@@ -10,13 +10,10 @@ from strandline.wire.registry import (
     nested,
     nested_list,
     register,
-    register_codec,
 )
-from strandline.wire.stored import AnyStored, Stored
+from strandline.wire.stored import Stored
 
 __all__ = [
-    "AnyStored",
-    "Codec",
     "Reader",
     "Stored",
     "decode",
@@ -26,5 +23,4 @@ __all__ = [
     "nested",
     "nested_list",
     "register",
-    "register_codec",
 ]

@@ -1,6 +1,5 @@
 """The commands: one class for each statement of DDL."""
 
-from strandline.catalog.catalog import SYSTEM_SCHEMA
 from strandline.catalog.commands.clusters import (
     AlterCluster,
     AlterClusterReplica,
@@ -59,7 +58,6 @@ from strandline.catalog.commands.schemas import (
     RenameSchema,
 )
 from strandline.catalog.commands.tables import (
-    DEFAULT_ZONE,
     AlterTable,
     CreateTable,
     DropTable,
@@ -89,10 +87,8 @@ from strandline.catalog.commands.zones import (
 
 __all__ = [
     "DEFAULT_SCHEMA",
-    "DEFAULT_ZONE",
     "EVERY_NODE",
     "NEVER",
-    "SYSTEM_SCHEMA",
     "AddColumns",
     "AlterCluster",
     "AlterClusterReplica",

@@ -3,7 +3,7 @@
 `rows` are the views, `synchronization` brings them into a catalog.
 """
 
-from strandline.catalog.system_views.rows import Row, Rows, SystemView, system_view
+from strandline.catalog.system_views.rows import Row, SystemView, system_view
 from strandline.catalog.system_views.synchronization import (
     CreateSystemView,
     declared_views,
@@ -15,7 +15,6 @@ from strandline.catalog.system_views.synchronization import (
 __all__ = [
     "CreateSystemView",
     "Row",
-    "Rows",
     "SystemView",
     "declared_views",
     "fingerprint",

@@ -2,5 +2,5 @@
 
 `store` is the metastorage. It uses `invoke` to decide and commit a change, `leases` for leases,
 `feed` for the watch, `chunks` for large values and `layout` for the keys. `gateway` sends requests
-to the servers, in the format of `messages`.
+to the servers.
 """

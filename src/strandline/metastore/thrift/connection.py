@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
         self._running: asyncio.Task[Any] | None = None
         self._slicing: Slicing[Any] | None = None
         self._decoding: asyncio.Future[dict[str, Any]] | None = None
-        self._held = 0
+        self._in_work_bytes = 0
         self._holding = False
         self._unsent = 0
         self._outgoing = Outgoing(
@@ -225,7 +225,7 @@ class Connection(asyncio.Protocol):
             if self._closed or self.in_work or not self._outgoing.writable:
                 break
             if self._holding:
-                self._held = 0
+                self._in_work_bytes = 0
                 self._holds()
             try:
                 message = self._scanner.next_message(steps=_VALUES_AT_ONCE)
@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
         scanner = self._scanner
         values = scanner.values if message is None else scanner.message_values
         amount = 2 * (scanner.waiting + len(message or b"")) + _BYTES_OF_A_VALUE * values
-        total = self._held + amount
+        total = self._in_work_bytes + amount
         if total < ALLOWANCE and not self._holding:
             return True
         try:
@@ -335,7 +335,7 @@ class Connection(asyncio.Protocol):
         sequence = message[head.body - 4 : head.body]
         values = self._scanner.message_values
         if self._holding:
-            self._held = 2 * len(message) + _BYTES_OF_A_VALUE * values
+            self._in_work_bytes = 2 * len(message) + _BYTES_OF_A_VALUE * values
         things = max(things_of_values(values), things_of_bytes(len(message)))
         delegate = server.dispatcher.delegate
         try:

@@ -8,7 +8,7 @@ and is what Hive writes and reads. Binaries are base64 without padding. There ar
 
 As with the binary protocol (`compiler`), one function for each struct is written and executed when
 it is first asked for: walking the specification for every value takes ten times as long. Such a
-function does not look at what it is given, it stumbles over it; `values` then says what is wrong.
+function does not check what it is given, it fails on it; `first_fault` then says what is wrong.
 """
 
 from __future__ import annotations
