@@ -32,7 +32,7 @@ def write(path: Path, name: str = "part-0") -> None:
     (path / name).write_text("rows")
 
 
-def test_a_file_is_placed_in_a_folder_that_says_its_id(folder: TableFolder) -> None:
+def test_a_file_is_placed_under_a_name_that_says_its_id(folder: TableFolder) -> None:
     staging = folder.new_staging(4)
     write(folder.path / staging)
     with folder.staged(staging) as staged:
@@ -40,7 +40,7 @@ def test_a_file_is_placed_in_a_folder_that_says_its_id(folder: TableFolder) -> N
     folder.sync()
     folder.discard_staging(staging)
     assert files(folder.path) == [relative]
-    assert relative.startswith("_data/_file=77/")
+    assert relative.startswith("_data/77-")
     folder.discard(relative)
     assert files(folder.path) == []
     assert os.listdir(folder.path / "_data") == []

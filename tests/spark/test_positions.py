@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from strandline.errors import CorruptData
+from strandline.metastore.store.rows import DeleteFile
 from strandline.spark.folder import TableFolder
 from strandline.spark.positions import (
-    SCHEMA,
+    POSITIONS,
     Bitmap,
     bitmap_table,
     deleted_counts,
@@ -40,7 +41,7 @@ def table(pairs: list[tuple[int, int]]) -> pa.Table:
             pa.array([pair[0] for pair in pairs], pa.int64()),
             pa.array([pair[1] for pair in pairs], pa.int64()),
         ],
-        schema=SCHEMA,
+        schema=POSITIONS,
     )
 
 
@@ -82,13 +83,21 @@ def test_bitmaps_hold_the_positions_of_all_delete_files(
     }
 
 
-def test_a_delete_file_is_sorted_and_compressed_parquet(folder: TableFolder) -> None:
+def test_a_delete_file_has_a_bitmap_for_each_data_file(folder: TableFolder) -> None:
     row = write_delete_file(folder, table([(9, 2), (5, 70), (9, 1)]), txn_id=12)
     assert row.path.startswith("_deletes/12-")
     assert (row.file_ids, row.counts) == ((5, 9), (1, 2))
     written = pq.ParquetFile(folder.path / row.path)
-    assert written.read().to_pydict() == {"file_id": [5, 9, 9], "position": [70, 1, 2]}
+    assert written.read().to_pydict() == {"file_id": [5, 9], "bitmap": [[0, 64], [6]]}
     assert written.metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_positions_of_older_releases_are_read_with_bitmaps(folder: TableFolder) -> None:
+    bitmaps = write_delete_file(folder, table([(1, 70), (2, 3)]), txn_id=9)
+    pq.write_table(table([(1, 2), (1, 65)]), folder.path / "_deletes/old.parquet")
+    positions = DeleteFile(path="_deletes/old.parquet", file_ids=(1,), counts=(2,))
+    found = read_bitmaps(folder.path, [positions, bitmaps], {1: 71, 2: 4})
+    assert {i: set_bits(bitmap) for i, bitmap in found.items()} == {1: {2, 65, 70}, 2: {3}}
 
 
 def test_the_last_bit_of_a_word_is_its_sign(folder: TableFolder) -> None:
@@ -128,7 +137,7 @@ def test_a_delete_file_cut_short_is_an_error(folder: TableFolder) -> None:
 
 def test_a_delete_file_with_other_counts_than_its_row_is_an_error(folder: TableFolder) -> None:
     row = write_delete_file(folder, table([(1, 1)]), txn_id=1)
-    with pytest.raises(CorruptData, match="2 in 1 data files were written"):
+    with pytest.raises(CorruptData, match="2 deleted rows of 1 data files that were written"):
         read_bitmaps(folder.path, [replace(row, counts=(2,))], {1: 10})
 
 

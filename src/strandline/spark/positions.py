@@ -1,14 +1,19 @@
-"""Positions of deleted rows: the files that hold them, and the bitmaps that a scan joins with.
+"""Deleted rows: the positions that a scan finds, the delete files, and the bitmaps for a join.
 
-A delete file is a small Parquet file with two columns, ``file_id`` and ``position`` (the number of
-the row in the data file, from 0 on), sorted. It is written and read on the driver. A scan gets one
-bitmap for each data file: bit *i* of word *w* is set if row 64·w + i is gone. For six million rows
-these are 0.7 MB, whatever part of them is deleted.
+A delete file is a small Parquet file. It has a row for each data file from which a transaction
+deleted rows: the id of the data file and a bitmap. If bit *i* of word *w* is set, row 64·w + i
+(counted from 0) is deleted. For six million rows, the bitmaps take 0.7 MB, whatever part of the
+rows is deleted. A scan joins with them as they are, also in a Spark that does not know this
+package. Several delete files may name one data file; a row is gone if one of them says so.
+
+Up to 0.2.1, a delete file had a row for each deleted row. Such files are still read.
+
+The driver writes and reads delete files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,24 +22,34 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from strandline.errors import CorruptData
-from strandline.metastore.store.rows import DeleteFile
+from strandline.metastore.store.rows import DeleteFile, DeleteForm
 from strandline.spark.folder import TableFolder
 
-SCHEMA = pa.schema(
+POSITIONS = pa.schema(
     [pa.field("file_id", pa.int64(), False), pa.field("position", pa.int64(), False)]
 )
+_WORDS = pa.list_(pa.field("element", pa.int64(), False))
+_BITMAPS = pa.schema([pa.field("file_id", pa.int64(), False), pa.field("bitmap", _WORDS, False)])
 Bitmap = np.ndarray[tuple[int], np.dtype[np.int64]]
 """Words of 64 bits, little end first."""
 
 
 def write_delete_file(folder: TableFolder, positions: pa.Table, *, txn_id: int) -> DeleteFile:
-    """Write ``positions`` (columns as in `SCHEMA`, in any order) as a delete file, on disk."""
-    ordered = positions.cast(SCHEMA).sort_by([("file_id", "ascending"), ("position", "ascending")])
+    """Write ``positions`` (columns as in `POSITIONS`, in any order) as a delete file, on disk."""
+    bitmaps = {file_id: _bitmap(piece) for file_id, piece in _by_file(positions.cast(POSITIONS))}
+    rows = pa.table(
+        [pa.array(list(bitmaps), pa.int64()), pa.array(list(bitmaps.values()), _WORDS)],
+        schema=_BITMAPS,
+    )
     with folder.new_delete_file(txn_id) as (path, file):
-        pq.write_table(ordered, file, compression="zstd", write_page_checksum=True)
+        pq.write_table(rows, file, compression="zstd", write_page_checksum=True)
     folder.sync()
-    counts = counts_by_file(ordered)
-    return DeleteFile(path=path, file_ids=tuple(counts), counts=tuple(counts.values()))
+    return DeleteFile(
+        path=path,
+        file_ids=tuple(bitmaps),
+        counts=tuple(map(deleted_rows, bitmaps.values())),
+        form=DeleteForm.BITMAPS,
+    )
 
 
 def counts_by_file(positions: pa.Table) -> dict[int, int]:
@@ -60,26 +75,14 @@ def read_bitmaps(
 
     Raises `CorruptData` if a delete file is missing or does not say what its row says.
     """
-    parts = [
-        _read(root, file)
-        for file in delete_files
-        if any(file_id in rows for file_id in file.file_ids)
-    ]
-    if not parts:
-        return {}
-    positions = pa.concat_tables(parts).sort_by("file_id")
-    ids, starts = np.unique(positions["file_id"].to_numpy(), return_index=True)
-    pieces = np.split(positions["position"].to_numpy(), starts[1:])
-    bitmaps = {}
-    for file_id, piece in zip(ids.tolist(), pieces, strict=True):
-        if file_id not in rows:
+    bitmaps: dict[int, Bitmap] = {}
+    for file in delete_files:
+        if not any(file_id in rows for file_id in file.file_ids):
             continue
-        if piece.min() < 0 or piece.max() >= rows[file_id]:
-            raise CorruptData(
-                f"a delete file in {root} names row {piece.max()} of data file {file_id}, which has"
-                f" {rows[file_id]} rows"
-            )
-        bitmaps[file_id] = _bitmap(piece)
+        for file_id, bitmap in read_delete_file(root, file).items():
+            if file_id in rows:
+                _check_end(root, file_id, bitmap, rows[file_id])
+                bitmaps[file_id] = _union(bitmaps.get(file_id), bitmap)
     return bitmaps
 
 
@@ -94,24 +97,62 @@ def bitmap_table(bitmaps: Mapping[int, Bitmap]) -> pa.Table:
     return pa.table({"bitmap_file": pa.array(list(bitmaps), pa.int64()), "bitmap": words})
 
 
+def read_delete_file(root: Path, row: DeleteFile) -> dict[int, Bitmap]:
+    """The bitmaps of a delete file, by file id in order.
+
+    Raises `CorruptData` if the file is missing or does not say what its row says.
+    """
+    path = root / row.path
+    columns = (POSITIONS if row.form is DeleteForm.POSITIONS else _BITMAPS).names
+    try:
+        table = pq.ParquetFile(path, page_checksum_verification=True).read(columns=columns)
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptData(f"delete file {path} cannot be read: {error}") from error
+    if row.form is DeleteForm.POSITIONS:
+        bitmaps = {file_id: _bitmap(piece) for file_id, piece in _by_file(table)}
+    else:
+        words = [np.asarray(bitmap.values, dtype=np.int64) for bitmap in table["bitmap"]]
+        bitmaps = dict(zip(table["file_id"].to_pylist(), words, strict=True))
+    written = dict(zip(row.file_ids, row.counts, strict=True))
+    if {file_id: deleted_rows(bitmap) for file_id, bitmap in bitmaps.items()} != written:
+        raise CorruptData(
+            f"delete file {path} does not hold the {sum(row.counts)} deleted rows of"
+            f" {len(row.file_ids)} data files that were written; restore the file from a backup"
+        )
+    return bitmaps
+
+
+def _by_file(positions: pa.Table) -> Iterator[tuple[int, Bitmap]]:
+    """The positions in each data file, by file id in order."""
+    if not positions.num_rows:
+        return
+    ordered = positions.sort_by("file_id")
+    ids, starts = np.unique(ordered["file_id"].to_numpy(), return_index=True)
+    yield from zip(ids.tolist(), np.split(ordered["position"].to_numpy(), starts[1:]), strict=True)
+
+
 def _bitmap(positions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Bitmap:
     bits = np.zeros((int(positions.max()) // 64 + 1) * 64, dtype=np.uint8)
     bits[positions] = 1
     return np.packbits(bits, bitorder="little").view("<i8")
 
 
-def _read(root: Path, row: DeleteFile) -> pa.Table:
-    path = root / row.path
-    try:
-        positions = pq.ParquetFile(path, page_checksum_verification=True).read(columns=SCHEMA.names)
-    except (OSError, pa.ArrowException) as error:
-        raise CorruptData(f"delete file {path} cannot be read: {error}") from error
-    if counts_by_file(positions) != dict(zip(row.file_ids, row.counts, strict=True)):
+def _union(known: Bitmap | None, more: Bitmap) -> Bitmap:
+    if known is None:
+        return more
+    short, long = sorted((known, more), key=len)
+    union = long.copy()
+    union[: len(short)] |= short
+    return union
+
+
+def _check_end(root: Path, file_id: int, bitmap: Bitmap, rows: int) -> None:
+    last = int(np.flatnonzero(np.unpackbits(bitmap.view(np.uint8), bitorder="little"))[-1])
+    if last >= rows:
         raise CorruptData(
-            f"delete file {path} holds {positions.num_rows} positions, and {sum(row.counts)} in"
-            f" {len(row.file_ids)} data files were written; restore the file from a backup"
+            f"a delete file in {root} names row {last} of data file {file_id}, which has"
+            f" {rows} rows"
         )
-    return positions
 
 
 def select_files(positions: pa.Table, file_ids: Collection[int]) -> pa.Table:

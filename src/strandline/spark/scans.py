@@ -5,8 +5,9 @@ id. So a renamed column is found, one that was added later is NULL in older file
 dropped and created again does not bring its old values back.
 
 Rows that are gone are taken out by a LEFT ANTI JOIN with the broadcast bitmaps of their files, on
-the file id, an integer that Spark takes from the folder's name, and the bit of the row's position.
-That costs a few percent of a scan, where a join on (path, position) row by row doubles it. Files
+the file id and the bit of the row's position.
+The file id is the beginning of the file's name. That costs a few percent of a scan, where a join
+on (path, position) row by row doubles it. Files
 without deleted rows stay out of the join when most rows lie in such files; they are unioned.
 
 *Rejected*: a filter in a UDF (three to eight times the time of a scan), bitmaps as literals in the
@@ -21,6 +22,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,13 +31,13 @@ from pyspark.sql import types as spark_types
 
 from strandline.errors import CorruptData, InvalidInput, Unavailable
 from strandline.metastore.interface import AsOf, ColumnBounds, ResolvedTable, Session, TableFiles
+from strandline.metastore.store.data_paths import FILE_COLUMN, IdIn, IdPlace, by_id_place
 from strandline.metastore.store.rows import DataFile
 from strandline.spark.conditions import implied_bounds
-from strandline.spark.folder import base_folder, folder_path, spark_path
+from strandline.spark.folder import folder_path, spark_path
 from strandline.spark.positions import Bitmap, bitmap_table, deleted_rows, read_bitmaps
 from strandline.spark.schemas import (
     FILE,
-    FILE_COLUMN,
     POSITION,
     ScanColumn,
     check_reading,
@@ -154,12 +156,10 @@ class _Scan:
 
     def of(self, files: Iterable[DataFile], *, positions: bool) -> DataFrame:
         """All rows of ``files``; with ``positions`` also `FILE` and `POSITION`."""
-        by_base: dict[str, list[DataFile]] = {}
-        for file in files:
+        groups = by_id_place(files)
+        for file in chain.from_iterable(groups.values()):
             self._check_size(file)
-            by_base.setdefault(base_folder(file.path), []).append(file)
-        # A scan takes file ids from below one folder only; tables from before 0.2.1 have two.
-        scans = (self._below(base, some, positions=positions) for base, some in by_base.items())
+        scans = (self._group(*group, positions=positions) for group in groups.items())
         return functools.reduce(DataFrame.unionAll, scans)
 
     def check_folder(self) -> None:
@@ -185,12 +185,15 @@ class _Scan:
                 f" written: it was cut or replaced. {_REMEDY}"
             )
 
-    def _below(self, base: str, files: Sequence[DataFile], *, positions: bool) -> DataFrame:
-        schema = spark_types.StructType([*(column.read for column in self._columns), _FILE_FIELD])
-        reader = self.spark.read.schema(schema).options(**_READER_OPTIONS)
+    def _group(self, place: IdPlace, files: Sequence[DataFile], *, positions: bool) -> DataFrame:
+        fields = [column.read for column in self._columns]
+        reader = self.spark.read.options(**_READER_OPTIONS)
+        if place.id_in is IdIn.FOLDER:
+            fields.append(_FILE_FIELD)
+            reader = reader.option("basePath", spark_path(self.root / place.folder))
         paths = [spark_path(self.root / file.path, pattern=True) for file in files]
         try:
-            rows = reader.option("basePath", spark_path(self.root / base)).parquet(*paths)
+            rows = reader.schema(spark_types.StructType(fields)).parquet(*paths)
         except AnalysisException as error:
             raise Unavailable(
                 f"the files of {self._name} cannot be read in {self.root}: {error}; if the table"
@@ -198,8 +201,11 @@ class _Scan:
             ) from error
         helpers = []
         if positions:
-            row_index = rows.metadataColumn("_metadata").getField("row_index")
-            helpers = [sql.col(FILE_COLUMN).alias(FILE), row_index.alias(POSITION)]
+            metadata = rows.metadataColumn("_metadata")
+            helpers = [
+                _file_id(place, files, metadata).alias(FILE),
+                metadata.getField("row_index").alias(POSITION),
+            ]
         return rows.select(*map(_shown, self._columns), *helpers)
 
     def nothing(self, *, positions: bool) -> DataFrame:
@@ -212,6 +218,17 @@ class _Scan:
         ]
         helpers = [sql.lit(None).cast("bigint").alias(name) for name in (FILE, POSITION)]
         return self.spark.range(0).select(*columns, *(helpers if positions else []))
+
+
+def _file_id(place: IdPlace, files: Sequence[DataFile], metadata: Column) -> Column:
+    """The id of the file that a row is read from."""
+    match place.id_in:
+        case IdIn.NAME:
+            return sql.substring_index(metadata.getField("file_name"), "-", 1).cast("bigint")
+        case IdIn.FOLDER:
+            return sql.col(FILE_COLUMN)
+        case IdIn.NOWHERE:
+            return sql.lit(files[0].file_id).cast("bigint")
 
 
 def _shown(column: ScanColumn) -> Column:

@@ -30,6 +30,7 @@ from pyspark.sql import types as spark_types
 from strandline.catalog.commands import ColumnDefinition
 from strandline.errors import UnsupportedOperation
 from strandline.metastore.interface import ResolvedTable
+from strandline.metastore.store.data_paths import FILE_COLUMN
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
 from strandline.model.identifiers import normalize
 from strandline.model.type_json import FIELD_ID_KEY, parse_schema_json, schema_json
@@ -54,8 +55,6 @@ from strandline.model.types import (
 
 _NOT_IN_PARQUET = (TimeType, GeometryType, GeographyType)
 
-FILE_COLUMN = "_file"
-"""The file id, which Spark reads from the name of the folder around each file."""
 _OURS = "_strandline_"
 FILE = f"{_OURS}file"
 POSITION = f"{_OURS}position"

@@ -42,7 +42,7 @@ from strandline.metastore.session.keep_alive import OpenTransaction, transaction
 from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.spark.folder import TableFolder
 from strandline.spark.positions import (
-    SCHEMA,
+    POSITIONS,
     counts_by_file,
     deleted_counts,
     select_files,
@@ -181,7 +181,7 @@ class TablesTransaction:
         hits = rows.filter(wanted).select(
             sql.col(FILE).alias("file_id"), sql.col(POSITION).alias("position")
         )
-        return hits.toArrow().cast(SCHEMA)
+        return hits.toArrow().cast(POSITIONS)
 
     def _table(self, name: str) -> _OpenedTable:
         if self._ended:

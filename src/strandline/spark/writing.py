@@ -257,6 +257,7 @@ def write_data_files(
                         rows=file.metadata.num_rows,
                         bytes=file.bytes,
                         statistics=column_statistics(file.metadata),
+                        schema_version=table.schema_version,
                     )
                 )
         folder.sync()

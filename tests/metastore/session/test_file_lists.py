@@ -18,7 +18,7 @@ from strandline.metastore.session.file_lists import (
     write_files,
     write_staging,
 )
-from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
+from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile, DeleteForm
 
 numbers = st.integers(0, 2**63 - 1)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -39,6 +39,7 @@ data_rows = st.builds(
         ),
         max_size=3,
     ).map(tuple),
+    schema_version=numbers,
 )
 delete_rows = st.lists(st.tuples(numbers, numbers), max_size=3).flatmap(
     lambda pairs: st.builds(
@@ -46,6 +47,7 @@ delete_rows = st.lists(st.tuples(numbers, numbers), max_size=3).flatmap(
         path=texts,
         file_ids=st.just(tuple(a for a, _ in pairs)),
         counts=st.just(tuple(b for _, b in pairs)),
+        form=st.sampled_from(DeleteForm),
     )
 )
 
@@ -81,7 +83,7 @@ def test_many_files_of_which_some_know_no_bounds_cross_unchanged() -> None:
 
 
 def test_any_arrow_reader_can_read_them() -> None:
-    file = DataFile(file_id=7, path="a", rows=1, bytes=2, partition="p=1")
+    file = DataFile(file_id=7, path="a", rows=1, bytes=2, partition="p=1", schema_version=3)
     body = write_files(TableFiles((file,), ()))
     with pa.ipc.open_stream(body) as reader:
         assert reader.read_all().to_pylist() == [
@@ -92,6 +94,7 @@ def test_any_arrow_reader_can_read_them() -> None:
                 "bytes": 2,
                 "partition": "p=1",
                 "statistics": [],
+                "schema_version": 3,
             }
         ]
 
@@ -157,15 +160,18 @@ BAD_STAGINGS = {
     "no ids": stream(DATA_FILES) + REST,
     "an id that is none": staging(txn_id="1.5"),
     "an id beyond 64 bits": staging(table_id=str(2**63)),
-    "compressed": staging(*FILE, [[]], compression="zstd"),
-    "a path that is null": staging([1], [None], [1], [1], [""], [[]]),
-    "statistics that are null": staging(*FILE, [None]),
-    "a statistic that is null": staging(*FILE, [[None]]),
-    "a statistic of no column": staging(*FILE, [[{**STATISTIC, "column_id": None}]]),
-    "a batch without rows": staging([], [], [], [], [], []),
+    "compressed": staging(*FILE, [[]], [1], compression="zstd"),
+    "a path that is null": staging([1], [None], [1], [1], [""], [[]], [1]),
+    "statistics that are null": staging(*FILE, [None], [1]),
+    "a statistic that is null": staging(*FILE, [[None]], [1]),
+    "a statistic of no column": staging(*FILE, [[{**STATISTIC, "column_id": None}]], [1]),
+    "a delete file of an unknown form": stream(DATA_FILES, metadata=IDS)
+    + stream(DELETE_FILES, ["d"], [[1]], [[1]], [3])
+    + stream(CHANGES),
+    "a batch without rows": staging(*[[]] * 7),
     "counts that do not fit": (
         stream(DATA_FILES, metadata=IDS)
-        + stream(DELETE_FILES, ["d"], [[1]], [[]])
+        + stream(DELETE_FILES, ["d"], [[1]], [[]], [1])
         + stream(CHANGES)
     ),
 }
@@ -178,7 +184,9 @@ def test_what_is_no_staging_is_refused(case: str) -> None:
 
 
 def test_a_compressed_batch_is_refused_before_memory_is_taken_for_it() -> None:
-    bomb = stream(DATA_FILES, [1], ["a" * 50_000_000], [1], [1], [""], [[]], compression="zstd")
+    bomb = stream(
+        DATA_FILES, [1], ["a" * 50_000_000], [1], [1], [""], [[]], [1], compression="zstd"
+    )
     assert len(bomb) < 50_000
     before = pa.total_allocated_bytes()
     with pytest.raises(InvalidInput, match="compressed; send plain record batches"):

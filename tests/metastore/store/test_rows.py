@@ -65,12 +65,13 @@ GOLDEN: list[tuple[object, str]] = [
     ),
     (
         FILE,
-        "0100 2900 01 ac02 03 702f61 07 8001 03 6d3d31"
-        " 01 2d00 01 02 01 01 31 00 01 00",  # statistics: count, header, then the payload
+        "0100 2900 02 ac02 03 702f61 07 8001 03 6d3d31"
+        " 01 2d00 01 02 01 01 31 00 01 00"  # statistics: count, header, then the payload
+        " 00",  # schema version
     ),
     (
         DeleteFile(path="d", file_ids=(300, 1), counts=(2, 3)),
-        "0100 2a00 01 01 64 02 ac02 01 02 02 03",
+        "0100 2a00 02 01 64 02 ac02 01 02 02 03 01",
     ),
     (
         TableParametersRow(parameters=(("numRows", "5"),)),

@@ -23,7 +23,7 @@ from strandline import work
 from strandline.errors import InvalidInput
 from strandline.metastore.interface import TableFiles
 from strandline.metastore.store.file_columns import FileColumns, StoredDataFiles
-from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
+from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile, DeleteForm
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
 
@@ -47,11 +47,13 @@ DATA_FILES = _columns(
     bytes=pa.int64(),
     partition=pa.string(),
     statistics=pa.list_(pa.field("element", _STATISTICS, nullable=False)),
+    schema_version=pa.int64(),
 )
 DELETE_FILES = _columns(
     path=pa.string(),
     file_ids=pa.list_(pa.field("element", pa.int64(), nullable=False)),
     counts=pa.list_(pa.field("element", pa.int64(), nullable=False)),
+    form=pa.int64(),
 )
 
 
@@ -113,6 +115,7 @@ def _data_files(files: Sequence[DataFile]) -> list[pa.Array]:
         _numbers(columns.bytes),
         _texts(columns.partitions),
         _lists(DATA_FILES.field("statistics").type, columns.statistics, statistics),
+        _numbers(columns.schema_versions),
     ]
 
 
@@ -122,6 +125,7 @@ def _delete_files(files: Sequence[DeleteFile]) -> list[pa.Array]:
         _texts([row.path.encode() for row in files]),
         _number_lists("file_ids", [row.file_ids for row in files]),
         _number_lists("counts", [row.counts for row in files]),
+        _numbers([row.form.value for row in files]),
     ]
 
 
@@ -195,16 +199,29 @@ def _read_data_files(source: _Source) -> tuple[DataFile, ...]:
             bytes=size,
             partition=partition,
             statistics=statistics,
+            schema_version=schema_version,
         )
-        for file_id, path, rows, size, partition, statistics in source.rows(DATA_FILES)
+        for file_id, path, rows, size, partition, statistics, schema_version in source.rows(
+            DATA_FILES
+        )
     )
 
 
 def _read_delete_files(source: _Source) -> tuple[DeleteFile, ...]:
     return tuple(
-        DeleteFile(path=path, file_ids=file_ids, counts=counts)
-        for path, file_ids, counts in source.rows(DELETE_FILES)
+        DeleteFile(path=path, file_ids=file_ids, counts=counts, form=_form(form))
+        for path, file_ids, counts, form in source.rows(DELETE_FILES)
     )
+
+
+def _form(number: int) -> DeleteForm:
+    try:
+        return DeleteForm(number)
+    except ValueError:
+        known = ", ".join(f"{form.value} ({form.name})" for form in DeleteForm)
+        raise InvalidInput(
+            f"a delete file in the list of files has the form {number}; known are {known}"
+        ) from None
 
 
 class _Source:

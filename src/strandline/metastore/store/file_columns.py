@@ -45,6 +45,7 @@ class FileColumns:
         self.lowers: list[bytes | None] = []
         self.uppers: list[bytes | None] = []
         self.nulls: list[int | None] = []
+        self.schema_versions = array("q")
 
     @classmethod
     def of(cls, files: Iterable[DataFile]) -> FileColumns:
@@ -74,6 +75,7 @@ class FileColumns:
             self.lowers.append(None if known.lower is None else known.lower.encode())
             self.uppers.append(None if known.upper is None else known.upper.encode())
             self.nulls.append(known.nulls)
+        self.schema_versions.append(file.schema_version)
 
     def _add_stored(self, row: Row) -> bool:
         """Add the file in ``row``; False, and nothing was added, for one of unusual form."""
@@ -86,16 +88,17 @@ class FileColumns:
             for column in (self.column_ids, self.lowers, self.uppers, self.nulls):
                 del column[known:]
             return False
-        file_id, path, rows, size, partition = file
+        file_id, path, rows, size, partition, schema_version = file
         self.file_ids.append(file_id)
         self.paths.append(path)
         self.rows.append(rows)
         self.bytes.append(size)
         self.partitions.append(partition)
         self.statistics.append(len(self.nulls) - known)
+        self.schema_versions.append(schema_version)
         return True
 
-    def _read_body(self, row: Row) -> tuple[int, bytes, int, int, bytes] | None:
+    def _read_body(self, row: Row) -> tuple[int, bytes, int, int, bytes, int] | None:
         """The fields of the file in ``row``, whose statistics are added; None for unusual form."""
         body = row.body
         protocol, checksum = _SEAL.unpack_from(body)
@@ -125,7 +128,12 @@ class FileColumns:
             if not body.startswith(_STATISTICS_HEADER, at):
                 return None
             at = self._read_statistics(body, at + len(_STATISTICS_HEADER), count)
-        return (file_id, path, rows, size, partition) if at == len(body) else None
+            if not at:
+                return None
+        schema_version, at = _number(body, at)
+        if at != len(body):
+            return None
+        return file_id, path, rows, size, partition, schema_version
 
     def _read_statistics(self, body: bytes, at: int, count: int) -> int:
         """Add ``count`` statistics; where they end, or 0 where one is of unusual form."""

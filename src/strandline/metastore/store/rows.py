@@ -37,11 +37,12 @@ from strandline.wire.codecs import (
     UINT,
     Codec,
     Reader,
+    enum,
     optional,
     sequence,
     triple,
 )
-from strandline.wire.registry import compare, register_codec
+from strandline.wire.registry import Fields, compare, register_codec
 
 TABLE_LEVEL = -1
 """The bucket of a row that belongs to every zone partition."""
@@ -98,7 +99,8 @@ class DataFile:
 
     ``file_id`` is unique in the table for ever: delete files name it. ``path`` is relative to the
     table's location. ``rows`` and ``bytes`` are counts. ``partition`` is the name of the partition
-    that all its rows belong to, empty without one. ``statistics`` may be empty.
+    that all its rows belong to, empty without one. ``statistics`` may be empty. ``schema_version``
+    numbers the table's schema whose names and types the file has; 0 where that was not recorded.
     """
 
     file_id: int
@@ -107,11 +109,24 @@ class DataFile:
     bytes: int
     partition: str = ""
     statistics: tuple[ColumnStatistics, ...] = ()
+    schema_version: int = 0
+
+
+class DeleteForm(Enum):
+    """What a delete file holds. The numbers are what is stored.
+
+    POSITIONS: a row for each deleted row (``file_id``, ``position``), as up to 0.2.1. BITMAPS: a
+    row for each data file (``file_id``, ``bitmap``): if bit i of word w is set, row 64·w + i is
+    deleted.
+    """
+
+    POSITIONS = 1
+    BITMAPS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteFile:
-    """A file of positions of deleted rows; the row's name is its path.
+    """A file that says which rows are deleted; the row's name is its path.
 
     It takes ``counts[i]`` rows from the data file ``file_ids[i]``.
     """
@@ -119,6 +134,7 @@ class DeleteFile:
     path: str
     file_ids: tuple[int, ...]
     counts: tuple[int, ...]
+    form: DeleteForm = DeleteForm.POSITIONS
 
     def __post_init__(self) -> None:
         if len(self.file_ids) != len(self.counts):
@@ -317,6 +333,23 @@ def _read_data_file(reader: Reader) -> DataFile:
     )
 
 
+def _write_versioned_file(out: bytearray, value: DataFile) -> None:
+    _write_data_file(out, value)
+    UINT.write(out, value.schema_version)
+
+
+def _read_versioned_file(reader: Reader) -> DataFile:
+    return DataFile(
+        file_id=reader.uint(),
+        path=TEXT.read(reader),
+        rows=reader.uint(),
+        bytes=reader.uint(),
+        partition=TEXT.read(reader),
+        statistics=_STATISTICS.read(reader),
+        schema_version=reader.uint(),
+    )
+
+
 _OPTIONAL_UINT = optional(UINT)
 _STATISTICS = nested_list(ColumnStatistics)
 
@@ -335,12 +368,25 @@ register_codec(
     since="0.1.0",
     codec=Codec(_write_data_file, _read_data_file),
 )
+register_codec(
+    DataFile,
+    type_id=41,
+    version=2,
+    since="0.3.0",
+    codec=Codec(_write_versioned_file, _read_versioned_file),
+)
+_DELETE_FIELDS: Fields = [
+    ("path", TEXT),
+    ("file_ids", sequence(UINT)),
+    ("counts", sequence(UINT)),
+]
+register(DeleteFile, type_id=42, version=1, since="0.1.0", fields=_DELETE_FIELDS)
 register(
     DeleteFile,
     type_id=42,
-    version=1,
-    since="0.1.0",
-    fields=[("path", TEXT), ("file_ids", sequence(UINT)), ("counts", sequence(UINT))],
+    version=2,
+    since="0.3.0",
+    fields=[*_DELETE_FIELDS, ("form", enum(DeleteForm))],
 )
 register(
     TableParametersRow,
