@@ -11,7 +11,7 @@ GOLDENS: list[tuple[object, bytes]] = [
     (
         DataFile(
             file_id=1 << 20,
-            path="_data/1048576-a.parquet",
+            path="_files/1048576-a.parquet",
             rows=300,
             bytes=128,
             partition="",
@@ -20,7 +20,7 @@ GOLDENS: list[tuple[object, bytes]] = [
         ),
         sealed(
             41, 2,
-            b"\x80\x80\x40", text("_data/1048576-a.parquet"), b"\xac\x02", b"\x80\x01", text(""),
+            b"\x80\x80\x40", text("_files/1048576-a.parquet"), b"\xac\x02", b"\x80\x01", text(""),
             n(1), nested(45, 1, STATISTICS_PAYLOAD), n(2),
         ),
     ),

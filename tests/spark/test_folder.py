@@ -40,10 +40,10 @@ def test_a_file_is_placed_under_a_name_that_says_its_id(folder: TableFolder) -> 
     folder.sync()
     folder.discard_staging(staging)
     assert files(folder.path) == [relative]
-    assert relative.startswith("_data/77-")
+    assert relative.startswith("_files/77-")
     folder.discard(relative)
     assert files(folder.path) == []
-    assert os.listdir(folder.path / "_data") == []
+    assert os.listdir(folder.path / "_files") == []
 
 
 def test_a_file_follows_a_folder_that_moves_while_it_is_placed(

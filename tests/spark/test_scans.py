@@ -202,7 +202,7 @@ def test_files_of_0_2_0_are_read_where_they_are(tables: Tables) -> None:
 
     assert ids(tables.read("shop.t")) == [1, 2, 3]
     tables.append("shop.t", numbers(tables, 4, 5, 6).coalesce(1))
-    assert {name.split("/")[0] for name in files(path)} == {"_data", f"_file={older.file_id}"}
+    assert {name.split("/")[0] for name in files(path)} == {"_files", f"_file={older.file_id}"}
     assert ids(tables.read("shop.t")) == [1, 2, 3, 4, 5, 6]
     assert tables.delete("shop.t", "id IN (2, 5)").rows == 2
     assert ids(tables.read("shop.t")) == [1, 3, 4, 6]

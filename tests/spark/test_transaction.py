@@ -86,7 +86,7 @@ def test_a_statement_that_fails_leaves_the_others(tables: Tables) -> None:
             transaction.delete("shop.t", "id / (id - 1) > 0")
         transaction.append("shop.t", tables.spark.sql("SELECT 4 AS id"))
     assert ids(tables.read("shop.t")) == [1, 4]
-    assert suffixes(files(folder(tables, "shop.t"))) == {"_data": 2}
+    assert suffixes(files(folder(tables, "shop.t"))) == {"_files": 2}
 
 
 def test_of_two_that_delete_from_one_file_the_first_to_commit_wins(tables: Tables) -> None:
@@ -101,7 +101,7 @@ def test_of_two_that_delete_from_one_file_the_first_to_commit_wins(tables: Table
             assert tables.delete("shop.t", "id = 2").rows == 1
     assert ids(tables.read("shop.t")) == [1, 3, 4, 12]
     kinds = suffixes(files(folder(tables, "shop.t")))
-    assert kinds == {"_data": 2, "_deletes": 2}
+    assert kinds == {"_files": 2, "_deletes": 2}
     assert tables.delete("shop.t", "id = 1").rows == 1
 
 

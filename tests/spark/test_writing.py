@@ -85,7 +85,7 @@ def test_rows_of_files_tell_what_is_in_them(tables: Tables) -> None:
 def test_nothing_but_data_files_is_left(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT")
     counts = tables.append("shop.t", numbers(tables, 1, 2, 3))
-    assert suffixes(files(folder(tables, "shop.t"))) == {"_data": counts.files}
+    assert suffixes(files(folder(tables, "shop.t"))) == {"_files": counts.files}
 
 
 def test_an_empty_dataframe_adds_no_file(tables: Tables) -> None:

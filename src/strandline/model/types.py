@@ -360,3 +360,19 @@ def with_char(data_type: DataType, named: DataType) -> DataType:
                 )
             )
     return data_type
+
+
+def as_stored(data_type: DataType) -> DataType:
+    """The type of a column in the Parquet files of Spark: strings of any length, nulls anywhere."""
+    match data_type:
+        case CharType() | VarcharType():
+            return STRING
+        case ArrayType():
+            return ArrayType(as_stored(data_type.element))
+        case MapType(key, value):
+            return MapType(as_stored(key), as_stored(value))
+        case StructType(fields):
+            return StructType(
+                tuple(replace(f, type=as_stored(f.type), nullable=True) for f in fields)
+            )
+    return data_type

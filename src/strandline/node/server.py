@@ -139,7 +139,6 @@ async def _serve(
     )
     http = _HttpServer(config)
     serving = asyncio.create_task(http.serve(sockets=[http_socket]))
-    service.announce(f"thrift://{_shown(thrift.address)}")
     addresses = f"thrift://{_shown(thrift.address)} http://{_shown(http_socket.getsockname()[:2])}"
     ready(f"ready {addresses}")
     logger.info(

@@ -49,8 +49,11 @@ _BATCH = 1_000
 _ATTEMPTS = 3
 """How often a table is looked at again because its folder moved."""
 _ALL = 1 << 62
-_FOLDERS_OF_FILES = ("_data", "_deletes", "_staging")
-"""What a transactional table has in its folder, beside the folders ``_file=…`` of 0.2.0."""
+_FOLDERS_OF_FILES = ("_files", "_data", "_deletes", "_staging")
+"""What a transactional table has in its folder, beside the folders ``_file=…`` of 0.2.0.
+
+0.2.1 put data files into ``_data``.
+"""
 
 
 class Kind(Enum):

@@ -2,7 +2,7 @@
 
 ::
 
-    <location>/_data/<file id>-<uuid>.parquet      a data file
+    <location>/_files/<file id>-<uuid>.parquet     a data file
     <location>/_deletes/<txn>-<uuid>.parquet       bitmaps of deleted rows
     <location>/_staging/<txn>-<uuid>/              what a running job of Spark writes
 

@@ -38,10 +38,8 @@ from strandline.model.type_parser import parse_fields
 from strandline.model.type_text import simple_string
 from strandline.model.types import (
     CALENDAR_INTERVAL,
-    STRING,
     VOID,
     ArrayType,
-    CharType,
     DataType,
     GeographyType,
     GeometryType,
@@ -49,7 +47,7 @@ from strandline.model.types import (
     StructField,
     StructType,
     TimeType,
-    VarcharType,
+    as_stored,
     walk,
 )
 
@@ -79,7 +77,7 @@ def file_schema(columns: Iterable[ColumnDescriptor]) -> spark_types.StructType:
     return _to_spark(
         StructField(
             column.name,
-            _as_stored(column.type),
+            as_stored(column.type),
             comment=column.comment,
             metadata=column.metadata,
             field_id=column.id,
@@ -198,21 +196,6 @@ def quoted(name: str) -> str:
 def _to_spark(fields: Iterable[StructField]) -> spark_types.StructType:
     text = schema_json(StructType(tuple(fields)), field_ids=True)
     return spark_types.StructType.fromJson(json.loads(text))
-
-
-def _as_stored(data_type: DataType) -> DataType:
-    match data_type:
-        case CharType() | VarcharType():
-            return STRING
-        case ArrayType():
-            return ArrayType(_as_stored(data_type.element))
-        case MapType(key, value):
-            return MapType(_as_stored(key), _as_stored(value))
-        case StructType(fields):
-            return StructType(
-                tuple(replace(f, type=_as_stored(f.type), nullable=True) for f in fields)
-            )
-    return data_type
 
 
 _Place = tuple[int | str, ...]

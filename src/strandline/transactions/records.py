@@ -331,6 +331,7 @@ _NEXT_AND_HIDDEN = (
     " JOIN txn ON txn.txn_id = own.txn_id WHERE own.table_id = ? AND own.commit_time IS NULL"
 )
 _LATER = f"SELECT write_id, {_OPEN} FROM txn_write_id WHERE table_id = ? AND commit_time > ?"
+_LAST_COMMIT = "SELECT max(commit_time) FROM txn_write_id WHERE table_id = ? AND commit_time <= ?"
 
 
 def write_ids_at(
@@ -353,3 +354,9 @@ def write_ids_at(
         open_ids=[w for w, state in rows if state not in (_ABORTED, _IS_NEXT)],
         aborted=[w for w, state in rows if state == _ABORTED],
     ).canonical()
+
+
+def last_commit(connection: Connection, table_id: int, *, at: Timestamp) -> Timestamp | None:
+    """The time of the last commit, at or before ``at``, that wrote a table."""
+    time = value(connection, _LAST_COMMIT, (table_id, at))
+    return None if time is None else Timestamp(time)

@@ -67,7 +67,7 @@ from strandline.transactions.catalog_view import CatalogVersion, CatalogView, Gu
 from strandline.transactions.conflicts import NameRow, catalog_conflict, row_conflict
 from strandline.transactions.holds import Holds
 from strandline.transactions.locks import Locks
-from strandline.transactions.records import write_ids_at
+from strandline.transactions.records import last_commit, write_ids_at
 from strandline.transactions.tables import METADATA, PART, STEPS, VERSION
 from strandline.transactions.transaction import (
     Heartbeat,
@@ -307,6 +307,15 @@ class Transactions:
             self.ensure_past(at)
         with self._database.read() as connection:
             return write_ids_at(connection, table_id, at=at)
+
+    def last_commit(self, table_id: int, *, at: Timestamp) -> Timestamp | None:
+        """The time of the last commit, at or before ``at``, that wrote a table; None without one.
+
+        As of that time, exactly the same is seen of the table as of ``at``.
+        """
+        self.ensure_past(at)
+        with self._database.read() as connection:
+            return last_commit(connection, table_id, at=at)
 
     def ensure_past(self, at: Timestamp) -> None:
         """Return when no commit, of rows or of DDL, can get a time at or below ``at`` any more.

@@ -96,7 +96,6 @@ def hive_node(store: str | Path, *, settings: Settings | None = None) -> Iterato
             server = ThriftServer(service.dispatcher, host="127.0.0.1", port=0)
             asyncio.run_coroutine_threadsafe(server.start(), loop).result(WAIT)
             host, port = server.address
-            service.announce(f"thrift://{host}:{port}")
             try:
                 yield HiveNode(store, node, service, host, port, loop)
             finally:

@@ -6,7 +6,6 @@ import pytest
 
 from strandline.errors import InvalidInput
 from strandline.metastore.hive.parameters import (
-    IDENTITY,
     MAX_PARAMETER,
     schema_parameters,
     take_schema,
@@ -43,15 +42,6 @@ def test_a_long_schema_is_cut_into_parts_of_at_most_4000_characters() -> None:
     assert SCHEMA not in parameters
     assert [len(part) for part in parts[:-1]] == [MAX_PARAMETER] * (number - 1)
     assert len(json.loads("".join(parts))["fields"]) == 300
-
-
-def test_the_identity_is_written_on_the_first_field_and_dropped_when_it_comes_back() -> None:
-    written = schema_parameters(columns(2), [], identity="d1.t@4;thrift://h:1")
-    fields = json.loads(written[SCHEMA])["fields"]
-    assert [field["metadata"] for field in fields] == [{IDENTITY: "d1.t@4;thrift://h:1"}, {}]
-    schema, _ = take_schema(written)
-    assert schema is not None
-    assert [column.metadata for column in schema.columns] == ["", ""]
 
 
 def test_partition_columns_are_moved_behind_the_others() -> None:

@@ -25,15 +25,17 @@ from strandline.catalog.commands import (
 )
 from strandline.catalog.planning import Planning
 from strandline.errors import IllegalChange, WriteConflict
-from strandline.metastore.hive.names import hadoop_location, present_schema, same_location
+from strandline.metastore.hive.names import present_schema, same_location
 from strandline.metastore.hive.parameters import DERIVED, SCHEMA
+from strandline.metastore.hive.past_tables import view_over
+from strandline.metastore.hive.snapshot_views import MARK
 from strandline.metastore.hive.table_structs import (
     ClientTable,
     read_table,
     table_struct,
     view_struct,
 )
-from strandline.metastore.hive.transactional_tables import redefined, transactional_struct
+from strandline.metastore.hive.transactional_tables import redefined
 from strandline.model.descriptors import (
     Properties,
     SchemaDescriptor,
@@ -136,9 +138,7 @@ class AlterRelation:
             return view_struct(old, schema=self.schema)
         location = self.location or "file:/"
         if old.transactional:
-            return transactional_struct(
-                old, schema=self.schema, location=location, counted=self.counted, identity=None
-            )
+            return view_over(old, schema=self.schema, text=MARK, has_spark_schema=True)
         return table_struct(old, schema=self.schema, location=location, counted=self.counted)
 
     # -- rename
@@ -192,14 +192,8 @@ class AlterRelation:
         next_location: str | None,
     ) -> None:
         if old.transactional:
-            definition = redefined(
-                old,
-                self.request,
-                wanted,
-                name=f"{self.schema}.{old.name}",
-                location=hadoop_location(self.location or "file:/"),
-                counted=self.counted,
-            )
+            name = f"{self.schema}.{old.name}"
+            definition = redefined(old, self.request, wanted, name=name)
         elif isinstance(wanted.definition, TableDefinition):
             definition = replace(wanted.definition, name=old.name)
             definition = self._placed(old, definition, wanted.location, next_location)

@@ -1,18 +1,19 @@
 """`HiveReader`: what a request of a Hive client reads, under the names that Hive clients use.
 
-A schema may be named with a version (``sales@42``); a plain table of the past is answered as a view
-over a hidden table (`strandline.metastore.hive.past_tables`). Everything else is
-`strandline.metastore.reader.Reader`.
+A schema may be named with a version (``sales@42``). A plain table of the past and every
+transactional table are answered as views over hidden tables (`past_tables`, `snapshot_views`).
+Everything else is `strandline.metastore.reader.Reader`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from strandline import work
 from strandline.catalog import Catalog, Relation
-from strandline.clock import format_timestamp
-from strandline.errors import ObjectNotFound
+from strandline.clock import Timestamp
+from strandline.errors import ObjectNotFound, StrandlineError
 from strandline.metastore.hive.names import hadoop_location, is_shown, shown_schema, split_schema
 from strandline.metastore.hive.past_tables import (
     find_hidden,
@@ -21,12 +22,19 @@ from strandline.metastore.hive.past_tables import (
     past_view_struct,
 )
 from strandline.metastore.hive.patterns import NamePattern
+from strandline.metastore.hive.snapshot_views import (
+    HiddenName,
+    TableSnapshot,
+    hidden_struct,
+    parse_hidden,
+    snapshot_view_struct,
+)
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import table_struct, view_struct
-from strandline.metastore.hive.transactional_tables import transactional_struct
-from strandline.metastore.interface import PRESENT
-from strandline.metastore.metastore import Metastore
+from strandline.metastore.interface import PRESENT, TableFiles
 from strandline.metastore.reader import Point, Reader
+from strandline.metastore.store.file_schemas import with_schema_versions
+from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
 from strandline.metastore.workers import off_loop
 from strandline.model.descriptors import (
     SchemaDescriptor,
@@ -44,13 +52,14 @@ _VIEW_NAMESPACE = "view.catalogAndNamespace.part.1"
 class Scope:
     """A schema as of a point in history; ``name`` is its name in answers, with its version if any.
 
-    ``hidden`` says that a table in it was asked for by the hidden name of its files.
+    ``hidden`` says that a table in it was asked for by a hidden name, and for a transactional one
+    what that name says.
     """
 
     name: str
     schema: SchemaDescriptor
     point: Point
-    hidden: bool = False
+    hidden: bool | HiddenName = False
 
     @property
     def catalog(self) -> Catalog:
@@ -63,31 +72,16 @@ class Scope:
         return self.point.at != PRESENT
 
     def shows_as_view(self, relation: Relation) -> bool:
-        """Whether clients see a view, also in the place of a plain table of the past."""
+        """Whether clients see a view, also in the place of a table."""
         if isinstance(relation, ViewDescriptor):
             return True
-        return self.is_past and not self.hidden and is_written_by_clients(relation)
+        if self.hidden:
+            return False
+        return relation.transactional or (self.is_past and is_written_by_clients(relation))
 
 
 class HiveReader(Reader):
-    """See the module.
-
-    ``address`` is the URI of this service, None as long as it is not known; ``identities`` says
-    whether answers carry the identity of transactional tables.
-    """
-
-    def __init__(
-        self,
-        metastore: Metastore,
-        present: Catalog,
-        *,
-        user: str | None,
-        address: str | None = None,
-        identities: bool = True,
-    ) -> None:
-        super().__init__(metastore, present, user=user)
-        self._address = address
-        self._identities = identities
+    """See the module."""
 
     # -- names
 
@@ -144,6 +138,14 @@ class HiveReader(Reader):
         relation = scope.catalog.relation(scope.schema.name, name)
         if relation is not None:
             return scope, relation
+        if "@" not in name:
+            return None
+        part = parse_hidden(name)
+        if part is not None:
+            whole = scope.catalog.table_by_id(part.table_id)
+            if whole is None or whole.schema_id != scope.schema.id or not whole.transactional:
+                return None
+            return replace(scope, hidden=part), whole
         table = find_hidden(scope.catalog, scope.schema.name, name, present=not scope.is_past)
         if table is None or not (scope.is_past or self._only_reads(scope, table)):
             return None
@@ -174,27 +176,64 @@ class HiveReader(Reader):
             await off_loop()
         if isinstance(relation, ViewDescriptor):
             return view_struct(_as_of(scope, relation), schema=scope.name)
+        if relation.transactional:
+            return await self._transactional_struct(scope, relation)
         location = await self.shown_location(relation)
         if scope.shows_as_view(relation) or self._only_reads(scope, relation):
             hidden = hidden_name(relation, version=scope.catalog.version, location=location)
             return past_view_struct(relation, schema=scope.name, hidden=hidden)
         counted = await self.counted(scope.point, relation)
-        if not relation.transactional:
-            return table_struct(relation, schema=scope.name, location=location, counted=counted)
-        return transactional_struct(
-            relation,
-            schema=scope.name,
-            location=location,
-            counted=counted,
-            identity=self._identity(scope, relation) if self._identities else None,
-        )
+        return table_struct(relation, schema=scope.name, location=location, counted=counted)
 
-    def _identity(self, scope: Scope, table: TableDescriptor) -> str:
-        version = str(scope.catalog.version)
-        if scope.point.at.time is not None:
-            version = format_timestamp(scope.point.at.time)
-        name = f"{scope.schema.name}.{table.name}@{version}"
-        return name if self._address is None else f"{name};{self._address}"
+    async def _transactional_struct(self, scope: Scope, table: TableDescriptor) -> Struct:
+        """The view, or the hidden table, that a transactional table is answered as."""
+        await off_loop()
+        transactions = self.metastore.transactions
+        if isinstance(scope.hidden, HiddenName):
+            transactions.ensure_past(scope.hidden.last_commit)
+            snapshot = await self._snapshot(table, scope.hidden.last_commit)
+            return hidden_struct(snapshot, scope.hidden, schema=scope.name)
+        moment = scope.point.moment
+        if moment is None:
+            catalog, moment = await self.dated(PRESENT)
+            table = self._as_it_is(catalog, scope, table)
+        last_commit = transactions.last_commit(table.id, at=moment)
+        snapshot = await self._snapshot(table, last_commit)
+        return snapshot_view_struct(snapshot, schema=scope.name)
+
+    @staticmethod
+    def _as_it_is(catalog: Catalog, scope: Scope, table: TableDescriptor) -> TableDescriptor:
+        """The table in the catalog that belongs to the moment. Raises `ObjectNotFound`."""
+        present = catalog.table_by_id(table.id)
+        if present is None:
+            raise ObjectNotFound(f"{scope.name}.{table.name} table not found")
+        return present
+
+    async def _snapshot(
+        self, table: TableDescriptor, last_commit: Timestamp | None
+    ) -> TableSnapshot:
+        location = await self.shown_location(table)
+        root = self._root(location)
+        if last_commit is None:
+            return TableSnapshot(table, location, root, None, TableFiles((), ()))
+        store, write_ids = (
+            self.metastore.store,
+            self.metastore.transactions.write_ids(table.id, at=last_commit),
+        )
+        data_rows = store.data_files(table.id, write_ids=write_ids)
+        delete_rows = store.rows(table.id, RowKind.DELETE_FILE, write_ids=write_ids)
+        data = [row.as_(DataFile) for row in work.spending(data_rows)]
+        if root is not None:
+            data = with_schema_versions(data, table, root=root)
+        deletes = tuple(row.as_(DeleteFile) for row in work.spending(delete_rows))
+        return TableSnapshot(table, location, root, last_commit, TableFiles(tuple(data), deletes))
+
+    def _root(self, location: str) -> Path | None:
+        """The folder of a table, if it is on this machine."""
+        try:
+            return self.metastore.folders.path(location)
+        except StrandlineError:
+            return None
 
 
 def _as_of(scope: Scope, view: ViewDescriptor) -> ViewDescriptor:

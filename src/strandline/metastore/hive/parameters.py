@@ -36,9 +36,6 @@ older releases of Spark always cut it. Partition columns are named in ``….part
 
 Spark keeps the default of a column in the field's metadata (`DEFAULT`). The catalog has a field for
 it, so it is taken out of the metadata that a client sends and put into the metadata of answers.
-
-A field may carry the metadata `IDENTITY`, which this service puts there for its own data source. It
-says where an answer came from, so it is dropped from what a client sends back.
 """
 
 from __future__ import annotations
@@ -183,9 +180,6 @@ def is_counted_table(table: TableDescriptor) -> bool:
     return not (table.partition_columns or table.transactional or "metadata_location" in names)
 
 
-IDENTITY = "strandline"
-"""The metadata key that tells the data source the table, its version and where to ask."""
-
 DEFAULT = "CURRENT_DEFAULT"
 """The metadata key of a column's default, a SQL expression."""
 
@@ -231,16 +225,13 @@ def schema_parameters(
     columns: Sequence[ColumnDescriptor],
     partition_columns: Iterable[str],
     *,
-    identity: str | None = None,
     defaults: bool = True,
 ) -> dict[str, str]:
-    """The parameters that give Spark these columns; with ``identity`` on the first field.
+    """The parameters that give Spark these columns.
 
     Without ``defaults``, Spark does not learn the defaults and so does not fill them in.
     """
     fields = [_field(column, default=column.default if defaults else None) for column in columns]
-    if identity is not None and fields:
-        fields[0] = _identified(fields[0], identity)
     text = schema_json(StructType(tuple(fields)))
     parameters: dict[str, str] = {}
     if len(text) <= MAX_PARAMETER:
@@ -292,9 +283,8 @@ def _numbered(parameters: Mapping[str, str], count: str, prefix: str) -> list[st
 
 def _column(field: StructField) -> ColumnDefinition:
     metadata, default = field.metadata, None
-    if IDENTITY in metadata or DEFAULT in metadata:
+    if DEFAULT in metadata:
         entries = json.loads(metadata)
-        entries.pop(IDENTITY, None)
         if isinstance(entries.get(DEFAULT), str):
             default = entries.pop(DEFAULT)
         metadata = _compact(entries)
@@ -319,17 +309,6 @@ def _field(column: ColumnDescriptor, *, default: str | None) -> StructField:
         nullable=column.nullable,
         comment=column.comment,
         metadata=metadata,
-    )
-
-
-def _identified(field: StructField, identity: str) -> StructField:
-    entries = json.loads(field.metadata) if field.metadata else {}
-    return StructField(
-        field.name,
-        field.type,
-        nullable=field.nullable,
-        comment=field.comment,
-        metadata=_compact({**entries, IDENTITY: identity}),
     )
 
 

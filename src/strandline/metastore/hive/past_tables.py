@@ -36,7 +36,6 @@ deletes the files before it finds out.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
 
@@ -49,7 +48,6 @@ from strandline.metastore.hive.table_structs import (
     view_struct,
 )
 from strandline.model.descriptors import (
-    ColumnDescriptor,
     Properties,
     StorageFormat,
     TableDescriptor,
@@ -74,6 +72,10 @@ _VIEW_STORAGE = StorageFormat(
 
 _SPARK_VERSION = "4.3.0"
 """The release whose form of a view is answered."""
+
+
+NOT_OF_A_TABLE = ("spark.sql.", "view.")
+"""How the parameters begin by which Spark takes a table for a view."""
 
 
 def is_written_by_clients(relation: Relation) -> bool:
@@ -113,16 +115,25 @@ def past_view_struct(table: TableDescriptor, *, schema: str, hidden: str) -> Str
 
     ``schema`` is the name that was asked for, with its version.
     """
+    # Of some tables Hive has the columns in the serde, and then there is none to name.
+    selected = ", ".join(quoted(column.name) for column in table.columns) or "*"
+    text = f"SELECT {selected} FROM {quoted(schema)}.{quoted(hidden)}"
+    known = SCHEMA in dict(table.properties)
+    return view_over(table, schema=schema, text=text, has_spark_schema=known)
+
+
+def view_over(table: TableDescriptor, *, schema: str, text: str, has_spark_schema: bool) -> Struct:
+    """The ``Table`` of a view with this text, which is answered in the place of ``table``."""
     view = ViewDescriptor(
         id=table.id,
         schema_id=table.schema_id,
         name=table.name,
         owner=table.owner,
         columns=tuple(replace(c, type=_nullable(c.type), nullable=True) for c in table.columns),
-        original_text=(text := _text(table.columns, schema=schema, hidden=hidden)),
+        original_text=text,
         expanded_text=text,
         storage=_VIEW_STORAGE,
-        properties=_view_properties(table, schema=schema),
+        properties=_view_properties(table, schema=schema, has_spark_schema=has_spark_schema),
         comment=table.comment,
         created=table.created,
     )
@@ -134,21 +145,15 @@ def past_view_struct(table: TableDescriptor, *, schema: str, hidden: str) -> Str
     return struct
 
 
-def _text(columns: Sequence[ColumnDescriptor], *, schema: str, hidden: str) -> str:
-    # Of some tables Hive has the columns in the serde, and then there is none to name.
-    selected = ", ".join(_quoted(column.name) for column in columns) or "*"
-    return f"SELECT {selected} FROM {_quoted(schema)}.{_quoted(hidden)}"
-
-
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """``name`` as Spark's SQL quotes it."""
     return "`" + name.replace("`", "``") + "`"
 
 
-def _view_properties(table: TableDescriptor, *, schema: str) -> Properties:
+def _view_properties(table: TableDescriptor, *, schema: str, has_spark_schema: bool) -> Properties:
     """The table's own parameters, with what makes Spark take it for a view of its own."""
-    not_its_own = ("spark.sql.", "view.")
-    own = {name: value for name, value in table.properties if not name.startswith(not_its_own)}
-    if SCHEMA in dict(table.properties):
+    own = {name: value for name, value in table.properties if not name.startswith(NOT_OF_A_TABLE)}
+    if has_spark_schema:
         own[SCHEMA] = DERIVED
         names = [column.name for column in table.columns]
     else:

@@ -189,8 +189,7 @@ class HiveServiceStatistics:
 class HiveMetastoreService:
     """See the module. Its methods are for the event loop.
 
-    ``kept_bytes`` bounds the answers that are kept; ``identities`` says whether answers about
-    transactional tables tell the data source who they are.
+    ``kept_bytes`` bounds the answers that are kept.
     """
 
     def __init__(
@@ -201,22 +200,15 @@ class HiveMetastoreService:
         workers: Workers | None = None,
         children: ChildPool | None = None,
         kept_bytes: int = DEFAULT_KEPT_BYTES,
-        identities: bool = True,
     ) -> None:
         self._metastore = metastore
         self._notifications = notifications
         self._workers = workers or Workers()
         self._children = children
-        self._identities = identities
-        self._address: str | None = None
         self._kept = KeptAnswers(max_bytes=kept_bytes)
         self._at_once = self._waited = self._changes = self._delegated = 0
         delegate = None if children is None else self.delegate
         self.dispatcher = Dispatcher(self.handle, self.look_up, delegate, self._in_thread)
-
-    def announce(self, address: str) -> None:
-        """Say under which URI (``thrift://host:port``) clients reach this service."""
-        self._address = address
 
     def look_up(self, request: bytes) -> bytes | None:
         """The kept answer to a request, if it is still right."""
@@ -306,7 +298,7 @@ class HiveMetastoreService:
         assert self._children is not None  # the callers know
         self._delegated += 1
         user = connection.user or ANONYMOUS
-        fields = {"service": SERVICE, "user": user, "address": self._address}
+        fields = {"service": SERVICE, "user": user}
         only_reads = method.kind in (Kind.READS, Kind.ANSWERS)
         asking = asyncio.ensure_future(
             delegate(
@@ -328,7 +320,6 @@ class HiveMetastoreService:
         """In a child process: answer what `delegate` was asked."""
         name = fields["name"]
         method = METHODS[name]
-        self._address = fields["address"]
         refused: StrandlineError | None = None
         try:
             try:
@@ -377,8 +368,6 @@ class HiveMetastoreService:
             self._metastore,
             await present_catalog(self._metastore),
             user=request.user,
-            address=self._address,
-            identities=self._identities,
         )
         return Call(
             request.args, request.user, self._metastore, self._notifications, reader, listed

@@ -1,20 +1,13 @@
-"""Transactional tables, as clients see them that know nothing of transactions.
+"""What a client of the Hive protocol may do with a transactional table, beside reading it.
 
-Such a client may see the table but not touch its content: it would list files of open and aborted
-transactions. So the answer is an external table in Hive's sense, without a ``transactional``
-parameter, in a format that does not exist: `READ_INSTEAD`. When Spark plans to read, write or alter
-the table, it takes this text for the name of a class, does not find the class, and shows the name,
-which says what to do. To describe, find or drop the table Spark looks for no class, so these work.
+It reads a view (`snapshot_views`), and Spark itself refuses to write to one. It may set parameters
+and the comment, rename the table and drop it. Everything else is refused with what to do: columns
+are changed, and rows written, with strandline's own session.
 
-Rejected: a provider that does not exist. Spark looks for it first, whatever the statement is: then
-even ``DROP TABLE IF EXISTS`` and ``tableExists`` fail, and the message asks to install a package.
+In events, the table is an external one in Hive's sense, without a ``transactional`` parameter, of a
+format that does not exist (`READ_INSTEAD`): who reads events finds no format to read the files by.
 
-The first field of the schema carries the table's identity as metadata, for our own data source,
-which gets nothing else from Spark: ``sales.orders@42;thrift://host:9083``, where 42 is the catalog
-version of the answer.
-
-Plain clients may use DDL on the table: add columns, set parameters, rename, drop. A schema with a
-transactional table is not dropped with CASCADE, which names no table.
+A schema with a transactional table is not dropped with CASCADE, which names no table.
 """
 
 from __future__ import annotations
@@ -24,22 +17,22 @@ from dataclasses import replace
 from typing import Any
 
 from strandline.catalog import Catalog, Relation
-from strandline.catalog.commands import ColumnDefinition, TableDefinition
+from strandline.catalog.commands import ColumnDefinition, TableDefinition, ViewDefinition
 from strandline.errors import IllegalChange, UnsupportedOperation
-from strandline.metastore.hive.names import same_location
 from strandline.metastore.hive.parameters import (
-    DERIVED,
     EXTERNAL,
     HIVE_PROVIDER,
     PROVIDER,
     SCHEMA,
     TRANSACTIONAL,
     schema_parameters,
-    without_time,
 )
+from strandline.metastore.hive.past_tables import NOT_OF_A_TABLE, view_over
+from strandline.metastore.hive.snapshot_views import MARK
 from strandline.metastore.hive.storage_descriptors import Struct
-from strandline.metastore.hive.table_structs import EXTERNAL_TABLE, ClientTable, table_struct
+from strandline.metastore.hive.table_structs import ClientTable, table_struct
 from strandline.model.descriptors import (
+    ColumnDescriptor,
     Properties,
     StorageFormat,
     TableDescriptor,
@@ -49,7 +42,7 @@ from strandline.model.descriptors import (
 
 PROVIDER_NAME = "strandline"
 READ_INSTEAD = "This is a transactional table: read and write it with strandline.spark.Tables"
-"""The format of a transactional table, and what Spark shows to the user."""
+"""The format of a transactional table in an event."""
 
 _STORAGE = StorageFormat(
     input_format=READ_INSTEAD,
@@ -65,12 +58,8 @@ def transactional_struct(
     schema: str,
     location: str,
     counted: Properties,
-    identity: str | None,
 ) -> Struct:
-    """The ``Table`` of a transactional table that a client sees under ``schema``.
-
-    All its columns are plain ones: there are no partitions that a client could list.
-    """
+    """The ``Table`` of a transactional table in an event. All its columns are plain ones."""
     hidden = {TRANSACTIONAL, SCHEMA, EXTERNAL}
     shown = replace(
         table,
@@ -83,7 +72,7 @@ def transactional_struct(
         ),
     )
     struct = table_struct(shown, schema=schema, location=location, counted=counted)
-    struct["parameters"] |= schema_parameters(table.columns, (), identity=identity, defaults=False)
+    struct["parameters"] |= schema_parameters(table.columns, (), defaults=False)
     return struct
 
 
@@ -129,63 +118,46 @@ def refuse_cascade(catalog: Catalog, schema: str) -> None:
 
 
 def redefined(
-    old: TableDescriptor,
-    request: Mapping[str, Any],
-    wanted: ClientTable,
-    *,
-    name: str,
-    location: str,
-    counted: Properties,
+    old: TableDescriptor, request: Mapping[str, Any], wanted: ClientTable, *, name: str
 ) -> TableDefinition:
-    """The definition that an alter of a transactional table asks for.
+    """The definition that an alter of a transactional table asks for. ``wanted`` is the request.
 
-    ``wanted`` is what the request says; ``location`` and ``counted`` are those of the present
-    table. Raises `UnsupportedOperation` for what such a client may not change.
+    Raises `UnsupportedOperation` for what such a client may not change.
     """
-    new = wanted.definition
-    if not isinstance(new, TableDefinition) or request.get("tableType") != EXTERNAL_TABLE:
-        raise refuse_content_change(name, "type")
-    if wanted.location is not None and not same_location(wanted.location, location):
-        raise refuse_content_change(name, "location")
-    if new.provider != HIVE_PROVIDER:
-        raise refuse_content_change(name, "provider")
-    if new.partition_columns:
-        raise refuse_content_change(name, "partitioning")
-    if replace(new.storage, hive_columns=None, properties=(), serde_properties=()) != replace(
-        _STORAGE, buckets=new.storage.buckets
-    ):
-        raise refuse_content_change(name, "format")
-    if without_time(wanted.counted) != without_time(counted):
-        raise refuse_content_change(name, "statistics")
-    partitioned = set(old.partition_columns)
+    view = wanted.definition
+    if not isinstance(view, ViewDefinition) or not view.expanded_text.startswith(MARK):
+        raise refuse_content_change(name, "type or text")
+    shown = view_over(old, schema="", text=MARK, has_spark_schema=True)
+    if (request.get("sd") or {}).get("cols") != shown["sd"]["cols"]:
+        raise refuse_content_change(name, "columns")
     return TableDefinition(
         name=old.name,
-        columns=_ordered(old, new.columns),
-        owner=new.owner,
+        columns=tuple(map(_as_defined, old.columns)),
+        owner=view.owner,
         kind=old.kind,
         transactional=True,
         provider=old.provider,
-        partition_columns=tuple(c.name for c in old.columns if c.id in partitioned),
+        partition_columns=tuple(c.name for c in old.columns if c.id in old.partition_columns),
         storage=old.storage,
         location=old.location,
-        properties=_kept_properties(old, new.properties),
-        comment=new.comment,
+        properties=_kept_properties(old, view.properties),
+        comment=view.comment,
     )
 
 
-def _ordered(
-    old: TableDescriptor, columns: tuple[ColumnDefinition, ...]
-) -> tuple[ColumnDefinition, ...]:
-    """The columns with the partition columns last, as the catalog keeps them."""
-    partitioned = {c.name.lower() for c in old.columns if c.id in old.partition_columns}
-    plain = [column for column in columns if column.name.lower() not in partitioned]
-    return (*plain, *(column for column in columns if column.name.lower() in partitioned))
+def _as_defined(column: ColumnDescriptor) -> ColumnDefinition:
+    return ColumnDefinition(
+        column.name,
+        column.type,
+        column.nullable,
+        column.comment,
+        default=column.default,
+        metadata=column.metadata,
+    )
 
 
-def _kept_properties(old: TableDescriptor, new: Properties) -> Properties:
-    """The properties that the client sent, and those that it does not see."""
-    hidden = {name: value for name, value in old.properties if name == TRANSACTIONAL}
-    sent = {name: value for name, value in new if not (name == SCHEMA and value == DERIVED)}
-    if SCHEMA in dict(old.properties):
-        sent[SCHEMA] = dict(old.properties)[SCHEMA]
-    return properties(sent | hidden)
+def _kept_properties(old: TableDescriptor, sent: Properties) -> Properties:
+    """The properties that the client sent, without those of a view, and those it does not see."""
+    own = {name: value for name, value in sent if not name.startswith(NOT_OF_A_TABLE)}
+    hidden = {name: value for name, value in old.properties if name in (TRANSACTIONAL, SCHEMA)}
+    return properties(own | hidden)

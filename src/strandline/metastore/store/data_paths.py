@@ -6,7 +6,7 @@ path of the file, so the id is part of the path:
 ========  ===========================================  =====================
 id in     path, relative to the table's location        written by
 ========  ===========================================  =====================
-NAME      ``_data/<file id>-<uuid>.parquet``            0.3.0 and later
+NAME      ``_files/<file id>-<uuid>.parquet``           0.3.0 and later
 FOLDER    ``_data/_file=<file id>/<uuid>.parquet``      0.2.1
 FOLDER    ``_file=<file id>/<uuid>.parquet``            0.1.0, 0.2.0
 NOWHERE   any other                                     clients of their own
@@ -24,7 +24,7 @@ from enum import Enum, auto
 
 from strandline.metastore.store.rows import DataFile
 
-DATA_FOLDER = "_data"
+DATA_FOLDER = "_files"
 FILE_COLUMN = "_file"
 """The column in which Spark gives the value of a folder ``_file=<file id>``."""
 

@@ -1,0 +1,397 @@
+"""Transactional tables, as Spark reads them without this package: views over hidden tables.
+
+The problem: a client of the Hive protocol takes a table for a folder of files. In the folder of a
+transactional table are also the files of open and aborted transactions, rows that were deleted, and
+files in which columns have older names. A reader must see the rows of one snapshot.
+
+The model. A transactional table ``orders`` is answered as a view. Its text selects the rows of one
+snapshot from hidden tables, each of which stands for some of the snapshot's files:
+
+* *data* ``orders@data_…``: files that say their ids in one way, were written by one version of the
+  table's schema, and of which either all or none are in the join below. An unmodified Spark finds
+  columns by name, and in these files all names and types are those of that version; the view
+  brings the columns together by their ids;
+* *deletes* ``orders@deletes_…``: bitmaps of deleted rows (or positions, from older releases), which
+  the view broadcasts into a LEFT ANTI JOIN on the file's id and the position of the row.
+
+So Spark scans Parquet files by itself. Filters and columns are pushed into the scan.
+
+What must stay true:
+
+* The name of a hidden table tells its snapshot: the table's id and the time of the last commit
+  that the snapshot contains. Spark caches the file list of a table by its name. The name stays the
+  same until somebody commits, and stands for the same files for ever. A hash of the place makes it
+  a new name when the files move.
+* All data files are in one folder, so Spark lists one folder. It must read those of the snapshot
+  and no others, so the hidden table has a filter of names (``pathGlobFilter``). Spark would leave
+  out a file that is missing; so the node looks at each file, and its size, when it answers the
+  hidden table.
+* Spark itself refuses to write to a view. The text begins with `MARK`: an alter that brings another
+  text would redefine the table, and is refused.
+
+*Rejected*: one path for each file (above 32 paths Spark starts a job to list them, which takes 20
+times as long for 2,000 files), a hidden table partitioned by the file's id (the same), a list of
+the file's ids as a condition (Spark lists and opens all files before it applies the condition).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+
+from strandline import work
+from strandline.clock import Timestamp
+from strandline.errors import CorruptData, ObjectNotFound
+from strandline.metastore.hive.parameters import DERIVED, PATH, SCHEMA
+from strandline.metastore.hive.past_tables import quoted, view_over
+from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.table_structs import table_struct
+from strandline.metastore.interface import TableFiles
+from strandline.metastore.store.data_paths import FILE_COLUMN, IdIn, IdPlace, id_place
+from strandline.metastore.store.rows import DataFile, DeleteFile, DeleteForm
+from strandline.model.descriptors import (
+    ColumnDescriptor,
+    SchemaVersion,
+    StorageFormat,
+    TableDescriptor,
+    TableKind,
+)
+from strandline.model.type_text import ddl_text
+from strandline.model.types import (
+    BIGINT,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    as_stored,
+)
+
+MARK = "/* transactional table: write to it with strandline.spark.Tables */"
+"""How the text of the view begins."""
+
+JOIN_ALL_SHARE = 0.5
+"""From this part of all rows on in files with deleted rows, all files go through the join."""
+
+_NAME = re.compile(r"(.+)@(data|deletes)_([0-9a-f]{1,16})_([0-9]{1,18})_[0-9a-f]{8}_([0-9]{1,9})")
+_GLOB, _ESCAPED = re.compile(r"([\[\]{}*?,\\])"), r"\\\1"
+_ID, _POSITION = "_strandline_file", "_strandline_position"
+_READING = {
+    # Spark writes a checksum for each page and does not look at it unless told to.
+    "parquet.page.verify-checksum.enabled": "true",
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+}
+_DELETE_COLUMNS: dict[DeleteForm, tuple[tuple[str, DataType], ...]] = {
+    DeleteForm.BITMAPS: (("file_id", BIGINT), ("bitmap", ArrayType(BIGINT))),
+    DeleteForm.POSITIONS: (("file_id", BIGINT), ("position", BIGINT)),
+}
+_GONE = {
+    # `get` is NULL, and so no match, behind the end of a bitmap.
+    DeleteForm.BITMAPS: (
+        f"getbit(get({{0}}.bitmap, CAST(shiftright({_POSITION}, 6) AS INT)),"
+        f" CAST({_POSITION} & 63 AS INT)) = 1"
+    ),
+    DeleteForm.POSITIONS: f"{_POSITION} = {{0}}.position",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenName:
+    """The name of a hidden table, taken apart. ``of`` is "data" or "deletes"."""
+
+    table: str
+    of: str
+    last_commit: Timestamp
+    table_id: int
+    number: int
+
+
+def parse_hidden(name: str) -> HiddenName | None:
+    """The parts of the name of a hidden table; None for any other name."""
+    match = _NAME.fullmatch(name.lower())
+    if match is None:
+        return None
+    return HiddenName(
+        match[1], match[2], Timestamp(int(match[3], 16)), int(match[4]), int(match[5])
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DataPart:
+    """Data files that one hidden table stands for; ``joined``: with the deleted rows."""
+
+    schema_version: int
+    place: IdPlace
+    joined: bool
+    files: tuple[DataFile, ...]
+
+
+@dataclass(frozen=True)
+class TableSnapshot:
+    """The rows of a transactional table at a moment.
+
+    ``location`` is the URI of the table's folder, ``root`` that folder if it is on this machine.
+    ``last_commit`` is the time of the last commit that the snapshot contains, None without one.
+    """
+
+    table: TableDescriptor
+    location: str
+    root: Path | None
+    last_commit: Timestamp | None
+    files: TableFiles
+
+    @cached_property
+    def data(self) -> tuple[DataPart, ...]:
+        """The data files in parts, in a fixed order."""
+        deleted: dict[int, int] = {}
+        for delete_file in self.files.delete_files:
+            for file_id, count in zip(delete_file.file_ids, delete_file.counts, strict=True):
+                deleted[file_id] = deleted.get(file_id, 0) + count
+        live = [f for f in self.files.data_files if deleted.get(f.file_id, 0) < f.rows]
+        touched = sum(file.rows for file in live if file.file_id in deleted)
+        join_all = bool(touched) and touched >= JOIN_ALL_SHARE * sum(file.rows for file in live)
+        parts: dict[tuple[int, str, str, bool], list[DataFile]] = {}
+        for file in work.spending(live):
+            place = id_place(file)
+            joined = join_all or file.file_id in deleted
+            key = (file.schema_version, place.id_in.name, place.folder, joined)
+            parts.setdefault(key, []).append(file)
+        return tuple(
+            DataPart(version, id_place(files[0]), joined, tuple(files))
+            for (version, _, _, joined), files in sorted(parts.items())
+        )
+
+    @cached_property
+    def deletes(self) -> tuple[tuple[DeleteForm, tuple[DeleteFile, ...]], ...]:
+        """The delete files that a part needs, by their form."""
+        joined = {file.file_id for part in self.data if part.joined for file in part.files}
+        needed = [f for f in self.files.delete_files if not joined.isdisjoint(f.file_ids)]
+        forms = ((form, tuple(f for f in needed if f.form is form)) for form in DeleteForm)
+        return tuple((form, files) for form, files in forms if files)
+
+    def hidden_name(self, of: str, number: int) -> str:
+        """The name of the hidden table of a part, or of delete files."""
+        assert self.last_commit is not None
+        place = blake2b(self.location.encode(), digest_size=4).hexdigest()
+        table = self.table
+        return f"{table.name.lower()}@{of}_{self.last_commit:x}_{table.id}_{place}_{number}"
+
+    def columns_of(self, version: int) -> tuple[ColumnDescriptor, ...]:
+        """The columns of a version of the table's schema. Raises `CorruptData`."""
+        for known in self.table.schema_versions:
+            if known.number == version:
+                return known.columns
+        raise CorruptData(
+            f"a data file of {self.table.name} was written by version {version} of its schema,"
+            " which the catalog does not have; run `strandline verify`"
+        )
+
+
+# -- the view
+
+
+def snapshot_view_struct(snapshot: TableSnapshot, *, schema: str) -> Struct:
+    """The ``Table`` of a transactional table: a view. ``schema`` is the name that was asked for."""
+    table = snapshot.table
+    selects = [
+        _select(snapshot, number, part, schema=schema) for number, part in enumerate(snapshot.data)
+    ]
+    if not selects:
+        nothing = ", ".join(
+            f"CAST(NULL AS {_sql_type(column.type)}) AS {quoted(column.name)}"
+            for column in table.columns
+        )
+        selects = [f"SELECT {nothing} WHERE false"]
+    text = f"{MARK} {' UNION ALL '.join(selects)}"
+    return view_over(table, schema=schema, text=text, has_spark_schema=True)
+
+
+def _select(snapshot: TableSnapshot, number: int, part: DataPart, *, schema: str) -> str:
+    """The rows of a part, in the columns of the table."""
+    by_id = {column.id: column for column in snapshot.columns_of(part.schema_version)}
+    selected = ", ".join(
+        f"{_column_value(by_id.get(column.id), column)} AS {quoted(column.name)}"
+        for column in snapshot.table.columns
+    )
+    source = f"{quoted(schema)}.{quoted(snapshot.hidden_name('data', number))}"
+    if not part.joined:
+        return f"SELECT {selected} FROM {source} AS t"
+    aliases = [f"d{n}" for n in range(len(snapshot.deletes))]
+    joins = "".join(
+        f" LEFT ANTI JOIN {quoted(schema)}.{quoted(snapshot.hidden_name('deletes', n))} AS {alias}"
+        f" ON {_ID} = {alias}.file_id AND {_GONE[form].format(alias)}"
+        for n, (alias, (form, _)) in enumerate(zip(aliases, snapshot.deletes, strict=True))
+    )
+    return (
+        f"SELECT /*+ BROADCAST({', '.join(aliases)}) */ {selected} FROM (SELECT *,"
+        f" {_file_id(part)} AS {_ID}, _metadata.row_index AS {_POSITION} FROM {source}) AS t{joins}"
+    )
+
+
+def _file_id(part: DataPart) -> str:
+    match part.place.id_in:
+        case IdIn.NAME:
+            return "CAST(substring_index(_metadata.file_name, '-', 1) AS BIGINT)"
+        case IdIn.FOLDER:
+            return FILE_COLUMN
+        case IdIn.NOWHERE:
+            return f"CAST({part.files[0].file_id} AS BIGINT)"
+
+
+def _column_value(written: ColumnDescriptor | None, column: ColumnDescriptor) -> str:
+    """The value of ``column`` in a file that has it as ``written``; NULL in one without it."""
+    wanted = as_stored(column.type)
+    if written is None:
+        return f"CAST(NULL AS {ddl_text(wanted)})"
+    return _value(f"t.{quoted(written.name)}", as_stored(written.type), wanted, depth=0)
+
+
+def _value(value: str, written: DataType, wanted: DataType, *, depth: int) -> str:
+    """``value`` of one type as another one, fields of structs found by their ids."""
+    if written == wanted:
+        return value
+    item = f"x{depth}"
+    match written, wanted:
+        case StructType(), StructType():
+            return _struct_value(value, written, wanted, depth=depth)
+        case ArrayType(), ArrayType():
+            inner = _value(item, written.element, wanted.element, depth=depth + 1)
+            return f"transform({value}, {item} -> {inner})"
+        case MapType(), MapType():
+            key = _value(item, written.key, wanted.key, depth=depth + 1)
+            inner = _value(item, written.value, wanted.value, depth=depth + 1)
+            return (
+                f"map_from_arrays(transform(map_keys({value}), {item} -> {key}),"
+                f" transform(map_values({value}), {item} -> {inner}))"
+            )
+    return f"CAST({value} AS {ddl_text(wanted)})"
+
+
+def _struct_value(value: str, written: StructType, wanted: StructType, *, depth: int) -> str:
+    by_id = {field.field_id: field for field in written.fields}
+    parts = (
+        f"{_text(field.name)}, {_field_value(value, by_id.get(field.field_id), field, depth)}"
+        for field in wanted.fields
+    )
+    return f"IF({value} IS NULL, NULL, named_struct({', '.join(parts)}))"
+
+
+def _field_value(value: str, written: StructField | None, field: StructField, depth: int) -> str:
+    if written is None:
+        return f"CAST(NULL AS {ddl_text(field.type)})"
+    return _value(f"{value}.{quoted(written.name)}", written.type, field.type, depth=depth)
+
+
+def _sql_type(data_type: DataType) -> str:
+    return ddl_text(as_stored(data_type))
+
+
+def _text(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+# -- the hidden tables
+
+
+def hidden_struct(snapshot: TableSnapshot, name: HiddenName, *, schema: str) -> Struct:
+    """The ``Table`` of a hidden table. Raises `ObjectNotFound`, `CorruptData`."""
+    parts: Sequence[object] = snapshot.data if name.of == "data" else snapshot.deletes
+    if name.number >= len(parts):
+        raise ObjectNotFound(f"{schema}.{name.table} has no such part; read the table again")
+    if name.of == "deletes":
+        form, deletes = snapshot.deletes[name.number]
+        columns = tuple(
+            ColumnDescriptor(number, column, data_type)
+            for number, (column, data_type) in enumerate(_DELETE_COLUMNS[form], start=1)
+        )
+        folder = os.path.dirname(deletes[0].path)
+        options = _only(file.path for file in deletes)
+        _check_files(snapshot, {file.path: None for file in deletes})
+        rows = size = None
+    else:
+        part = snapshot.data[name.number]
+        columns = tuple(
+            replace(column, type=as_stored(column.type), nullable=True, default=None, metadata="")
+            for column in snapshot.columns_of(part.schema_version)
+        )
+        folder, options = _of_part(snapshot, part)
+        if part.place.id_in is IdIn.FOLDER:
+            columns = (
+                *columns,
+                ColumnDescriptor(snapshot.table.next_column_id, FILE_COLUMN, BIGINT),
+            )
+        _check_files(snapshot, {file.path: file.bytes for file in part.files})
+        rows = sum(file.rows for file in part.files)
+        size = sum(file.bytes for file in part.files)
+    table = replace(
+        snapshot.table,
+        name=snapshot.hidden_name(name.of, name.number),
+        kind=TableKind.EXTERNAL,
+        transactional=False,
+        provider="parquet",
+        partition_columns=(),
+        schema_versions=(SchemaVersion(1, columns),),
+        storage=StorageFormat(),
+        properties=((SCHEMA, DERIVED),),
+    )
+    location = _below(snapshot.location, folder)
+    struct = table_struct(table, schema=schema, location=location, counted=())
+    serde = {PATH: _GLOB.sub(_ESCAPED, location), **_READING, **options}
+    struct["sd"]["serdeInfo"]["parameters"] |= serde
+    if size is not None:
+        struct["parameters"] |= {
+            "spark.sql.statistics.totalSize": str(size),
+            "spark.sql.statistics.numRows": str(rows),
+        }
+    return struct
+
+
+def _of_part(snapshot: TableSnapshot, part: DataPart) -> tuple[str, Mapping[str, str]]:
+    """The folder that Spark reads, relative to the table's, and its options."""
+    match part.place.id_in:
+        case IdIn.NAME:
+            return part.place.folder, _only(file.path for file in part.files)
+        case IdIn.FOLDER:
+            around = _below(snapshot.location, part.place.folder)
+            folders = ",".join(f"{FILE_COLUMN}={file.file_id}" for file in part.files)
+            path = f"{_GLOB.sub(_ESCAPED, around)}/{{{folders}}}"
+            return part.place.folder, {"basePath": around, PATH: path}
+        case IdIn.NOWHERE:
+            return part.place.folder, {}
+
+
+def _only(paths: Iterable[str]) -> Mapping[str, str]:
+    """The option by which Spark reads the files of these names in a folder, and no others."""
+    names = ",".join(_GLOB.sub(_ESCAPED, os.path.basename(path)) for path in paths)
+    # Without a recursive look-up, Spark takes folders beside the files for partitions.
+    return {"pathGlobFilter": f"{{{names}}}", "recursiveFileLookup": "true"}
+
+
+def _below(location: str, folder: str) -> str:
+    return f"{location}/{folder}" if folder else location
+
+
+def _check_files(snapshot: TableSnapshot, sizes: Mapping[str, int | None]) -> None:
+    """Raise `CorruptData` unless each file is there, with its size where that is known."""
+    if snapshot.root is None:
+        return
+    for path, size in work.spending(sizes.items()):
+        try:
+            found = os.stat(snapshot.root / path).st_size
+        except OSError as error:
+            raise CorruptData(
+                f"file {snapshot.root / path} of {snapshot.table.name} cannot be read:"
+                f" {error.strerror}; put it back from a backup, or run `strandline verify`"
+            ) from error
+        if size is not None and size != found:
+            raise CorruptData(
+                f"file {snapshot.root / path} of {snapshot.table.name} has {found} bytes, and"
+                f" {size} were written; put it back from a backup, or run `strandline verify`"
+            )

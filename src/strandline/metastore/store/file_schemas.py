@@ -1,0 +1,102 @@
+"""Which version of a table's schema a data file was written by.
+
+Since 0.3.0 a file's row says so. Files that older releases wrote are read: their footers have the
+ids and names of all columns, at every level. Where several versions have the same names, the newest
+one is as good as the one that the file was written by: they differ in types that were widened, and
+Spark reads values of the narrower type as the wider one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from strandline import work
+from strandline.errors import CorruptData
+from strandline.metastore.store.rows import DataFile
+from strandline.model.descriptors import TableDescriptor
+from strandline.model.types import ArrayType, DataType, MapType, StructType
+
+_FIELD_ID = b"PARQUET:field_id"
+_KEPT = 20_000
+
+_Names = frozenset[tuple[tuple[str, ...], int]]
+"""The path of each column and nested field, and its id."""
+
+
+def with_schema_versions(
+    files: Iterable[DataFile], table: TableDescriptor, *, root: Path
+) -> list[DataFile]:
+    """The files, each with the version of the schema of ``table`` that it was written by.
+
+    ``root`` is the table's folder. Raises `CorruptData` for a file that cannot be read, or has
+    columns that the table never had.
+    """
+    return [
+        file
+        if file.schema_version
+        else replace(file, schema_version=_version(root / file.path, table))
+        for file in work.spending(files)
+    ]
+
+
+def _version(path: Path, table: TableDescriptor) -> int:
+    written = _names_in(path)
+    for version in reversed(table.schema_versions):
+        pairs = ((column.name, column.id, column.type) for column in version.columns)
+        if frozenset(_names((), pairs)) == written:
+            return version.number
+    raise CorruptData(
+        f"data file {path} has columns that {table.name} had in no version of its schema; run"
+        " `strandline verify`"
+    )
+
+
+def _names(
+    place: tuple[str, ...], fields: Iterable[tuple[str, int | None, DataType]]
+) -> Iterable[tuple[tuple[str, ...], int]]:
+    for name, field_id, data_type in fields:
+        yield (*place, name), field_id or 0
+        yield from _names((*place, name), _inner(data_type))
+
+
+def _inner(data_type: DataType) -> Sequence[tuple[str, int | None, DataType]]:
+    match data_type:
+        case ArrayType(element):
+            return [("element", None, element)]
+        case MapType(key, value):
+            return [("key", None, key), ("value", None, value)]
+        case StructType(fields):
+            return [(field.name, field.field_id, field.type) for field in fields]
+    return ()
+
+
+@lru_cache(maxsize=_KEPT)
+def _names_in(path: Path) -> _Names:
+    """What the footer of a data file says. A file never changes under its path."""
+    try:
+        schema = pq.read_schema(path)
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptData(f"data file {path} cannot be read: {error}") from error
+    return frozenset(_footer_names((), schema))
+
+
+def _footer_names(
+    place: tuple[str, ...], fields: Iterable[pa.Field]
+) -> Iterable[tuple[tuple[str, ...], int]]:
+    for field in fields:
+        yield (*place, field.name), max(int((field.metadata or {}).get(_FIELD_ID, b"0")), 0)
+        yield from _footer_names((*place, field.name), _children(field.type))
+
+
+def _children(data_type: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_map(data_type):
+        return [data_type.key_field.with_name("key"), data_type.item_field.with_name("value")]
+    if pa.types.is_list(data_type):
+        return [data_type.value_field.with_name("element")]
+    return [data_type.field(n) for n in range(data_type.num_fields)]

@@ -1,0 +1,100 @@
+"""Rows of transactional tables, written by pyarrow as `strandline.spark` would write them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from strandline.metastore.interface import FILE_NUMBER_BITS, Session
+from strandline.metastore.store.data_paths import data_path
+from strandline.metastore.store.rows import DataFile
+from strandline.model.descriptors import TableDescriptor
+from strandline.model.types import ArrayType, DataType, MapType, StructType, as_stored
+from strandline.spark.folder import TableFolder, folder_path
+from strandline.spark.positions import POSITIONS, write_delete_file
+
+_ID = "PARQUET:field_id"
+_ATOMIC = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "date": pa.date32(),
+}
+
+
+def append(session: Session, name: str, *rows: Mapping[str, Any], old_layout: bool = False) -> int:
+    """Append rows, in one file; the file's id. With ``old_layout``, as 0.2.1 did."""
+    table = session.table(name)
+    transaction = session.begin()
+    file_id = transaction.txn_id << FILE_NUMBER_BITS
+    path = data_path(file_id, uuid.uuid4().hex)
+    if old_layout:
+        path = f"_data/_file={file_id}/{uuid.uuid4().hex}.parquet"
+    place = folder_path(table.location) / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(list(rows), arrow_schema(table.descriptor)), place)
+    file = DataFile(
+        file_id=file_id,
+        path=path,
+        rows=len(rows),
+        bytes=place.stat().st_size,
+        schema_version=0 if old_layout else table.descriptor.schema_version,
+    )
+    session.stage(transaction.txn_id, table.descriptor.id, add=[file])
+    session.commit(transaction.txn_id)
+    return file_id
+
+
+def delete(session: Session, name: str, file_id: int, positions: Iterable[int]) -> None:
+    """Delete the rows at these positions of a data file."""
+    snapshot = session.open([name])
+    table = snapshot.table(name)
+    (file,) = (
+        file
+        for file in session.files(table.descriptor.id, snapshot.write_ids_of(name)).data_files
+        if file.file_id == file_id
+    )
+    transaction = session.begin()
+    folder = TableFolder(table.location, table=name)
+    chosen = pa.table({"file_id": [], "position": []}, schema=POSITIONS)
+    wanted = list(positions)
+    chosen = pa.table({"file_id": [file_id] * len(wanted), "position": wanted}, schema=POSITIONS)
+    deleted = write_delete_file(folder, chosen, txn_id=transaction.txn_id)
+    folder.close()
+    session.stage(transaction.txn_id, table.descriptor.id, add=[deleted], touch=[file.path])
+    session.commit(transaction.txn_id)
+
+
+def arrow_schema(table: TableDescriptor) -> pa.Schema:
+    """The schema of a file that Spark writes for the table, with the ids of its columns."""
+    return pa.schema(
+        [
+            pa.field(column.name, _arrow(as_stored(column.type)), metadata={_ID: str(column.id)})
+            for column in table.columns
+        ]
+    )
+
+
+def _arrow(data_type: DataType) -> pa.DataType:
+    match data_type:
+        case ArrayType(element):
+            return pa.list_(_arrow(element))
+        case MapType(key, value):
+            return pa.map_(_arrow(key), _arrow(value))
+        case StructType(fields):
+            return pa.struct(
+                [pa.field(f.name, _arrow(f.type), metadata={_ID: str(f.field_id)}) for f in fields]
+            )
+    return _ATOMIC[str(getattr(data_type, "name", "string"))]
+
+
+def folder_of(session: Session, name: str) -> Path:
+    """The folder of a table."""
+    return folder_path(session.table(name).location)
