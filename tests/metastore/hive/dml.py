@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import ArrayType, DataType, MapType, StructType, as_stored
 from strandline.spark.folder import TableFolder, folder_path
-from strandline.spark.positions import POSITIONS, write_delete_file
+from strandline.spark.positions import POSITIONS, read_bitmaps, write_delete_file
 
 _ID = "PARQUET:field_id"
 _ATOMIC = {
@@ -63,7 +62,6 @@ def delete(session: Session, name: str, file_id: int, positions: Iterable[int]) 
     )
     transaction = session.begin()
     folder = TableFolder(table.location, table=name)
-    chosen = pa.table({"file_id": [], "position": []}, schema=POSITIONS)
     wanted = list(positions)
     chosen = pa.table({"file_id": [file_id] * len(wanted), "position": wanted}, schema=POSITIONS)
     deleted = write_delete_file(folder, chosen, txn_id=transaction.txn_id)
@@ -95,6 +93,18 @@ def _arrow(data_type: DataType) -> pa.DataType:
     return _ATOMIC[str(getattr(data_type, "name", "string"))]
 
 
-def folder_of(session: Session, name: str) -> Path:
-    """The folder of a table."""
-    return folder_path(session.table(name).location)
+def live_positions(session: Session, name: str, file_id: int) -> list[int]:
+    """The positions of the rows of a data file that are not deleted."""
+    snapshot = session.open([name])
+    table = snapshot.table(name)
+    files = session.files(table.descriptor.id, snapshot.write_ids_of(name))
+    rows = {file.file_id: file.rows for file in files.data_files}
+    bitmaps = read_bitmaps(folder_path(table.location), files.delete_files, rows)
+    gone = bitmaps.get(file_id)
+    return [
+        position
+        for position in range(rows[file_id])
+        if gone is None
+        or position // 64 >= len(gone)
+        or not int(gone[position // 64]) >> position % 64 & 1
+    ]

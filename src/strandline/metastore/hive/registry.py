@@ -27,6 +27,7 @@ from typing import Any, Self, TypeVar
 from strandline.catalog import Applied, Command
 from strandline.errors import InvalidInput
 from strandline.metastore.hive.hive_reader import HiveReader
+from strandline.metastore.hive.recent_calls import RecentCalls
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.store_folders import StoreFolders
@@ -80,8 +81,8 @@ class Call(Request):
 
     notifications: NotificationLog
     reader: HiveReader
-    listed: str | None = None
-    """The schema whose tables the client has just listed: clients do so to drop all of them."""
+    before: RecentCalls
+    """What the client asked just before."""
 
     @property
     def folders(self) -> StoreFolders:

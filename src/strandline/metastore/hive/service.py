@@ -49,6 +49,7 @@ from strandline.metastore.hive import (  # noqa: F401 - each registers its metho
     tables,
 )
 from strandline.metastore.hive.hive_reader import HiveReader
+from strandline.metastore.hive.recent_calls import NOTHING_BEFORE, RecentCalls
 from strandline.metastore.hive.registry import METHODS, Call, Kind, Method, Request
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.reader import present_catalog
@@ -66,7 +67,6 @@ from strandline.metastore.thrift.dispatch import (
 )
 from strandline.metastore.thrift.messages import ApplicationException
 from strandline.metastore.workers import CallKind, PooledCall, Workers, finish, off_loop
-from strandline.model.identifiers import MAX_NAME_LENGTH
 from strandline.work.children import ChildPool, Fields
 
 _OVERHEAD = 200
@@ -141,29 +141,6 @@ ANONYMOUS = "anonymous"
 """The author of the changes of a client that did not identify itself."""
 
 
-_LISTING = "get_all_tables"
-_LOOKING = frozenset({"get_table", "get_table_req"})
-"""What Hive's client calls before it drops a table."""
-
-
-def _listed(connection: ConnectionInfo, name: str, args: dict[str, Any]) -> str | None:
-    """The schema whose tables the client listed just before this call.
-
-    Hive's client drops a schema with CASCADE by listing the tables, dropping one after the other,
-    and then the schema. Only the order of its calls tells the first of these from the drop of one
-    table.
-    """
-    if name == _LISTING:
-        schema = str(args.get("db_name", ""))
-        # No schema has a longer name, and a client's text stays as long as its connection.
-        connection.attributes[_LISTING] = schema[: MAX_NAME_LENGTH + 1].lower()
-        return None
-    if name in _LOOKING:
-        return None
-    listed: str | None = connection.attributes.pop(_LISTING, None)
-    return listed
-
-
 @dataclass(frozen=True, slots=True)
 class _Answer:
     """An encoded answer; ``for_all`` says that every user would get it."""
@@ -233,20 +210,19 @@ class HiveMetastoreService:
         request = Request(args, user, self._metastore)
         if method.kind is Kind.ANSWERS:
             return method.handler(request)
-        listed = _listed(connection, name, args)
         if method.kind is Kind.READS:
             return self._read(connection, method, request)
         self._changes += 1
+        before = RecentCalls(tuple(connection.recent)[:-1])
         kind = CallKind.DDL if method.kind is Kind.CHANGES else CallKind.WRITE
         call = self._workers.submit(
-            lambda: self._result(method, request, listed), user=user, kind=kind
+            lambda: self._result(method, request, before), user=user, kind=kind
         )
         connection.on_leave = call.withdraw
         return call.result
 
     def _read(self, connection: ConnectionInfo, method: Method, request: Request) -> Any:
-        # The handler must see each listing, so its answer is not kept.
-        key = b"" if method.name == _LISTING else connection.request
+        key = connection.request
         mark = self._metastore.mark()
 
         def go_on(reading: Coroutine[Any, Any, _Answer]) -> _Answer | bytes:
@@ -289,7 +265,6 @@ class HiveMetastoreService:
         method = METHODS.get(name)
         if method is None:
             raise ApplicationException.unknown_method(name)
-        connection.attributes.pop(_LISTING, None)
         return await self._delegate_to_child(connection, method, args)
 
     async def _delegate_to_child(
@@ -340,14 +315,16 @@ class HiveMetastoreService:
             "refused": None if refused is None else [refused.code, refused.message[:1_000]],
         }, answer.body
 
-    def _result(self, method: Method, request: Request, listed: str | None = None) -> Any:
+    def _result(
+        self, method: Method, request: Request, before: RecentCalls = NOTHING_BEFORE
+    ) -> Any:
         """What a method gives, in a thread or process that may wait."""
         if method.kind is Kind.ANSWERS:
             return method.handler(request)
-        return finish(self._handle(method, request, listed))
+        return finish(self._handle(method, request, before))
 
-    async def _handle(self, method: Method, request: Request, listed: str | None) -> Any:
-        return await method.handler(await self._call(request, listed=listed))
+    async def _handle(self, method: Method, request: Request, before: RecentCalls) -> Any:
+        return await method.handler(await self._call(request, before))
 
     async def _encoded(self, method: Method, request: Request) -> _Answer:
         call = await self._call(request)
@@ -363,14 +340,14 @@ class HiveMetastoreService:
             self._kept.keep(key, mark, answer.result)
         return Encoded(answer.result)
 
-    async def _call(self, request: Request, *, listed: str | None = None) -> Call:
+    async def _call(self, request: Request, before: RecentCalls = NOTHING_BEFORE) -> Call:
         reader = HiveReader(
             self._metastore,
             await present_catalog(self._metastore),
             user=request.user,
         )
         return Call(
-            request.args, request.user, self._metastore, self._notifications, reader, listed
+            request.args, request.user, self._metastore, self._notifications, reader, before
         )
 
     def statistics(self) -> HiveServiceStatistics:

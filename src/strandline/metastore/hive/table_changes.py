@@ -42,7 +42,11 @@ from strandline.metastore.hive.registry import (
 )
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import ClientTable, read_table
-from strandline.metastore.hive.transactional_tables import refuse_cascade, refuse_transactional
+from strandline.metastore.hive.transactional_tables import (
+    refuse_cascade,
+    refuse_replacement,
+    refuse_transactional,
+)
 from strandline.model.descriptors import Properties, TableDescriptor, TableKind, properties
 from strandline.model.places import table_folder
 from strandline.model.privileges import Privilege
@@ -149,8 +153,11 @@ async def drop_table(call: Call) -> None:
     if catalog.relation(schema, name) is None:
         raise missing
     first = next(iter(catalog.relation_names(schema)), "")
-    if call.listed == schema and name.lower() == first.lower():
+    if call.before.listed() == schema and name.lower() == first.lower():
         refuse_cascade(catalog, schema)
+    dropped = catalog.table(schema, name)
+    if dropped is not None and dropped.transactional and call.before.drop_replaces(name):
+        raise refuse_replacement(f"{schema}.{name}")
     delete_data = bool(call.args.get("deleteData", False))
     try:
         call.execute(

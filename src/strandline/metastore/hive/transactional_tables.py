@@ -29,7 +29,7 @@ from strandline.metastore.hive.parameters import (
 )
 from strandline.metastore.hive.past_tables import NOT_OF_A_TABLE, view_over
 from strandline.metastore.hive.snapshot_views import MARK
-from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.storage_descriptors import Struct, read_fields
 from strandline.metastore.hive.table_structs import ClientTable, table_struct
 from strandline.model.descriptors import (
     ColumnDescriptor,
@@ -105,6 +105,14 @@ def refuse_content_change(name: str, what: str) -> UnsupportedOperation:
     )
 
 
+def refuse_replacement(name: str) -> IllegalChange:
+    """The error for a client that would drop the transactional table ``name`` to replace it."""
+    return IllegalChange(
+        f"{name} is a transactional table and is not replaced or overwritten; delete and append"
+        f" rows with strandline.spark.Tables, or remove it first: DROP TABLE {name}"
+    )
+
+
 def refuse_cascade(catalog: Catalog, schema: str) -> None:
     """Raise `IllegalChange` if the schema has transactional tables, which CASCADE would drop."""
     tables = [catalog.table(schema, name) for name in catalog.relation_names(schema)]
@@ -128,7 +136,7 @@ def redefined(
     if not isinstance(view, ViewDefinition) or not view.expanded_text.startswith(MARK):
         raise refuse_content_change(name, "type or text")
     shown = view_over(old, schema="", text=MARK, has_spark_schema=True)
-    if (request.get("sd") or {}).get("cols") != shown["sd"]["cols"]:
+    if read_fields((request.get("sd") or {}).get("cols")) != read_fields(shown["sd"]["cols"]):
         raise refuse_content_change(name, "columns")
     return TableDefinition(
         name=old.name,

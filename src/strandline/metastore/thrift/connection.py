@@ -308,6 +308,7 @@ class Connection(asyncio.Protocol):
         counters = self._server.counters
         counters.requests += 1
         self._coming_since = self._server.loop.time()
+        self.info.came(message)
         lookup = self._server.dispatcher.lookup
         if lookup is not None and len(message) <= _MAX_KEPT_REQUEST:
             size = int.from_bytes(message[4:8], "big")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,10 @@ class Encoded:
     result: bytes
 
 
+_RECENT, _RECENT_BYTES = 10, 1024
+"""How many requests of a client are remembered, and up to which size."""
+
+
 class ConnectionInfo:
     """What is known of one client. It lives as long as its connection, and only its handlers and
     its server change it.
@@ -51,10 +56,11 @@ class ConnectionInfo:
     ``user`` is who the client said that it is with ``set_ugi`` ("" before).
     ``attributes`` is for the handlers' own use. ``is_large`` says that the arguments of the request
     in work are too many for anything that takes a time for each of them on the event loop.
+    ``recent`` are the last requests, also those that a kept answer served; empty for a long one.
     ``on_leave`` is called when the client has left; a handler that waits sets it.
     """
 
-    __slots__ = ("_message", "attributes", "id", "is_large", "on_leave", "peer", "user")
+    __slots__ = ("_message", "attributes", "id", "is_large", "on_leave", "peer", "recent", "user")
 
     def __init__(self, connection_id: int, peer: str) -> None:
         self.id = connection_id
@@ -63,6 +69,7 @@ class ConnectionInfo:
         self.attributes: dict[str, Any] = {}  # Any: the handlers choose what they keep
         self.is_large = False
         self.on_leave: Callable[[], object] = bool
+        self.recent: deque[bytes] = deque(maxlen=_RECENT)
         self._message = b""
 
     @property
@@ -72,6 +79,10 @@ class ConnectionInfo:
         Read it before the handler first awaits: an answer kept under it is found again.
         """
         return request_key(self._message)
+
+    def came(self, message: bytes) -> None:
+        """The server tells of a request that has come."""
+        self.recent.append(message if len(message) <= _RECENT_BYTES else b"")
 
     def begin(self, message: bytes, *, is_large: bool = False) -> None:
         """The server names the request that is now in work; a large one without its bytes."""

@@ -1,0 +1,296 @@
+"""An unmodified Spark reads transactional tables: every version of random histories, and now."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from strandline.catalog.commands import (
+    AddColumns,
+    AlterColumn,
+    ColumnDefinition,
+    DropColumns,
+    RenameColumn,
+    RenameTable,
+)
+from strandline.metastore.interface import Session
+from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
+from strandline.model.type_parser import parse_type
+from strandline.model.types import BIGINT, INT, ArrayType, DataType, MapType, StructType
+from tests.metastore.hive import dml
+from tests.metastore.hive.hive_node import HiveNode
+from tests.metastore.hive.spark_process import SparkError, SparkProcess
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "nyc"
+WIDER = {"int": "bigint", "struct<a:int,b:string>": "struct<a:bigint,b:string>"}
+
+
+@dataclass
+class History:
+    """A table that changes at random, and what each version of it must show.
+
+    A value is kept by the id of its column, and in a struct by the id of its field, as files are
+    read. ``expected`` has the rows of each version, as JSON.
+    """
+
+    session: Session
+    name: str
+    chance: random.Random
+    rows: dict[int, list[dict[int, Any]]] = field(default_factory=dict)
+    expected: dict[int, list[str]] = field(default_factory=dict)
+    next_value: int = 0
+
+    @property
+    def table(self) -> TableDescriptor:
+        return self.session.table(f"{SCHEMA}.{self.name}").descriptor
+
+    def step(self) -> None:
+        """Change something, and note what is to be seen."""
+        often = (self.append, self.append_old, self.delete)
+        seldom = (self.rename, self.widen, self.add, self.drop, self.add_field, self.move)
+        self.chance.choice([*often, *often, *seldom])()
+        self.note()
+
+    def note(self) -> None:
+        """Note what is to be seen at the present version."""
+        version = self.session.history()[-1].version
+        shown = [_shown(row, self.table.columns) for rows in self.rows.values() for row in rows]
+        self.expected[version] = sorted(json.dumps(row, sort_keys=True) for row in shown)
+
+    def append(self, *, old_layout: bool = False) -> None:
+        rows = [
+            {column.id: self.value(column.type) for column in self.table.columns}
+            for _ in range(self.chance.randint(1, 4))
+        ]
+        written = [_by_name(row, self.table.columns) for row in rows]
+        name = f"{SCHEMA}.{self.name}"
+        self.rows[dml.append(self.session, name, *written, old_layout=old_layout)] = rows
+
+    def append_old(self) -> None:
+        self.append(old_layout=True)
+
+    def delete(self) -> None:
+        files = [file_id for file_id, rows in self.rows.items() if rows]
+        if not files:
+            return
+        file_id = self.chance.choice(files)
+        rows = self.rows[file_id]
+        positions = dml.live_positions(self.session, f"{SCHEMA}.{self.name}", file_id)
+        gone = self.chance.sample(range(len(rows)), self.chance.randint(1, len(rows)))
+        chosen = [positions[n] for n in gone]
+        dml.delete(self.session, f"{SCHEMA}.{self.name}", file_id, chosen)
+        self.rows[file_id] = [row for n, row in enumerate(rows) if n not in gone]
+
+    def rename(self) -> None:
+        column = self.chance.choice(self.table.columns)
+        names = {c.name for c in self.table.columns}
+        # A name that another column had before means a new column from now on.
+        new = self.chance.choice([n for n in ("p", "q", "r", "s", "t", "u") if n not in names])
+        self.execute(RenameColumn(schema=SCHEMA, table=self.name, column=column.name, new_name=new))
+
+    def widen(self) -> None:
+        for column in self.table.columns:
+            if column.type == INT:
+                self.execute(
+                    AlterColumn(schema=SCHEMA, table=self.name, column=column.name, type=BIGINT)
+                )
+                return
+
+    def add(self) -> None:
+        self.next_value += 1
+        names = {c.name for c in self.table.columns}
+        free = [n for n in ("p", "q", "r", "s", "t", "u") if n not in names]
+        kind = self.chance.choice(["int", "string", "struct<a:int,b:string>", "array<int>"])
+        if free:
+            column = ColumnDefinition(free[0], parse_type(kind))
+            self.execute(AddColumns(schema=SCHEMA, table=self.name, columns=(column,)))
+
+    def drop(self) -> None:
+        if len(self.table.columns) > 1:
+            column = self.chance.choice(self.table.columns)
+            self.execute(DropColumns(schema=SCHEMA, table=self.name, names=(column.name,)))
+
+    def add_field(self) -> None:
+        for column in self.table.columns:
+            if isinstance(column.type, StructType):
+                wider = parse_type("struct<a:bigint,b:string,c:int>")
+                self.execute(
+                    AlterColumn(schema=SCHEMA, table=self.name, column=column.name, type=wider)
+                )
+                return
+
+    def move(self) -> None:
+        self.next_value += 1
+        new = f"{self.name.partition('_')[0]}_{self.next_value}"
+        self.execute(RenameTable(schema=SCHEMA, table=self.name, new_name=new))
+        self.name = new
+
+    def execute(self, command: Any) -> None:
+        self.session.execute(command)
+
+    def value(self, data_type: DataType) -> Any:
+        """A new value of the type; a struct goes by the ids of its fields."""
+        self.next_value += 1
+        if not self.chance.randrange(6):
+            return None
+        match data_type:
+            case StructType(fields):
+                return {f.field_id: self.value(f.type) for f in fields}
+            case ArrayType(element):
+                return [self.value(element) for _ in range(2)]
+            case MapType(_, value):
+                return {f"k{self.next_value}": self.value(value)}
+        return self.next_value if data_type in (INT, BIGINT) else f"v{self.next_value}"
+
+
+def _by_name(row: dict[int, Any], columns: tuple[ColumnDescriptor, ...]) -> dict[str, Any]:
+    return {column.name: _named(row.get(column.id), column.type) for column in columns}
+
+
+def _named(value: Any, data_type: DataType) -> Any:
+    if value is None:
+        return None
+    match data_type:
+        case StructType(fields):
+            return {f.name: _named(value.get(f.field_id), f.type) for f in fields}
+        case ArrayType(element):
+            return [_named(item, element) for item in value]
+    return value
+
+
+def _shown(row: dict[int, Any], columns: tuple[ColumnDescriptor, ...]) -> dict[str, Any]:
+    """The row as Spark's `to_json` writes it: without what is NULL."""
+    shown: dict[str, Any] = _without_nulls(_by_name(row, columns))
+    return shown
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+    return value
+
+
+def run(hive: HiveNode, spark: SparkProcess, seed: int, *, steps: int) -> None:
+    """Make a history, and read all its versions with Spark."""
+    name = f"history{seed}"
+    columns = {"p": "int", "q": "string", "r": "struct<a:int,b:string>", "s": "array<int>"}
+    hive.create_transactional(SCHEMA, name, **columns)
+    history = History(hive.node.session(user="ann"), name, random.Random(seed))
+    names: dict[int, str] = {}
+    history.note()
+    for version in history.expected:
+        names[version] = history.name
+    for _ in range(steps):
+        history.step()
+        names[max(history.expected)] = history.name
+    queries = [
+        f"SELECT {version}, to_json(struct(*)) FROM `{SCHEMA}@{version}`.{names[version]}"
+        for version in history.expected
+    ]
+    queries.append(f"SELECT -1, to_json(struct(*)) FROM {SCHEMA}.{history.name}")
+    found: dict[int, list[str]] = {version: [] for version in [*history.expected, -1]}
+    for version, row in spark.sql(" UNION ALL ".join(queries)):
+        found[version].append(json.dumps(json.loads(row), sort_keys=True))
+    expected = history.expected | {-1: history.expected[max(history.expected)]}
+    for version, rows in expected.items():
+        assert sorted(found[version]) == rows, (seed, version)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_version_of_a_random_history_has_its_rows(
+    served: HiveNode, spark: SparkProcess, seed: int
+) -> None:
+    run(served, spark, seed, steps=9)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_every_version_of_a_long_random_history_has_its_rows(
+    served: HiveNode, spark: SparkProcess, seed: int
+) -> None:
+    run(served, spark, seed, steps=25)
+
+
+@pytest.fixture(scope="module")
+def orders(served: HiveNode) -> str:
+    served.create_transactional(SCHEMA, "orders", Id="bigint", item="string", code="char(3)")
+    session = served.node.session(user="ann")
+    rows = [{"Id": n, "item": f"i{n}", "code": "ab"} for n in range(1, 5)]
+    file_id = dml.append(session, f"{SCHEMA}.orders", *rows)
+    dml.delete(session, f"{SCHEMA}.orders", file_id, [0])
+    return f"{SCHEMA}.orders"
+
+
+READS: dict[str, list[list[Any]]] = {
+    "SELECT Id, item FROM {} WHERE Id > 2 ORDER BY Id": [[3, "i3"], [4, "i4"]],
+    "SELECT count(*) FROM {}": [[3]],
+    "SELECT a.Id FROM {0} a JOIN {0} b ON a.Id = b.Id + 1 ORDER BY 1": [[3], [4]],
+    "SELECT length(code) FROM {} WHERE Id = 2": [[2]],
+    "SHOW COLUMNS IN {}": [["Id"], ["item"], ["code"]],
+    "CACHE TABLE {}": [],
+    "UNCACHE TABLE {}": [],
+    "CREATE OR REPLACE TEMP VIEW items AS SELECT item FROM {}": [],
+    "SELECT max(item) FROM items": [["i4"]],
+}
+
+
+def test_what_reads_a_table_works(spark: SparkProcess, orders: str) -> None:
+    for statement, rows in READS.items():
+        assert spark.sql(statement.format(orders)) == rows, statement
+    described = spark.sql(f"DESCRIBE {orders}")
+    assert [row[:2] for row in described] == [
+        ["Id", "bigint"],
+        ["item", "string"],
+        ["code", "char(3)"],
+    ]
+
+
+IS_A_VIEW = "EXPECT_TABLE_NOT_VIEW"
+WRITES = {
+    "INSERT INTO {} VALUES (9, 'x', 'y')": IS_A_VIEW,
+    "INSERT OVERWRITE {} VALUES (9, 'x', 'y')": IS_A_VIEW,
+    "TRUNCATE TABLE {}": IS_A_VIEW,
+    "ALTER TABLE {} ADD COLUMNS (more INT)": IS_A_VIEW,
+    "DELETE FROM {}": "Unexpected table relation",
+    "UPDATE {} SET item = 'x'": "does not support UPDATE TABLE",
+    "ALTER VIEW {} AS SELECT 1": "is a transactional table",
+    "DROP VIEW {}": "DROP TABLE nyc.orders",
+}
+
+ROW = "SELECT 9L AS Id, 'x' AS item, 'y' AS code"
+
+
+def test_what_writes_to_a_table_is_refused_and_changes_nothing(
+    spark: SparkProcess, orders: str
+) -> None:
+    whole = f"SELECT * FROM {orders} ORDER BY Id"
+    before = spark.sql(whole)
+
+    def refused(text: str, write: Callable[[], object], name: str) -> None:
+        with pytest.raises(SparkError, match=text):
+            write()
+        assert spark.sql(whole) == before, name
+
+    for statement, text in WRITES.items():
+        refused(text, lambda s=statement: spark.sql(s.format(orders)), statement)  # type: ignore[misc]
+    for mode, text in {
+        "append": "into a view is not allowed",
+        "error": "already exists",
+        "overwrite": "is not replaced or overwritten",
+    }.items():
+        refused(text, lambda m=mode: spark.save(ROW, orders, mode=m), mode)  # type: ignore[misc]
+
+
+def test_a_table_that_was_just_read_is_dropped(served: HiveNode, spark: SparkProcess) -> None:
+    served.create_transactional(SCHEMA, "trips", id="bigint")
+    dml.append(served.node.session(user="ann"), f"{SCHEMA}.trips", {"id": 1})
+    assert spark.sql(f"SELECT * FROM {SCHEMA}.trips") == [[1]]
+    spark.sql(f"DROP TABLE {SCHEMA}.trips")
+    assert spark.sql(f"SHOW TABLES IN {SCHEMA} LIKE 'trips'") == []
