@@ -37,7 +37,7 @@ from strandline.metastore.store import partition_moves
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.notifications import ABORT, COMMIT, WRITE, NotificationLog
 from strandline.metastore.store.row_queries import TableContents
-from strandline.metastore.store.rows import DataFile, DeleteFile, Row, RowKind
+from strandline.metastore.store.rows import DataFile, DeleteFile, DeleteForm, Row, RowKind
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import all_places, place_of
 from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
@@ -49,6 +49,7 @@ _BATCH = 1_000
 _ATTEMPTS = 3
 """How often a table is looked at again because its folder moved."""
 _ALL = 1 << 62
+_WORD = (1 << 64) - 1
 _FOLDERS_OF_FILES = ("_files", "_data", "_deletes", "_staging")
 """What a transactional table has in its folder, beside the folders ``_file=…`` of 0.2.0.
 
@@ -341,10 +342,14 @@ class Verification:
 
     def _delete_file(self, path: Path, row: DeleteFile) -> str | None:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            counted = pc.value_counts(file.read(columns=["file_id"])["file_id"])
-        read_counts = {group["values"]: group["counts"] for group in counted.to_pylist()}
-        if read_counts != dict(zip(row.file_ids, row.counts, strict=True)):
-            return f"its positions are not the {sum(row.counts)} that were written"
+            if row.form is DeleteForm.POSITIONS:
+                counted = pc.value_counts(file.read(columns=["file_id"])["file_id"])
+                counts = {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
+            else:
+                columns = file.read(columns=["file_id", "bitmap"]).to_pylist()
+                counts = {line["file_id"]: _bits(line["bitmap"]) for line in columns}
+        if counts != dict(zip(row.file_ids, row.counts, strict=True)):
+            return f"its deleted rows are not the {sum(row.counts)} that were written"
         return None
 
     def _dropped_folders(self) -> Iterator[Finding]:
@@ -403,6 +408,10 @@ def _listed(root: Path) -> list[str]:
                 inside = Path(folder).relative_to(root)
                 paths += [str(inside / file) for file in sorted(files)]
     return paths
+
+
+def _bits(words: list[int]) -> int:
+    return sum((word & _WORD).bit_count() for word in words)
 
 
 def _decodes(row: Row) -> bool:

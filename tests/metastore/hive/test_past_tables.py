@@ -84,4 +84,4 @@ def test_a_real_name_goes_before_a_hidden_one(hive: HiveNode, stub: Any) -> None
     real = f"t1@files_{version + 1}_00000000"
     hive.create_transactional("d1", real, id="bigint")
     found = stub.get_table(f"d1@{version + 1}", real)
-    assert found.sd.inputFormat.startswith("This is a transactional table")
+    assert found.viewExpandedText.startswith("/* transactional table")

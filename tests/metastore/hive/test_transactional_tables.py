@@ -11,7 +11,7 @@ from hive_metastore.ttypes import Database, FieldSchema, Partition
 
 from tests.metastore.hive.hive_node import HiveNode, outcome, plain, refusal, storage, table
 
-READ_INSTEAD = "This is a transactional table: read and write it with strandline.spark.Tables"
+MARK = "/* transactional table: write to it with strandline.spark.Tables */"
 
 
 @pytest.fixture
@@ -20,38 +20,16 @@ def flights(hive: HiveNode) -> str:
     return "flights"
 
 
-def fields(found: Any) -> list[dict[str, Any]]:
-    schema: list[dict[str, Any]] = json.loads(found.parameters["spark.sql.sources.schema"])[
-        "fields"
-    ]
-    return schema
-
-
-def test_it_is_shown_so_that_nobody_else_reads_its_files(
-    hive: HiveNode, stub: Any, flights: str
-) -> None:
+def test_it_is_shown_as_a_view_of_its_rows(hive: HiveNode, stub: Any, flights: str) -> None:
     found = stub.get_table("d1", flights)
-    assert found.tableType == "EXTERNAL_TABLE"
-    assert found.parameters["EXTERNAL"] == "TRUE"
-    assert "spark.sql.sources.provider" not in found.parameters
+    assert found.tableType == "VIRTUAL_VIEW"
+    assert found.viewExpandedText.startswith(MARK)
     assert "transactional" not in found.parameters
-    assert {found.sd.inputFormat, found.sd.outputFormat} == {READ_INSTEAD}
-    assert found.partitionKeys == []
-    assert found.sd.location == f"{hive.warehouse}/d1.db/flights"
-    assert stub.get_tables_by_type("d1", "*", "EXTERNAL_TABLE") == [flights]
-
-
-def test_its_first_field_tells_the_data_source_who_and_when_and_where(
-    hive: HiveNode, stub: Any, flights: str
-) -> None:
-    version = hive.node.metastore.catalogs.present().version
-    first, second = fields(stub.get_table("d1", flights))
-    assert first["metadata"] == {"strandline": f"d1.flights@{version};{hive.uri}"}
-    assert second["metadata"] == {}
-    stub.create_table(table("other"))
-    (then, _), (now, _) = (fields(stub.get_table(d, flights)) for d in (f"d1@{version}", "d1"))
-    assert then["metadata"]["strandline"].startswith(f"d1.flights@{version};")
-    assert now["metadata"]["strandline"].startswith(f"d1.flights@{version + 1};")
+    assert found.sd.location is None
+    assert [column.name for column in found.sd.cols] == ["id", "carrier"]
+    schema = json.loads(found.parameters["spark.sql.sources.schema"])
+    assert [field["name"] for field in schema["fields"]] == ["id", "carrier"]
+    assert stub.get_tables_by_type("d1", "*", "VIRTUAL_VIEW") == [flights]
 
 
 def altered(stub: Any, change: Callable[[Any], object]) -> object:
@@ -68,27 +46,13 @@ REFUSED: dict[str, Callable[[Any], object]] = {
     "add partition": lambda c: outcome(lambda: c.add_partition(partition())),
     "alter partition": lambda c: outcome(lambda: c.alter_partition("d1", "flights", partition())),
     "drop partition": lambda c: outcome(lambda: c.drop_partition("d1", "flights", ["1"], True)),
-    "location": lambda c: altered(c, lambda t: setattr(t.sd, "location", "/tmp/x")),
-    "provider": lambda c: altered(
-        c, lambda t: t.parameters.update({"spark.sql.sources.provider": "parquet"})
-    ),
-    "statistics": lambda c: altered(c, lambda t: t.parameters.update(numRows="5")),
-    "spark's statistics": lambda c: altered(
-        c, lambda t: t.parameters.update({"spark.sql.statistics.totalSize": "5"})
-    ),
     "type": lambda c: altered(c, lambda t: setattr(t, "tableType", "MANAGED_TABLE")),
-    "format": lambda c: altered(c, lambda t: setattr(t.sd, "inputFormat", "parquet")),
-    "partitioning": lambda c: altered(
-        c, lambda t: setattr(t, "partitionKeys", [FieldSchema("z", "int", None)])
+    "text": lambda c: altered(c, lambda t: setattr(t, "viewExpandedText", "SELECT 1")),
+    "a further column": lambda c: altered(
+        c, lambda t: t.sd.cols.append(FieldSchema("delay", "int", None))
     ),
-    "a dropped column": lambda c: altered(c, _drop_column),
+    "a dropped column": lambda c: altered(c, lambda t: t.sd.cols.pop()),
 }
-
-
-def _drop_column(found: Any) -> None:
-    schema = json.loads(found.parameters["spark.sql.sources.schema"])
-    del schema["fields"][1], found.sd.cols[1]
-    found.parameters["spark.sql.sources.schema"] = json.dumps(schema)
 
 
 def test_changes_of_its_content_are_refused_and_change_nothing(
@@ -104,38 +68,6 @@ def test_changes_of_its_content_are_refused_and_change_nothing(
     assert plain(stub.get_table("d1", flights)) == before
 
 
-def test_spark_s_added_column_is_ddl_and_the_identity_is_not_kept(
-    hive: HiveNode, stub: Any, flights: str
-) -> None:
-    def add(found: Any) -> None:
-        schema = json.loads(found.parameters["spark.sql.sources.schema"])
-        added = {"name": "Delay", "type": "integer", "nullable": True, "metadata": {}}
-        schema["fields"].append(added)
-        found.parameters["spark.sql.sources.schema"] = json.dumps(schema)
-        found.sd.cols.append(FieldSchema("delay", "int", None))
-
-    assert altered(stub, add) is None
-    columns = hive.node.session(user="ann").table("d1.flights").descriptor.columns
-    assert [(c.id, c.name, c.metadata) for c in columns] == [
-        (1, "id", ""),
-        (2, "carrier", ""),
-        (3, "Delay", ""),
-    ]
-    last = hive.node.session(user="ann").history()[-1]
-    assert last.actions[0][0] == "add_columns"
-
-
-def test_a_hive_client_s_added_column_is_ddl_too(hive: HiveNode, stub: Any, flights: str) -> None:
-    added = FieldSchema("delay", "int", "minutes")
-    assert altered(stub, lambda t: t.sd.cols.append(added)) is None
-    columns = hive.node.session(user="ann").table("d1.flights").descriptor.columns
-    assert [(c.name, c.comment) for c in columns] == [
-        ("id", None),
-        ("carrier", None),
-        ("delay", "minutes"),
-    ]
-
-
 def test_parameters_comment_and_name_are_ddl(hive: HiveNode, stub: Any, flights: str) -> None:
     def change(found: Any) -> None:
         found.parameters.update(k="v", comment="by air")
@@ -145,7 +77,8 @@ def test_parameters_comment_and_name_are_ddl(hive: HiveNode, stub: Any, flights:
     found = hive.node.session(user="ann").table("d1.trips").descriptor
     assert (found.transactional, found.comment) == (True, "by air")
     assert dict(found.properties) == {"k": "v"}
-    assert stub.get_table("d1", "trips").sd.location == f"{hive.warehouse}/d1.db/trips"
+    session = hive.node.session(user="ann")
+    assert session.table("d1.trips").location.endswith("/warehouse/d1.db/trips")
 
 
 def test_dropping_it_is_ddl(hive: HiveNode, stub: Any, flights: str) -> None:

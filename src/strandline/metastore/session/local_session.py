@@ -232,6 +232,7 @@ class LocalSession(Session):
         reader = self._reader()
         self._own(txn_id, reader)
         _may_stage(reader, table_id, add, replaces=bool(remove or touch))
+        _check_schema_versions(reader.catalog.table_by_id(table_id), add)
         check_paths(add, folder=self._folder_of(table_id))
         with self._metastore.store.staging(txn_id, table_id) as staging:
             stage_files(staging, add, remove=remove, touch=touch)
@@ -303,6 +304,20 @@ class LocalSession(Session):
             self._metastore.store.catch_up()
         except StrandlineError:
             logger.warning("the cache did not catch up with an own write yet", exc_info=True)
+
+
+def _check_schema_versions(
+    table: TableDescriptor | None, add: Sequence[DataFile | DeleteFile]
+) -> None:
+    if table is None:
+        return  # it was dropped since the transaction began, which its commit finds
+    for file in add:
+        if isinstance(file, DataFile) and file.schema_version > table.schema_version:
+            raise InvalidInput(
+                f"file {file.path!r:.200} names version {file.schema_version} of the schema of"
+                f" {table.name}, which has {table.schema_version}; name the one that the file was"
+                " written by"
+            )
 
 
 def _may_stage(

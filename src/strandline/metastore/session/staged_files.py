@@ -28,7 +28,7 @@ from pathlib import Path
 
 from strandline.errors import AlreadyExists, InvalidInput, WriteConflict
 from strandline.metastore.interface import FILE_NUMBER_BITS
-from strandline.metastore.store.rows import DataFile, DeleteFile, Row, RowKind, new_file
+from strandline.metastore.store.rows import DataFile, DeleteFile, DeleteForm, Row, RowKind, new_file
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import MAX_PART_BYTES, MAX_PATH_BYTES
 
@@ -106,7 +106,7 @@ def check_staging(
     for file in add:
         match file:
             case DataFile():
-                numbers = [file.file_id, file.rows, file.bytes]
+                numbers = [file.file_id, file.rows, file.bytes, file.schema_version]
                 texts = [file.path, file.partition]
                 for column in file.statistics:
                     numbers += [column.column_id, 0 if column.nulls is None else column.nulls]
@@ -115,6 +115,11 @@ def check_staging(
             case DeleteFile():
                 numbers = [*file.file_ids, *file.counts]
                 texts, columns = [file.path], []
+                if not isinstance(file.form, DeleteForm):
+                    raise InvalidInput(
+                        f"delete file {file.path!r:.200} has the form {file.form!r:.80}; give a"
+                        " DeleteForm"
+                    )
             case _:
                 raise InvalidInput(f"{file!r:.80} is no file; give a DataFile or a DeleteFile")
         if not file.path:

@@ -1,0 +1,278 @@
+"""Views over the rows of transactional tables, and the hidden tables below, without a Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.catalog.commands import (
+    AddColumns,
+    AlterColumn,
+    ColumnDefinition,
+    DropTable,
+    RenameColumn,
+    RenameTable,
+)
+from strandline.metastore.interface import Session
+from strandline.model.type_parser import parse_type
+from strandline.model.types import BIGINT, INT
+from strandline.spark.folder import folder_path
+from tests.metastore.hive import dml
+from tests.metastore.hive.hive_node import HiveNode, refusal
+
+HIDDEN = re.compile(r"`([^`]*@(?:data|deletes)_[^`]*)`")
+
+
+@pytest.fixture
+def session(hive: HiveNode) -> Session:
+    """A session that finds the empty table ``d1.orders``."""
+    hive.create_transactional("d1", "orders", id="int", item="string")
+    return hive.node.session(user="ann")
+
+
+def text(stub: Any, table: str = "orders", *, schema: str = "d1") -> str:
+    answer: str = stub.get_table(schema, table).viewExpandedText
+    return answer
+
+
+def hidden(stub: Any, table: str = "orders", *, schema: str = "d1") -> list[Any]:
+    """The hidden tables that the text of a view names, in order."""
+    return [
+        stub.get_table(schema, name) for name in HIDDEN.findall(text(stub, table, schema=schema))
+    ]
+
+
+def place(session: Session, name: str = "d1.orders") -> str:
+    """The URI of a table's folder, as Hadoop writes it."""
+    return session.table(name).location.replace("file://", "file:")
+
+
+def names(found: Any) -> list[str]:
+    """The names of the files that Spark would read."""
+    pattern: str = found.sd.serdeInfo.parameters["pathGlobFilter"]
+    return pattern.strip("{}").split(",")
+
+
+def test_a_table_without_rows_needs_no_hidden_table(session: Session, stub: Any) -> None:
+    assert text(stub).endswith(
+        "SELECT CAST(NULL AS INT) AS `id`, CAST(NULL AS STRING) AS `item` WHERE false"
+    )
+
+
+def test_the_files_of_a_snapshot_and_no_others_are_read(session: Session, stub: Any) -> None:
+    ids = [dml.append(session, "d1.orders", {"id": n, "item": "x"}) for n in range(3)]
+    open_id = session.begin().txn_id
+    (found,) = hidden(stub)
+    folder = place(session)
+    assert found.sd.location == f"{folder}/_files"
+    assert found.tableType == "EXTERNAL_TABLE"
+    assert [name.partition("-")[0] for name in names(found)] == [str(i) for i in sorted(ids)]
+    assert found.parameters["spark.sql.sources.provider"] == "parquet"
+    assert found.parameters["spark.sql.statistics.numRows"] == "3"
+    session.abort(open_id)
+
+
+def test_the_text_stays_the_same_until_somebody_commits(session: Session, stub: Any) -> None:
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"})
+    before = text(stub)
+    session.abort(session.begin().txn_id)
+    hidden_before = HIDDEN.findall(before)
+    assert text(stub) == before
+    dml.append(session, "d1.orders", {"id": 2, "item": "x"})
+    assert HIDDEN.findall(text(stub)) != hidden_before
+    # A reader that has the old text still finds the old rows.
+    assert len(names(stub.get_table("d1", hidden_before[0]))) == 1
+
+
+def test_the_name_changes_with_the_place_and_an_old_name_finds_the_files(
+    session: Session, stub: Any
+) -> None:
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"})
+    (old,) = HIDDEN.findall(text(stub))
+    session.execute(RenameTable(schema="d1", table="orders", new_name="sold"))
+    (new,) = HIDDEN.findall(text(stub, "sold"))
+    assert old.rpartition("@")[2] != new.rpartition("@")[2]
+    moved = f"{place(session, 'd1.sold')}/_files"
+    assert {stub.get_table("d1", name).sd.location for name in (old, new)} == {moved}
+
+
+def test_files_of_other_schemas_have_hidden_tables_of_their_own(
+    session: Session, stub: Any
+) -> None:
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"})
+    session.execute(RenameColumn(schema="d1", table="orders", column="item", new_name="what"))
+    session.execute(AlterColumn(schema="d1", table="orders", column="id", type=BIGINT))
+    added = ColumnDefinition("item", INT)
+    session.execute(AddColumns(schema="d1", table="orders", columns=(added,)))
+    dml.append(session, "d1.orders", {"id": 2, "what": "y", "item": 5})
+    first, second = text(stub).split(" UNION ALL ")
+    assert "CAST(t.`id` AS BIGINT) AS `id`, t.`item` AS `what`" in first
+    assert "CAST(NULL AS INT) AS `item`" in first
+    assert "t.`id` AS `id`, t.`what` AS `what`, t.`item` AS `item`" in second
+    old, new = hidden(stub)
+    assert [(c.name, c.type) for c in old.sd.cols] == [("id", "int"), ("item", "string")]
+    assert [(c.name, c.type) for c in new.sd.cols] == [
+        ("id", "bigint"),
+        ("what", "string"),
+        ("item", "int"),
+    ]
+
+
+def test_deleted_rows_are_joined_away_from_the_files_that_have_some(
+    session: Session, stub: Any
+) -> None:
+    many = [{"id": n, "item": "x"} for n in range(10)]
+    touched = dml.append(session, "d1.orders", *many)
+    dml.append(session, "d1.orders", *many, *many)
+    dml.delete(session, "d1.orders", touched, [3])
+    plain, joined = text(stub).split(" UNION ALL ")
+    assert "JOIN" not in plain
+    assert "/*+ BROADCAST(d0) */" in joined
+    assert "LEFT ANTI JOIN" in joined
+    _, files, deletes = hidden(stub)
+    assert [name.partition("-")[0] for name in names(files)] == [str(touched)]
+    assert deletes.sd.location.endswith("/_deletes")
+    assert [(c.name, c.type) for c in deletes.sd.cols] == [
+        ("file_id", "bigint"),
+        ("bitmap", "array<bigint>"),
+    ]
+
+
+def test_where_most_rows_are_in_files_with_deleted_ones_all_go_through_the_join(
+    session: Session, stub: Any
+) -> None:
+    many = [{"id": n, "item": "x"} for n in range(10)]
+    touched = dml.append(session, "d1.orders", *many)
+    dml.append(session, "d1.orders", *many)
+    dml.delete(session, "d1.orders", touched, [3])
+    assert "UNION ALL" not in text(stub)
+    assert len(names(hidden(stub)[0])) == 2
+
+
+def test_files_of_older_releases_are_read_where_they_are(session: Session, stub: Any) -> None:
+    session.execute(RenameColumn(schema="d1", table="orders", column="item", new_name="what"))
+    old = dml.append(session, "d1.orders", {"id": 1, "what": "x"}, old_layout=True)
+    session.execute(RenameColumn(schema="d1", table="orders", column="what", new_name="why"))
+    (found,) = hidden(stub)
+    assert "t.`what` AS `why`" in text(stub)
+    parameters = found.sd.serdeInfo.parameters
+    folder = place(session)
+    assert parameters["basePath"] == f"{folder}/_data"
+    assert parameters["path"] == f"{folder}/_data/{{_file={old}}}"
+    assert [c.name for c in found.sd.cols] == ["id", "what", "_file"]
+
+
+def test_a_schema_of_the_past_shows_the_rows_of_then(session: Session, stub: Any) -> None:
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"})
+    version = session.history()[-1].version
+    session.execute(RenameColumn(schema="d1", table="orders", column="item", new_name="what"))
+    dml.append(session, "d1.orders", {"id": 2, "what": "y"})
+    then = f"d1@{version}"
+    assert f"FROM `{then}`." in text(stub, schema=then)
+    (found,) = hidden(stub, schema=then)
+    assert len(names(found)) == 1
+    assert found.dbName == then
+
+
+@pytest.mark.parametrize("damage", ["missing", "longer"])
+def test_a_file_that_is_not_as_it_was_written_is_an_error(
+    session: Session, stub: Any, damage: str
+) -> None:
+    file_id = dml.append(session, "d1.orders", {"id": 1, "item": "x"})
+    (name,) = HIDDEN.findall(text(stub))
+    (path,) = _files(session, f"{file_id}-*")
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes() + b"x")
+    kind, said = refusal(lambda: stub.get_table("d1", name))
+    assert kind == "MetaException"
+    assert str(path) in said
+    assert "strandline verify" in said
+
+
+FORGED: dict[str, Callable[[str], str]] = {
+    "a time to come": lambda name: re.sub(r"_[0-9a-f]+_", "_fffffffffffffff_", name, count=1),
+    "a part that is not there": lambda name: f"{name}7",
+    "another table": lambda name: re.sub(r"_(\d+)_([0-9a-f]{8})_", r"_999_\2_", name),
+    "a table that is not transactional": lambda name: re.sub(
+        r"_(\d+)_([0-9a-f]{8})_", lambda m: f"_{int(m[1]) + 1}_{m[2]}_", name
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_forged_hidden_name_finds_nothing(
+    hive: HiveNode, session: Session, stub: Any, what: str
+) -> None:
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"})
+    (name,) = HIDDEN.findall(text(stub))
+    kind, _ = refusal(lambda: stub.get_table("d1", FORGED[what](name)))
+    assert kind in ("NoSuchObjectException", "MetaException")
+    kind, _ = refusal(lambda: stub.get_table("default", name))
+    assert kind == "NoSuchObjectException"
+
+
+def test_a_dropped_table_is_not_read_by_its_hidden_name(session: Session, stub: Any) -> None:
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"})
+    (name,) = HIDDEN.findall(text(stub))
+    session.execute(DropTable(schema="d1", table="orders"))
+    kind, _ = refusal(lambda: stub.get_table("d1", name))
+    assert kind == "NoSuchObjectException"
+
+
+def test_nested_values_are_brought_together_by_the_ids_of_their_fields(
+    hive: HiveNode, stub: Any
+) -> None:
+    hive.create_transactional("d1", "nested", s="struct<a:int,b:array<struct<c:int>>>")
+    session = hive.node.session(user="ann")
+    dml.append(session, "d1.nested", {"s": {"a": 1, "b": [{"c": 2}]}})
+    wider = parse_type("struct<a:bigint,b:array<struct<c:int,d:string>>>")
+    session.execute(AlterColumn(schema="d1", table="nested", column="s", type=wider))
+    assert (
+        "IF(t.`s` IS NULL, NULL, named_struct('a', CAST(t.`s`.`a` AS BIGINT), 'b',"
+        " transform(t.`s`.`b`, x0 -> IF(x0 IS NULL, NULL, named_struct('c', x0.`c`, 'd',"
+        " CAST(NULL AS STRING)))))) AS `s`" in text(stub, "nested")
+    )
+
+
+DROPS: dict[str, tuple[list[str], bool]] = {
+    "DROP TABLE": (["o", "o", "o"], True),
+    "DROP TABLE of a table that was just read": (["o", "o@", "o", "o", "o"], True),
+    "a client that does not look": ([], True),
+    "DROP VIEW": (["o", "o", "o", "o@", "o"], False),
+    "an overwrite": (["o", "o", "o@", "o", "D", "o"], False),
+    "the second attempt": (["o", "o@", "o", "drop", "o"], True),
+}
+
+
+@pytest.mark.parametrize("what", DROPS)
+def test_only_the_drop_of_a_replacement_is_refused(session: Session, stub: Any, what: str) -> None:
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"})
+    (part,) = HIDDEN.findall(text(stub))
+    stub.get_all_databases()
+    calls, passes = DROPS[what]
+    steps: dict[str, Callable[[], object]] = {
+        "o": lambda: stub.get_table("d1", "orders"),
+        "o@": lambda: stub.get_table("d1", part),
+        "D": lambda: stub.get_database("d1"),
+        "drop": lambda: refusal(lambda: stub.drop_table("d1", "orders", True)),
+    }
+    for call in calls:
+        steps[call]()
+    if passes:
+        stub.drop_table("d1", "orders", True)
+        assert stub.get_all_tables("d1") == []
+        return
+    kind, said = refusal(lambda: stub.drop_table("d1", "orders", True))
+    assert kind == "MetaException"
+    assert "DROP TABLE d1.orders" in said
+    assert stub.get_all_tables("d1") == ["orders"]
+
+
+def _files(session: Session, pattern: str) -> list[Path]:
+    return list((folder_path(session.table("d1.orders").location) / "_files").glob(pattern))
