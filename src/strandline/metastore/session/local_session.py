@@ -46,6 +46,7 @@ from strandline.metastore.session.staged_files import check_paths, check_staging
 from strandline.metastore.store.file_columns import StoredDataFiles
 from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
 from strandline.metastore.workers import finish
+from strandline.model.descriptors import TableDescriptor
 from strandline.model.identifiers import normalize
 from strandline.model.privileges import Privilege
 from strandline.transactions import Hold, Transaction, ValidWriteIdList
