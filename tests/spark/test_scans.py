@@ -113,7 +113,7 @@ def test_missing_files_are_errors_and_not_missing_rows(tables: Tables) -> None:
     tables.append("shop.t", numbers(tables, 1, 2).coalesce(1))
     tables.delete("shop.t", "id = 1")
     path = folder(tables, "shop.t")
-    data, deletes = files(path)
+    deletes, data = files(path)
     (path / deletes).rename(path / "aside")
     with pytest.raises(CorruptData, match="_deletes/"):
         tables.read("shop.t")

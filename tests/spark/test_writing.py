@@ -72,7 +72,7 @@ def test_rows_of_files_tell_what_is_in_them(tables: Tables) -> None:
     (one,) = data_files(tables, "shop.t")
     path = folder(tables, "shop.t") / one.path
     assert (one.rows, one.bytes) == (4, path.stat().st_size)
-    assert one.path.startswith(f"_data/_file={one.file_id}/")
+    assert one.path.startswith(f"_files/{one.file_id}-")
     moment = "2013-01-01T05:00:00.000000Z"
     assert one.statistics == (
         ColumnStatistics(column_id=1, lower="1", upper="4", nulls=0),
