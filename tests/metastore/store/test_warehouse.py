@@ -124,8 +124,8 @@ def test_a_move_is_synced_before_it_returns(
     rename, sync = os.rename, warehouse._sync_folder
 
     def noted_rename(source: Path, target: Path) -> None:
-        done.append("rename")
         rename(source, target)
+        done.append("rename")
 
     def noted_sync(folder: Path) -> None:
         done.append(str(folder))

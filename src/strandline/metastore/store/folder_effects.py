@@ -44,7 +44,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 
 from sqlalchemy import Connection
@@ -171,6 +171,7 @@ class _Table:
     kind: TableKind
 
     @classmethod
+    @lru_cache(maxsize=2 * MOST_EFFECTS)  # what a turn expects it reads again
     def read(cls, record: bytes) -> _Table:
         head = decode_up_to(record, TableDescriptor, "kind")
         return cls(head["id"], head["schema_id"], head["name"], head["kind"])
@@ -269,7 +270,8 @@ class FolderEffects:
 
     def _paths(self, places: Iterable[Place]) -> Sequence[str]:
         """The folders at these places, as far as they are in reach."""
-        return [str(self._folders.path(place)) for place in places if self._folders.reaches(place)]
+        folders = self._folders
+        return [folders.path_text(place) for place in places if folders.reaches(place)]
 
     # -- what each verb asks for
 

@@ -116,6 +116,12 @@ class StoreFolders(Warehouse):
                 return self.folder / path.relative_to(name)
         return path
 
+    def path_text(self, place: Place) -> str:
+        """`path` as text; no `Path` is made of a place inside."""
+        if place.is_inside:
+            return f"{self.warehouse}/{place.path}".rstrip("/")
+        return str(self.path(place))
+
     def same(self, first: str, second: str) -> bool:
         """Whether both texts name one place."""
         return self.place(first) == self.place(second)

@@ -201,14 +201,18 @@ class Warehouse:
         try:
             if old == new:
                 return Moved.DONE_BEFORE
-            if _is_missing(old):
-                if _is_missing(new):
-                    return Moved.MISSING
-                if unsynced is not None:
-                    unsynced.add([old.parent, *new.parents])
-                return Moved.DONE_BEFORE
-            made = make_folders(new.parent, mode=self._mode)
-            os.rename(old, new)
+            made: list[Path] = []
+            try:
+                os.rename(old, new)
+            except (FileNotFoundError, NotADirectoryError):
+                if _is_missing(old):
+                    if _is_missing(new):
+                        return Moved.MISSING
+                    if unsynced is not None:
+                        unsynced.add([old.parent, *new.parents])
+                    return Moved.DONE_BEFORE
+                made = make_folders(new.parent, mode=self._mode)
+                os.rename(old, new)
         except OSError as error:
             raise _failed("move", f"{old} to {new}", error) from error
         _note(unsynced, [new.parent, old.parent, *(folder.parent for folder in made)])
