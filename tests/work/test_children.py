@@ -208,10 +208,14 @@ def test_a_child_that_reads_is_not_given_a_change() -> None:
 
 def test_idle_children_count_among_those_that_there_may_be() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
-        await asyncio.gather(*(ask(pool, "echo", only_reads=True) for _ in range(2)))
+        first = asyncio.create_task(ask(pool, "wait", only_reads=True))
+        await begun(children)
+        await ask(pool, "echo", only_reads=True)
+        children.go.set()
+        await first  # so the second child has been idle longest
         assert await ask(pool, "echo", b"x") == b"x"
-        await asyncio.to_thread(children._threads[0].join, WAIT)
-        assert not children._threads[0].is_alive()
+        await asyncio.to_thread(children._threads[1].join, WAIT)
+        assert not children._threads[1].is_alive()
         await ask(pool, "echo", only_reads=True)
         await ask(pool, "echo")
         assert children.kinds == [True, True, False]
