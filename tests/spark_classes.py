@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import MutableMapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -75,18 +76,19 @@ def use(environment: MutableMapping[str, str]) -> None:
 
 
 def make(target: Path) -> bool:
-    """Make the archive; False where this Java cannot."""
+    """Make the archive; False where this Java cannot, or not in time."""
     target.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder, "classes.jsa")
         options = f"-XX:ArchiveClassesAtExit={made} {BRIEF} {QUIET}"
-        subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", JOB, folder],
-            env={**os.environ, OPTIONS: options},
-            capture_output=True,
-            timeout=SECONDS,
-            check=False,
-        )
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [sys.executable, "-W", "ignore", "-c", JOB, folder],
+                env={**os.environ, OPTIONS: options},
+                capture_output=True,
+                timeout=SECONDS,
+                check=False,
+            )
         if not made.exists():
             return False
         made.replace(target)
@@ -100,7 +102,7 @@ def main() -> None:
         return
     print("archiving the classes of Spark, once for this Java, so that the tests start it faster")
     if not make(target):
-        print("this Java cannot archive classes; the tests take longer without")
+        print("the classes were not archived; the tests take longer without")
 
 
 if __name__ == "__main__":
