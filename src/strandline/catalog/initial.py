@@ -29,9 +29,7 @@ MAX_SKEW_MS = 24 * 60 * 60 * 1000
 """The most by which the clocks of two nodes may be allowed to differ: a day."""
 
 
-def initial_catalog(
-    *, delay_ms: int, skew_ms: int, default_location: str, environment: str | None = None
-) -> Initialize:
+def initial_catalog(*, delay_ms: int, skew_ms: int, default_location: str) -> Initialize:
     """What fills a new catalog: the default database, schema and zone, its configuration and
     the views in which it shows itself.
 
@@ -51,7 +49,7 @@ def initial_catalog(
 
     def initialize(transaction: CatalogTransaction) -> None:
         with transaction.entry("initialize", {"database": DEFAULT_DATABASE}):
-            transaction.put(ConfigEntry(ENVIRONMENT, environment or new_environment_id()))
+            transaction.put(ConfigEntry(ENVIRONMENT, new_environment_id()))
             transaction.put(ConfigEntry(DELAY, str(delay_ms)))
             transaction.put(ConfigEntry(SKEW, str(skew_ms)))
             database, schema, zone = transaction.allocate_id(amount=3)

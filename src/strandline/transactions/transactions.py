@@ -247,15 +247,7 @@ class Transactions:
         return expired
 
     @contextmanager
-    def autocommit(
-        self,
-        table_id: int,
-        *,
-        user: str,
-        host: str = "",
-        agent: str = "",
-        timeout: float = PATIENCE,
-    ) -> Iterator[Step]:
+    def autocommit(self, table_id: int, *, user: str, agent: str = "") -> Iterator[Step]:
         """A transaction on one table that begins, writes and commits in one SQL transaction.
 
         The block stages rows on the step's connection, under its write id; when the block ends
@@ -264,12 +256,10 @@ class Transactions:
         with ExitStack() as opened:
 
             def start(connection: Connection) -> Step:
-                begun = self._begin_on(
-                    connection, user=user, host=host, agent=agent, read_only=False
-                )
+                begun = self._begin_on(connection, user=user, host="", agent=agent, read_only=False)
                 return self._first_step(connection, begun, table_id)
 
-            step = self._writes.enter(opened, start, timeout=timeout)
+            step = self._writes.enter(opened, start, timeout=PATIENCE)
             yield step
             ended = self._commit_open_on(
                 step.connection,

@@ -14,7 +14,7 @@ import pytest
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.errors import DeadlineExceeded, Unavailable
-from strandline.metastore.store import warehouse
+from strandline.metastore.store import projection, warehouse
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.warehouse import Warehouse
 from strandline.model.types import INT
@@ -146,7 +146,7 @@ def test_what_no_caller_waits_for_is_projected_in_the_background(
     node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also where something is short the first time."""
-    node.projector._grace = 0
+    monkeypatch.setattr(projection, "GRACE_SECONDS", 0)
     made = threading.Event()
     move = node.log.move_projection
 
@@ -176,9 +176,11 @@ def test_what_no_caller_waits_for_is_projected_in_the_background(
     assert "No space left" in caplog.text
 
 
-def test_a_node_keeps_no_version_that_another_one_has_projected(node: Node, tmp_path: Path) -> None:
+def test_a_node_keeps_no_version_that_another_one_has_projected(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projection, "GRACE_SECONDS", 0)
     other = Node(tmp_path, member="two")
-    other.projector._grace = 0
     version = node.ddl(create(node, "a"))
     for update in other.catalogs.updates(1, version + 1):
         other.projector.applied(update)

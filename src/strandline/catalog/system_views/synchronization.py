@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -138,11 +138,9 @@ def synchronize_system_views(
     return True
 
 
-def initialize_system_views(
-    transaction: CatalogTransaction, *, database_id: int, views: Iterable[SystemView] | None = None
-) -> None:
+def initialize_system_views(transaction: CatalogTransaction, *, database_id: int) -> None:
     """Put the views into a new catalog, inside the entry that fills it."""
-    known = tuple(declared_views().values() if views is None else views)
+    known = tuple(declared_views().values())
     schema_id, *view_ids = transaction.allocate_id(amount=1 + len(known))
     transaction.put(_schema(schema_id, database_id))
     for view, view_id in zip(known, view_ids, strict=True):

@@ -80,7 +80,7 @@ class ChunkedValues:
         chunks = delete_operation(*self._keys.chunks(key, reference.identity))
         self._gateway.txn([], [chunks], repeatable=True)
 
-    def sweep(self, now: Timestamp, *, older_than_ms: int = ORPHAN_AGE_MS) -> int:
+    def sweep(self, now: Timestamp) -> int:
         """Remove orphans among the next few identities; how many values were removed."""
         removed = 0
         with self._sweeping:
@@ -94,7 +94,7 @@ class ChunkedValues:
                 key, identity = self._keys.owner_of(page.pairs[0].key)
                 self._swept_to = self._keys.chunks(key, identity)[1]
                 written = milliseconds(Timestamp(int(identity[:16], 16)))
-                if written + older_than_ms < milliseconds(now):
+                if written + ORPHAN_AGE_MS < milliseconds(now):
                     removed += self._remove_orphan(key, identity)
         return removed
 

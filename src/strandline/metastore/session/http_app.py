@@ -98,7 +98,6 @@ def application(
     slow_call_ms: int = DEFAULT_SLOW_MS,
     body_seconds: float = BODY_SECONDS,
     body_memory_bytes: int = BODY_MEMORY_BYTES,
-    answer_memory_bytes: int = ANSWER_BYTES,
     hosts: Collection[str] = (),
 ) -> ASGIApp:
     """The application for ``metastore``; any ASGI server can run it.
@@ -115,7 +114,7 @@ def application(
             max_bytes=max_body_bytes,
             seconds=body_seconds,
             memory_bytes=body_memory_bytes,
-            answer_bytes=answer_memory_bytes,
+            answer_bytes=ANSWER_BYTES,
             outside=children is not None,
         ),
         workers=workers or Workers(),

@@ -91,10 +91,10 @@ Paths = Callable[[], tuple[Iterable[str], Iterable[str]]]
 class Turn:
     """What one SQL transaction does with folders: effects that do not touch one another."""
 
-    def __init__(self, connection: Connection, *, most: int = MOST_EFFECTS) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.places = TablePlaces(connection)
         self.unsynced = Unsynced()
-        self._most = self._left = most
+        self._left = MOST_EFFECTS
         self._first: Paths | None = None
         self._touched: set[str] = set()
         self._above_touched: set[str] = set()
@@ -105,7 +105,7 @@ class Turn:
     @property
     def untouched(self) -> bool:
         """Whether nothing was taken yet."""
-        return self._left == self._most
+        return self._left == MOST_EFFECTS
 
     @property
     def left(self) -> int:

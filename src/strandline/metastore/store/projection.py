@@ -112,7 +112,7 @@ class Projector:
 
     ``updates(start, end)`` gives the catalog's updates of the versions from ``start`` to ``end``
     − 1, ``catalog`` a version as a whole. History must not be compacted above the projected
-    version. ``grace`` is in seconds.
+    version.
     """
 
     def __init__(
@@ -124,7 +124,6 @@ class Projector:
         guard: Callable[[Connection], None],
         catalog: Callable[[int], Catalog],
         folders: StoreFolders,
-        grace: float = GRACE_SECONDS,
     ) -> None:
         self._database = database
         self._notifications = notifications
@@ -140,7 +139,6 @@ class Projector:
         self._delegated = 0
         self._failed_batch: tuple[int, Unavailable] | None = None
         self._batches = self._entries = self._effects = self._failures = 0
-        self._grace = grace
         self._news = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="projector", daemon=True)
@@ -289,7 +287,7 @@ class Projector:
         pause = FIRST_PAUSE
         while True:
             self._news.wait()
-            if self._stop.wait(self._grace):
+            if self._stop.wait(GRACE_SECONDS):
                 return
             if self._delegated:
                 continue

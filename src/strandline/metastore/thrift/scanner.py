@@ -64,11 +64,10 @@ class Scanner:
         *,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         max_values: int = MAX_VALUES,
-        max_text_bytes: int = MAX_TEXT_BYTES,
     ) -> None:
         self._max_message = max_message_bytes
         self._max_values = max_values
-        self._max_text = min(max_text_bytes, max_message_bytes)
+        self._max_text = min(MAX_TEXT_BYTES, max_message_bytes)
         self._steps = _WHOLE
         self.paused = False
         self.message_values = 0

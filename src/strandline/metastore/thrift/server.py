@@ -18,7 +18,7 @@ from typing import Any
 
 from strandline.errors import AddressInUse, Unavailable
 from strandline.metastore.served_calls import RequestMemory
-from strandline.metastore.thrift.codec import HIVE_CODEC, Codec
+from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.connection import Connection
 from strandline.metastore.thrift.dispatch import BaseService, Dispatcher
 from strandline.metastore.thrift.messages import REPLY, encode_head
@@ -76,15 +76,16 @@ class ThriftServer:
         host: str = "127.0.0.1",
         port: int = 9083,
         settings: ServerSettings | None = None,
-        codec: Codec = HIVE_CODEC,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.dispatcher = dispatcher
         self.settings = settings or ServerSettings()
-        self.codec = codec
+        self.codec = HIVE_CODEC
         self.counters = Counters()
         self.base = BaseService(started=int(now()), counters=self._shown_counters)
-        self.reply_heads = {name.encode(): encode_head(REPLY, name) for name in codec.table.methods}
+        self.reply_heads = {
+            name.encode(): encode_head(REPLY, name) for name in HIVE_CODEC.table.methods
+        }
         # A task of a handler is kept here until it ends: its connection may end before it.
         self.running: set[asyncio.Task[Any]] = set()
         self.memory = RequestMemory(self.settings.request_memory_bytes)
