@@ -116,6 +116,15 @@ def test_a_number_that_is_no_time_cannot_be_held(store: Store, at: int) -> None:
         store.transactions.holds.acquire("reader", "ann", at=Timestamp(at), ttl_ms=5)
 
 
+@pytest.mark.parametrize("text", ["", "a\nb", "x" * 256])
+def test_a_kind_or_owner_that_is_no_line_of_text_is_refused(store: Store, text: str) -> None:
+    holds = store.transactions.holds
+    for kind, owner in ((text, "job"), ("reader", text)):
+        with pytest.raises(InvalidInput, match="1 to 255 printable characters"):
+            holds.acquire(kind, owner, at=ago(0), ttl_ms=1)
+    assert holds.list() == ()
+
+
 @pytest.mark.parametrize("ttl_ms", [0, -5])
 def test_a_hold_lasts_for_a_while(store: Store, ttl_ms: int) -> None:
     with pytest.raises(InvalidInput):

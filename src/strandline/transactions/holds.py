@@ -34,6 +34,7 @@ from strandline.clock import (
     milliseconds,
 )
 from strandline.errors import Conflict, HoldExpired, InvalidInput, VersionNotFound
+from strandline.model.identifiers import MAX_USER_LENGTH
 from strandline.sql import Database, stored_time, take_time
 from strandline.transactions import records
 from strandline.transactions.tables import (
@@ -85,6 +86,8 @@ class Holds:
         ``ttl_ms`` below 1 and for a number that is no time.
         """
         _positive(ttl_ms)
+        for what, text in (("kind", kind), ("owner", owner)):
+            _check_text(what, text)
         if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
             raise InvalidInput(f"{at} is not a time")
         with self._database.write() as connection:
@@ -257,6 +260,14 @@ def _hold(row: RowMapping) -> Hold:
         at=Timestamp(row["time"]),
         expires=Timestamp(row["expires"]),
     )
+
+
+def _check_text(what: str, text: str) -> None:
+    if not text or not text.isprintable() or len(text) > MAX_USER_LENGTH:
+        raise InvalidInput(
+            f"the {what} of a hold is 1 to {MAX_USER_LENGTH} printable characters, not"
+            f" {text[:80]!r} ({len(text)} characters)"
+        )
 
 
 def _positive(ttl_ms: int) -> None:
