@@ -3,9 +3,13 @@
 A node that serves clients and a driver that embeds the store in its own process are the same thing;
 serving only adds listeners (`strandline.node.server`). Several nodes may have one folder open.
 
-The health of a node is asked anew each time. A check is a function that raises if something is
+**Health** is asked anew each time. A check is a function that raises if something is
 wrong, with the reason that the caller gets; each part that can fail alone adds one. Nothing is
 remembered: an answer is never older than its question.
+
+**Configuration.** A value that the catalog has wins, from the moment that this node has applied the
+version that set it; without one, the setting of the process holds. Nothing is copied at start and
+nothing listens: a reader asks, and the answer is computed once for each catalog.
 """
 
 from __future__ import annotations
@@ -18,8 +22,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from strandline.catalog import CatalogManager
+from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.applier import Announce
+from strandline.catalog.configuration import HISTORY_RETENTION, METADATA_STALENESS
 from strandline.catalog.manager import CatalogStatistics
 from strandline.catalog.system_views import synchronize_system_views
 from strandline.clock import WallClock, system_wall_clock
@@ -43,7 +48,6 @@ from strandline.metastore.store.projection import (
 from strandline.metastore.store.row_queries import name_change
 from strandline.metastore.store.transaction_events import TransactionEvents
 from strandline.node.address import StoreAddress
-from strandline.node.configuration import EffectiveConfiguration
 from strandline.node.membership import (
     Guard,
     finish_half_raised,
@@ -361,3 +365,53 @@ class Node:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Effective:
+    catalog: Catalog
+    history_retention_ms: int
+    metadata_staleness: float
+
+
+class EffectiveConfiguration:
+    """The configuration that holds on a node. Safe to use from several threads.
+
+    ``latest`` gives the newest catalog that is applied here, and never waits. ``staleness_ms``
+    holds if neither the catalog nor the settings say how old an answer may be.
+    """
+
+    def __init__(
+        self, latest: Callable[[], Catalog], settings: Settings, *, staleness_ms: int = 0
+    ) -> None:
+        self._latest = latest
+        self._settings = settings
+        self._staleness_ms = staleness_ms
+        self._known: _Effective | None = None
+
+    def history_retention_ms(self) -> int:
+        """How long history is kept without a hold, in milliseconds."""
+        return self._effective().history_retention_ms
+
+    def metadata_staleness(self) -> float:
+        """How old an answer about a plain table's rows may be, in seconds."""
+        return self._effective().metadata_staleness
+
+    def _effective(self) -> _Effective:
+        catalog, known = self._latest(), self._known
+        if known is not None and known.catalog is catalog:
+            return known
+        retention = HISTORY_RETENTION.value(catalog)
+        staleness = METADATA_STALENESS.value(catalog)
+        settings = self._settings
+        if staleness is None:
+            staleness = settings.metadata_staleness_ms
+        if staleness is None:
+            staleness = self._staleness_ms
+        effective = _Effective(
+            catalog,
+            settings.history_retention_ms if retention is None else retention,
+            staleness / 1000,
+        )
+        self._known = effective
+        return effective
