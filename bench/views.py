@@ -1,0 +1,167 @@
+"""An unmodified Spark reads a transactional table, beside plain Parquet.
+
+The plain tables are external ones over the same files, by hard links. All times are of one Spark
+session in one run, taken in turns; the reference of a row is the time for the plain table.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.peers.plain_spark import PlainSpark
+from bench.registry import Measured, benchmark
+from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.cli.demo.node_process import NodeProcess
+from strandline.metastore.interface import FILE_NUMBER_BITS, Session
+from strandline.metastore.session import HttpSession
+from strandline.metastore.store.data_paths import data_path
+from strandline.metastore.store.rows import DataFile
+from strandline.model.type_text import simple_string
+from strandline.model.types import BIGINT, DOUBLE, STRING, DataType
+from strandline.spark.folder import TableFolder, folder_path
+from strandline.spark.positions import POSITIONS, write_delete_file
+
+ROWS, FILES = 6_000_000, 20
+MANY_FILES = 2_000
+DELETED = 0.01
+ROUNDS = 5
+TYPES: dict[str, DataType] = {"id": BIGINT, "price": DOUBLE, "comment": STRING}
+NUMBERS = [f"n{number}" for number in range(13)]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A node, a session with it, and a folder beside the store."""
+
+    session: Session
+    spark: PlainSpark
+    folder: Path
+
+    def write(self, name: str, *, files: int, rows: int) -> None:
+        """Make ``name`` with so many files of so many rows, and ``plain_…`` over the same files."""
+        columns = tuple(ColumnDefinition(n, t) for n, t in TYPES.items())
+        columns += tuple(ColumnDefinition(n, BIGINT) for n in NUMBERS)
+        definition = TableDefinition(name=name, columns=columns, transactional=True)
+        self.session.execute(CreateTable(schema="default", definition=definition))
+        table = self.session.table(name)
+        plain = self.folder / f"plain_{name}"
+        plain.mkdir()
+        root = folder_path(table.location)
+        (root / "_files").mkdir(parents=True)
+        begun = self.session.begin()
+        staged = []
+        for number in range(files):
+            file_id = begun.txn_id << FILE_NUMBER_BITS | number
+            path = data_path(file_id, uuid.uuid4().hex)
+            ids = [column.id for column in table.descriptor.columns]
+            pq.write_table(_rows(number * rows, rows, ids), root / path, compression="snappy")
+            os.link(root / path, plain / f"part-{number}.parquet")
+            staged.append(
+                DataFile(
+                    file_id=file_id,
+                    path=path,
+                    rows=rows,
+                    bytes=(root / path).stat().st_size,
+                    schema_version=1,
+                )
+            )
+        self.session.stage(begun.txn_id, table.descriptor.id, add=staged)
+        self.session.commit(begun.txn_id)
+        listed = ", ".join(f"{column.name} {simple_string(column.type)}" for column in columns)
+        self.spark.run(
+            f"CREATE TABLE plain_{name} ({listed}) USING parquet LOCATION 'file:{plain}'"
+        )
+
+    def delete(self, name: str, share: float) -> None:
+        """Delete that share of the rows of each file."""
+        snapshot = self.session.open([name])
+        table = snapshot.table(name)
+        files = self.session.files(table.descriptor.id, snapshot.write_ids_of(name)).data_files
+        chance = np.random.default_rng(7)
+        pieces = [
+            pa.table(
+                {
+                    "file_id": np.full(int(file.rows * share), file.file_id),
+                    "position": chance.choice(file.rows, int(file.rows * share), replace=False),
+                },
+                schema=POSITIONS,
+            )
+            for file in files
+        ]
+        begun = self.session.begin()
+        folder = TableFolder(table.location, table=name)
+        deleted = write_delete_file(folder, pa.concat_tables(pieces), txn_id=begun.txn_id)
+        folder.close()
+        touched = [file.path for file in files]
+        self.session.stage(begun.txn_id, table.descriptor.id, add=[deleted], touch=touched)
+        self.session.commit(begun.txn_id)
+
+
+def _rows(first: int, count: int, ids: list[int]) -> pa.Table:
+    chance = np.random.default_rng(first)
+    columns = {
+        "id": np.arange(first, first + count),
+        "price": chance.random(count),
+        "comment": pa.array([f"comment {n % 1000}" for n in range(count)]),
+        **{name: chance.integers(0, 1_000_000, count) for name in NUMBERS},
+    }
+    table = pa.table(columns)
+    fields = [
+        field.with_metadata({"PARQUET:field_id": str(column_id)})
+        for field, column_id in zip(table.schema, ids, strict=True)
+    ]
+    return table.cast(pa.schema(fields))
+
+
+@contextmanager
+def opened() -> Iterator[Bench]:
+    """A node on an empty folder, with a Spark that has it for its metastore."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        node = NodeProcess(folder / "lake", log=folder / "node.log")
+        node.start()
+        try:
+            with (
+                HttpSession(node.http_uri, user="bench") as session,
+                PlainSpark(node.thrift_uri, folder / "lake" / "warehouse") as spark,
+            ):
+                yield Bench(session, spark, folder)
+        finally:
+            node.stop()
+
+
+@benchmark(group="views", name="unmodified Spark, transactional table", unit="s", better="lower")
+def views() -> list[Measured]:
+    """A scan of all columns, the same with deleted rows, and the plan of a table of many files."""
+    with opened() as bench:
+        bench.write("orders", files=FILES, rows=ROWS // FILES)
+        queries = {name: f"SELECT * FROM {name}" for name in ("orders", "plain_orders")}
+        whole = bench.spark.scans(queries, rounds=ROUNDS)
+        bench.delete("orders", DELETED)
+        deleted = bench.spark.scans(queries, rounds=ROUNDS)
+        bench.write("many", files=MANY_FILES, rows=100)
+        queries = {name: f"SELECT sum(n1) FROM {name}" for name in ("many", "plain_many")}
+        plans = bench.spark.plans(queries, rounds=ROUNDS)
+    return [
+        _measured(whole, "orders", f"scan of {ROWS:,} rows", 1.1),
+        _measured(deleted, "orders", f"scan with {DELETED:.0%} of the rows deleted", 1.4),
+        _measured(plans, "many", f"plan of {MANY_FILES:,} files", 1.5),
+    ]
+
+
+def _measured(spent: dict[str, list[float]], name: str, label: str, ratio: float) -> Measured:
+    reference = statistics.median(spent[f"plain_{name}"])
+    return Measured(
+        statistics.median(spent[name]), reference=reference, label=label, target=ratio * reference
+    )
