@@ -32,7 +32,7 @@ def test_many_commands_are_one_version_or_none(manager: CatalogManager, commands
     batch: list[Command] = [CreateSchema(name="s"), *map(create, range(commands - 1))]
     before = manager.latest_catalog()
     with pytest.raises(AlreadyExists, match=r"s.t7 already exists"):
-        manager.execute([*batch[:-1], create(7)], author="ann")
+        manager.execute([*batch[:-1], create(7)], author="ann", timeout=120)
     assert manager.latest_catalog() is before
     done = manager.execute(batch, author="ann", timeout=120)
     assert done.version == before.version + 1

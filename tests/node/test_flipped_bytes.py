@@ -28,7 +28,7 @@ from strandline.catalog.commands import (
 )
 from strandline.durable.collections import COLLECTIONS
 from strandline.errors import StrandlineError
-from strandline.metastore.store.notifications import ABORT, COMMIT, WRITE
+from strandline.metastore.store.notifications import ABORT, COMMIT, WRITE, DdlEvent
 from strandline.metastore.store.rows import (
     DataFile,
     NewRow,
@@ -100,7 +100,7 @@ def answers(folder: Path) -> Iterator[Answer]:
     with Node.open(folder) as node:
         session = node.session(user="ann")
         for version in session.history():
-            yield ("version", version)
+            yield ("version", version, [dict(arguments) for _, arguments in version.actions])
         earliest = node.catalogs.earliest_catalog().version
         latest = node.catalogs.latest_catalog()
         tables: dict[int, TableDescriptor] = {}
@@ -128,7 +128,8 @@ def answers(folder: Path) -> Iterator[Answer]:
             body: object = event.ddl() if event.verb not in (WRITE, COMMIT, ABORT) else None
             body = event.write() if event.verb == WRITE else body
             body = event.end() if event.verb in (COMMIT, ABORT) else body
-            yield ("event", event.event_id, event.time, event.verb, body)
+            arguments = dict(body.arguments) if isinstance(body, DdlEvent) else None
+            yield ("event", event.event_id, event.time, event.verb, body, arguments)
         yield ("holds", node.transactions.holds.list())
         for txn_id in TRANSACTIONS:
             found = node.transactions.get(txn_id)
