@@ -22,6 +22,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -133,7 +134,7 @@ class Verification:
         tables: dict[int, _Table] = {}
         try:
             state = self.state()
-            read_history(state.log)
+            _parse_arguments(state)
             tables = _tables(state)
             self.verified.records += state.recovered[-1].version
         except StrandlineError as error:
@@ -216,7 +217,7 @@ class Verification:
                     elif event.verb in (COMMIT, ABORT):
                         event.end()
                     elif event.has_body:
-                        event.ddl()
+                        len(event.ddl().arguments)  # which parses them
                 except StrandlineError as error:
                     yield Finding(Kind.RECORD, f"event {event.event_id}", error.message)
             if not events:
@@ -364,6 +365,14 @@ class Verification:
                 partitions = path.name.endswith(".partitions")
                 if not partitions and str(path) not in known:
                     yield Finding(Kind.LEFTOVER, str(path), "it is the folder of no kept table")
+
+
+def _parse_arguments(state: ReadOnlyState) -> None:
+    """Parse the arguments of all entries. Raises `CorruptData`."""
+    actions = chain.from_iterable(version.actions for version in read_history(state.log))
+    entries = chain.from_iterable(applied.update.entries for applied in state.recovered)
+    for arguments in chain((each for _, each in actions), (entry.arguments for entry in entries)):
+        len(arguments)
 
 
 def _tables(state: ReadOnlyState) -> dict[int, _Table]:
