@@ -176,20 +176,21 @@ def test_callers_that_come_together_share_one_append_and_one_time(manager: Catal
         assert manager.catalog(version - 1).schema(name) is None
 
 
-def test_a_round_waits_for_as_many_callers_as_the_last_one_had(
+def test_a_round_waits_for_as_many_more_callers_as_the_last_one_had(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, waits = GroupCommit._await_callers, threading.Semaphore(0)
+    real, waits, patience = GroupCommit._await_callers, threading.Semaphore(0), [0]
 
-    def patient(commits: GroupCommit, number: int, seconds: float) -> None:
-        if number > 1:
+    def patient(commits: GroupCommit, number: int, _: float) -> bool:
+        if patience[0]:
             waits.release()
-        real(commits, number, 30)
+        return real(commits, number, patience[0])
 
     monkeypatch.setattr(GroupCommit, "_await_callers", patient)
     gate = Gate(manager)
     calls = together(manager, gate, [create("a"), create("b")])
     assert [call.outcome() for call in calls] == [4, 5]
+    patience[0] = 30
     early = Call(manager, create("c"))
     assert waits.acquire(timeout=30)
     assert gate.sent == [1, 2]
@@ -203,15 +204,15 @@ def test_callers_that_do_not_come_again_are_waited_for_once(
 ) -> None:
     real, expected = GroupCommit._await_callers, []
 
-    def noted(commits: GroupCommit, number: int, _: float) -> None:
-        expected.append(number)
-        real(commits, number, 0)
+    def noted(commits: GroupCommit, number: int, _: float) -> bool:
+        expected.append(max(number, 1))
+        return real(commits, number, 0)
 
     monkeypatch.setattr(GroupCommit, "_await_callers", noted)
     calls = together(manager, Gate(manager), [create(name) for name in "abcd"])
     assert [call.outcome() for call in calls] == [4, 5, 6, 7]
     assert [manager.execute(create(name), author="ann").version for name in "ef"] == [8, 9]
-    assert expected == [1, 1, 4, 1]
+    assert expected == [1, 5, 4, 1]
 
 
 def test_what_follows_a_group_is_done_once_before_its_callers_are_answered(

@@ -14,7 +14,9 @@ again against the newer catalog, unless it was lost to silent versions alone, wh
 at.
 
 The callers of a round are answered together, and many come again with their next command. So the
-thread waits for as many callers as the last round had, at most as long as that took.
+thread waits until as many more callers have come as the last round had, at most as long as that
+took; else two halves of the callers would take turns. It does not wait where the last wait was in
+vain and one caller came.
 
 What must stay true:
 
@@ -216,22 +218,27 @@ class GroupCommit:
     # -- the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        last_group, last_seconds = 1, 0.0
+        answered, seconds = 0, 0.0  # of the last round
+        hopeful = True
         while True:
             with self._lock:
+                expected = len(self._waiting) + answered if hopeful else 1
                 while not self._waiting and not self._stop.is_set():
                     if not self._news.wait(IDLE_SECONDS) and not self._waiting:
                         self._thread = None
                         return
-                self._await_callers(last_group, min(last_seconds, LONGEST_WAIT_SECONDS))
+                limit = self._follower.state.log.max_updates
+                have_come = self._await_callers(
+                    min(expected, limit), min(seconds, LONGEST_WAIT_SECONDS)
+                )
                 if self._stop.is_set():
                     return
-                limit = self._follower.state.log.max_updates
                 self._working = [
                     self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))
                 ]
                 self._room.notify(len(self._working))
-            last_group, began = len(self._working), time.monotonic()
+            answered, began = len(self._working), time.monotonic()
+            hopeful = (hopeful and have_come) or answered > 1
             try:
                 self._commit(self._working)
             except BaseException as error:  # of any kind: no caller may wait for ever
@@ -240,17 +247,21 @@ class GroupCommit:
                 self._end(self._working, error)
                 if isinstance(error, Fenced):
                     self._join_newer_epoch()
-            last_seconds = time.monotonic() - began
+            seconds = time.monotonic() - began
             with self._lock:
                 self._working = []
 
-    def _await_callers(self, number: int, seconds: float) -> None:
-        """Wait until so many callers are in the queue, or for so long; under the lock."""
+    def _await_callers(self, number: int, seconds: float) -> bool:
+        """Wait until so many callers are in the queue, or for so long; whether they are.
+
+        Under the lock.
+        """
         self._expected, end = number, time.monotonic() + seconds
         while len(self._waiting) < number and not self._stop.is_set():
             if not self._news.wait(max(end - time.monotonic(), 0.0)):
                 break
         self._expected = 1
+        return len(self._waiting) >= number
 
     def _join_newer_epoch(self) -> None:
         """So that the next callers are not refused as these were."""
