@@ -22,7 +22,7 @@ from strandline.catalog.commands.zones import _quorum
 from strandline.catalog.kinds import Kind
 from strandline.catalog.planning import Planning
 from strandline.durable.collections import COLLECTIONS, Collection, collection_of
-from strandline.durable.contents import EMPTY, Contents
+from strandline.durable.contents import EMPTY
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import AlreadyExists, InvalidInput, StrandlineError
 from strandline.model.descriptors import ColumnDescriptor, SchemaDescriptor, TableDescriptor
@@ -114,7 +114,7 @@ def if_exists_of_the_columns_covers_the_table(patch: pytest.MonkeyPatch) -> None
 
 def objects_keep_their_first_time(patch: pytest.MonkeyPatch) -> None:
     """What a node has changed itself does not get the time of its version."""
-    patch.setattr(Contents, "stamp", nothing)
+    patch.setattr("strandline.durable.state.stamp", nothing)
 
 
 def precision_may_shrink(patch: pytest.MonkeyPatch) -> None:
