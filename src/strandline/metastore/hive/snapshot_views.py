@@ -384,14 +384,14 @@ def _check_files(snapshot: TableSnapshot, sizes: Mapping[str, int | None]) -> No
         return
     for path, size in work.spending(sizes.items()):
         try:
-            found = os.stat(snapshot.root / path).st_size
+            actual = os.stat(snapshot.root / path).st_size
         except OSError as error:
             raise CorruptData(
                 f"file {snapshot.root / path} of {snapshot.table.name} cannot be read:"
                 f" {error.strerror}; put it back from a backup, or run `strandline verify`"
             ) from error
-        if size is not None and size != found:
+        if size is not None and size != actual:
             raise CorruptData(
-                f"file {snapshot.root / path} of {snapshot.table.name} has {found} bytes, and"
+                f"file {snapshot.root / path} of {snapshot.table.name} has {actual} bytes, and"
                 f" {size} were written; put it back from a backup, or run `strandline verify`"
             )
