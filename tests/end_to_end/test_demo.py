@@ -68,7 +68,7 @@ def test_every_check_of_the_main_job_holds(client: str, kind: str, tmp_path: Pat
         process.wait()
     assert process.returncode == 0, out[-4000:] + errors[-4000:]
     assert "FAILED" not in out
-    assert "54 of 54 checks hold" in out
+    assert "55 of 55 checks hold" in out
     assert "\x1b" not in out, "plain text where there is no terminal"
     for number in range(1, 8):
         assert f"\n{number}. " in out
@@ -92,4 +92,4 @@ def test_the_whole_year(client: str, kind: str, tmp_path: Path) -> None:
     process = start(client, 12, tmp_path / "work", kind=kind)
     out, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, out[-4000:] + errors[-4000:]
-    assert "87 of 87 checks hold" in out
+    assert "88 of 88 checks hold" in out

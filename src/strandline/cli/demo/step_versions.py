@@ -74,7 +74,7 @@ def _rows_of_then(demo: Demo) -> None:
 
 
 def _plain_time_travel(demo: Demo) -> None:
-    """An unmodified Spark reads a schema as of a version by its name alone."""
+    """An unmodified Spark reads a schema as of a version by its name alone, flights too."""
     versions = [
         info.version
         for info in demo.session.history()
@@ -92,6 +92,13 @@ def _plain_time_travel(demo: Demo) -> None:
             expected=columns,
             actual=[row[0] for row in actual],
         )
+    last = demo.session.history()[-1].version
+    demo.ledger.compare(
+        TIME_TRAVEL,
+        "unmodified Spark reads the flights as of the last version",
+        expected=flight_aggregates(demo.tables.read(FLIGHTS, version=last)),
+        actual=flight_aggregates(demo.plain.table(f"`nyc@{last}`.flights")),
+    )
 
 
 HISTORY = "7 history"
