@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -142,9 +143,9 @@ def test_a_put_encodes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[object] = []
     real = Collection.stored_value
 
-    def stored_value(self: Collection, value: object) -> AnyStored:
+    def stored_value(self: Collection, value: object, **known: Any) -> AnyStored:
         encoded.append(value)
-        return real(self, value)
+        return real(self, value, **known)
 
     monkeypatch.setattr(Collection, "stored_value", stored_value)
     after(EMPTY, FIRST, ZoneDescriptor(1, "z", "ann"))

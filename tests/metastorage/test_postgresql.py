@@ -393,7 +393,7 @@ def test_an_address_that_does_not_parse_is_bad_input_and_keeps_its_password(addr
         lambda: open_metastorage(address, HybridClock()),
         lambda: open_engine(address),
     ):
-        with pytest.raises(InvalidInput, match="no address of PostgreSQL") as refused:
+        with pytest.raises(InvalidInput, match="not an address of PostgreSQL") as refused:
             opening()
         assert "@" not in address or "geheim" not in refused.value.message
 

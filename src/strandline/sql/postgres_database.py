@@ -208,10 +208,15 @@ class PostgresDatabase(Database):
                 rows = run(connection, statement, parameters)
                 _allow(connection, self._patience)
             except BaseException as error:
+                lost = driver.is_lost(error)
+                if lost:
+                    connection.invalidate()
                 connection.close()
-                tries -= 1
-                if not driver.is_lost(error):
+                if not lost:
                     raise
+                # The server was started again, or cut all of them off: none of the pool is good.
+                self._engine.dispose()
+                tries -= 1
                 self._count("lost_connections")
                 if not tries:
                     raise
