@@ -179,15 +179,15 @@ def who_has_the_name_is_dropped(patch: Patch) -> None:
     """What took the name of a restored object meanwhile makes room."""
     real = CatalogTransaction.put
 
-    def put(self: CatalogTransaction, value: Any) -> None:
+    def put(self: CatalogTransaction, value: Any, **known: Any) -> None:
         try:
-            real(self, value)
+            real(self, value, **known)
         except StrandlineError:
             kind = "view" if value.name == "t" else "table"
             for stored in list(self.contents.objects(kind)):
                 if stored.name.lower() == value.name:
                     self.delete(kind, stored.id)
-            real(self, value)
+            real(self, value, **known)
 
     patch.setattr(_Step, "_check_name", lambda *_: None)
     patch.setattr(CatalogTransaction, "put", put)
