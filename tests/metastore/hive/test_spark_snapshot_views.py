@@ -29,7 +29,6 @@ from tests.metastore.hive.spark_process import SparkError, SparkProcess
 pytestmark = pytest.mark.spark
 
 SCHEMA = "nyc"
-WIDER = {"int": "bigint", "struct<a:int,b:string>": "struct<a:bigint,b:string>"}
 
 
 @dataclass
@@ -90,10 +89,13 @@ class History:
 
     def rename(self) -> None:
         column = self.chance.choice(self.table.columns)
-        names = {c.name for c in self.table.columns}
-        # A name that another column had before means a new column from now on.
-        new = self.chance.choice([n for n in ("p", "q", "r", "s", "t", "u") if n not in names])
+        # A name that another column had before means this one from now on.
+        new = self.chance.choice(self.free_names())
         self.execute(RenameColumn(schema=SCHEMA, table=self.name, column=column.name, new_name=new))
+
+    def free_names(self) -> list[str]:
+        names = {column.name for column in self.table.columns}
+        return [name for name in "pqrstu" if name not in names]
 
     def widen(self) -> None:
         for column in self.table.columns:
@@ -105,10 +107,9 @@ class History:
 
     def add(self) -> None:
         self.next_value += 1
-        names = {c.name for c in self.table.columns}
-        free = [n for n in ("p", "q", "r", "s", "t", "u") if n not in names]
+        free = self.free_names()
         kind = self.chance.choice(["int", "string", "struct<a:int,b:string>", "array<int>"])
-        if free:
+        if len(free) > 1:  # the last one is for a rename
             column = ColumnDefinition(free[0], parse_type(kind))
             self.execute(AddColumns(schema=SCHEMA, table=self.name, columns=(column,)))
 
