@@ -234,6 +234,29 @@ def test_partitions_that_are_moved_while_a_backup_runs_are_in_it_where_they_were
     assert partitions(parted, before) == ALL
 
 
+def test_of_partitions_dropped_one_after_the_other_while_a_backup_runs_the_first_is_in_it(
+    parted: HiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = moment(parted)
+    copy_database = module._copy_database
+
+    def then_each_is_replaced(*arguments: Any) -> Any:
+        manifest = copy_database(*arguments)
+        for text in ("second", "third"):
+            with parted.stub() as stub:
+                for value in "abcd":
+                    stub.drop_partition("shop", "p", [value], True)
+            for value in "abcd":
+                add_partition(parted, value, text)
+        return manifest
+
+    monkeypatch.setattr(module, "_copy_database", then_each_is_replaced)
+    assert back_up(parted.node, tmp_path / "b", user="ann").missing == []
+    assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code == 0
+    with hive_node(tmp_path / "new") as restored:
+        assert partitions(restored) == partitions(restored, before) == ALL
+
+
 def test_a_partition_whose_files_are_deleted_while_a_backup_runs_is_told_as_missing(
     parted: HiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

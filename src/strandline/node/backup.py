@@ -328,9 +328,12 @@ class _MovedPartitions:
             aside = self._place_aside(move)
             if aside is not None:  # it would be in the way when the partition is dropped
                 _remove_folder(target, aside, manifest)
-        for move in self.moves_now ^ self.moves_then:
+        first_moves: dict[str, PartitionMove] = {}  # by the place that the copied database says
+        changed = self.moves_now ^ self.moves_then
+        for move in sorted(changed, key=lambda move: move.up_to_row, reverse=True):
             was_aside = self._place_aside(move) if move in self.moves_then else None
-            place = was_aside or f"{self.table_then}/{move.location}"
+            first_moves[was_aside or f"{self.table_then}/{move.location}"] = move
+        for place, move in first_moves.items():
             source = self._folder_now(move)
             if source == self.folders.folder / place:
                 continue  # it was not moved yet, and is copied from there
