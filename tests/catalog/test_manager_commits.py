@@ -626,6 +626,22 @@ def test_a_fenced_node_refuses_what_was_sent_and_carries_out_who_waits(
     assert schemas(manager) == ["a", "b"]
 
 
+def test_a_fenced_node_that_fails_to_join_tries_again_with_the_next_caller(
+    manager: CatalogManager, new_member: Callable[[], Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(manager)
+    first = Call(manager, create("a"))
+    assert gate.reached.acquire(timeout=30)
+    new_member().open()  # version 3
+    with monkeypatch.context() as patch:
+        patch.setattr(manager, "sync", lambda: 1 // 0)
+        gate.let_all_pass()
+        assert isinstance(first.outcome(), Fenced)
+        wait_for(lambda: not manager._commits._working)
+    assert isinstance(Call(manager, create("b")).outcome(), Fenced)
+    assert Call(manager, create("c")).outcome() == 4
+
+
 def test_the_thread_of_a_manager_that_nobody_uses_ends_and_comes_back(
     manager: CatalogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:

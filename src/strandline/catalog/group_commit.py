@@ -269,6 +269,8 @@ class GroupCommit:
             self._follower.sync()
         except StrandlineError as error:
             logger.warning("%s", error)
+        except Exception:  # the thread must not end; the next caller's append comes here again
+            logger.exception("joining the newer epoch failed")
 
     def _commit(self, requests: Sequence[Request]) -> None:
         """Carry out all requests, in as many appends as it takes."""
