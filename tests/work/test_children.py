@@ -6,6 +6,7 @@ Here a child is a thread at the other end of the connection, unless a test is ab
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import select
 import signal
@@ -158,6 +159,22 @@ def test_what_the_node_cannot_note_stops_no_child() -> None:
         assert await ask(pool, "echo", b"y") == b"y"
 
     run(body, on_announced=lambda data: 1 // 0)
+
+
+def test_a_child_that_cannot_announce_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[bytes] = []
+
+    def full(_: bytes) -> Content:
+        monkeypatch.undo()
+        raise OSError(errno.EMFILE, "too many open files")
+
+    async def body(pool: ChildPool, _: Children) -> None:
+        assert await ask(pool, "echo", b"x") == b"x"
+        monkeypatch.setattr(Content, "of", full)
+        assert await ask(pool, "announce", b"x") == b"x"
+
+    run(body, on_announced=noted.append)
+    assert noted == []
 
 
 def test_a_child_is_kept_for_the_next_task() -> None:

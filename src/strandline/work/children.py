@@ -41,7 +41,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -106,11 +106,9 @@ def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
     """Answer the tasks that come, one after the other, until the connection is closed."""
 
     def announce(data: bytes) -> None:
-        content = Content.of(data)
-        with suppress(OSError):  # the node has ended, and needs to know nothing
+        with suppress(OSError), closing(Content.of(data)) as content:  # the task needs no answer
             _send(connection, {"announces": True}, content)
             connection.recv(len(_NOTED))
-        content.close()
 
     with ExitStack() as opened:
         serve: Serve | None = None
