@@ -25,7 +25,7 @@ from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefi
 from strandline.cli.demo.node_process import NodeProcess
 from strandline.metastore.interface import FILE_NUMBER_BITS, Session
 from strandline.metastore.session import HttpSession
-from strandline.metastore.store.data_paths import data_path
+from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.rows import DataFile
 from strandline.model.type_text import simple_string
 from strandline.model.types import BIGINT, DOUBLE, STRING, DataType

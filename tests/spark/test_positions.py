@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from strandline.errors import CorruptData
+from strandline.metastore.store.file_scans import deleted_counts
 from strandline.metastore.store.rows import DeleteFile
 from strandline.spark.folder import TableFolder
 from strandline.spark.positions import (
     POSITIONS,
     Bitmap,
     bitmap_table,
-    deleted_counts,
     deleted_rows,
     read_bitmaps,
     select_files,

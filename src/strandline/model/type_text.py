@@ -123,7 +123,18 @@ def hive_string(data_type: DataType) -> str | None:
 
 def quote_name(name: str) -> str:
     """``name`` as Spark's SQL reads it: in backticks unless it is a plain word."""
-    return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+    return name if _PLAIN_NAME.fullmatch(name) else quoted(name)
+
+
+def quoted(name: str) -> str:
+    """``name`` in backticks, as one part of a name in Spark's SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def text_literal(value: str) -> str:
+    """``value`` as a text in Spark's SQL."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _field_ddl(entry: StructField) -> str:
@@ -131,8 +142,7 @@ def _field_ddl(entry: StructField) -> str:
     if not entry.nullable:
         text += " NOT NULL"
     if entry.comment is not None:
-        escaped = entry.comment.replace("\\", "\\\\").replace("'", "\\'")
-        text += f" COMMENT '{escaped}'"
+        text += f" COMMENT {text_literal(entry.comment)}"
     return text
 
 

@@ -12,7 +12,7 @@ part of the name, which Spark knows in a scan. Readers that list the table's fol
 must find no file at all, because the files hold deleted and uncommitted rows. They skip folders
 whose name begins with ``_``.
 
-Older files are read where they are (`strandline.metastore.store.data_paths`).
+Older files are read where they are (`strandline.metastore.store.file_scans`).
 
 What must stay true:
 
@@ -38,11 +38,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from strandline.errors import Unavailable, WriteConflict
-from strandline.metastore.store.data_paths import DATA_FOLDER, data_path
+from strandline.metastore.store.file_scans import DATA_FOLDER, DELETES_FOLDER, data_path
 from strandline.metastore.store.warehouse import Warehouse
 
 STAGING = "_staging"
-DELETES = "_deletes"
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 
 
@@ -111,8 +110,8 @@ class TableFolder:
     def new_delete_file(self, txn_id: int) -> Iterator[tuple[str, BinaryIO]]:
         """A new delete file, synced at the end of the block; removed if the block raises."""
         with contextlib.suppress(FileExistsError):
-            os.mkdir(DELETES, dir_fd=self._folder)
-        relative = f"{DELETES}/{txn_id}-{uuid.uuid4().hex}.parquet"
+            os.mkdir(DELETES_FOLDER, dir_fd=self._folder)
+        relative = f"{DELETES_FOLDER}/{txn_id}-{uuid.uuid4().hex}.parquet"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         descriptor = os.open(relative, flags, mode=0o666, dir_fd=self._folder)
         try:
@@ -123,7 +122,7 @@ class TableFolder:
         except BaseException:
             self.discard(relative)
             raise
-        self._sync(DELETES)
+        self._sync(DELETES_FOLDER)
 
     def sync(self) -> None:
         """Put the folder itself on disk: what was placed in it is there after a power cut."""

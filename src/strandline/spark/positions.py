@@ -59,15 +59,6 @@ def counts_by_file(positions: pa.Table) -> dict[int, int]:
     return dict(zip(ids, counts, strict=True))
 
 
-def deleted_counts(delete_files: Collection[DeleteFile]) -> dict[int, int]:
-    """How many rows of each data file are gone, by file id."""
-    deleted: dict[int, int] = {}
-    for file in delete_files:
-        for file_id, count in zip(file.file_ids, file.counts, strict=True):
-            deleted[file_id] = deleted.get(file_id, 0) + count
-    return deleted
-
-
 def read_bitmaps(
     root: Path, delete_files: Sequence[DeleteFile], rows: Mapping[int, int]
 ) -> dict[int, Bitmap]:

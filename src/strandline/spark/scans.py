@@ -5,10 +5,9 @@ id. So a renamed column is found, one that was added later is NULL in older file
 dropped and created again does not bring its old values back.
 
 Rows that are gone are taken out by a LEFT ANTI JOIN with the broadcast bitmaps of their files, on
-the file id and the bit of the row's position.
-The file id is the beginning of the file's name. That costs a few percent of a scan, where a join
-on (path, position) row by row doubles it. Files
-without deleted rows stay out of the join when most rows lie in such files; they are unioned.
+the file id, which is part of the file's path, and the bit of the row's position. That costs a few
+percent of a scan, where a join on (path, position) row by row doubles it. Files without deleted
+rows stay out of the join when most rows lie in such files; they are unioned.
 
 *Rejected*: a filter in a UDF (three to eight times the time of a scan), bitmaps as literals in the
 expression (faster for one file, slower for many, and a plan of megabytes).
@@ -31,7 +30,14 @@ from pyspark.sql import types as spark_types
 
 from strandline.errors import CorruptData, InvalidInput, Unavailable
 from strandline.metastore.interface import AsOf, ColumnBounds, ResolvedTable, Session, TableFiles
-from strandline.metastore.store.data_paths import FILE_COLUMN, IdIn, IdPlace, by_id_place
+from strandline.metastore.store.file_scans import (
+    FILE_COLUMN,
+    READER_OPTIONS,
+    IdIn,
+    IdPlace,
+    by_id_place,
+    split_for_join,
+)
 from strandline.metastore.store.rows import DataFile
 from strandline.spark.conditions import implied_bounds
 from strandline.spark.folder import folder_path, spark_path
@@ -45,16 +51,6 @@ from strandline.spark.schemas import (
     scan_columns,
 )
 
-JOIN_ALL_SHARE = 0.5
-"""From this part of all rows on in files with deleted rows, all files go through the join."""
-
-_READER_OPTIONS = {
-    # A session may have been told to read on without a file. A table must not.
-    "ignoreMissingFiles": "false",
-    "ignoreCorruptFiles": "false",
-    # Spark writes a checksum for each page and does not look at it unless told to.
-    "parquet.page.verify-checksum.enabled": "true",
-}
 _REMEDY = "Put it back from a backup; `strandline verify FOLDER` lists all damaged files"
 _FILE_FIELD = spark_types.StructField(FILE_COLUMN, spark_types.LongType())
 _GONE = (
@@ -132,11 +128,7 @@ def _without(
     *,
     positions: bool,
 ) -> DataFrame:
-    touched = [file for file_id, file in data.items() if file_id in bitmaps]
-    rest = [file for file_id, file in data.items() if file_id not in bitmaps]
-    share = sum(file.rows for file in touched) / sum(file.rows for file in data.values())
-    if share >= JOIN_ALL_SHARE:
-        touched, rest = list(data.values()), []
+    touched, rest = split_for_join(list(data.values()), bitmaps)
     gone = sql.broadcast(scan.spark.createDataFrame(bitmap_table(bitmaps)))
     live = scan.of(touched, positions=True).join(gone, sql.expr(_GONE), "left_anti")
     if not positions:
@@ -156,7 +148,7 @@ class _Scan:
 
     def of(self, files: Iterable[DataFile], *, positions: bool) -> DataFrame:
         """All rows of ``files``; with ``positions`` also `FILE` and `POSITION`."""
-        groups = by_id_place(files)
+        groups = by_id_place(files, with_ids=positions)
         for file in chain.from_iterable(groups.values()):
             self._check_size(file)
         scans = (self._group(*group, positions=positions) for group in groups.items())
@@ -187,7 +179,7 @@ class _Scan:
 
     def _group(self, place: IdPlace, files: Sequence[DataFile], *, positions: bool) -> DataFrame:
         fields = [column.read for column in self._columns]
-        reader = self.spark.read.options(**_READER_OPTIONS)
+        reader = self.spark.read.options(**READER_OPTIONS)
         if place.id_in is IdIn.FOLDER:
             fields.append(_FILE_FIELD)
             reader = reader.option("basePath", spark_path(self.root / place.folder))
@@ -203,7 +195,7 @@ class _Scan:
         if positions:
             metadata = rows.metadataColumn("_metadata")
             helpers = [
-                _file_id(place, files, metadata).alias(FILE),
+                _file_id(place, metadata).alias(FILE),
                 metadata.getField("row_index").alias(POSITION),
             ]
         return rows.select(*map(_shown, self._columns), *helpers)
@@ -220,7 +212,7 @@ class _Scan:
         return self.spark.range(0).select(*columns, *(helpers if positions else []))
 
 
-def _file_id(place: IdPlace, files: Sequence[DataFile], metadata: Column) -> Column:
+def _file_id(place: IdPlace, metadata: Column) -> Column:
     """The id of the file that a row is read from."""
     match place.id_in:
         case IdIn.NAME:
@@ -228,7 +220,7 @@ def _file_id(place: IdPlace, files: Sequence[DataFile], metadata: Column) -> Col
         case IdIn.FOLDER:
             return sql.col(FILE_COLUMN)
         case IdIn.NOWHERE:
-            return sql.lit(files[0].file_id).cast("bigint")
+            return sql.lit(place.file_id).cast("bigint")
 
 
 def _shown(column: ScanColumn) -> Column:

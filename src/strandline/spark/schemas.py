@@ -30,7 +30,7 @@ from pyspark.sql import types as spark_types
 from strandline.catalog.commands import ColumnDefinition
 from strandline.errors import UnsupportedOperation
 from strandline.metastore.interface import ResolvedTable
-from strandline.metastore.store.data_paths import FILE_COLUMN
+from strandline.metastore.store.file_scans import FILE_COLUMN
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
 from strandline.model.identifiers import normalize
 from strandline.model.type_json import FIELD_ID_KEY, parse_schema_json, schema_json
@@ -186,11 +186,6 @@ def refuse_reserved(names: Iterable[str]) -> None:
                 f"a column of a transactional table cannot be named {name!r}; reserved are"
                 f" {FILE_COLUMN}, _metadata and names that begin with {_OURS}"
             )
-
-
-def quoted(name: str) -> str:
-    """``name`` as one part of a column's name, whatever characters it has."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _to_spark(fields: Iterable[StructField]) -> spark_types.StructType:

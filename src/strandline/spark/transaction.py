@@ -39,12 +39,12 @@ from strandline.metastore.interface import (
     table_key,
 )
 from strandline.metastore.session.keep_alive import OpenTransaction, transaction_scope
+from strandline.metastore.store.file_scans import deleted_counts
 from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.spark.folder import TableFolder
 from strandline.spark.positions import (
     POSITIONS,
     counts_by_file,
-    deleted_counts,
     select_files,
     write_delete_file,
 )

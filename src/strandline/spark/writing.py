@@ -30,7 +30,7 @@ from pyspark.sql import types as spark_types
 from strandline.errors import InvalidInput, StrandlineError
 from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
-from strandline.model.type_text import ddl_text
+from strandline.model.type_text import ddl_text, quoted
 from strandline.model.types import ArrayType, CharType, DataType, MapType, StructType, VarcharType
 from strandline.spark.folder import TableFolder, spark_path
 from strandline.spark.footers import column_statistics, file_ids
@@ -39,7 +39,6 @@ from strandline.spark.schemas import (
     field_ids,
     file_schema,
     metadata_for_files,
-    quoted,
 )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strandline.metastore.interface import FILE_NUMBER_BITS, Session
-from strandline.metastore.store.data_paths import data_path
+from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import ArrayType, DataType, MapType, StructType, as_stored
@@ -28,12 +29,21 @@ _ATOMIC = {
 }
 
 
-def append(session: Session, name: str, *rows: Mapping[str, Any], old_layout: bool = False) -> int:
-    """Append rows, in one file; the file's id. With ``old_layout``, as 0.2.1 did."""
+def append(
+    session: Session,
+    name: str,
+    *rows: Mapping[str, Any],
+    old_layout: bool = False,
+    path: str | None = None,
+) -> int:
+    """Append rows, in one file; the file's id. With ``old_layout``, as 0.2.1 did.
+
+    With ``path``, in a file of that name.
+    """
     table = session.table(name)
     transaction = session.begin()
     file_id = transaction.txn_id << FILE_NUMBER_BITS
-    path = data_path(file_id, uuid.uuid4().hex)
+    path = path or data_path(file_id, uuid.uuid4().hex)
     if old_layout:
         path = f"_data/_file={file_id}/{uuid.uuid4().hex}.parquet"
     place = folder_path(table.location) / path
@@ -51,8 +61,10 @@ def append(session: Session, name: str, *rows: Mapping[str, Any], old_layout: bo
     return file_id
 
 
-def delete(session: Session, name: str, file_id: int, positions: Iterable[int]) -> None:
-    """Delete the rows at these positions of a data file."""
+def delete(
+    session: Session, name: str, file_id: int, positions: Iterable[int], *, folder: str = ""
+) -> None:
+    """Delete the rows at these positions of a data file; in a delete file in ``folder``."""
     snapshot = session.open([name])
     table = snapshot.table(name)
     (file,) = (
@@ -61,11 +73,16 @@ def delete(session: Session, name: str, file_id: int, positions: Iterable[int]) 
         if file.file_id == file_id
     )
     transaction = session.begin()
-    folder = TableFolder(table.location, table=name)
+    opened = TableFolder(table.location, table=name)
     wanted = list(positions)
     chosen = pa.table({"file_id": [file_id] * len(wanted), "position": wanted}, schema=POSITIONS)
-    deleted = write_delete_file(folder, chosen, txn_id=transaction.txn_id)
-    folder.close()
+    deleted = write_delete_file(opened, chosen, txn_id=transaction.txn_id)
+    opened.close()
+    if folder:
+        root, own = folder_path(table.location), f"{folder}/{transaction.txn_id}.parquet"
+        (root / folder).mkdir()
+        (root / deleted.path).rename(root / own)
+        deleted = replace(deleted, path=own)
     session.stage(transaction.txn_id, table.descriptor.id, add=[deleted], touch=[file.path])
     session.commit(transaction.txn_id)
 

@@ -17,6 +17,7 @@ from strandline.catalog.commands import (
     RenameColumn,
     RenameTable,
 )
+from strandline.metastore.hive import snapshot_views
 from strandline.metastore.interface import Session
 from strandline.model.type_parser import parse_type
 from strandline.model.types import BIGINT, INT
@@ -57,10 +58,10 @@ def names(found: Any) -> list[str]:
     return pattern.strip("{}").split(",")
 
 
-def test_a_table_without_rows_needs_no_hidden_table(session: Session, stub: Any) -> None:
-    assert text(stub).endswith(
-        "SELECT CAST(NULL AS INT) AS `id`, CAST(NULL AS STRING) AS `item` WHERE false"
-    )
+def test_a_table_without_rows_reads_no_file(session: Session, stub: Any) -> None:
+    (found,) = hidden(stub)
+    assert names(found) == [""]
+    assert [column.name for column in found.sd.cols] == ["id", "item"]
 
 
 def test_the_files_of_a_snapshot_and_no_others_are_read(session: Session, stub: Any) -> None:
@@ -240,6 +241,38 @@ def test_nested_values_are_brought_together_by_the_ids_of_their_fields(
     )
 
 
+def test_delete_files_in_several_folders_are_all_read(session: Session, stub: Any) -> None:
+    file_id = dml.append(session, "d1.orders", *({"id": n, "item": "x"} for n in range(9)))
+    dml.delete(session, "d1.orders", file_id, [1])
+    dml.delete(session, "d1.orders", file_id, [2], folder="own")
+    assert text(stub).count("LEFT ANTI JOIN") == 2
+    _, standard, own = hidden(stub)
+    assert standard.sd.location == f"{place(session)}/_deletes"
+    pattern = own.sd.serdeInfo.parameters["path"]
+    assert pattern.startswith(f"{place(session)}/own/{{")
+
+
+def test_files_in_a_folder_of_a_client_are_named_one_by_one(session: Session, stub: Any) -> None:
+    for n, path in enumerate(("own/a.parquet", "own/{b}.parquet")):
+        dml.append(session, "d1.orders", {"id": n, "item": "x"}, path=path)
+    (found,) = hidden(stub)
+    parameters = found.sd.serdeInfo.parameters
+    assert parameters["path"] == rf"{place(session)}/own/{{a.parquet,\{{b\}}.parquet}}"
+    assert "pathGlobFilter" not in parameters
+
+
+def test_a_view_of_too_many_parts_is_refused(
+    session: Session, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_views, "MAX_PARTS", 1)
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"})
+    assert text(stub)
+    dml.append(session, "d1.orders", {"id": 2, "item": "x"}, path="own/a.parquet")
+    kind, said = refusal(lambda: text(stub))
+    assert kind == "MetaException"
+    assert "strandline.spark.Tables" in said
+
+
 DROPS: dict[str, tuple[list[str], bool]] = {
     "DROP TABLE": (["o", "o", "o"], True),
     "DROP TABLE of a table that was just read": (["o", "o@", "o", "o", "o"], True),
@@ -247,6 +280,7 @@ DROPS: dict[str, tuple[list[str], bool]] = {
     "DROP VIEW": (["o", "o", "o", "o@", "o"], False),
     "an overwrite": (["o", "o", "o@", "o", "D", "o"], False),
     "the second attempt": (["o", "o@", "o", "drop", "o"], True),
+    "a drop after a call that nobody knows": (["o", "o@", "o", "unknown"], True),
 }
 
 
@@ -260,6 +294,7 @@ def test_only_the_drop_of_a_replacement_is_refused(session: Session, stub: Any, 
         "o": lambda: stub.get_table("d1", "orders"),
         "o@": lambda: stub.get_table("d1", part),
         "D": lambda: stub.get_database("d1"),
+        "unknown": lambda: refusal(stub.get_dataconnectors),
         "drop": lambda: refusal(lambda: stub.drop_table("d1", "orders", True)),
     }
     for call in calls:

@@ -295,3 +295,25 @@ def test_a_table_that_was_just_read_is_dropped(served: HiveNode, spark: SparkPro
     assert spark.sql(f"SELECT * FROM {SCHEMA}.trips") == [[1]]
     spark.sql(f"DROP TABLE {SCHEMA}.trips")
     assert spark.sql(f"SHOW TABLES IN {SCHEMA} LIKE 'trips'") == []
+
+
+def test_a_table_without_rows_is_read_and_not_overwritten(
+    served: HiveNode, spark: SparkProcess
+) -> None:
+    served.create_transactional(SCHEMA, "nothing", Id="bigint")
+    with pytest.raises(SparkError, match="is not replaced or overwritten"):
+        spark.save("SELECT 1L AS Id", f"{SCHEMA}.nothing", mode="overwrite")
+    assert spark.sql(f"SELECT * FROM {SCHEMA}.nothing") == []
+
+
+def test_files_and_delete_files_may_be_in_any_folder_of_the_table(
+    served: HiveNode, spark: SparkProcess
+) -> None:
+    served.create_transactional(SCHEMA, "anywhere", id="bigint")
+    session, name = served.node.session(user="ann"), f"{SCHEMA}.anywhere"
+    first = dml.append(session, name, *({"id": n} for n in range(4)))
+    odd = dml.append(session, name, *({"id": n} for n in range(4, 8)), path="own/a [x]{,}.parquet")
+    dml.delete(session, name, first, [0])
+    dml.delete(session, name, first, [1], folder="own d")
+    dml.delete(session, name, odd, [2], folder="other")
+    assert spark.column(f"SELECT id FROM {name} ORDER BY id") == [2, 3, 4, 5, 7]

@@ -75,6 +75,8 @@ def refused(
         "file:/etc/passwd",
         "s3://bucket/f",
         "a/./f",
+        "_files/in/f",
+        "_deletes/in/f",
         "a\x00b",
         "a\nb",
         "\ud800",

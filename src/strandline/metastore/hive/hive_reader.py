@@ -23,6 +23,7 @@ from strandline.metastore.hive.past_tables import (
 )
 from strandline.metastore.hive.patterns import NamePattern
 from strandline.metastore.hive.snapshot_views import (
+    NO_COMMIT,
     HiddenName,
     TableSnapshot,
     hidden_struct,
@@ -52,14 +53,15 @@ _VIEW_NAMESPACE = "view.catalogAndNamespace.part.1"
 class Scope:
     """A schema as of a point in history; ``name`` is its name in answers, with its version if any.
 
-    ``hidden`` says that a table in it was asked for by a hidden name, and for a transactional one
-    what that name says.
+    ``is_hidden`` says that a table in it was asked for by a hidden name, ``part`` which part of a
+    transactional table that was.
     """
 
     name: str
     schema: SchemaDescriptor
     point: Point
-    hidden: bool | HiddenName = False
+    is_hidden: bool = False
+    part: HiddenName | None = None
 
     @property
     def catalog(self) -> Catalog:
@@ -75,7 +77,7 @@ class Scope:
         """Whether clients see a view, also in the place of a table."""
         if isinstance(relation, ViewDescriptor):
             return True
-        if self.hidden:
+        if self.is_hidden:
             return False
         return relation.transactional or (self.is_past and is_written_by_clients(relation))
 
@@ -145,11 +147,11 @@ class HiveReader(Reader):
             whole = scope.catalog.table_by_id(part.table_id)
             if whole is None or whole.schema_id != scope.schema.id or not whole.transactional:
                 return None
-            return replace(scope, hidden=part), whole
+            return replace(scope, is_hidden=True, part=part), whole
         table = find_hidden(scope.catalog, scope.schema.name, name, present=not scope.is_past)
         if table is None or not (scope.is_past or self._only_reads(scope, table)):
             return None
-        return replace(scope, hidden=True), table
+        return replace(scope, is_hidden=True), table
 
     def may_read(self, scope: Scope, relation: Relation) -> bool:
         """Whether the user may see the table or view."""
@@ -160,7 +162,7 @@ class HiveReader(Reader):
 
         Spark writes the files of an INSERT before it asks, so it is answered a view.
         """
-        if scope.is_past or scope.hidden or not is_written_by_clients(relation):
+        if scope.is_past or scope.is_hidden or not is_written_by_clients(relation):
             return False
         return not self.access.free and not self.access.allows(Privilege.INSERT, relation)
 
@@ -189,16 +191,18 @@ class HiveReader(Reader):
         """The view, or the hidden table, that a transactional table is answered as."""
         await off_loop()
         transactions = self.metastore.transactions
-        if isinstance(scope.hidden, HiddenName):
-            transactions.ensure_past(scope.hidden.last_commit)
-            snapshot = await self._snapshot(table, scope.hidden.last_commit)
-            return hidden_struct(snapshot, scope.hidden, schema=scope.name)
+        if scope.part is not None:
+            # A time that was not given yet is no commit's: the name is forged.
+            if not transactions.is_past(scope.part.last_commit):
+                raise ObjectNotFound(f"{scope.name}.{scope.part.table} has no such part")
+            snapshot = await self._snapshot(table, scope.part.last_commit)
+            return hidden_struct(snapshot, scope.part, schema=scope.name)
         moment = scope.point.moment
         if moment is None:
             catalog, moment = await self.dated(PRESENT)
             table = self._as_it_is(catalog, scope, table)
         last_commit = transactions.last_commit(table.id, at=moment)
-        snapshot = await self._snapshot(table, last_commit)
+        snapshot = await self._snapshot(table, last_commit or NO_COMMIT)
         return snapshot_view_struct(snapshot, schema=scope.name)
 
     @staticmethod
@@ -209,17 +213,13 @@ class HiveReader(Reader):
             raise ObjectNotFound(f"{scope.name}.{table.name} table not found")
         return present
 
-    async def _snapshot(
-        self, table: TableDescriptor, last_commit: Timestamp | None
-    ) -> TableSnapshot:
+    async def _snapshot(self, table: TableDescriptor, last_commit: Timestamp) -> TableSnapshot:
         location = await self.shown_location(table)
         root = self._root(location)
-        if last_commit is None:
-            return TableSnapshot(table, location, root, None, TableFiles((), ()))
-        store, write_ids = (
-            self.metastore.store,
-            self.metastore.transactions.write_ids(table.id, at=last_commit),
-        )
+        if last_commit == NO_COMMIT:
+            return TableSnapshot(table, location, root, last_commit, TableFiles((), ()))
+        store = self.metastore.store
+        write_ids = self.metastore.transactions.write_ids(table.id, at=last_commit)
         data_rows = store.data_files(table.id, write_ids=write_ids)
         delete_rows = store.rows(table.id, RowKind.DELETE_FILE, write_ids=write_ids)
         data = [row.as_(DataFile) for row in work.spending(data_rows)]

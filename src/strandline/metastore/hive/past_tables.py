@@ -54,6 +54,7 @@ from strandline.model.descriptors import (
     ViewDescriptor,
     properties,
 )
+from strandline.model.type_text import quoted
 from strandline.model.types import ArrayType, DataType, MapType, StructType
 
 NO_PLACE = "can-be-read-and-not-changed:/"
@@ -143,11 +144,6 @@ def view_over(table: TableDescriptor, *, schema: str, text: str, has_spark_schem
         *partition_key_structs(table),
     ]
     return struct
-
-
-def quoted(name: str) -> str:
-    """``name`` as Spark's SQL quotes it."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _view_properties(table: TableDescriptor, *, schema: str, has_spark_schema: bool) -> Properties:

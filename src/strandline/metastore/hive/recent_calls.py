@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from strandline.errors import ProtocolError
 from strandline.metastore.hive.snapshot_views import parse_hidden
 from strandline.metastore.thrift import HIVE_CODEC
-from strandline.metastore.thrift.messages import decode_head
+from strandline.metastore.thrift.messages import ApplicationException, decode_head
 
 _LISTING = "get_all_tables"
 _GET_TABLE = ("get_table", "get_table_req")
@@ -64,7 +65,11 @@ class RecentCalls:
             if not message:
                 return  # one that was too long to be kept
             head = decode_head(message)
-            yield head.name, HIVE_CODEC.decode_args(head.name, message, at=head.body)
+            try:
+                args = HIVE_CODEC.decode_args(head.name, message, at=head.body)
+            except (ApplicationException, ProtocolError):
+                return  # a call of another service, or one that was refused
+            yield head.name, args
 
 
 NOTHING_BEFORE = RecentCalls()

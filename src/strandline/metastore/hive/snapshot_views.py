@@ -23,9 +23,11 @@ What must stay true:
   same until somebody commits, and stands for the same files for ever. A hash of the place makes it
   a new name when the files move.
 * All data files are in one folder, so Spark lists one folder. It must read those of the snapshot
-  and no others, so the hidden table has a filter of names (``pathGlobFilter``). Spark would leave
-  out a file that is missing; so the node looks at each file, and its size, when it answers the
-  hidden table.
+  and no others, so the hidden table has a filter of names (``pathGlobFilter``). Files that a client
+  put into a folder of its own are named one by one. Spark would leave out a file that is missing;
+  so the node looks at each file, and its size, when it answers the hidden table.
+* The text names a hidden table even if the snapshot has no rows: by the calls for it the node knows
+  a client that would replace the table (`recent_calls`).
 * Spark itself refuses to write to a view. The text begins with `MARK`: an alter that brings another
   text would redefine the table, and is refused.
 
@@ -46,13 +48,23 @@ from pathlib import Path
 
 from strandline import work
 from strandline.clock import Timestamp
-from strandline.errors import CorruptData, ObjectNotFound
+from strandline.errors import CorruptData, LimitExceeded, ObjectNotFound
 from strandline.metastore.hive.parameters import DERIVED, PATH, SCHEMA
-from strandline.metastore.hive.past_tables import quoted, view_over
+from strandline.metastore.hive.past_tables import view_over
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import table_struct
 from strandline.metastore.interface import TableFiles
-from strandline.metastore.store.data_paths import FILE_COLUMN, IdIn, IdPlace, id_place
+from strandline.metastore.store.file_scans import (
+    DATA_FOLDER,
+    DELETES_FOLDER,
+    FILE_COLUMN,
+    READER_OPTIONS,
+    IdIn,
+    IdPlace,
+    by_id_place,
+    deleted_counts,
+    split_for_join,
+)
 from strandline.metastore.store.rows import DataFile, DeleteFile, DeleteForm
 from strandline.model.descriptors import (
     ColumnDescriptor,
@@ -61,7 +73,7 @@ from strandline.model.descriptors import (
     TableDescriptor,
     TableKind,
 )
-from strandline.model.type_text import ddl_text
+from strandline.model.type_text import ddl_text, quoted, text_literal
 from strandline.model.types import (
     BIGINT,
     ArrayType,
@@ -75,18 +87,15 @@ from strandline.model.types import (
 MARK = "/* transactional table: write to it with strandline.spark.Tables */"
 """How the text of the view begins."""
 
-JOIN_ALL_SHARE = 0.5
-"""From this part of all rows on in files with deleted rows, all files go through the join."""
+MAX_PARTS = 500
+"""Hidden tables of data files in one view: its text grows with each by all columns."""
+
+NO_COMMIT = Timestamp(0)
+"""In the place of a commit's time, for a table that nobody has written to."""
 
 _NAME = re.compile(r"(.+)@(data|deletes)_([0-9a-f]{1,16})_([0-9]{1,18})_[0-9a-f]{8}_([0-9]{1,9})")
-_GLOB, _ESCAPED = re.compile(r"([\[\]{}*?,\\])"), r"\\\1"
+_GLOB = re.compile(r"([\[\]{}*?,\\])")
 _ID, _POSITION = "_strandline_file", "_strandline_position"
-_READING = {
-    # Spark writes a checksum for each page and does not look at it unless told to.
-    "parquet.page.verify-checksum.enabled": "true",
-    "ignoreMissingFiles": "false",
-    "ignoreCorruptFiles": "false",
-}
 _DELETE_COLUMNS: dict[DeleteForm, tuple[tuple[str, DataType], ...]] = {
     DeleteForm.BITMAPS: (("file_id", BIGINT), ("bitmap", ArrayType(BIGINT))),
     DeleteForm.POSITIONS: (("file_id", BIGINT), ("position", BIGINT)),
@@ -132,52 +141,71 @@ class DataPart:
     files: tuple[DataFile, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class DeletePart:
+    """Delete files of one form in one folder, which one hidden table stands for."""
+
+    form: DeleteForm
+    folder: str
+    files: tuple[DeleteFile, ...]
+
+
 @dataclass(frozen=True)
 class TableSnapshot:
     """The rows of a transactional table at a moment.
 
     ``location`` is the URI of the table's folder, ``root`` that folder if it is on this machine.
-    ``last_commit`` is the time of the last commit that the snapshot contains, None without one.
+    ``last_commit`` is the time of the last commit that the snapshot contains, or `NO_COMMIT`.
     """
 
     table: TableDescriptor
     location: str
     root: Path | None
-    last_commit: Timestamp | None
+    last_commit: Timestamp
     files: TableFiles
 
     @cached_property
     def data(self) -> tuple[DataPart, ...]:
-        """The data files in parts, in a fixed order."""
-        deleted: dict[int, int] = {}
-        for delete_file in self.files.delete_files:
-            for file_id, count in zip(delete_file.file_ids, delete_file.counts, strict=True):
-                deleted[file_id] = deleted.get(file_id, 0) + count
+        """The data files in parts, in a fixed order; one part without files if there are no rows.
+
+        Raises `LimitExceeded`.
+        """
+        deleted = deleted_counts(self.files.delete_files)
         live = [f for f in self.files.data_files if deleted.get(f.file_id, 0) < f.rows]
-        touched = sum(file.rows for file in live if file.file_id in deleted)
-        join_all = bool(touched) and touched >= JOIN_ALL_SHARE * sum(file.rows for file in live)
-        parts: dict[tuple[int, str, str, bool], list[DataFile]] = {}
-        for file in work.spending(live):
-            place = id_place(file)
-            joined = join_all or file.file_id in deleted
-            key = (file.schema_version, place.id_in.name, place.folder, joined)
-            parts.setdefault(key, []).append(file)
-        return tuple(
-            DataPart(version, id_place(files[0]), joined, tuple(files))
-            for (version, _, _, joined), files in sorted(parts.items())
-        )
+        work.spend(len(live))
+        parts = [
+            DataPart(version, place, joined, tuple(files))
+            for joined, group in zip((True, False), split_for_join(live, deleted), strict=True)
+            for version, of_version in _by_version(group).items()
+            for place, files in by_id_place(of_version, with_ids=joined).items()
+        ]
+        if len(parts) > MAX_PARTS:
+            raise LimitExceeded(
+                f"the files of {self.table.name} are in {len(parts)} groups that Spark must read"
+                f" apart, of other schemas or in other folders, and {MAX_PARTS} are allowed; read"
+                " the table with strandline.spark.Tables"
+            )
+        work.spend(len(parts) * len(self.table.columns))
+        # In the table's own folder, since that of the data files is made with the first of them.
+        nothing = DataPart(self.table.schema_version, IdPlace(IdIn.NAME, ""), False, ())
+        return tuple(sorted(parts, key=_order)) or (nothing,)
 
     @cached_property
-    def deletes(self) -> tuple[tuple[DeleteForm, tuple[DeleteFile, ...]], ...]:
-        """The delete files that a part needs, by their form."""
+    def deletes(self) -> tuple[DeletePart, ...]:
+        """The delete files that a part needs, by form and folder."""
         joined = {file.file_id for part in self.data if part.joined for file in part.files}
-        needed = [f for f in self.files.delete_files if not joined.isdisjoint(f.file_ids)]
-        forms = ((form, tuple(f for f in needed if f.form is form)) for form in DeleteForm)
-        return tuple((form, files) for form, files in forms if files)
+        groups: dict[tuple[int, str], list[DeleteFile]] = {}
+        for file in self.files.delete_files:
+            if not joined.isdisjoint(file.file_ids):
+                key = file.form.value, os.path.dirname(file.path)
+                groups.setdefault(key, []).append(file)
+        return tuple(
+            DeletePart(DeleteForm(form), folder, tuple(files))
+            for (form, folder), files in sorted(groups.items())
+        )
 
     def hidden_name(self, of: str, number: int) -> str:
-        """The name of the hidden table of a part, or of delete files."""
-        assert self.last_commit is not None
+        """The name of the hidden table of a part."""
         place = blake2b(self.location.encode(), digest_size=4).hexdigest()
         table = self.table
         return f"{table.name.lower()}@{of}_{self.last_commit:x}_{table.id}_{place}_{number}"
@@ -193,6 +221,18 @@ class TableSnapshot:
         )
 
 
+def _by_version(files: Iterable[DataFile]) -> dict[int, list[DataFile]]:
+    groups: dict[int, list[DataFile]] = {}
+    for file in files:
+        groups.setdefault(file.schema_version, []).append(file)
+    return groups
+
+
+def _order(part: DataPart) -> tuple[int, str, str, int, bool]:
+    place = part.place
+    return part.schema_version, place.id_in.name, place.folder, place.file_id, part.joined
+
+
 # -- the view
 
 
@@ -202,12 +242,6 @@ def snapshot_view_struct(snapshot: TableSnapshot, *, schema: str) -> Struct:
     selects = [
         _select(snapshot, number, part, schema=schema) for number, part in enumerate(snapshot.data)
     ]
-    if not selects:
-        nothing = ", ".join(
-            f"CAST(NULL AS {_sql_type(column.type)}) AS {quoted(column.name)}"
-            for column in table.columns
-        )
-        selects = [f"SELECT {nothing} WHERE false"]
     text = f"{MARK} {' UNION ALL '.join(selects)}"
     return view_over(table, schema=schema, text=text, has_spark_schema=True)
 
@@ -224,24 +258,25 @@ def _select(snapshot: TableSnapshot, number: int, part: DataPart, *, schema: str
         return f"SELECT {selected} FROM {source} AS t"
     aliases = [f"d{n}" for n in range(len(snapshot.deletes))]
     joins = "".join(
-        f" LEFT ANTI JOIN {quoted(schema)}.{quoted(snapshot.hidden_name('deletes', n))} AS {alias}"
-        f" ON {_ID} = {alias}.file_id AND {_GONE[form].format(alias)}"
-        for n, (alias, (form, _)) in enumerate(zip(aliases, snapshot.deletes, strict=True))
+        f" LEFT ANTI JOIN {quoted(schema)}.{quoted(snapshot.hidden_name('deletes', n))} AS d{n}"
+        f" ON {_ID} = d{n}.file_id AND {_GONE[deletes.form].format(f'd{n}')}"
+        for n, deletes in enumerate(snapshot.deletes)
     )
     return (
-        f"SELECT /*+ BROADCAST({', '.join(aliases)}) */ {selected} FROM (SELECT *,"
-        f" {_file_id(part)} AS {_ID}, _metadata.row_index AS {_POSITION} FROM {source}) AS t{joins}"
+        f"SELECT /*+ BROADCAST({', '.join(aliases)}) */ {selected} FROM"
+        f" (SELECT *, {_file_id(part.place)} AS {_ID}, _metadata.row_index AS {_POSITION}"
+        f" FROM {source}) AS t{joins}"
     )
 
 
-def _file_id(part: DataPart) -> str:
-    match part.place.id_in:
+def _file_id(place: IdPlace) -> str:
+    match place.id_in:
         case IdIn.NAME:
             return "CAST(substring_index(_metadata.file_name, '-', 1) AS BIGINT)"
         case IdIn.FOLDER:
             return FILE_COLUMN
         case IdIn.NOWHERE:
-            return f"CAST({part.files[0].file_id} AS BIGINT)"
+            return f"CAST({place.file_id} AS BIGINT)"
 
 
 def _column_value(written: ColumnDescriptor | None, column: ColumnDescriptor) -> str:
@@ -275,10 +310,10 @@ def _value(value: str, written: DataType, wanted: DataType, *, depth: int) -> st
 
 def _struct_value(value: str, written: StructType, wanted: StructType, *, depth: int) -> str:
     by_id = {field.field_id: field for field in written.fields}
-    parts = (
-        f"{_text(field.name)}, {_field_value(value, by_id.get(field.field_id), field, depth)}"
-        for field in wanted.fields
-    )
+    parts = []
+    for field in wanted.fields:
+        written_field = by_id.get(field.field_id)
+        parts += [text_literal(field.name), _field_value(value, written_field, field, depth)]
     return f"IF({value} IS NULL, NULL, named_struct({', '.join(parts)}))"
 
 
@@ -288,48 +323,35 @@ def _field_value(value: str, written: StructField | None, field: StructField, de
     return _value(f"{value}.{quoted(written.name)}", written.type, field.type, depth=depth)
 
 
-def _sql_type(data_type: DataType) -> str:
-    return ddl_text(as_stored(data_type))
-
-
-def _text(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
 # -- the hidden tables
+
+
+@dataclass(frozen=True, slots=True)
+class _Hidden:
+    """What a hidden table is: columns, the folder that Spark reads, and how.
+
+    ``sizes`` has the bytes of each file by its path, None where they are not known.
+    """
+
+    columns: tuple[ColumnDescriptor, ...]
+    folder: str
+    options: Mapping[str, str]
+    sizes: Mapping[str, int | None]
+    statistics: Mapping[str, str]
 
 
 def hidden_struct(snapshot: TableSnapshot, name: HiddenName, *, schema: str) -> Struct:
     """The ``Table`` of a hidden table. Raises `ObjectNotFound`, `CorruptData`."""
-    parts: Sequence[object] = snapshot.data if name.of == "data" else snapshot.deletes
+    parts: Sequence[DataPart | DeletePart] = (
+        snapshot.data if name.of == "data" else snapshot.deletes
+    )
     if name.number >= len(parts):
         raise ObjectNotFound(f"{schema}.{name.table} has no such part; read the table again")
-    if name.of == "deletes":
-        form, deletes = snapshot.deletes[name.number]
-        columns = tuple(
-            ColumnDescriptor(number, column, data_type)
-            for number, (column, data_type) in enumerate(_DELETE_COLUMNS[form], start=1)
-        )
-        folder = os.path.dirname(deletes[0].path)
-        options = _only(file.path for file in deletes)
-        _check_files(snapshot, {file.path: None for file in deletes})
-        rows = size = None
-    else:
-        part = snapshot.data[name.number]
-        columns = tuple(
-            replace(column, type=as_stored(column.type), nullable=True, default=None, metadata="")
-            for column in snapshot.columns_of(part.schema_version)
-        )
-        folder, options = _of_part(snapshot, part)
-        if part.place.id_in is IdIn.FOLDER:
-            columns = (
-                *columns,
-                ColumnDescriptor(snapshot.table.next_column_id, FILE_COLUMN, BIGINT),
-            )
-        _check_files(snapshot, {file.path: file.bytes for file in part.files})
-        rows = sum(file.rows for file in part.files)
-        size = sum(file.bytes for file in part.files)
+    part = parts[name.number]
+    hidden = (
+        _data_table(snapshot, part) if isinstance(part, DataPart) else _delete_table(snapshot, part)
+    )
+    _check_files(snapshot, hidden.sizes)
     table = replace(
         snapshot.table,
         name=snapshot.hidden_name(name.of, name.number),
@@ -337,41 +359,65 @@ def hidden_struct(snapshot: TableSnapshot, name: HiddenName, *, schema: str) -> 
         transactional=False,
         provider="parquet",
         partition_columns=(),
-        schema_versions=(SchemaVersion(1, columns),),
+        schema_versions=(SchemaVersion(1, hidden.columns),),
         storage=StorageFormat(),
         properties=((SCHEMA, DERIVED),),
     )
-    location = _below(snapshot.location, folder)
+    location = _below(snapshot.location, hidden.folder)
     struct = table_struct(table, schema=schema, location=location, counted=())
-    serde = {PATH: _GLOB.sub(_ESCAPED, location), **_READING, **options}
+    serde = {PATH: _escaped(location), **READER_OPTIONS, **hidden.options}
     struct["sd"]["serdeInfo"]["parameters"] |= serde
-    if size is not None:
-        struct["parameters"] |= {
-            "spark.sql.statistics.totalSize": str(size),
-            "spark.sql.statistics.numRows": str(rows),
-        }
+    struct["parameters"] |= hidden.statistics
     return struct
 
 
-def _of_part(snapshot: TableSnapshot, part: DataPart) -> tuple[str, Mapping[str, str]]:
-    """The folder that Spark reads, relative to the table's, and its options."""
-    match part.place.id_in:
-        case IdIn.NAME:
-            return part.place.folder, _only(file.path for file in part.files)
-        case IdIn.FOLDER:
-            around = _below(snapshot.location, part.place.folder)
-            folders = ",".join(f"{FILE_COLUMN}={file.file_id}" for file in part.files)
-            path = f"{_GLOB.sub(_ESCAPED, around)}/{{{folders}}}"
-            return part.place.folder, {"basePath": around, PATH: path}
-        case IdIn.NOWHERE:
-            return part.place.folder, {}
+def _data_table(snapshot: TableSnapshot, part: DataPart) -> _Hidden:
+    columns = tuple(
+        replace(column, type=as_stored(column.type), nullable=True, default=None, metadata="")
+        for column in snapshot.columns_of(part.schema_version)
+    )
+    folder = part.place.folder
+    if part.place.id_in is IdIn.FOLDER:
+        around = _below(snapshot.location, folder)
+        folders = ",".join(f"{FILE_COLUMN}={file.file_id}" for file in part.files)
+        columns += (ColumnDescriptor(snapshot.table.next_column_id, FILE_COLUMN, BIGINT),)
+        options = {"basePath": around, PATH: f"{_escaped(around)}/{{{folders}}}"}
+    else:
+        options = _only(snapshot, folder, [file.path for file in part.files])
+    return _Hidden(
+        columns,
+        folder,
+        options,
+        {file.path: file.bytes for file in part.files},
+        {
+            "spark.sql.statistics.totalSize": str(sum(file.bytes for file in part.files)),
+            "spark.sql.statistics.numRows": str(sum(file.rows for file in part.files)),
+        },
+    )
 
 
-def _only(paths: Iterable[str]) -> Mapping[str, str]:
-    """The option by which Spark reads the files of these names in a folder, and no others."""
-    names = ",".join(_GLOB.sub(_ESCAPED, os.path.basename(path)) for path in paths)
+def _delete_table(snapshot: TableSnapshot, part: DeletePart) -> _Hidden:
+    columns = tuple(
+        ColumnDescriptor(number, column, data_type)
+        for number, (column, data_type) in enumerate(_DELETE_COLUMNS[part.form], start=1)
+    )
+    paths = [file.path for file in part.files]
+    options = _only(snapshot, part.folder, paths)
+    return _Hidden(columns, part.folder, options, dict.fromkeys(paths), {})
+
+
+def _only(snapshot: TableSnapshot, folder: str, paths: Sequence[str]) -> dict[str, str]:
+    """The options by which Spark reads these files of a folder, and no others."""
+    names = f"{{{','.join(_escaped(os.path.basename(path)) for path in paths)}}}"
+    if paths and folder not in (DATA_FOLDER, DELETES_FOLDER):
+        return {PATH: f"{_escaped(_below(snapshot.location, folder))}/{names}"}
     # Without a recursive look-up, Spark takes folders beside the files for partitions.
-    return {"pathGlobFilter": f"{{{names}}}", "recursiveFileLookup": "true"}
+    return {"pathGlobFilter": names, "recursiveFileLookup": "true"}
+
+
+def _escaped(text: str) -> str:
+    """``text`` where Hadoop takes it for a pattern."""
+    return _GLOB.sub(r"\\\1", text)
 
 
 def _below(location: str, folder: str) -> str:

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from strandline.errors import AlreadyExists, InvalidInput, WriteConflict
 from strandline.metastore.interface import FILE_NUMBER_BITS
+from strandline.metastore.store.file_scans import DATA_FOLDER, DELETES_FOLDER
 from strandline.metastore.store.rows import DataFile, DeleteFile, DeleteForm, Row, RowKind, new_file
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import MAX_PART_BYTES, MAX_PATH_BYTES
@@ -163,6 +164,11 @@ def _parts(path: str) -> list[str]:
         raise InvalidInput(
             f"the path {path[:200]!r} of a file leaves the folder of its table, or may do so; give"
             " one relative to that folder, without '.', '..' or empty parts"
+        )
+    if parts[0] in (DATA_FOLDER, DELETES_FOLDER) and len(parts) != 2:
+        raise InvalidInput(
+            f"the path {path[:200]!r} of a file leads through a folder in {parts[0]}; files are"
+            " directly in it"
         )
     if _CONTROL.search(path):
         raise InvalidInput(f"the path {path[:200]!r} of a file holds control characters")

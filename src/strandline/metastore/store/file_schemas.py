@@ -23,7 +23,7 @@ from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import ArrayType, DataType, MapType, StructType
 
 _FIELD_ID = b"PARQUET:field_id"
-_KEPT = 20_000
+_KEPT, _KEPT_SCHEMAS = 20_000, 1_000
 
 _Names = frozenset[tuple[tuple[str, ...], int]]
 """The path of each column and nested field, and its id."""
@@ -83,7 +83,13 @@ def _names_in(path: Path) -> _Names:
         schema = pq.read_schema(path)
     except (OSError, pa.ArrowException) as error:
         raise CorruptData(f"data file {path} cannot be read: {error}") from error
-    return frozenset(_footer_names((), schema))
+    return _kept_once(frozenset(_footer_names((), schema)))
+
+
+@lru_cache(maxsize=_KEPT_SCHEMAS)
+def _kept_once(names: _Names) -> _Names:
+    """The same object for equal names: most files of a table have the same columns."""
+    return names
 
 
 def _footer_names(
