@@ -10,6 +10,7 @@ HTTP client. A general client costs as much for each of them as the node takes t
 
 from __future__ import annotations
 
+import os
 import select
 import ssl
 import threading
@@ -91,6 +92,7 @@ class HttpTransport:
         self._security = ssl.create_default_context() if self._address.scheme == "https" else None
         self._lock = threading.Lock()
         self._idle: list[tuple[HTTPConnection, float]] = []
+        self._process = os.getpid()
         self._is_closed = False
 
     def send(self, name: str, arguments: Mapping[str, Any], seconds: float) -> Any:
@@ -131,9 +133,9 @@ class HttpTransport:
             connection.sock.settimeout(seconds)
             with suppress(ConnectionError):  # a node that refuses it before its end says why
                 connection.sock.sendall(request)
-            response = HTTPResponse(connection.sock, method="POST")
-            response.begin()
-            answer = _Answer(response.status, response.headers, response.read())
+            with HTTPResponse(connection.sock, method="POST") as response:  # or it stays open
+                response.begin()
+                answer = _Answer(response.status, response.headers, response.read())
         except (OSError, HTTPException) as error:
             connection.close()
             raise Lost(_why(error), sent=True) from error
@@ -152,6 +154,10 @@ class HttpTransport:
             with self._lock:
                 if self._is_closed:
                     raise Stopping(f"this session with {self.url} is closed; open another")
+                if self._process != os.getpid():  # a fork has the sockets of its parent too
+                    self._process = os.getpid()
+                    while self._idle:
+                        self._idle.pop()[0].close()
                 kept = self._idle.pop() if self._idle else None
             if kept is None:
                 break
@@ -173,11 +179,17 @@ class HttpTransport:
         return connection
 
     def _keep(self, connection: HTTPConnection) -> None:
+        """Keep a connection for the next request, and close those that were idle too long."""
         with self._lock:
-            if not self._is_closed and len(self._idle) < _MOST_IDLE:
-                self._idle.append((connection, time.monotonic()))
-                return
-        connection.close()
+            now = time.monotonic()
+            unused = [old for old, since in self._idle if now - since >= _IDLE_SECONDS]
+            del self._idle[: len(unused)]  # they are in the order of their times
+            if self._is_closed or len(self._idle) == _MOST_IDLE:
+                unused.append(connection)
+            else:
+                self._idle.append((connection, now))
+        for old in unused:
+            old.close()
 
     def _require_same_protocol(self, answer: _Answer) -> None:
         spoken = answer.headers.get(PROTOCOL_HEADER, "1")
