@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from starlette.requests import HTTPConnection
 
-from strandline.errors import PermissionDenied
-from strandline.metastore.session.callers import OriginGuard, host_of
+from strandline.errors import InvalidInput, PermissionDenied
+from strandline.metastore.session.callers import AUTHORIZATION, OriginGuard, caller_of, host_of
 
 
 def is_own(*headers: tuple[str, str], server: str = "10.0.0.7") -> bool:
@@ -73,3 +73,9 @@ def test_what_no_browser_sends_needs_no_name() -> None:
 @pytest.mark.parametrize("sent", ["evil.example\\@127.0.0.1", "evil.example@127.0.0.1"])
 def test_a_name_behind_a_user_is_no_host(sent: str) -> None:
     assert host_of(f"//{sent}") is None
+
+
+@pytest.mark.parametrize("sent", ["", "Basic", "Basic YW5u", "Basic é", "Basic /w==", "Bearer x"])
+def test_credentials_that_cannot_be_read_are_refused(sent: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        caller_of({AUTHORIZATION: sent})
