@@ -84,3 +84,9 @@ def test_a_row_whose_columns_were_changed_is_an_error() -> None:
         FileColumns.read([replace(row_of(USUAL), write_id=10)])
     with pytest.raises(CorruptData):
         FileColumns.read([replace(row_of(USUAL), kind=RowKind.DELETE_FILE)])
+
+
+def test_a_name_of_another_type_is_an_error() -> None:
+    row = row_of(USUAL)
+    with pytest.raises(CorruptData, match="other types"):
+        FileColumns.read([replace(row, name=row.name.encode())])  # type: ignore[arg-type]  # as damaged

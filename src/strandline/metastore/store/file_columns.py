@@ -82,7 +82,7 @@ class FileColumns:
         known = len(self.nulls)
         try:
             file = self._read_body(row)
-        except (IndexError, ValueError, error):
+        except (AttributeError, IndexError, ValueError, error):
             file = None
         if file is None:
             for column in (self.column_ids, self.lowers, self.uppers, self.nulls):
