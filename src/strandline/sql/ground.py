@@ -106,7 +106,7 @@ def refuse_incomplete(
 ) -> None:
     """Raise `CorruptData` unless each table of ``metadata`` is there with all its columns.
 
-    ``found`` has the columns of each table of the database ``name``.
+    ``present`` has the columns of each table of the database ``name``.
     """
     for table in metadata.sorted_tables:
         columns = present.get(table.name)

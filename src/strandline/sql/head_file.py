@@ -8,8 +8,8 @@ to a small file beside it. Who opens the database compares.
 What must stay true: **the file is never ahead of what is durable.** The marks are read inside the
 write transaction and written to the file when its commit, synced, has returned. So a crash between
 the two, a power cut that loses the file's last pages (it is not synced), and a process that comes
-late leave it behind, which is harmless: the next commit brings it level. Commits that are not
-synced move no mark.
+late leave it behind, which is harmless: the next commit brings it level. So does a commit that is
+not synced: its marks are written with those of the next one that is.
 
 The file has two slots of fixed size, written in turns, each with a checksum; a write that was torn
 leaves the other. Several processes write under a lock of the file, and a mark never goes back. A

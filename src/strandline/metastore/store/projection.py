@@ -134,7 +134,7 @@ class Projector:
         self._turns: WeakKeyDictionary[object, Turn] = WeakKeyDictionary()
         self._state = threading.Condition()
         self._projecting = False
-        self._projected = 0  # durable, as far as this process knows
+        self._projected = 0  # committed, as far as this process knows
         self._applied = 0
         self._delegated = 0
         self._failed_batch: tuple[int, Unavailable] | None = None
@@ -196,7 +196,7 @@ class Projector:
         except _NotCarriedOut as error:
             self._failed_batch = self._batches, error
             raise
-        self._note_projected(reached.projected_version)  # only now is it durable
+        self._note_projected(reached.projected_version)  # only now is it committed
         self._folders.delete_purged()
 
     def _note_projected(self, version: int) -> None:
