@@ -7,11 +7,13 @@ from strandline.sql.fence import FenceRow, FenceState
 from strandline.sql.sqlite_database import SqliteDatabase, open_sqlite
 from strandline.sql.sqlite_file import sqlite_url
 from strandline.sql.statements import (
+    CHUNK,
     Parameter,
     Query,
     Row,
     change,
     change_each,
+    chunks,
     first_row,
     run,
     run_all,
@@ -21,6 +23,7 @@ from strandline.sql.statements import (
 )
 
 __all__ = [
+    "CHUNK",
     "DIALECTS",
     "PATIENCE",
     "Database",
@@ -35,6 +38,7 @@ __all__ = [
     "accepted_time",
     "change",
     "change_each",
+    "chunks",
     "first_row",
     "open_engine",
     "open_sqlite",

@@ -24,10 +24,11 @@ inside `together`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, cast
+from itertools import islice
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection
 
@@ -35,6 +36,9 @@ Parameter = str | bytes | int | None
 Row = tuple[Any, ...]
 Query = tuple[str, tuple[Parameter, ...]]
 """A statement and its parameters."""
+T = TypeVar("T")
+CHUNK = 500
+"""Names or ids in one statement: databases limit the parameters of a statement."""
 
 
 def run(
@@ -123,6 +127,13 @@ def run_all(connection: Connection, *queries: Query) -> list[list[Row]]:
     with driver.pipeline():
         answers = [_sent(driver.cursor(), _formatted(text), values) for text, values in queries]
     return [_fetched(answer) for answer in answers]
+
+
+def chunks(items: Iterable[T]) -> Iterator[list[T]]:
+    """``items`` in lists that fit a statement."""
+    rest = iter(items)
+    while chunk := list(islice(rest, CHUNK)):
+        yield chunk
 
 
 def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:

@@ -16,15 +16,13 @@ present.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
 
 from sqlalchemy import Connection, delete, func, select, update
 
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import TransactionFinished, TransactionNotFound, UnsupportedOperation
-from strandline.sql import Row, change, change_each, first_row, run, together, value
+from strandline.sql import Row, change, change_each, chunks, first_row, run, together, value
 from strandline.transactions import lock_records
 from strandline.transactions.tables import LAST_ID, TXN, TXN_FOOTPRINT
 from strandline.transactions.transaction import Heartbeat, Transaction, TransactionState
@@ -32,7 +30,6 @@ from strandline.transactions.write_ids import ValidWriteIdList
 
 _IS_OPEN = TXN.c.state == TransactionState.OPEN.value
 _SILENT_AFTER = TXN.c.last_heartbeat + TXN.c.timeout_ms
-_CHUNK = 500  # ids in one statement: databases limit the parameters of a statement
 _OPEN, _COMMITTED, _ABORTED = (state.value for state in TransactionState)
 _COLUMNS = (
     "txn_id, state, begin_time, commit_time, catalog_version, last_heartbeat,"
@@ -247,7 +244,7 @@ def silent(connection: Connection, *, at: int) -> list[int]:
 def beat(connection: Connection, txn_ids: frozenset[int], *, at: int) -> Heartbeat:
     """Note at ``at`` (ms) that the clients of the open ones among ``txn_ids`` are alive."""
     states: dict[int, TransactionState] = {}
-    for chunk in _chunks(frozenset(t for t in txn_ids if 0 < t <= LAST_ID)):
+    for chunk in chunks(sorted(t for t in txn_ids if 0 < t <= LAST_ID)):
         connection.execute(
             update(TXN)
             .where(TXN.c.txn_id.in_(chunk), _IS_OPEN, TXN.c.last_heartbeat < at)
@@ -316,12 +313,6 @@ def _transaction(row: Row) -> Transaction:
         bool(read_only),
         timeout,
     )
-
-
-def _chunks(ids: frozenset[int]) -> Iterator[list[int]]:
-    rest: Iterable[int] = iter(sorted(ids))
-    while chunk := list(islice(rest, _CHUNK)):
-        yield chunk
 
 
 _IS_NEXT = -1

@@ -22,9 +22,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, select
 
-from strandline.metastore.store.row_queries import chunks
 from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
-from strandline.sql import Database
+from strandline.sql import Database, chunks
 from strandline.transactions import TransactionState
 from strandline.transactions.tables import TXN, TXN_WRITE_ID
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -18,8 +17,10 @@ from strandline import work
 from strandline.errors import CorruptData
 from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind, row_context
 from strandline.sql import (
+    CHUNK,
     Parameter,
     change_each,
+    chunks,
     first_row,
     run,
     run_in_parts,
@@ -29,9 +30,6 @@ from strandline.transactions import TransactionState, ValidWriteIdList
 from strandline.transactions.records import write_ids_at
 from strandline.transactions.tables import LAST_ID
 from strandline.wire.registry import seal
-
-T = TypeVar("T")
-CHUNK = 500  # names or ids in one statement: databases limit the parameters of a statement
 
 _COLUMNS = ", ".join(
     f"store_row.{name}"
@@ -152,11 +150,7 @@ def rows_with_removers(
     connection: Connection, row_ids: Collection[int]
 ) -> dict[int, tuple[Row, list[int]]]:
     """The rows that exist among ``row_ids``, each with the write ids that removed it."""
-    rows = {
-        row_id: (row, list[int]())
-        for row_id, row in rows_by_id(connection, row_ids).items()
-        if row_id > 0
-    }
+    rows = {row.row_id: (row, list[int]()) for row in rows_by_id(connection, row_ids).values()}
     for chunk in chunks(rows):
         removers = f"SELECT row_id, write_id FROM store_removal WHERE row_id IN {_marks(chunk)}"
         for row_id, write_id in run(connection, removers, tuple(chunk)):
@@ -302,13 +296,6 @@ def table_contents(
 def _aborted_write_ids(connection: Connection, table_id: int) -> frozenset[int]:
     """All of them: a list names only those below its high-water mark."""
     return frozenset(write_id for (write_id,) in run(connection, _ABORTED, (table_id,)))
-
-
-def chunks(items: Iterable[T]) -> Iterator[list[T]]:
-    """``items`` in lists that fit a statement."""
-    rest = iter(items)
-    while chunk := list(islice(rest, CHUNK)):
-        yield chunk
 
 
 def _take_row_ids(connection: Connection, count: int) -> int:

@@ -13,11 +13,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from sqlalchemy import Connection, select
 
-from strandline.metastore.store.row_queries import chunks
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.tables import TABLE_LOCATION
 from strandline.model.places import Place
-from strandline.sql import Query, run_all, value
+from strandline.sql import Query, chunks, run_all, value
 from strandline.transactions.tables import LAST_ID
 
 _COLUMNS = TABLE_LOCATION.c
