@@ -28,6 +28,7 @@ from strandline.sql import (
     run_all,
     stored_time,
     take_time,
+    together,
     value,
 )
 from strandline.sql.ground import GROUND_VERSION, Step
@@ -465,3 +466,29 @@ def test_an_error_of_one_of_several_statements_undoes_the_write(database: Databa
     with database.write() as connection:
         assert run(connection, "SELECT * FROM counter") == []
         assert change(connection, "INSERT INTO counter VALUES (?, ?)", (1, 1)) == 1
+
+
+def test_changes_that_wait_for_no_answer_are_there_for_the_next_question(
+    database: Database,
+) -> None:
+    with database.write() as connection:
+        with together(connection):
+            change_each(connection, "INSERT INTO counter VALUES (?, ?)", [(1, 10), (2, 20)])
+            change_each(connection, "UPDATE counter SET value = ? WHERE id = ?", [(11, 1)])
+            assert value(connection, "SELECT sum(value) FROM counter") == 31
+            change_each(connection, "DELETE FROM counter WHERE id = ?", [(2,)])
+        assert run(connection, "SELECT * FROM counter") == [(1, 11)]
+    assert database.rows("SELECT * FROM counter") == [(1, 11)]
+
+
+def test_an_error_of_a_change_that_waits_for_no_answer_undoes_the_write(database: Database) -> None:
+    insert = "INSERT INTO counter VALUES (?, ?)"
+    with pytest.raises(Exception, match=r"(?i)unique"), database.write() as connection:
+        with together(connection):
+            change_each(connection, insert, [(1, 1)])
+            change_each(connection, insert, [(1, 2)])
+            change_each(connection, insert, [(3, 3)])
+        pytest.fail("the error is raised before the block's end")
+    assert database.rows("SELECT * FROM counter") == []
+    with database.write() as connection:
+        assert change(connection, insert, (1, 1)) == 1
