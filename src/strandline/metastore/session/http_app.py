@@ -380,18 +380,18 @@ class _Application:
                 until_left=until_left,
             )
         assert children is not None  # else nothing is too long
-        asked = asyncio.ensure_future(self._delegate_to_child(call, asking, body, host))
+        answering = asyncio.ensure_future(self._delegate_to_child(call, asking, body, host))
         leaving = asyncio.ensure_future(until_left())
         try:
-            await asyncio.wait({asked, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not asked.done() and not call.only_reads:
-                await asyncio.wait({asked})
-            if not asked.done():
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done() and not call.only_reads:
+                await asyncio.wait({answering})
+            if not answering.done():
                 raise ClientLeft
-            return asked.result()
+            return answering.result()
         finally:
             leaving.cancel()
-            asked.cancel()
+            answering.cancel()
 
     async def _delegate_to_child(
         self, call: Call, asking: Caller, body: bytes | Content, host: str
