@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.peers.plain_spark import PlainSpark
 from bench.registry import Measured, benchmark
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.cli.demo.node_process import NodeProcess
@@ -31,6 +30,7 @@ from strandline.model.type_text import simple_string
 from strandline.model.types import BIGINT, DOUBLE, STRING, DataType
 from strandline.spark.folder import TableFolder, folder_path
 from strandline.spark.positions import POSITIONS, write_delete_file
+from tests.metastore.hive.spark_process import SparkProcess
 
 ROWS, FILES = 6_000_000, 20
 MANY_FILES = 2_000
@@ -45,7 +45,7 @@ class Bench:
     """A node, a session with it, and a folder beside the store."""
 
     session: Session
-    spark: PlainSpark
+    spark: SparkProcess
     folder: Path
 
     def write(self, name: str, *, files: int, rows: int) -> None:
@@ -79,9 +79,21 @@ class Bench:
         self.session.stage(begun.txn_id, table.descriptor.id, add=staged)
         self.session.commit(begun.txn_id)
         listed = ", ".join(f"{column.name} {simple_string(column.type)}" for column in columns)
-        self.spark.run(
+        self.spark.sql(
             f"CREATE TABLE plain_{name} ({listed}) USING parquet LOCATION 'file:{plain}'"
         )
+
+    def compare(self, name: str, query: str, *, of: str) -> tuple[float, float]:
+        """The median seconds of ``query`` on a table and on the plain one, taken in turns."""
+        tables = (name, f"plain_{name}")
+        spent: list[list[float]] = [[], []]
+        for number in range(ROUNDS + 1):  # the first round warms up
+            for table, seconds in zip(tables, spent, strict=True):
+                took = self.spark.seconds(query.format(table), of=of)
+                if number:
+                    seconds.append(took)
+        ours, plain = map(statistics.median, spent)
+        return ours, plain
 
     def delete(self, name: str, share: float) -> None:
         """Delete that share of the rows of each file."""
@@ -134,7 +146,9 @@ def opened() -> Iterator[Bench]:
         try:
             with (
                 HttpSession(node.http_uri, user="bench") as session,
-                PlainSpark(node.thrift_uri, folder / "lake" / "warehouse") as spark,
+                SparkProcess(
+                    node.thrift_uri, folder / "lake" / "warehouse", compiled=True
+                ) as spark,
             ):
                 yield Bench(session, spark, folder)
         finally:
@@ -146,22 +160,16 @@ def views() -> list[Measured]:
     """A scan of all columns, the same with deleted rows, and the plan of a table of many files."""
     with opened() as bench:
         bench.write("orders", files=FILES, rows=ROWS // FILES)
-        queries = {name: f"SELECT * FROM {name}" for name in ("orders", "plain_orders")}
-        whole = bench.spark.scans(queries, rounds=ROUNDS)
+        whole = bench.compare("orders", "SELECT * FROM {}", of="scan")
         bench.delete("orders", DELETED)
-        deleted = bench.spark.scans(queries, rounds=ROUNDS)
+        deleted = bench.compare("orders", "SELECT * FROM {}", of="scan")
         bench.write("many", files=MANY_FILES, rows=100)
-        queries = {name: f"SELECT sum(n1) FROM {name}" for name in ("many", "plain_many")}
-        plans = bench.spark.plans(queries, rounds=ROUNDS)
+        plans = bench.compare("many", "SELECT sum(n1) FROM {}", of="plan")
     return [
-        _measured(whole, "orders", f"scan of {ROWS:,} rows", 1.1),
-        _measured(deleted, "orders", f"scan with {DELETED:.0%} of the rows deleted", 1.4),
-        _measured(plans, "many", f"plan of {MANY_FILES:,} files", 1.5),
+        Measured(ours, reference=plain, label=label, target=ratio * plain)
+        for (ours, plain), label, ratio in (
+            (whole, f"scan of {ROWS:,} rows", 1.1),
+            (deleted, f"scan with {DELETED:.0%} of the rows deleted", 1.4),
+            (plans, f"plan of {MANY_FILES:,} files", 1.5),
+        )
     ]
-
-
-def _measured(spent: dict[str, list[float]], name: str, label: str, ratio: float) -> Measured:
-    reference = statistics.median(spent[f"plain_{name}"])
-    return Measured(
-        statistics.median(spent[name]), reference=reference, label=label, target=ratio * reference
-    )

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,13 +21,16 @@ class SparkError(Exception):
 
 
 class SparkProcess:
-    """A Spark session with Hive support. ``warehouse`` is where it puts what it creates."""
+    """A Spark session with Hive support. ``warehouse`` is where it puts what it creates.
 
-    def __init__(self, uri: str, warehouse: Path) -> None:
+    Statements of tests run once, so they are interpreted; with ``compiled``, Spark works as usual.
+    """
+
+    def __init__(self, uri: str, warehouse: Path, *, compiled: bool = False) -> None:
         environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
         environment["PYSPARK_PYTHON"] = sys.executable
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", __file__, uri, str(warehouse)],
+            [sys.executable, "-W", "ignore", __file__, uri, str(warehouse), str(compiled)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -42,6 +46,11 @@ class SparkProcess:
     def save(self, query: str, table: str, *, mode: str) -> None:
         """Save the rows of a query with ``saveAsTable``. Raises `SparkError`."""
         self._ask({"query": query, "table": table, "mode": mode})
+
+    def seconds(self, query: str, *, of: str) -> float:
+        """How long a query takes: ``of`` "scan", or "plan" in a session that knows no table yet."""
+        [[seconds]] = self._ask({"query": query, "timed": of})
+        return float(seconds)
 
     def _ask(self, request: str | dict[str, str]) -> list[list[Any]]:
         assert self._process.stdin is not None
@@ -73,28 +82,37 @@ class SparkProcess:
         self._process.communicate(timeout=60)
 
 
-def serve(uri: str, warehouse: str) -> None:
+INTERPRETED = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+COMPILED = {"spark.driver.memory": "3g"}
+
+
+def serve(uri: str, warehouse: str, compiled: str) -> None:
     """Answer the statements that come on standard input, until it ends."""
     from pyspark.sql import SparkSession
 
-    spark = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        # What is compiled here runs once: interpreting it is faster.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.warehouse.dir", warehouse)
         .config("spark.hadoop.hive.metastore.uris", uri)
         .enableHiveSupport()
-        .getOrCreate()
     )
+    for name, value in (COMPILED if compiled == "True" else INTERPRETED).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     for line in sys.stdin:
         try:
             request = json.loads(line)
             if isinstance(request, str):
                 answer = "rows", [list(row) for row in spark.sql(request).collect()]
+            elif "timed" in request:
+                answer = "rows", [[_seconds(spark, request["query"], request["timed"])]]
             else:
                 writer = spark.sql(request["query"]).write.mode(request["mode"])
                 writer.saveAsTable(request["table"])
@@ -105,5 +123,14 @@ def serve(uri: str, warehouse: str) -> None:
     spark.stop()
 
 
+def _seconds(spark: Any, query: str, of: str) -> float:
+    began = time.perf_counter()
+    if of == "scan":
+        spark.sql(query).write.format("noop").mode("overwrite").save()
+    else:
+        spark.newSession().sql(query)._jdf.queryExecution().executedPlan()
+    return time.perf_counter() - began
+
+
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2])
+    serve(*sys.argv[1:])
