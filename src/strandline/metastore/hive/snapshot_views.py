@@ -156,6 +156,7 @@ class TableSnapshot:
 
     ``location`` is the URI of the table's folder, ``root`` that folder if it is on this machine.
     ``last_commit`` is the time of the last commit that the snapshot contains, or `NO_COMMIT`.
+    What a file costs (`strandline.work`) is counted once, by who reads its row.
     """
 
     table: TableDescriptor
@@ -172,7 +173,6 @@ class TableSnapshot:
         """
         deleted = deleted_counts(self.files.delete_files)
         live = [f for f in self.files.data_files if deleted.get(f.file_id, 0) < f.rows]
-        work.spend(len(live))
         parts = [
             DataPart(version, place, joined, tuple(files))
             for joined, group in zip((True, False), split_for_join(live, deleted), strict=True)
@@ -428,7 +428,7 @@ def _check_files(snapshot: TableSnapshot, sizes: Mapping[str, int | None]) -> No
     """Raise `CorruptData` unless each file is there, with its size where that is known."""
     if snapshot.root is None:
         return
-    for path, size in work.spending(sizes.items()):
+    for path, size in sizes.items():
         try:
             actual = os.stat(snapshot.root / path).st_size
         except OSError as error:

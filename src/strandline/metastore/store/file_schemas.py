@@ -23,6 +23,8 @@ from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import ArrayType, DataType, MapType, StructType
 
 _FIELD_ID = b"PARQUET:field_id"
+_FOOTER = 5
+"""What it costs to read a footer, in things of `strandline.work`."""
 _KEPT, _KEPT_SCHEMAS = 20_000, 1_000
 
 _Names = frozenset[tuple[tuple[str, ...], int]]
@@ -37,12 +39,13 @@ def with_schema_versions(
     ``root`` is the table's folder. Raises `CorruptData` for a file that cannot be read, or has
     columns that the table never had.
     """
-    return [
-        file
-        if file.schema_version
-        else replace(file, schema_version=_version(root / file.path, table))
-        for file in work.spending(files)
-    ]
+    known = []
+    for file in files:
+        if not file.schema_version:
+            work.spend(_FOOTER)
+            file = replace(file, schema_version=_version(root / file.path, table))
+        known.append(file)
+    return known
 
 
 def _version(path: Path, table: TableDescriptor) -> int:
