@@ -133,6 +133,61 @@ def test_what_is_written_renamed_and_dropped_meanwhile_does_not_tear_it(
         assert files_of(node.session(user="ann"), "shop.renamed") == ["a.parquet", "later.parquet"]
 
 
+def test_a_table_that_takes_the_place_of_a_dropped_one_meanwhile_is_not_mixed_with_it(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_database = module._copy_database
+    with Node.open(store) as node:
+        bob = node.session(user="bob")
+        before = place(bob, "shop.plain")
+
+        def then_it_is_replaced(*arguments: Any) -> Any:
+            manifest = copy_database(*arguments)
+            bob.execute(DropTable(schema="shop", table="plain"))
+            bob.execute(CreateTable(schema="shop", definition=PLAIN))
+            assert place(bob, "shop.plain") == before
+            (before / "part-0").write_text("another")
+            (before / "part-1").write_text("another")
+            return manifest
+
+        monkeypatch.setattr(module, "_copy_database", then_it_is_replaced)
+        assert back_up(node, tmp_path / "b", user="ann").missing == []
+    assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code == 0
+    with Node.open(tmp_path / "new") as node:
+        folder = place(node.session(user="ann"), "shop.plain")
+        assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("part-0", "plain")]
+
+
+def test_a_table_that_moves_again_while_it_is_fetched_is_in_the_backup(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_database, copy_folder = module._copy_database, module._copy_folder
+    names = ["plain", "second", "third"]
+    with Node.open(store) as node:
+        bob = node.session(user="bob")
+
+        def rename() -> None:
+            if len(names) > 1:
+                bob.execute(RenameTable(schema="shop", table=names.pop(0), new_name=names[0]))
+
+        def then_it_moves(*arguments: Any) -> Any:
+            manifest = copy_database(*arguments)
+            rename()
+            return manifest
+
+        def it_moves_first(*arguments: Any) -> None:
+            rename()
+            copy_folder(*arguments)
+
+        monkeypatch.setattr(module, "_copy_database", then_it_moves)
+        monkeypatch.setattr(module, "_copy_folder", it_moves_first)
+        assert back_up(node, tmp_path / "b", user="ann").missing == []
+    assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code == 0
+    with Node.open(tmp_path / "new") as node:
+        folder = place(node.session(user="ann"), "shop.plain")
+        assert [file.name for file in folder.iterdir()] == ["part-0"]
+
+
 def partitions(hive: HiveNode, schema: str = "shop") -> dict[str, str]:
     """What lies in the partitions of the table ``p``, by value."""
     with hive.stub() as stub:

@@ -8,9 +8,9 @@ The order makes it consistent. A hold keeps the history first. SQLite copies the
 read transaction. Then the files are copied: a file of a transactional table is on disk before the
 database names it and stays afterwards, so each file that the copied database names is found. A
 table or partition whose folder was moved meanwhile (renamed, dropped, brought back) is fetched from
-where it lies now, and put where the copied database says. At the end each file that the copied
-database names is looked for; what is missing was missing in the store, or deleted meanwhile, and is
-reported.
+where it lies now, and put where the copied database says; again, if it moves again. At the end each
+file that the copied database names is looked for; what is missing was missing in the store, or
+deleted meanwhile, and is reported.
 
 The files of *plain* tables are Spark's: they are copied as they are found, not as of one moment.
 Files outside of the folder (external tables) are not copied. Symbolic links are not followed, the
@@ -28,12 +28,13 @@ import os
 import shutil
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Container, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from strandline import __version__
 from strandline.clock import format_timestamp
@@ -268,59 +269,103 @@ def _files_below(folder: Path) -> Iterator[tuple[Path, str]]:
                     yield file, (PurePosixPath(prefix) / relative).as_posix()
 
 
+@dataclass(frozen=True, slots=True)
+class _Whereabouts:
+    """Where a table and its partitions lie."""
+
+    place: Place
+    moves: frozenset[PartitionMove]
+
+
+def _whereabouts(connection: Connection) -> dict[int, _Whereabouts]:
+    places, moves = all_places(connection), partition_moves.of_all_tables(connection)
+    return {i: _Whereabouts(place, frozenset(moves.get(i, ()))) for i, place in places.items()}
+
+
 def _fetch_moved(node: Node, target: Path, manifest: Manifest) -> None:
     """Put tables whose folders moved meanwhile where the copied database says; find what misses."""
     folders = StoreFolders(node.folder)
-    with node.database.read() as connection:
-        now, moves_now = all_places(connection), partition_moves.of_all_tables(connection)
-    database = open_sqlite(target / DATABASE_FILE)
-    try:
-        with database.read() as connection:
-            moves_then = partition_moves.of_all_tables(connection)
-            for table_id, then in all_places(connection).items():
-                place = _inside(folders, then)
-                if place is None:
+    sources: defaultdict[int, dict[str, Path | None]] = defaultdict(dict)
+    with (
+        closing(open_sqlite(target / DATABASE_FILE)) as database,
+        database.read() as connection,
+    ):
+        then = seen = _whereabouts(connection)
+        while True:
+            now, occupied = _read_whereabouts(node, then)
+            if now == seen:  # nothing was moved while the last ones were fetched
+                break
+            for table_id, table_then in then.items():
+                place = _inside(folders, table_then.place)
+                table_seen = seen.get(table_id, table_then)
+                table_now = now.get(table_id, table_seen)
+                if place is None or table_now == table_seen:
                     continue
-                if now.get(table_id, then) != then:
-                    _copy_folder(folders.path(now[table_id]), target, place, manifest)
+                if table_now.place != table_seen.place:
+                    if table_then.place != table_now.place and table_then.place in occupied:
+                        _remove_folder(target, place, manifest)  # of another table
+                        sources[table_id].clear()
+                    _copy_folder(folders.path(table_now.place), target, place, manifest)
                 moved = _MovedPartitions(
                     folders,
-                    table_now=folders.path(now.get(table_id, then)),
+                    table_now=folders.path(table_now.place),
                     table_then=place,
-                    moves_now=moves_now.get(table_id, set()),
-                    moves_then=moves_then.get(table_id, set()),
+                    moves_now=table_now.moves,
+                    moves_then=table_then.moves,
+                    sources=sources[table_id],
                 )
                 moved.fetch(target, manifest)
-                committed = (
-                    select(STORE_ROW.c.name)
-                    .join(
-                        TXN_WRITE_ID,
-                        (TXN_WRITE_ID.c.table_id == STORE_ROW.c.table_id)
-                        & (TXN_WRITE_ID.c.write_id == STORE_ROW.c.write_id),
-                    )
-                    .where(STORE_ROW.c.table_id == table_id)
-                    .where(
-                        STORE_ROW.c.kind.in_([RowKind.DATA_FILE.value, RowKind.DELETE_FILE.value])
-                    )
-                    .where(TXN_WRITE_ID.c.commit_time.is_not(None))
-                )
-                for path in connection.execute(committed).scalars():
-                    name = f"{place}/{path}"
-                    if name not in manifest.files:
-                        manifest.missing.append(name)
-    finally:
-        database.close()
+            seen = now
+        for table_id, table_then in then.items():
+            partitions = sources[table_id].items()
+            manifest.missing += (place for place, source in partitions if source is None)
+            place = _inside(folders, table_then.place)
+            if place is not None:
+                names = (f"{place}/{path}" for path in _committed_files(connection, table_id))
+                manifest.missing += (name for name in names if name not in manifest.files)
+
+
+def _read_whereabouts(
+    node: Node, table_ids: Container[int]
+) -> tuple[dict[int, _Whereabouts], set[Place]]:
+    """Where these tables lie now, and the places of all tables."""
+    # A folder is moved before the transaction that says so is committed: the lock waits for it.
+    with node.database.write() as connection:
+        whereabouts = _whereabouts(connection)
+    asked = {table_id: where for table_id, where in whereabouts.items() if table_id in table_ids}
+    return asked, {where.place for where in whereabouts.values()}
+
+
+def _committed_files(connection: Connection, table_id: int) -> Sequence[str]:
+    """The files of a transactional table that its rows name, by their paths in its folder."""
+    committed = (
+        select(STORE_ROW.c.name)
+        .join(
+            TXN_WRITE_ID,
+            (TXN_WRITE_ID.c.table_id == STORE_ROW.c.table_id)
+            & (TXN_WRITE_ID.c.write_id == STORE_ROW.c.write_id),
+        )
+        .where(STORE_ROW.c.table_id == table_id)
+        .where(STORE_ROW.c.kind.in_([RowKind.DATA_FILE.value, RowKind.DELETE_FILE.value]))
+        .where(TXN_WRITE_ID.c.commit_time.is_not(None))
+    )
+    return connection.execute(committed).scalars().all()
 
 
 @dataclass(frozen=True, slots=True)
 class _MovedPartitions:
-    """The partitions of a table that were moved between the copy of the database and now."""
+    """The partitions of a table that were moved between the copy of the database and now.
+
+    ``sources`` are the folders that they were fetched from, by the places that they were put at;
+    None for a partition that is nowhere.
+    """
 
     folders: StoreFolders
     table_now: Path
     table_then: str
-    moves_now: set[PartitionMove]
-    moves_then: set[PartitionMove]
+    moves_now: frozenset[PartitionMove]
+    moves_then: frozenset[PartitionMove]
+    sources: dict[str, Path | None]
 
     def fetch(self, target: Path, manifest: Manifest) -> None:
         """Put them where the copied database says; what else was found there goes."""
@@ -335,12 +380,12 @@ class _MovedPartitions:
             first_moves[was_aside or f"{self.table_then}/{move.location}"] = move
         for place, move in first_moves.items():
             source = self._folder_now(move)
-            if source == self.folders.folder / place:
-                continue  # it was not moved yet, and is copied from there
+            # Where it was not moved yet, it is copied from there.
+            if source == self.sources.get(place, self.folders.folder / place):
+                continue
+            self.sources[place] = source
             _remove_folder(target, place, manifest)
-            if source is None:
-                manifest.missing.append(place)
-            else:
+            if source is not None:
                 _copy_folder(source, target, place, manifest)
 
     def _folder_now(self, move: PartitionMove) -> Path | None:
