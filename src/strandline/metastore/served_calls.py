@@ -13,9 +13,9 @@ foresee was logged with its traceback where it was caught; a name that does not 
 answer (Spark asks for each table before it creates it) and is told at the level debug only.
 
 **Child process.** A child writes to the store as another node would. But its call is this node's:
-whoever made it, on any protocol, reads what it wrote as soon as it is answered. News of a commit
-may come later than the answer, so memory is not believed before it has looked at the store again.
-That holds after an error too: a child that ended in the middle may have committed.
+once it is answered, its client reads on any protocol what it wrote. News of a commit may come later
+than the answer, so nothing is read from memory until this node has looked at the store again. That
+holds after an error too: a child that ended in the middle may have committed.
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ class ChildPool:
 
     ``start`` gives the connection to a new child (`ForkServer.child`). A child that only
     reads and ends because of its memory is followed by a new one, which opens the store while
-    nothing waits for it: who has read much reads more, while a large write is rare.
+    nothing waits for it: large reads come in a row, large writes are rare.
     ``on_announced`` is called, in a thread, with what a child announces.
     """
 

@@ -286,7 +286,7 @@ class LogApplier:
     def _look(self, *, batches: int | None = None) -> bool:
         """Apply up to the head, under the lock; False if that takes more than so many batches.
 
-        Who waited for the lock may find that the look of the one before serves him too.
+        A thread that waited for the lock may find that the look before its own serves it too.
         """
         trust = self._trust  # before all else: what is asked for later, this look may not have
         at, mark = self._monotonic(), self._notifications.mark()
