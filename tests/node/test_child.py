@@ -99,6 +99,21 @@ def test_a_long_answer_has_what_short_ones_have(
     assert tasks(node) == before + 2
 
 
+def test_a_long_answer_is_kept_until_something_is_committed(
+    node: NodeProcess, client: ThriftClient, session: HttpSession, parts: list[dict[str, Any]]
+) -> None:
+    named = {"db_name": "shop", "tbl_name": "parts", "max_parts": -1}
+    before = tasks(node)
+    names = client.call("get_partition_names", **named)
+    asked = tasks(node)
+    assert asked <= before + 1
+    assert client.call("get_partition_names", **named) == names
+    assert tasks(node) == asked
+    session.execute(CreateSchema(name="another"))
+    assert client.call("get_partition_names", **named) == names
+    assert tasks(node) == asked + 1
+
+
 def test_a_long_change_is_seen_by_the_next_short_read(
     node: NodeProcess, client: ThriftClient, parts: list[dict[str, Any]]
 ) -> None:

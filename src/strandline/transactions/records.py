@@ -322,7 +322,7 @@ _NEXT_AND_HIDDEN = (
     " JOIN txn ON txn.txn_id = own.txn_id WHERE own.table_id = ? AND own.commit_time IS NULL"
 )
 _LATER = f"SELECT write_id, {_OPEN} FROM txn_write_id WHERE table_id = ? AND commit_time > ?"
-_LAST_COMMIT = "SELECT max(commit_time) FROM txn_write_id WHERE table_id = ? AND commit_time <= ?"
+_LAST_COMMIT = "SELECT max(commit_time) FROM txn_write_id WHERE table_id = ?"
 
 
 def write_ids_at(
@@ -347,7 +347,10 @@ def write_ids_at(
     ).canonical()
 
 
-def last_commit(connection: Connection, table_id: int, *, at: Timestamp) -> Timestamp | None:
-    """The time of the last commit, at or before ``at``, that wrote a table."""
-    time = value(connection, _LAST_COMMIT, (table_id, at))
+def last_commit(connection: Connection, table_id: int, *, at: Timestamp | None) -> Timestamp | None:
+    """The time of the last commit that wrote a table, at or before ``at``; None: by now."""
+    if at is None:
+        time = value(connection, _LAST_COMMIT, (table_id,))
+    else:
+        time = value(connection, f"{_LAST_COMMIT} AND commit_time <= ?", (table_id, at))
     return None if time is None else Timestamp(time)

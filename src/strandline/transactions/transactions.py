@@ -298,12 +298,11 @@ class Transactions:
         with self._database.read() as connection:
             return write_ids_at(connection, table_id, at=at)
 
-    def last_commit(self, table_id: int, *, at: Timestamp) -> Timestamp | None:
-        """The time of the last commit, at or before ``at``, that wrote a table; None without one.
+    def last_commit(self, table_id: int, *, at: Timestamp | None = None) -> Timestamp | None:
+        """The time of the last commit that wrote a table, now or as of ``at``; None without one.
 
-        As of that time, exactly the same is seen of the table as of ``at``.
+        As of that time, exactly the same is seen of the table. ``at`` has passed (`ensure_past`).
         """
-        self.ensure_past(at)
         with self._database.read() as connection:
             return last_commit(connection, table_id, at=at)
 

@@ -89,6 +89,19 @@ def test_the_text_stays_the_same_until_somebody_commits(session: Session, stub: 
     assert len(names(stub.get_table("d1", hidden_before[0]))) == 1
 
 
+def test_an_answer_about_the_present_writes_nothing_and_is_kept(
+    hive: HiveNode, session: Session, stub: Any
+) -> None:
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"})
+    before = text(stub)
+    mark = hive.node.metastore.mark()
+    hits = hive.service.statistics().kept.hits
+    assert mark is not None
+    assert text(stub) == before
+    assert hive.node.metastore.mark() == mark
+    assert hive.service.statistics().kept.hits == hits + 1
+
+
 def test_the_name_changes_with_the_place_and_an_old_name_finds_the_files(
     session: Session, stub: Any
 ) -> None:

@@ -197,21 +197,15 @@ class HiveReader(Reader):
                 raise ObjectNotFound(f"{scope.name}.{scope.part.table} has no such part")
             snapshot = await self._snapshot(table, scope.part.last_commit)
             return hidden_struct(snapshot, scope.part, schema=scope.name)
-        moment = scope.point.moment
-        if moment is None:
-            catalog, moment = await self.dated(PRESENT)
-            table = self._as_it_is(catalog, scope, table)
-        last_commit = transactions.last_commit(table.id, at=moment)
+        last_commit = transactions.last_commit(table.id, at=scope.point.moment)
+        if not scope.is_past:
+            # Read after the commits: it has every schema that their files were written by.
+            present = self.metastore.catalogs.present().table_by_id(table.id)
+            if present is None:
+                raise ObjectNotFound(f"{scope.name}.{table.name} table not found")
+            table = present
         snapshot = await self._snapshot(table, last_commit or NO_COMMIT)
         return snapshot_view_struct(snapshot, schema=scope.name)
-
-    @staticmethod
-    def _as_it_is(catalog: Catalog, scope: Scope, table: TableDescriptor) -> TableDescriptor:
-        """The table in the catalog that belongs to the moment. Raises `ObjectNotFound`."""
-        present = catalog.table_by_id(table.id)
-        if present is None:
-            raise ObjectNotFound(f"{scope.name}.{table.name} table not found")
-        return present
 
     async def _snapshot(self, table: TableDescriptor, last_commit: Timestamp) -> TableSnapshot:
         location = await self.shown_location(table)

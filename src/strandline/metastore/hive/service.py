@@ -4,11 +4,13 @@ The problem: a statement of Spark asks the metastore a dozen times before it sta
 questions, and every answer must be as fresh as if it came from the store.
 
 The model. What a method does is a handler in a module beside this one, registered by name. A
-request that reads is answered in one of three ways, each slower than the one before:
+request that reads is answered in one of four ways, each slower than the one before:
 
 1. from the answers that are kept encoded, if nothing was committed since one was made;
 2. on the event loop, if memory can prove everything that the answer needs;
-3. begun on the loop, and continued in a worker thread where it first has to wait.
+3. begun on the loop, and continued in a worker thread where it first has to wait;
+4. given up there, because it costs too much (`strandline.work`), and made by a child process. If
+   the answer is short all the same, it is kept.
 
 A request that changes something runs in a worker thread, as the user that the client named.
 
@@ -32,10 +34,11 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline import work
+from strandline.catalog.privileges.access import enforced
 from strandline.errors import ProtocolError, StrandlineError, error_of
 from strandline.metastore.hive import (  # noqa: F401 - each registers its methods
     databases,
@@ -65,9 +68,10 @@ from strandline.metastore.thrift.dispatch import (
     answer_value,
     refusal,
 )
-from strandline.metastore.thrift.messages import ApplicationException
+from strandline.metastore.thrift.messages import REPLY, ApplicationException
 from strandline.metastore.workers import CallKind, PooledCall, Workers, finish, off_loop
 from strandline.work.children import ChildPool, Fields
+from strandline.work.contents import Content
 
 _OVERHEAD = 200
 """Bytes that an entry takes beside its request and its answer, approximately."""
@@ -135,6 +139,8 @@ def _size(request: bytes, answer: bytes) -> int:
 
 
 DEFAULT_KEPT_BYTES = 64 << 20
+_KEPT_OF_CHILD = 256 << 10
+"""Up to this size an answer of a child is read into memory, on the event loop, and kept."""
 SERVICE = "hive"
 """What tasks of this service are called in a child process."""
 ANONYMOUS = "anonymous"
@@ -253,7 +259,8 @@ class HiveMetastoreService:
             self._waited += 1
             answer: _Answer | bytes = await read.result
             if isinstance(answer, bytes):
-                return await self._delegate_to_child(connection, method, answer)
+                delegated = await self._delegate_to_child(connection, method, answer)
+                return self._keep_delegated(key, mark, delegated)
             return self._keep(key, mark, answer)
 
         return waited()
@@ -339,6 +346,19 @@ class HiveMetastoreService:
         if mark is not None and answer.for_all and key:
             self._kept.keep(key, mark, answer.result)
         return Encoded(answer.result)
+
+    def _keep_delegated(self, key: bytes, mark: Hashable | None, answer: Answer) -> Answer:
+        """Keep what a child answered, if it is short: the next one costs no child then."""
+        body = answer.body
+        returned = answer.kind == REPLY and answer.refused is None
+        if not returned or not isinstance(body, Content) or body.size > _KEPT_OF_CHILD:
+            return answer
+        # Whether privileges are enforced cannot have changed while the mark stays.
+        for_all = not enforced(self._metastore.catalogs.latest_catalog())
+        result = body.read()
+        body.close()
+        self._keep(key, mark, _Answer(result, for_all))
+        return replace(answer, body=result)
 
     async def _call(self, request: Request, before: RecentCalls = NOTHING_BEFORE) -> Call:
         reader = HiveReader(
