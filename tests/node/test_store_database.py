@@ -17,6 +17,7 @@ from strandline.catalog.commands import (
     ColumnDefinition,
     CreateSchema,
     CreateTable,
+    RenameTable,
     TableDefinition,
 )
 from strandline.cli.main import main
@@ -125,6 +126,43 @@ def test_what_ddl_does_outside_the_catalog_is_done_again_after_a_power_cut(
         table = node.session(user="ann").table("default.t")
         assert table.location == f"file://{crashed}/warehouse/t"
         assert node.notifications.read(0, limit=100) == before
+
+
+def test_folders_that_were_touched_twice_are_not_met_twice_after_a_power_cut(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashed = tmp_path / "crashed"
+    synced: list[int] = []
+    create = CreateTable(
+        schema="default",
+        definition=TableDefinition(name="t", columns=(ColumnDefinition("a", INT),)),
+    )
+    with Node.open(folder) as node:
+        session = node.session(user="ann")
+        session.execute(create)
+        (folder / "warehouse" / "t" / "data").touch()
+        project, sync = node.projector._project_batch, node.database.sync
+
+        def noted(version: int, deadline: float) -> None:
+            if not synced:  # by the append
+                synced.append(log_of(folder).stat().st_size)
+            project(version, deadline)
+
+        def noted_sync() -> None:
+            sync()
+            synced.append(log_of(folder).stat().st_size)
+
+        monkeypatch.setattr(node.projector, "_project_batch", noted)
+        monkeypatch.setattr(node.database, "sync", noted_sync)
+        session.execute([RenameTable(schema="default", table="t", new_name="u"), create])
+        shutil.copytree(folder, crashed)
+    os.truncate(log_of(crashed), synced[-1])  # what was not synced is lost
+    relocate(crashed, copy=True)
+    with Node.open(crashed) as node:
+        session = node.session(user="ann")
+        for name in ("t", "u"):
+            assert session.table(f"default.{name}").location == f"file://{crashed}/warehouse/{name}"
+    assert (crashed / "warehouse" / "u" / "data").exists()
 
 
 def test_a_store_that_crashed_is_opened_with_all_that_was_committed(

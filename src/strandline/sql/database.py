@@ -144,6 +144,18 @@ class Database(ABC):
         As durable as those who see it need it.
         """
 
+    @property
+    @abstractmethod
+    def is_synced(self) -> bool:
+        """Whether all that this object committed is known to be on disk."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Return when all that was committed before, by any process, is on disk.
+
+        Also inside of a write.
+        """
+
     @abstractmethod
     def write_time(self) -> AbstractContextManager[Connection]:
         """A write of the clock row alone, by which a reader learns what time it is.

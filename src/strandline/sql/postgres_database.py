@@ -128,6 +128,14 @@ class PostgresDatabase(Database):
         """
         return self.write(deadline=deadline)
 
+    @property
+    def is_synced(self) -> bool:
+        """See `Database.is_synced`. What is not is only worth remembering while the server runs."""
+        return True
+
+    def sync(self) -> None:
+        """Nothing: a derived write is on disk when it returns."""
+
     def write_time(self) -> AbstractContextManager[Connection]:
         """See `Database.write_time`.
 

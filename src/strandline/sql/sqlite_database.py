@@ -167,6 +167,7 @@ class SqliteDatabase(Database):
         self._watcher: sqlite3.Connection | None = None
         self._watching = threading.Lock()
         self._commits = self._wakes = 0
+        self._synced = True
         self._version = -1  # the mark that was seen last, and since when
         self._moved_at = time.monotonic()
 
@@ -240,6 +241,15 @@ class SqliteDatabase(Database):
         that opens the file makes it again before anything else.
         """
         return self.write_unsynced(deadline=deadline)
+
+    @property
+    def is_synced(self) -> bool:
+        """See `Database.is_synced`."""
+        return self._synced
+
+    def sync(self) -> None:
+        """See `Database.sync`. What the log does not hold any more was synced before it left it."""
+        sqlite_file.sync(self._log_path)
 
     def write_time(self) -> AbstractContextManager[Connection]:
         """See `Database.write_time`.
@@ -335,11 +345,16 @@ class SqliteDatabase(Database):
             connection = self._writer(synchronous)
             try:
                 self._begin(connection, began, deadline)
+                driver = sqlite_file.driver_of(connection)
+                changes = driver.total_changes
                 yield connection
                 self.check_place()
                 self.check_damage()
                 marks = self._marks(connection) if synced else None
+                has_changes = driver.total_changes > changes
                 self._commit(connection)
+                if has_changes:  # without any, nothing is written, and nothing synced
+                    self._synced = synced
             except BaseException:
                 self._undo(connection)
                 self._count("failed_writes")

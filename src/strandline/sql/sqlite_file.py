@@ -197,6 +197,20 @@ def driver_of(connection: Connection) -> sqlite3.Connection:
     return driver
 
 
+def sync(path: Path) -> None:
+    """Return when all that was written to the file is on disk. Raises `Unavailable`."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise Unavailable(
+            f"{path} cannot be synced ({error.strerror}); look at the disk"
+        ) from error
+
+
 def damaged(path: Path, faults: list[str]) -> CorruptData:
     """The error that says what `find_damage` found."""
     return CorruptData(

@@ -21,8 +21,10 @@ which of them one SQL transaction may have for that; the position counts entries
 folder the SQL transaction waits for no disk: the next commit of any other kind syncs it too, and
 after a power cut the first process that opens the store projects again, before it does anything
 else, the same events under the same numbers. (Folders are synced all the same: a later commit may
-make the rows durable, and no folder.) On a server it is synced: other nodes, which go on when the
-server's machine fails, have seen the events, and their numbers must not come again for others.
+make the rows durable, and no folder.) Effects of two SQL transactions may touch, so only one may be
+lost: before the first effect of one, those before it are on disk. On a server all are synced: other
+nodes, which go on when the server's machine fails, have seen the events, and their numbers must not
+come again for others.
 
 A commit needs all of it done in its own SQL transaction. Where more effects are left, it gets
 `Behind`, as with the catalog itself: `ProjectedCatalogs` then does them in several.
@@ -135,6 +137,7 @@ class Projector:
         self._state = threading.Condition()
         self._projecting = False
         self._projected = 0  # committed, as far as this process knows
+        self._own_end: tuple[int, int] | None = None  # where the last own batch ended
         self._applied = 0
         self._delegated = 0
         self._failed_batch: tuple[int, Unavailable] | None = None
@@ -197,6 +200,7 @@ class Projector:
             self._failed_batch = self._batches, error
             raise
         self._note_projected(reached.projected_version)  # only now is it committed
+        self._own_end = reached.projected_version, reached.projected_entries
         self._folders.delete_purged()
 
     def _note_projected(self, version: int) -> None:
@@ -335,6 +339,8 @@ class Projector:
                 if verb_named(entry.verb).folders is not None:
                     first = turn.untouched
                     try:
+                        if first:
+                            self._require_synced(before)
                         if not self._folders.carry_out(turn, entry, update=update):
                             break
                     except StrandlineError as error:
@@ -363,6 +369,16 @@ class Projector:
         )
         self._entries += len(events)
         return after
+
+    def _require_synced(self, before: LogPosition) -> None:
+        """Return when the effects up to ``before`` cannot be met again.
+
+        The append of a version syncs what was projected before it. What one append holds, or
+        another process projected, may take several SQL transactions.
+        """
+        is_own = self._own_end == (before.projected_version, before.projected_entries)
+        if not (is_own and self._database.is_synced):
+            self._database.sync()
 
     def _failed(self, version: int, what: str, error: StrandlineError) -> _NotCarriedOut:
         self._failures += 1
