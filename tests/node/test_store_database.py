@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from strandline.catalog import Command
 from strandline.catalog.commands import (
     ColumnDefinition,
     CreateSchema,
     CreateTable,
+    DropTable,
     RenameTable,
     TableDefinition,
 )
@@ -128,18 +130,19 @@ def test_what_ddl_does_outside_the_catalog_is_done_again_after_a_power_cut(
         assert node.notifications.read(0, limit=100) == before
 
 
-def test_folders_that_were_touched_twice_are_not_met_twice_after_a_power_cut(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def create_t() -> CreateTable:
+    columns = (ColumnDefinition("a", INT),)
+    return CreateTable(schema="default", definition=TableDefinition(name="t", columns=columns))
+
+
+def run_until_power_cut(
+    folder: Path, crashed: Path, *commands: Command, then: Callable[[], object]
 ) -> None:
-    crashed = tmp_path / "crashed"
+    """Create a table ``t``, give it a file, execute ``commands``; and then the power goes."""
     synced: list[int] = []
-    create = CreateTable(
-        schema="default",
-        definition=TableDefinition(name="t", columns=(ColumnDefinition("a", INT),)),
-    )
-    with Node.open(folder) as node:
+    with Node.open(folder) as node, pytest.MonkeyPatch.context() as patch:
         session = node.session(user="ann")
-        session.execute(create)
+        session.execute(create_t())
         (folder / "warehouse" / "t" / "data").touch()
         project, sync = node.projector._project_batch, node.database.sync
 
@@ -152,17 +155,45 @@ def test_folders_that_were_touched_twice_are_not_met_twice_after_a_power_cut(
             sync()
             synced.append(log_of(folder).stat().st_size)
 
-        monkeypatch.setattr(node.projector, "_project_batch", noted)
-        monkeypatch.setattr(node.database, "sync", noted_sync)
-        session.execute([RenameTable(schema="default", table="t", new_name="u"), create])
+        patch.setattr(node.projector, "_project_batch", noted)
+        patch.setattr(node.database, "sync", noted_sync)
+        session.execute(commands)
+        then()
         shutil.copytree(folder, crashed)
     os.truncate(log_of(crashed), synced[-1])  # what was not synced is lost
     relocate(crashed, copy=True)
+
+
+def test_folders_that_were_touched_twice_are_not_met_twice_after_a_power_cut(
+    folder: Path, tmp_path: Path
+) -> None:
+    crashed = tmp_path / "crashed"
+    rename = RenameTable(schema="default", table="t", new_name="u")
+    run_until_power_cut(folder, crashed, rename, create_t(), then=lambda: None)
     with Node.open(crashed) as node:
         session = node.session(user="ann")
         for name in ("t", "u"):
             assert session.table(f"default.{name}").location == f"file://{crashed}/warehouse/{name}"
     assert (crashed / "warehouse" / "u" / "data").exists()
+
+
+@pytest.mark.parametrize("purge", [False, True])
+def test_files_written_in_the_place_of_a_dropped_table_stay_there_after_a_power_cut(
+    folder: Path, tmp_path: Path, purge: bool
+) -> None:
+    crashed = tmp_path / "crashed"
+
+    def write_anew() -> None:
+        (folder / "warehouse" / "t").mkdir()
+        (folder / "warehouse" / "t" / "new").touch()
+
+    drop = DropTable(schema="default", table="t", purge=purge)
+    run_until_power_cut(folder, crashed, drop, then=write_anew)
+    with Node.open(crashed) as node:
+        assert (crashed / "warehouse" / "t" / "new").exists()
+        session = node.session(user="ann")
+        session.execute(create_t())
+        assert session.table("default.t").location == f"file://{crashed}/warehouse/t"
 
 
 def test_a_store_that_crashed_is_opened_with_all_that_was_committed(

@@ -94,6 +94,8 @@ class Turn:
     def __init__(self, connection: Connection) -> None:
         self.places = TablePlaces(connection)
         self.unsynced = Unsynced()
+        self.moves = False
+        """Whether it moves or removes a folder."""
         self._left = MOST_EFFECTS
         self._first: Paths | None = None
         self._touched: set[str] = set()
@@ -265,6 +267,7 @@ class FolderEffects:
             return True
         if not turn.take(lambda: (self._paths(work.makes), self._paths(work.moves))):
             return False
+        turn.moves = turn.moves or bool(work.moves)
         work.do()
         return True
 

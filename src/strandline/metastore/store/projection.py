@@ -22,9 +22,11 @@ folder the SQL transaction waits for no disk: the next commit of any other kind 
 after a power cut the first process that opens the store projects again, before it does anything
 else, the same events under the same numbers. (Folders are synced all the same: a later commit may
 make the rows durable, and no folder.) Effects of two SQL transactions may touch, so only one may be
-lost: before the first effect of one, those before it are on disk. On a server all are synced: other
-nodes, which go on when the server's machine fails, have seen the events, and their numbers must not
-come again for others.
+lost: before the first effect of one, those before it are on disk. And one that moved or removed a
+folder is on disk before its callers are answered: a client may then write into the old place (as
+Spark does before it creates a table anew), and those files must not be moved too. On a server all
+are synced: other nodes, which go on when the server's machine fails, have seen the events, and
+their numbers must not come again for others.
 
 A commit needs all of it done in its own SQL transaction. Where more effects are left, it gets
 `Behind`, as with the catalog itself: `ProjectedCatalogs` then does them in several.
@@ -195,10 +197,13 @@ class Projector:
         try:
             with self._database.write_derived(deadline=deadline) as connection:
                 self._guard(connection)
-                reached = self._advance(connection, version, self._turn(connection))
+                turn = self._turn(connection)
+                reached = self._advance(connection, version, turn)
         except _NotCarriedOut as error:
             self._failed_batch = self._batches, error
             raise
+        if turn.moves:  # its callers may write into the folder that is gone
+            self._database.sync()
         self._note_projected(reached.projected_version)  # only now is it committed
         self._own_end = reached.projected_version, reached.projected_entries
         self._folders.delete_purged()
