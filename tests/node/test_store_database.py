@@ -28,7 +28,7 @@ from strandline.metastore.store.rows import DataFile, new_file
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, HEAD_FILE, Node, relocate
 from strandline.node.store_database import BackgroundCheck, accept_loss, head_of
-from strandline.sql import open_sqlite
+from strandline.sql import SqliteDatabase, open_sqlite
 from strandline.sql.head_file import SLOT_BYTES
 
 
@@ -136,7 +136,7 @@ def create_t() -> CreateTable:
 
 
 def run_until_power_cut(
-    folder: Path, crashed: Path, *commands: Command, then: Callable[[], object]
+    folder: Path, crashed: Path, *commands: Command, then: Callable[[Node], object]
 ) -> None:
     """Create a table ``t``, give it a file, execute ``commands``; and then the power goes."""
     synced: list[int] = []
@@ -144,21 +144,21 @@ def run_until_power_cut(
         session = node.session(user="ann")
         session.execute(create_t())
         (folder / "warehouse" / "t" / "data").touch()
-        project, sync = node.projector._project_batch, node.database.sync
+        project, sync = node.projector._project_batch, SqliteDatabase.sync
 
         def noted(version: int, deadline: float) -> None:
             if not synced:  # by the append
                 synced.append(log_of(folder).stat().st_size)
             project(version, deadline)
 
-        def noted_sync() -> None:
-            sync()
+        def noted_sync(database: SqliteDatabase) -> None:
+            sync(database)
             synced.append(log_of(folder).stat().st_size)
 
         patch.setattr(node.projector, "_project_batch", noted)
-        patch.setattr(node.database, "sync", noted_sync)
+        patch.setattr(SqliteDatabase, "sync", noted_sync)
         session.execute(commands)
-        then()
+        then(node)
         shutil.copytree(folder, crashed)
     os.truncate(log_of(crashed), synced[-1])  # what was not synced is lost
     relocate(crashed, copy=True)
@@ -169,7 +169,7 @@ def test_folders_that_were_touched_twice_are_not_met_twice_after_a_power_cut(
 ) -> None:
     crashed = tmp_path / "crashed"
     rename = RenameTable(schema="default", table="t", new_name="u")
-    run_until_power_cut(folder, crashed, rename, create_t(), then=lambda: None)
+    run_until_power_cut(folder, crashed, rename, create_t(), then=lambda _: None)
     with Node.open(crashed) as node:
         session = node.session(user="ann")
         for name in ("t", "u"):
@@ -183,7 +183,7 @@ def test_files_written_in_the_place_of_a_dropped_table_stay_there_after_a_power_
 ) -> None:
     crashed = tmp_path / "crashed"
 
-    def write_anew() -> None:
+    def write_anew(_: Node) -> None:
         (folder / "warehouse" / "t").mkdir()
         (folder / "warehouse" / "t" / "new").touch()
 
@@ -194,6 +194,24 @@ def test_files_written_in_the_place_of_a_dropped_table_stay_there_after_a_power_
         session = node.session(user="ann")
         session.execute(create_t())
         assert session.table("default.t").location == f"file://{crashed}/warehouse/t"
+
+
+def write_nothing(node: Node) -> None:
+    node.transactions.holds.release(99)  # there is none, so the commit syncs nothing
+
+
+def open_beside(node: Node) -> None:
+    Node.open(node.folder, background=False).close()
+
+
+@pytest.mark.parametrize("then", [write_nothing, open_beside])
+def test_the_head_file_does_not_name_an_event_that_a_power_cut_may_take(
+    folder: Path, tmp_path: Path, then: Callable[[Node], None]
+) -> None:
+    crashed = tmp_path / "crashed"
+    run_until_power_cut(folder, crashed, CreateSchema(name="sales"), then=then)
+    with Node.open(crashed) as node:
+        assert node.session(user="ann").tables("sales") == []
 
 
 def test_a_store_that_crashed_is_opened_with_all_that_was_committed(

@@ -122,6 +122,7 @@ def keep_head(folder: Path, database: SqliteDatabase) -> None:
     head = head_of(folder)
     with database.read() as connection:
         marks = head.read_marks(sqlite_file.driver_of(connection))
+    database.sync()  # a commit that was not synced may have moved them
     head.note(marks)  # one that was missing, damaged or behind is level again
     database.keep_head(head)
 

@@ -350,10 +350,11 @@ class SqliteDatabase(Database):
                 yield connection
                 self.check_place()
                 self.check_damage()
-                marks = self._marks(connection) if synced else None
+                # Without changes nothing is written, and nothing synced.
                 has_changes = driver.total_changes > changes
+                marks = self._marks(connection) if synced and has_changes else None
                 self._commit(connection)
-                if has_changes:  # without any, nothing is written, and nothing synced
+                if has_changes:
                     self._synced = synced
             except BaseException:
                 self._undo(connection)
