@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
+from random import Random
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from strandline.errors import IllegalChange, InvalidInput
-from strandline.transactions import (
-    NO_OPEN,
-    ValidWriteIdList,
-)
+from strandline.errors import IllegalChange, InvalidInput, LimitExceeded
+from strandline.transactions import NO_OPEN, RangeResponse, ValidTxnList, ValidWriteIdList
+from strandline.transactions.id_lists import MAX_OPENED, MAX_TEXT
 
+NONE, SOME, ALL = RangeResponse.NONE, RangeResponse.SOME, RangeResponse.ALL
 MAX = str(NO_OPEN)
 LAST = 9
 """Ids of generated lists are 1 … LAST; questions go a little beyond."""
@@ -50,6 +52,29 @@ def oracles(draw: st.DrawFn) -> Oracle:
 
 
 ids = st.integers(1, LAST + 3)
+ranges = st.tuples(st.integers(0, LAST + 3), st.integers(0, LAST + 3)).map(
+    lambda pair: (min(pair), max(pair))
+)
+
+
+def every_list(last: int, states: str = "coa") -> list[Oracle]:
+    """All lists with a high-water mark up to ``last``."""
+    return [
+        Oracle(
+            hwm,
+            frozenset(w for w, state in enumerate(combination, 1) if state == "o"),
+            frozenset(w for w, state in enumerate(combination, 1) if state == "a"),
+        )
+        for hwm in range(last + 1)
+        for combination in product(states, repeat=hwm)
+    ]
+
+
+def measured(first: int, last: int, holds: Callable[[int], bool]) -> RangeResponse:
+    answers = [holds(w) for w in range(first, last + 1)]
+    return ALL if all(answers) else SOME if any(answers) else NONE
+
+
 # -- predicates
 
 
@@ -61,9 +86,46 @@ def test_an_id_is_valid_exactly_when_it_is_committed_or_not_above_zero(
     assert oracle.of().aborted(w) == (w in oracle.aborted)
 
 
+@given(oracles(), ranges)
+def test_ranges_are_answered_as_if_id_by_id(oracle: Oracle, span: tuple[int, int]) -> None:
+    assert oracle.of().range_valid(*span) is measured(*span, oracle.sees)
+    assert oracle.of().range_aborted(*span) is measured(*span, oracle.aborted.__contains__)
+
+
+def test_every_predicate_of_every_small_list_agrees_with_sets() -> None:
+    for oracle in every_list(4):
+        whole = oracle.of()
+        for w in range(-1, 7):
+            expected = w <= oracle.hwm and not any(o <= w for o in oracle.opened)
+            assert whole.valid_base(w) == expected
+            assert whole.valid(w) == oracle.sees(w)
+        for first, last in product(range(7), repeat=2):
+            if first <= last:
+                assert whole.range_valid(first, last) is measured(first, last, oracle.sees)
+
+
+def test_a_range_that_runs_backwards_is_refused() -> None:
+    for whole in (ValidTxnList.of(9), ValidTxnList.of(1)):
+        with pytest.raises(InvalidInput):
+            whole.range_valid(3, 2)
+        with pytest.raises(InvalidInput):
+            whole.range_aborted(3, 2)
+
+
 @pytest.mark.parametrize(
     ("text", "predicate", "arguments", "expected"),
     [
+        ("default.t:12:7:7,12:8", "range_valid", (8, 14), SOME),
+        ("default.t:12:7:7,12:8", "range_valid", (7, 8), NONE),
+        ("default.t:12:7:7,12:8", "range_valid", (9, 11), ALL),
+        ("default.t:12:7:7,12:8", "range_valid", (13, 20), NONE),
+        ("default.t:12:7:7,12:8", "range_aborted", (7, 8), SOME),
+        ("default.t:12:7:7,12:8", "range_aborted", (8, 8), ALL),
+        ("default.t:12:7:7,12:8", "range_aborted", (13, 20), NONE),
+        ("default.t:12:7:7,12:8", "valid_base", (6,), True),
+        ("default.t:12:7:7,12:8", "valid_base", (7,), False),
+        (f"default.t:5:{MAX}::", "valid_base", (6,), False),
+        (f"default.t:5:{MAX}::4", "valid_base", (5,), True),
         (f"default.t:0:{MAX}::", "valid", (0,), True),
         (f"default.t:0:{MAX}::", "valid", (1,), False),
     ],
@@ -78,7 +140,7 @@ def test_a_list_of_millions_with_few_exceptions_answers_from_its_exceptions() ->
     million = 10**12
     ours = ValidWriteIdList.of(million, open_ids=[5, million])
     assert ours.valid(6)
-    assert ours.valid(million - 1)
+    assert ours.range_valid(6, million - 1) is ALL
     assert ours.covers(ValidWriteIdList.of(million - 1, open_ids=[5]))
     assert not ours.covers(ValidWriteIdList.of(million - 1))
     assert ours.commit([5]).covers(ours)
@@ -103,6 +165,11 @@ def test_the_text_of_a_table_list_goes_through_unchanged(text: str) -> None:
     assert str(ValidWriteIdList.parse(text)) == text
 
 
+@pytest.mark.parametrize("text", [f"5:{MAX}::", "12:7:7,12:8", "0:1::", "5:4:2,4:"])
+def test_the_text_of_a_transaction_list_goes_through_unchanged(text: str) -> None:
+    assert str(ValidTxnList.parse(text)) == text
+
+
 @pytest.mark.parametrize(
     ("short", "whole"),
     [
@@ -114,6 +181,11 @@ def test_the_text_of_a_table_list_goes_through_unchanged(text: str) -> None:
 )
 def test_fields_missing_at_the_end_hold_no_ids(short: str, whole: str) -> None:
     assert str(ValidWriteIdList.parse(short)) == whole
+
+
+def test_fields_missing_at_the_end_of_a_transaction_list_hold_no_ids() -> None:
+    assert str(ValidTxnList.parse("5:4")) == "5:4::"
+    assert str(ValidTxnList.parse("5:4:4")) == "5:4:4:"
 
 
 @pytest.mark.parametrize(
@@ -135,11 +207,48 @@ def test_fields_missing_at_the_end_hold_no_ids(short: str, whole: str) -> None:
         "t:5:4:\uff14:",
         f"t:{NO_OPEN + 1}:4::",
         "t:" + "9" * 5000 + ":4::",
+        "t:5:4:" + "9" * 5000 + ":",
+        "t:5:4:" + "1," * 5000 + ":",
+        ":" * 5000,
     ],
 )
-def test_a_text_that_is_no_list_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput):
+def test_a_text_that_is_no_list_is_refused_in_a_short_message(text: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
         ValidWriteIdList.parse(text)
+    assert 10 < len(refused.value.message) < 400
+
+
+@pytest.mark.parametrize("text", ["", "5", "a.b:5:4:4:", "5:4:4::", "t:5"])
+def test_a_text_that_is_no_transaction_list_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        ValidTxnList.parse(text)
+
+
+def test_an_empty_text_is_told_apart_from_a_wrong_one() -> None:
+    with pytest.raises(InvalidInput, match="empty text"):
+        ValidWriteIdList.parse("")
+
+
+def test_a_text_that_is_too_long_is_refused_unread() -> None:
+    text = "t:5:4:" + "," * MAX_TEXT
+    with pytest.raises(LimitExceeded, match="at most"):
+        ValidWriteIdList.parse(text)
+
+
+def test_a_hundred_thousand_exceptions_are_parsed_written_compared_and_merged_in_one_go() -> None:
+    numbers = Random(7).sample(range(1, 10**12), 100_000)
+    whole = ValidWriteIdList.of(10**12, open_ids=numbers[:50_000], aborted=numbers[50_000:])
+    assert ValidWriteIdList.parse(str(whole)) == whole
+    later = whole.commit(numbers[:40_000])
+    assert later.covers(whole)
+    assert not whole.covers(later)
+    assert not later.equivalent(whole)
+    assert len(later.abort(numbers[40_000:50_000]).aborted_ids) == 60_000
+    pairs = list(enumerate(sorted(numbers), 1))
+    derived = ValidWriteIdList.derive(
+        None, txns=ValidTxnList.of(100_000), writes=pairs, next_write_id=10**12
+    )
+    assert derived.canonical() == ValidWriteIdList(hwm=max(numbers))
 
 
 @pytest.mark.parametrize("table", ["", "a:b", "a$b"])
@@ -163,6 +272,34 @@ def test_a_list_covers_another_if_it_sees_all_that_the_other_sees(
 ) -> None:
     ours, theirs = left.of(), right.of()
     assert ours.covers(theirs) == (right.committed <= left.committed)
+    assert ours.equivalent(theirs) == (right.committed == left.committed)
+
+
+def test_every_pair_of_small_lists_is_compared_as_its_sets_are() -> None:
+    lists = [(oracle.committed, oracle.of()) for oracle in every_list(6, "co")]
+    assert len(lists) ** 2 == 16_129
+    for (seen, ours), (also_seen, theirs) in product(lists, repeat=2):
+        assert ours.sees_same(theirs) == (seen == also_seen)
+        assert ours.covers(theirs) == (also_seen <= seen)
+
+
+@pytest.mark.parametrize(
+    ("requested", "cached", "equal"),
+    [
+        ((12, (7, 8, 12)), (11, (7, 8)), True),
+        ((12, (7, 8, 12)), (12, (7, 12)), False),
+        ((14, (7, 8, 12)), (13, (7, 8, 12)), False),
+        ((13, (7, 8, 12)), (12, (7, 8)), False),
+        ((14, (7, 8, 12, 14)), (13, (7, 8, 12)), True),
+    ],
+)
+def test_lists_are_equivalent_if_they_see_the_same_of_one_table(
+    requested: tuple[int, tuple[int, ...]], cached: tuple[int, tuple[int, ...]], *, equal: bool
+) -> None:
+    ours = replace(ValidWriteIdList.of(requested[0], open_ids=requested[1]), table="DB.t")
+    theirs = replace(ValidWriteIdList.of(cached[0], aborted=cached[1]), table="db.T")
+    assert ours.equivalent(theirs) == equal
+    assert not ours.equivalent(replace(theirs, table="db.u"))
 
 
 @given(oracles())
@@ -231,10 +368,153 @@ def test_ones_own_write_shows_nothing_else(oracle: Oracle, w: int) -> None:
 def test_opening_an_id_lowers_what_a_compacted_base_may_hold() -> None:
     after = ValidWriteIdList.parse(f"t:5:{MAX}::").open(8)
     assert str(after) == "t:8:6:6,7,8:"
+    assert not after.valid_base(6)
+
+
+def test_an_id_that_is_far_away_is_not_opened() -> None:
+    with pytest.raises(LimitExceeded, match="read the list again"):
+        ValidWriteIdList.of(5).open(MAX_OPENED + 6)
 
 
 def test_a_merge_keeps_the_name_of_the_table() -> None:
     assert str(ValidWriteIdList(hwm=1, table="db.t").open(2)) == "db.t:2:2:2:"
+
+
+# -- deriving
+
+
+@given(oracles(), st.integers(0, LAST + 3))
+def test_a_transaction_sees_itself_and_what_was_committed_before_it(
+    oracle: Oracle, current: int
+) -> None:
+    derived = ValidTxnList.derive(
+        oracle.hwm,
+        unfinished=sorted(oracle.opened | oracle.aborted),
+        aborted=oracle.aborted,
+        current=current,
+    )
+    limit = min(current, oracle.hwm) if current else oracle.hwm
+    expected = {w for w in oracle.committed if w <= limit}
+    if 0 < current <= oracle.hwm:
+        expected.add(current)
+    assert {w for w in range(1, LAST + 4) if derived.valid(w)} == expected
+    assert derived.min_open == min(
+        (w for w in oracle.opened if w < (current or LAST + 4)), default=NO_OPEN
+    )
+
+
+@given(oracles(), st.permutations(range(1, LAST + 1)), st.integers(0, LAST), st.data())
+def test_a_table_list_sees_exactly_the_writes_of_visible_transactions(
+    oracle: Oracle, order: list[int], count: int, data: st.DataObject
+) -> None:
+    txns = ValidTxnList.of(oracle.hwm, open_ids=oracle.opened, aborted=oracle.aborted)
+    writes = [(txn, w) for w, txn in enumerate(order[:count], 1)]
+    following = count + 1 if count else None
+    derived = ValidWriteIdList.derive("db.t", txns=txns, writes=writes, next_write_id=following)
+    expected = {w for txn, w in writes if txns.valid(txn)}
+    assert {w for w in range(1, LAST + 4) if derived.valid(w)} == expected
+    # Visible pairs below the highest visible one make no difference.
+    lower = sorted(expected)[:-1]
+    left_out = data.draw(st.sets(st.sampled_from(lower))) if lower else set()
+    fewer = [(txn, w) for txn, w in writes if w not in left_out]
+    assert derived == ValidWriteIdList.derive(
+        "db.t", txns=txns, writes=fewer, next_write_id=following
+    )
+
+
+@pytest.mark.parametrize(
+    ("txns", "writes", "following", "expected"),
+    [
+        # nothing kept is visible: the list ends at the first hidden id …
+        ("9:2:2,3:", [(2, 6), (3, 7)], 8, "t:6:6:6:"),
+        # … and keeps the smallest open id from before it was cut
+        ("9:3:3:2", [(2, 6), (3, 7)], 8, "t:6:7::6"),
+        ("9:3:3:2", [(2, 6), (3, 7), (4, 8)], 9, "t:8:7:7:6"),
+        # ids without a pair were purged, as committed
+        (f"9:{MAX}::", [], 6, f"t:5:{MAX}::"),
+        (f"9:{MAX}::", [], None, f"t:0:{MAX}::"),
+        # a transaction above the list is open to it
+        (f"4:{MAX}::", [(5, 1), (4, 2)], 3, "t:2:1:1:"),
+    ],
+)
+def test_derived_lists_by_example(
+    txns: str, writes: list[tuple[int, int]], following: int | None, expected: str
+) -> None:
+    derived = ValidWriteIdList.derive(
+        "t", txns=ValidTxnList.parse(txns), writes=writes, next_write_id=following
+    )
+    assert str(derived) == expected
+
+
+# -- compacting and cleaning
+
+
+def test_a_compactor_merges_nothing_behind_an_open_write_and_drops_what_was_aborted() -> None:
+    for oracle in every_list(5):
+        first_open = min(oracle.opened, default=oracle.hwm + 1)
+        ids = oracle.of().for_compactor()
+        assert ids.hwm == first_open - 1
+        assert (
+            ids.exceptions
+            == ids.aborted_ids
+            == tuple(sorted(oracle.aborted & {*range(1, first_open)}))
+        )
+        for first, last in product(range(1, 7), repeat=2):
+            if first <= last:
+                assert ids.range_valid(first, last) is (ALL if last < first_open else NONE)
+        assert [w for w in range(1, 7) if ids.valid(w)] == [
+            w for w in sorted(oracle.committed) if w < first_open
+        ]
+
+
+def test_a_compactor_ends_below_an_open_id_that_the_text_does_not_count_as_the_first() -> None:
+    assert ValidWriteIdList.parse("t:6:7:4:").for_compactor().hwm == 3
+    assert ValidWriteIdList.parse("t:6:2:4:").for_compactor().hwm == 1
+    assert ValidWriteIdList.parse("t:6:0::").for_compactor().hwm == 0
+
+
+def test_a_cleaner_removes_nothing_above_the_high_water_mark() -> None:
+    for oracle in every_list(4):
+        for highest in (None, 0, 2, 9):
+            ids = oracle.of().for_cleaner(highest=highest)
+            end = oracle.hwm if highest is None else min(oracle.hwm, highest)
+            assert (ids.hwm, set(ids.aborted_ids)) == (
+                end,
+                {w for w in oracle.aborted if w <= end},
+            )
+            for first, last in product(range(1, 6), repeat=2):
+                if first <= last:
+                    expected = measured(first, last, oracle.sees) if last <= end else NONE
+                    assert ids.range_valid(first, last) is expected
+
+
+def test_the_transaction_of_a_compaction_does_not_see_itself() -> None:
+    for oracle in every_list(4):
+        for txn_id in range(1, oracle.hwm + 2):
+            if txn_id in oracle.aborted:
+                continue
+            unfinished = sorted(oracle.opened | oracle.aborted)
+            txns = ValidTxnList.derive(
+                max(oracle.hwm, txn_id),
+                unfinished=unfinished,
+                aborted=oracle.aborted,
+                current=txn_id,
+            ).for_compactor(txn_id)
+            assert not txns.valid(txn_id)
+            assert txn_id in txns.open_ids
+            assert {w for w in range(1, 7) if txns.valid(w)} == {
+                w for w in oracle.committed if w < txn_id
+            }
+
+
+def test_a_cleaner_looks_no_further_than_the_first_open_transaction() -> None:
+    for oracle in every_list(4):
+        txns = ValidTxnList.of(oracle.hwm, open_ids=oracle.opened, aborted=oracle.aborted)
+        ids = txns.for_cleaner()
+        assert ids.hwm == min(oracle.opened, default=oracle.hwm + 1) - 1
+        assert not ids.open_ids
+    with pytest.raises(IllegalChange, match="transaction 2 is open"):
+        ValidTxnList.parse("5:4:2,4:").for_cleaner()
 
 
 def test_a_list_cannot_be_changed() -> None:

@@ -5,6 +5,7 @@ from strandline.transactions.catalog_view import (
     CatalogVersion,
 )
 from strandline.transactions.holds import Hold, Holds
+from strandline.transactions.id_lists import NO_OPEN, RangeResponse
 from strandline.transactions.locks import Component, LockMode, LockRequest, Locks
 from strandline.transactions.transaction import (
     Heartbeat,
@@ -16,7 +17,9 @@ from strandline.transactions.transaction import (
 )
 from strandline.transactions.transactions import Transactions
 from strandline.transactions.write_ids import (
-    NO_OPEN,
+    CleanerWriteIds,
+    CompactorWriteIds,
+    ValidTxnList,
     ValidWriteIdList,
 )
 
@@ -24,6 +27,8 @@ __all__ = [
     "NO_OPEN",
     "Behind",
     "CatalogVersion",
+    "CleanerWriteIds",
+    "CompactorWriteIds",
     "Component",
     "Heartbeat",
     "Hold",
@@ -31,11 +36,13 @@ __all__ = [
     "LockMode",
     "LockRequest",
     "Locks",
+    "RangeResponse",
     "Step",
     "Transaction",
     "TransactionListener",
     "TransactionState",
     "TransactionStatistics",
     "Transactions",
+    "ValidTxnList",
     "ValidWriteIdList",
 ]

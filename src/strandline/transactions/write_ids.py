@@ -1,248 +1,197 @@
-"""Which writes of a table a reader sees, as a value.
+"""The lists that readers carry, in Hive's form: of transactions, and of the writes of one table.
 
-A reader must see the same rows for as long as it reads, whatever is committed meanwhile. So it
-carries the set of write ids of a table that were committed when it looked, a `ValidWriteIdList`.
-Ids are given in order and nearly all of them end committed, so the set is kept as a high-water mark
-``hwm`` and the few *exceptions* at or below it:
+A `ValidTxnList` says which transactions a reader sees as committed, a `ValidWriteIdList` which
+write ids of one table. `strandline.transactions.id_lists` says how both keep a set of ids. The
+second is the first one seen through a table: `ValidWriteIdList.derive`.
 
-    committed = {1 … hwm} without the exceptions
+**Text** is Hive's, to the letter: ``hwm:minOpen:open:aborted`` for transactions, the same behind
+``table:`` for a table.
 
-An exception is open or aborted. Readers hide both alike: which of the two it is matters for
-cleaning up, and is information that may be out of date, never a part of what is visible. Nothing
-above ``hwm`` is visible. Id 0 stands for rows that were there before there were transactions, and
-is always visible.
-
-What must stay true:
-
-* a list is a value; merging an id gives a new list;
-* exceptions ascend strictly and lie in 1 … hwm; the aborted ids are some of them;
-* ``min_open`` (the smallest open id, `NO_OPEN` without any) is what was read or derived, not what
-  the exceptions would give: Hive stores it apart, and its lists carry values that do not fit. So
-  text goes through unchanged. Merging an id derives it again;
-* every question costs by the number of exceptions, or its logarithm, never by ``hwm``.
-
-**Comparing.** A cache asks whether its list `covers` that of a reader, not which one is newer: a
-newer list need not be a superset.
-
-**Text** is Hive's, to the letter: ``table:hwm:minOpen:open:aborted``. Hive reads an empty text as
-"everything is valid"; here it is an error, because a list that got lost must not show uncommitted
-rows.
+**Compaction** merges the files of many writes into one, and the cleaner removes what was merged.
+Neither may act on a write that is still open, so both ask lists that answer more strictly than a
+reader's: `CompactorWriteIds` and `CleanerWriteIds`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from heapq import merge
-from itertools import pairwise
-from typing import Self
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self, TypeVar
 
 from strandline.errors import IllegalChange, InvalidInput
-
-NO_OPEN = (1 << 63) - 1
-"""The ``min_open`` of a list without open ids."""
+from strandline.transactions.id_lists import (
+    NO_OPEN,
+    IdList,
+    ParsedNumbers,
+    RangeResponse,
+    contains,
+    refuse_no_text,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValidWriteIdList:
-    """The write ids of one table that a reader sees as committed. ``str()`` gives Hive's text.
-
-    ``table`` (``db.table`` in lower case) occurs in the text only; without it the text says
-    ``null``. Raises `InvalidInput` if the ids do not form a list.
-    """
-
-    hwm: int
-    exceptions: tuple[int, ...] = ()
-    aborted_ids: tuple[int, ...] = ()
-    min_open: int = NO_OPEN
-    table: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.table is not None and (not self.table or set(self.table) & set(":$")):
-            raise InvalidInput(f"a list cannot be written for a table named {self.table!r}")
-        if not 0 <= self.hwm <= NO_OPEN:
-            raise InvalidInput(f"a high-water mark lies in 0 … {NO_OPEN}, this is {self.hwm}")
-        for ids in (self.exceptions, self.aborted_ids):
-            if any(left >= right for left, right in pairwise(ids)):
-                raise InvalidInput(f"ids of a list ascend strictly, these do not: {_shown(ids)}")
-        if self.exceptions and not (self.exceptions[0] >= 1 and self.exceptions[-1] <= self.hwm):
-            raise InvalidInput(
-                f"exceptions lie in 1 … {self.hwm} (the high-water mark), these do not: "
-                f"{_shown(self.exceptions)}"
-            )
-        if not all(_contains(self.exceptions, w) for w in self.aborted_ids):
-            raise InvalidInput(f"aborted ids must be exceptions too: {_shown(self.aborted_ids)}")
-
-    @classmethod
-    def of(cls, hwm: int, *, open_ids: Collection[int] = (), aborted: Collection[int] = ()) -> Self:
-        """The list of these ids, in any order."""
-        exceptions, done = _sorted_union(open_ids, aborted)
-        smallest = _first_open(exceptions, done)
-        return cls(hwm=hwm, exceptions=exceptions, aborted_ids=done, min_open=smallest)
-
-    @property
-    def open_ids(self) -> tuple[int, ...]:
-        """The exceptions that are not known to be aborted, ascending."""
-        if not self.aborted_ids:
-            return self.exceptions
-        aborted = frozenset(self.aborted_ids)
-        return tuple(w for w in self.exceptions if w not in aborted)
-
-    # -- predicates
-
-    def valid(self, w: int) -> bool:
-        """Whether ``w`` is visible."""
-        return w <= self.hwm and not _contains(self.exceptions, w)
-
-    def aborted(self, w: int) -> bool:
-        """Whether ``w`` is known to be aborted."""
-        return _contains(self.aborted_ids, w)
-
-    # -- comparing
-
-    def canonical(self) -> Self:
-        """The smallest list that sees the same ids: the high-water mark is itself committed."""
-        hwm, keep = self.hwm, len(self.exceptions)
-        while keep and self.exceptions[keep - 1] == hwm:
-            hwm, keep = hwm - 1, keep - 1
-        if hwm == self.hwm:
-            return self
-        aborted = self.aborted_ids[: bisect_right(self.aborted_ids, hwm)]
-        return self._with(hwm=hwm, exceptions=self.exceptions[:keep], aborted=aborted)
-
-    def covers(self, other: Self) -> bool:
-        """Whether everything that ``other`` sees is seen here too."""
-        if other.hwm > self.hwm:
-            beyond = _count(other.exceptions, self.hwm + 1, other.hwm)
-            if beyond < other.hwm - self.hwm:
-                return False
-        within = self.exceptions[: bisect_right(self.exceptions, other.hwm)]
-        return all(_contains(other.exceptions, w) for w in within)
-
-    # -- merging
-
-    def open(self, w: int) -> Self:
-        """The list after ``w`` was given out: it and all unheard-of ids below it are open."""
-        if w <= self.hwm:
-            return self
-        exceptions = (*self.exceptions, *range(self.hwm + 1, w + 1))
-        return self._with(hwm=w, exceptions=exceptions, aborted=self.aborted_ids)
-
-    def commit(self, ids: Iterable[int]) -> Self:
-        """The list after ``ids`` were committed; those that are already change nothing.
-
-        Raises `IllegalChange` for an id that is above ``hwm`` or aborted.
-        """
-        done = self._known(ids, "committed")
-        for w in done:
-            if self.aborted(w):
-                raise IllegalChange(f"id {w} is aborted, it cannot be committed")
-        left = tuple(w for w in self.exceptions if w not in done)
-        return self._with(hwm=self.hwm, exceptions=left, aborted=self.aborted_ids)
-
-    def abort(self, ids: Iterable[int]) -> Self:
-        """The list after ``ids`` were aborted; those that are already change nothing.
-
-        Raises `IllegalChange` for an id that is above ``hwm`` or committed.
-        """
-        done = self._known(ids, "aborted")
-        for w in done:
-            if not _contains(self.exceptions, w):
-                raise IllegalChange(f"id {w} is committed, it cannot be aborted")
-        aborted = tuple(sorted(done.union(self.aborted_ids)))
-        return self._with(hwm=self.hwm, exceptions=self.exceptions, aborted=aborted)
-
-    def without_aborted(self) -> Self:
-        """The list with aborted ids as committed: for a reader that has none of their rows."""
-        if not self.aborted_ids:
-            return self
-        return self._with(hwm=self.hwm, exceptions=self.open_ids, aborted=())
-
-    def with_own_write(self, w: int) -> Self:
-        """The list of the one who writes as ``w``: its own writes are visible, others' as before.
-
-        Raises `IllegalChange` if ``w`` is aborted.
-        """
-        return self.open(w).commit((w,))
-
-    def _known(self, ids: Iterable[int], change: str) -> frozenset[int]:
-        known = frozenset(ids)
-        for w in known:
-            if not 1 <= w <= self.hwm:
-                raise IllegalChange(
-                    f"id {w} cannot be {change} in a list that ends at {self.hwm}: open it first"
-                )
-        return known
-
-    def _with(self, *, hwm: int, exceptions: tuple[int, ...], aborted: tuple[int, ...]) -> Self:
-        smallest = _first_open(exceptions, aborted)
-        return replace(self, hwm=hwm, exceptions=exceptions, aborted_ids=aborted, min_open=smallest)
-
-    # -- text
+class ValidTxnList(IdList):
+    """The transactions that a reader sees as committed. ``str()`` gives Hive's text."""
 
     def __str__(self) -> str:
-        name = "null" if self.table is None else self.table
-        opened, aborted = (",".join(map(str, ids)) for ids in (self.open_ids, self.aborted_ids))
-        return f"{name}:{self.hwm}:{self.min_open}:{opened}:{aborted}"
+        return self.numbers()
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The list that ``text`` represents; fields that are missing at its end hold no ids."""
-        name, _, rest = text.partition(":")
-        hwm, smallest, exceptions, aborted = _parse_numbers(text, rest.split(":"))
-        table = None if name.lower() == "null" else name
-        return cls(
-            hwm=hwm, exceptions=exceptions, aborted_ids=aborted, min_open=smallest, table=table
+        """The list that ``text`` represents. Raises `InvalidInput`, `LimitExceeded`."""
+        refuse_no_text(text)
+        numbers = ParsedNumbers.parse(text, text.split(":", 4))
+        return cls(**_fields(numbers))
+
+    @classmethod
+    def derive(
+        cls,
+        server_hwm: int,
+        *,
+        unfinished: Sequence[int],
+        aborted: Collection[int] = frozenset(),
+        current: int = 0,
+    ) -> Self:
+        """The list of transaction ``current``, or (0) of a reader outside of any.
+
+        ``unfinished`` are all ids up to ``server_hwm`` that are open or aborted. ``current`` sees
+        itself, and nothing that began after it.
+        """
+        hidden = [t for t in unfinished if not current or t < current]
+        return cls.of(
+            min(current, server_hwm) if current else server_hwm,
+            open_ids=[t for t in hidden if t not in aborted],
+            aborted=[t for t in hidden if t in aborted],
         )
 
+    def for_compactor(self, txn_id: int) -> Self:
+        """The list of the transaction of a compaction, which does not see its own result.
 
-def _parse_numbers(
-    text: str, fields: Sequence[str]
-) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
-    """The (hwm, min_open, exceptions, aborted) of the ``fields`` of ``text``."""
-    if not 2 <= len(fields) <= 4:
-        raise InvalidInput(
-            f"{text!r} is not a list of valid ids; it reads [table:]hwm:minOpen:open:aborted"
+        ``self`` is the list that `derive` gives for ``txn_id``.
+        """
+        if contains(self.exceptions, txn_id):
+            return self
+        hwm = max(self.hwm, txn_id)
+        exceptions = tuple(sorted((*self.exceptions, txn_id)))
+        return self.changed(hwm=hwm, exceptions=exceptions, aborted=self.aborted_ids)
+
+    def for_cleaner(self) -> Self:
+        """The list up to the first open transaction. Raises `IllegalChange` if one is below it."""
+        capped = self.up_to(_below(self.min_open, self))
+        if capped.open_ids:
+            raise IllegalChange(
+                f"transaction {capped.open_ids[0]} is open, and the list says that {self.min_open}"
+                " is the first open one; read the list again"
+            )
+        return capped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidWriteIdList(IdList):
+    """The write ids of one table that a reader sees as committed. ``str()`` gives Hive's text.
+
+    ``table`` (``db.table`` in lower case) occurs in the text only; without it the text says
+    ``null``.
+    """
+
+    table: str | None = None
+
+    def __post_init__(self) -> None:
+        IdList.__post_init__(self)  # `super()` does not work in a dataclass with slots
+        if self.table is not None and (not self.table or set(self.table) & set(":$")):
+            raise InvalidInput(f"a list cannot be written for a table named {self.table!r:.200}")
+
+    def __str__(self) -> str:
+        return f"{'null' if self.table is None else self.table}:{self.numbers()}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The list that ``text`` represents. Raises `InvalidInput`, `LimitExceeded`."""
+        refuse_no_text(text)
+        name, *rest = text.split(":", 5)
+        numbers = ParsedNumbers.parse(text, rest)
+        return cls(**_fields(numbers), table=None if name.lower() == "null" else name)
+
+    @classmethod
+    def derive(
+        cls,
+        table: str | None,
+        *,
+        txns: ValidTxnList,
+        writes: Iterable[tuple[int, int]],
+        next_write_id: int | None,
+    ) -> Self:
+        """What the reader of ``txns`` sees of a table.
+
+        ``writes`` are (transaction, write id) pairs; an id without a pair was purged and counts as
+        committed. Of the pairs that the reader sees, those below the highest may be left out.
+        ``next_write_id`` is None for a table that was never written. As in Hive, if no pair is
+        visible, the list ends at the first hidden one and ``min_open`` stays as it was before that.
+        """
+        pairs = sorted((w, txn) for txn, w in writes)
+        hwm = max((w for w, txn in pairs if txn <= txns.hwm), default=0)
+        if hwm <= 0:
+            hwm = 0 if next_write_id is None else next_write_id - 1
+        pairs = [(w, txn) for w, txn in pairs if w <= hwm]
+        hidden = [(w, txn) for w, txn in pairs if not txns.valid(txn)]
+        aborted = [w for w, txn in hidden if txns.aborted(txn)]
+        opened = [w for w, txn in hidden if not txns.aborted(txn)]
+        derived = replace(cls.of(hwm, open_ids=opened, aborted=aborted), table=table)
+        if not hidden or len(hidden) < len(pairs):
+            return derived
+        first = derived.exceptions[0]
+        is_open = first == derived.min_open
+        return replace(
+            derived, hwm=first, exceptions=(first,), aborted_ids=() if is_open else (first,)
         )
-    hwm, smallest = (_parse_id(text, field) for field in fields[:2])
-    parsed = [
-        tuple(_parse_id(text, part) for part in field.split(",")) if field else ()
-        for field in fields[2:]
-    ]
-    opened, aborted = (*parsed, (), ())[:2]
-    # Merged and not united, so that a duplicate id is noticed.
-    return hwm, smallest, tuple(merge(opened, aborted)), aborted
+
+    def equivalent(self, other: ValidWriteIdList) -> bool:
+        """Whether both lists see the same ids of the same table, its name in any case."""
+        same_table = (self.table or "").lower() == (other.table or "").lower()
+        return same_table and self.sees_same(other)
+
+    def for_compactor(self) -> CompactorWriteIds:
+        """The list up to the first open id, for merging files. ``self`` is a reader's list."""
+        # Of the smallest open id, the list may have read another one than it contains.
+        first_open = min((self.min_open, *self.open_ids[:1]))
+        capped = self.up_to(_below(first_open, self))
+        return _of_kind(CompactorWriteIds, replace(capped, min_open=first_open))
+
+    def for_cleaner(self, *, highest: int | None = None) -> CleanerWriteIds:
+        """The list for removing files that a compaction of the ids up to ``highest`` merged."""
+        return _of_kind(CleanerWriteIds, self if highest is None else self.up_to(highest))
 
 
-def _parse_id(text: str, part: str) -> int:
-    if part.isascii() and part.isdigit() and len(part) <= 19 and int(part) <= NO_OPEN:
-        return int(part)
-    raise InvalidInput(f"{part!r} in {text!r} is not an id (0 … {NO_OPEN})")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactorWriteIds(ValidWriteIdList):
+    """The writes that a compaction may merge: no open one, and none behind an open one."""
+
+    def range_valid(self, first: int, last: int) -> RangeResponse:
+        """All or none: a compaction never takes a part of a file."""
+        return RangeResponse.ALL if last <= self.hwm else RangeResponse.NONE
 
 
-def _sorted_union(
-    open_ids: Collection[int], aborted: Collection[int]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return tuple(sorted((*open_ids, *aborted))), tuple(sorted(aborted))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerWriteIds(ValidWriteIdList):
+    """The writes whose files a cleaner may remove: none above the high-water mark."""
+
+    def range_valid(self, first: int, last: int) -> RangeResponse:
+        if last > self.hwm:
+            return RangeResponse.NONE
+        return ValidWriteIdList.range_valid(self, first, last)
 
 
-def _first_open(exceptions: tuple[int, ...], aborted: tuple[int, ...]) -> int:
-    """The smallest exception that is not aborted. ``aborted`` are some of ``exceptions``."""
-    for position, w in enumerate(exceptions):
-        if position >= len(aborted) or aborted[position] != w:
-            return w
-    return NO_OPEN
+def _below(first_open: int, ids: IdList) -> int:
+    """The high-water mark of the part of ``ids`` below ``first_open``."""
+    return ids.hwm if first_open == NO_OPEN else max(0, min(ids.hwm, first_open - 1))
 
 
-def _contains(ids: tuple[int, ...], w: int) -> bool:
-    position = bisect_left(ids, w)
-    return position < len(ids) and ids[position] == w
+L = TypeVar("L", bound=ValidWriteIdList)
 
 
-def _count(ids: tuple[int, ...], first: int, last: int) -> int:
-    return bisect_right(ids, last) - bisect_left(ids, first)
+def _of_kind(kind: type[L], ids: ValidWriteIdList) -> L:
+    return kind(**_fields(ids))
 
 
-def _shown(ids: tuple[int, ...]) -> str:
-    return ", ".join(map(str, ids[:10])) + (", …" if len(ids) > 10 else "")
+def _fields(numbers: ParsedNumbers | ValidWriteIdList) -> dict[str, Any]:
+    return {field.name: getattr(numbers, field.name) for field in fields(numbers)}

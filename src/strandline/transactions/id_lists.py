@@ -1,0 +1,330 @@
+"""What the lists of valid transactions and of valid write ids have in common: `IdList`.
+
+A reader must see the same rows for as long as it reads, whatever is committed meanwhile. So it
+carries the set of ids that were committed when it looked. Ids are given in order and nearly all of
+them end committed, so the set is kept as a high-water mark ``hwm`` and the few *exceptions* at or
+below it:
+
+    committed = {1 … hwm} without the exceptions
+
+An exception is open or aborted. Readers hide both alike: which of the two it is matters for
+cleaning up, and is information that may be out of date, never a part of what is visible. Nothing
+above ``hwm`` is visible. Id 0 stands for rows that were there before there were transactions, and
+is always visible.
+
+What must stay true:
+
+* a list is a value; merging an id gives a new list;
+* exceptions ascend strictly and lie in 1 … hwm; the aborted ids are some of them;
+* ``min_open`` (the smallest open id, `NO_OPEN` without any) is what was read or derived, not what
+  the exceptions would give: Hive stores it apart, and its lists carry values that do not fit. So
+  text goes through unchanged. Merging an id derives it again;
+* a predicate costs the logarithm of the number of exceptions; making, merging, comparing and
+  parsing a list cost its exceptions or characters, about. Nothing costs ``hwm``.
+
+**Comparing.** Two lists see the same exactly if their canonical forms are equal. A cache asks
+whether its list `covers` that of a reader, not which one is newer: a newer list need not be a
+superset. Hive's own comparison is right about equality and wrong about the order of some lists.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from heapq import merge
+from operator import lt
+from typing import Self
+
+from strandline.errors import IllegalChange, InvalidInput, LimitExceeded
+
+NO_OPEN = (1 << 63) - 1
+"""The ``min_open`` of a list without open ids."""
+MAX_TEXT = 64 << 20
+"""The characters of a text that is parsed, at most."""
+MAX_OPENED = 10_000_000
+"""How many ids one call of `IdList.open` makes exceptions, at most."""
+
+_IDS = re.compile(r"[0-9]{1,19}(?:,[0-9]{1,19})*")
+_SHOWN_IDS = 10
+_SHOWN_CHARACTERS = 80
+
+
+class RangeResponse(Enum):
+    """For how many ids of a range a predicate holds."""
+
+    NONE = 0
+    SOME = 1
+    ALL = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdList:
+    """See the module. Raises `InvalidInput` if the ids do not form a list."""
+
+    hwm: int
+    exceptions: tuple[int, ...] = ()
+    aborted_ids: tuple[int, ...] = ()
+    min_open: int = NO_OPEN
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hwm <= NO_OPEN:
+            raise InvalidInput(f"a high-water mark lies in 0 … {NO_OPEN}, this is {self.hwm}")
+        for ids in (self.exceptions, self.aborted_ids):
+            if not all(map(lt, ids, ids[1:])):
+                raise InvalidInput(f"ids of a list ascend strictly, these do not: {_shown(ids)}")
+        if self.exceptions and not (self.exceptions[0] >= 1 and self.exceptions[-1] <= self.hwm):
+            raise InvalidInput(
+                f"exceptions lie in 1 … {self.hwm} (the high-water mark), these do not: "
+                f"{_shown(self.exceptions)}"
+            )
+        if not all(contains(self.exceptions, w) for w in self.aborted_ids):
+            raise InvalidInput(f"aborted ids must be exceptions too: {_shown(self.aborted_ids)}")
+
+    @classmethod
+    def of(cls, hwm: int, *, open_ids: Collection[int] = (), aborted: Collection[int] = ()) -> Self:
+        """The list of these ids, in any order."""
+        exceptions, aborted_ids = tuple(sorted((*open_ids, *aborted))), tuple(sorted(aborted))
+        smallest = _first_open(exceptions, aborted_ids)
+        return cls(hwm=hwm, exceptions=exceptions, aborted_ids=aborted_ids, min_open=smallest)
+
+    @property
+    def open_ids(self) -> tuple[int, ...]:
+        """The exceptions that are not known to be aborted, ascending."""
+        if not self.aborted_ids:
+            return self.exceptions
+        aborted = frozenset(self.aborted_ids)
+        return tuple(w for w in self.exceptions if w not in aborted)
+
+    # -- predicates
+
+    def valid(self, w: int) -> bool:
+        """Whether ``w`` is visible."""
+        return w <= self.hwm and not contains(self.exceptions, w)
+
+    def range_valid(self, first: int, last: int) -> RangeResponse:
+        """How many of the ids ``first`` … ``last`` are visible."""
+        size = _size(first, last)
+        if first > self.hwm:
+            return RangeResponse.NONE
+        hidden = max(0, last - self.hwm) + _count(self.exceptions, first, last)
+        return _response(size - hidden, size)
+
+    def aborted(self, w: int) -> bool:
+        """Whether ``w`` is known to be aborted."""
+        return contains(self.aborted_ids, w)
+
+    def range_aborted(self, first: int, last: int) -> RangeResponse:
+        """How many of the ids ``first`` … ``last`` are known to be aborted."""
+        return _response(_count(self.aborted_ids, first, last), _size(first, last))
+
+    def valid_base(self, w: int) -> bool:
+        """Whether files with every write up to ``w`` contain none that is open, or not known."""
+        return w < self.min_open and w <= self.hwm
+
+    # -- comparing
+
+    def canonical(self) -> Self:
+        """The smallest list that sees the same ids: the high-water mark is itself committed."""
+        hwm, keep = self.hwm, len(self.exceptions)
+        while keep and self.exceptions[keep - 1] == hwm:
+            hwm, keep = hwm - 1, keep - 1
+        return self.up_to(hwm)
+
+    def up_to(self, hwm: int) -> Self:
+        """The list without the ids above ``hwm``."""
+        if hwm >= self.hwm:
+            return self
+        exceptions, aborted = (
+            ids[: bisect_right(ids, hwm)] for ids in (self.exceptions, self.aborted_ids)
+        )
+        return self.changed(hwm=hwm, exceptions=exceptions, aborted=aborted)
+
+    def sees_same(self, other: IdList) -> bool:
+        """Whether both lists see the same ids."""
+        ours, theirs = self.canonical(), other.canonical()
+        return (ours.hwm, ours.exceptions) == (theirs.hwm, theirs.exceptions)
+
+    def covers(self, other: IdList) -> bool:
+        """Whether everything that ``other`` sees is seen here too."""
+        if other.hwm > self.hwm:
+            beyond = _count(other.exceptions, self.hwm + 1, other.hwm)
+            if beyond < other.hwm - self.hwm:
+                return False
+        within = self.exceptions[: bisect_right(self.exceptions, other.hwm)]
+        return all(contains(other.exceptions, w) for w in within)
+
+    # -- merging
+
+    def open(self, w: int) -> Self:
+        """The list after ``w`` was given out: it and all unheard-of ids below it are open.
+
+        Raises `LimitExceeded` if these are more than `MAX_OPENED`.
+        """
+        if w <= self.hwm:
+            return self
+        if w - self.hwm > MAX_OPENED:
+            raise LimitExceeded(
+                f"a list that ends at {self.hwm} cannot go on with {w}: at most {MAX_OPENED} ids"
+                " are opened at once; read the list again"
+            )
+        exceptions = (*self.exceptions, *range(self.hwm + 1, w + 1))
+        return self.changed(hwm=w, exceptions=exceptions, aborted=self.aborted_ids)
+
+    def commit(self, ids: Iterable[int]) -> Self:
+        """The list after ``ids`` were committed; those that are already change nothing.
+
+        Raises `IllegalChange` for an id that is above ``hwm`` or aborted.
+        """
+        committed = self._known(ids, "committed")
+        for w in committed:
+            if self.aborted(w):
+                raise IllegalChange(f"id {w} is aborted, it cannot be committed")
+        left = tuple(w for w in self.exceptions if w not in committed)
+        return self.changed(hwm=self.hwm, exceptions=left, aborted=self.aborted_ids)
+
+    def abort(self, ids: Iterable[int]) -> Self:
+        """The list after ``ids`` were aborted; those that are already change nothing.
+
+        Raises `IllegalChange` for an id that is above ``hwm`` or committed.
+        """
+        known = self._known(ids, "aborted")
+        for w in known:
+            if not contains(self.exceptions, w):
+                raise IllegalChange(f"id {w} is committed, it cannot be aborted")
+        aborted = tuple(sorted(known.union(self.aborted_ids)))
+        return self.changed(hwm=self.hwm, exceptions=self.exceptions, aborted=aborted)
+
+    def without_aborted(self) -> Self:
+        """The list with aborted ids as committed: for a reader that has none of their rows."""
+        if not self.aborted_ids:
+            return self
+        return self.changed(hwm=self.hwm, exceptions=self.open_ids, aborted=())
+
+    def with_own_write(self, w: int) -> Self:
+        """The list of the one who writes as ``w``: its own writes are visible, others' as before.
+
+        Raises `IllegalChange` if ``w`` is aborted, `LimitExceeded` as `open` does.
+        """
+        return self.open(w).commit((w,))
+
+    def _known(self, ids: Iterable[int], change: str) -> frozenset[int]:
+        known = frozenset(ids)
+        for w in known:
+            if not 1 <= w <= self.hwm:
+                raise IllegalChange(
+                    f"id {w} cannot be {change} in a list that ends at {self.hwm}: open it first"
+                )
+        return known
+
+    def changed(self, *, hwm: int, exceptions: tuple[int, ...], aborted: tuple[int, ...]) -> Self:
+        """The list with other ids; the smallest open id is derived from them."""
+        smallest = _first_open(exceptions, aborted)
+        return replace(self, hwm=hwm, exceptions=exceptions, aborted_ids=aborted, min_open=smallest)
+
+    # -- text
+
+    def numbers(self) -> str:
+        """Hive's text of the four fields: ``hwm:minOpen:open:aborted``."""
+        opened, aborted = (",".join(map(str, ids)) for ids in (self.open_ids, self.aborted_ids))
+        return f"{self.hwm}:{self.min_open}:{opened}:{aborted}"
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedNumbers:
+    """The numbers in the text of a list, by the names of the fields of `IdList`."""
+
+    hwm: int
+    exceptions: tuple[int, ...]
+    aborted_ids: tuple[int, ...]
+    min_open: int
+
+    @classmethod
+    def parse(cls, text: str, fields: Sequence[str]) -> Self:
+        """The numbers in ``fields``, which are those of ``text``.
+
+        Fields that are missing at the end contain no ids. Raises `InvalidInput`.
+        """
+        if not 2 <= len(fields) <= 4:
+            raise InvalidInput(
+                f"{shortened(text)} is not a list of valid ids; it reads"
+                " [table:]hwm:minOpen:open:aborted"
+            )
+        hwm, smallest = (parse_id(text, field) for field in fields[:2])
+        opened, aborted = (*(_parse_ids(text, field) for field in fields[2:]), (), ())[:2]
+        # Merged and not united, so that a duplicate id is noticed.
+        return cls(hwm, tuple(merge(opened, aborted)), aborted, smallest)
+
+
+def refuse_no_text(text: str) -> None:
+    """Raise `InvalidInput` for an empty text, `LimitExceeded` for more than `MAX_TEXT`.
+
+    Hive reads an empty text as "everything is valid". A list that got lost must not show
+    uncommitted rows.
+    """
+    if not text:
+        raise InvalidInput("an empty text is not a list of valid ids; send the list that was read")
+    if len(text) > MAX_TEXT:
+        raise LimitExceeded(
+            f"the text of a list has at most {MAX_TEXT} characters, this one has {len(text)}"
+        )
+
+
+def parse_id(text: str, part: str) -> int:
+    """The id that ``part`` of ``text`` spells. Raises `InvalidInput`."""
+    if part.isascii() and part.isdigit() and len(part) <= 19 and int(part) <= NO_OPEN:
+        return int(part)
+    raise InvalidInput(f"{shortened(part)} in {shortened(text)} is not an id (0 … {NO_OPEN})")
+
+
+def _parse_ids(text: str, field: str) -> tuple[int, ...]:
+    if not field:
+        return ()
+    if _IDS.fullmatch(field):
+        ids = tuple(map(int, field.split(",")))
+        if max(ids) <= NO_OPEN:
+            return ids
+    return tuple(parse_id(text, part) for part in field.split(","))  # raises at the first wrong one
+
+
+def shortened(text: str) -> str:
+    """``text`` as a message quotes it."""
+    if len(text) <= _SHOWN_CHARACTERS:
+        return repr(text)
+    return f"{text[:_SHOWN_CHARACTERS]!r}… ({len(text)} characters)"
+
+
+def contains(ids: tuple[int, ...], w: int) -> bool:
+    """Whether ``w`` is one of ``ids``, which ascend."""
+    position = bisect_left(ids, w)
+    return position < len(ids) and ids[position] == w
+
+
+def _first_open(exceptions: tuple[int, ...], aborted: tuple[int, ...]) -> int:
+    """The smallest exception that is not aborted. ``aborted`` are some of ``exceptions``."""
+    for position, w in enumerate(exceptions):
+        if position >= len(aborted) or aborted[position] != w:
+            return w
+    return NO_OPEN
+
+
+def _count(ids: tuple[int, ...], first: int, last: int) -> int:
+    return bisect_right(ids, last) - bisect_left(ids, first)
+
+
+def _size(first: int, last: int) -> int:
+    if first > last:
+        raise InvalidInput(f"{first} … {last} is not a range of ids")
+    return last - first + 1
+
+
+def _response(count: int, size: int) -> RangeResponse:
+    if count <= 0:
+        return RangeResponse.NONE
+    return RangeResponse.ALL if count == size else RangeResponse.SOME
+
+
+def _shown(ids: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ids[:_SHOWN_IDS])) + (", …" if len(ids) > _SHOWN_IDS else "")
