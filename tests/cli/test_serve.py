@@ -124,7 +124,7 @@ def test_it_stops_at_once_though_calls_wait_for_a_lock_that_another_process_hold
         assert "nothing was written" in refusal.value["message"]
     answer = calls[2].result()
     assert isinstance(answer, httpx.Response)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "stopping")
+    assert (answer.status_code, answer.json()["code"]) == (503, "stopping")
     with ThriftClient("127.0.0.1", ports_of(start(tmp_path / "s", *PORTS))[0]) as client:
         assert client.call("get_all_databases") == ["default", "kept"]
 

@@ -23,8 +23,7 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from strandline.errors import Overloaded
-from strandline.metastore.session.calls import JSON_TYPE
-from strandline.metastore.session.wire_json import write_error
+from strandline.metastore.session.wire_json import PROBLEM_TYPE, write_error
 
 MAX_CONNECTIONS = 1_000
 HEAD_SECONDS = 10.0
@@ -184,7 +183,7 @@ def _full() -> bytes:
         Overloaded("this node has as many connections as it takes; nothing was done, try again")
     )
     head = (
-        f"HTTP/1.1 {status} Service Unavailable\r\ncontent-type: {JSON_TYPE}\r\n"
+        f"HTTP/1.1 {status} Service Unavailable\r\ncontent-type: {PROBLEM_TYPE}\r\n"
         f"content-length: {len(body)}\r\nretry-after: 1\r\nconnection: close\r\n\r\n"
     )
     return head.encode() + body

@@ -49,11 +49,12 @@ def client(url: str) -> Iterator[httpx.Client]:
 
 def error_of(answer: httpx.Response) -> tuple[int, str, str]:
     """Status, code and message of an answer, which must be an error in its one shape."""
-    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["content-type"] == "application/problem+json"
     body = answer.json()
-    assert body.keys() == {"error"}
-    assert body["error"].keys() == {"code", "message"}
-    return answer.status_code, body["error"]["code"], body["error"]["message"]
+    assert body.keys() == {"type", "title", "status", "detail", "code"}
+    assert body["status"] == answer.status_code
+    assert body["type"] == f"urn:strandline:error:{body['code']}"
+    return answer.status_code, body["code"], body["detail"]
 
 
 def table(**changes: Any) -> dict[str, Any]:

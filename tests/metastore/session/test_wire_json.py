@@ -45,7 +45,7 @@ def test_a_message_that_holds_no_characters_can_still_be_sent() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"<html>", b"[]", b"1", b'{"error": 1}', b'{"error": {"code": 1, "message": "m"}}'],
+    [b"", b"<html>", b"[]", b"1", b'{"code": "internal"}', b'{"code": 1, "detail": "m"}'],
 )
 def test_an_error_in_another_shape_is_not_one_of_a_node(body: bytes) -> None:
     found = read_error(502, body)
@@ -54,7 +54,7 @@ def test_an_error_in_another_shape_is_not_one_of_a_node(body: bytes) -> None:
 
 
 def test_a_code_that_is_not_known_gives_the_root() -> None:
-    body = json.dumps({"error": {"code": "of_the_future", "message": "m"}}).encode()
+    body = json.dumps({"code": "of_the_future", "detail": "m"}).encode()
     assert type(read_error(400, body)) is StrandlineError
 
 

@@ -2,7 +2,7 @@
 
 ``POST /v1/<method>`` is a call of `Session` (see `session_calls`), ``GET /v1/health`` and
 ``GET /v1/statistics`` are for people and their tools. Answers are JSON; lists of files are Arrow.
-An error of any kind is ``{"error": {"code", "message"}}`` with the status of its surface.
+An error of any kind is a problem of RFC 9457 with the status of its surface.
 
 What must stay true: the event loop only moves bytes. Reading JSON, calling the store and writing
 the answer happen in threads of the node's `Workers`, or in a child process where they are long; a
@@ -66,7 +66,7 @@ from strandline.metastore.session.calls import (
     Call,
 )
 from strandline.metastore.session.local_session import LocalSession
-from strandline.metastore.session.wire_json import write_error, write_json
+from strandline.metastore.session.wire_json import PROBLEM_TYPE, write_error, write_json
 from strandline.metastore.workers import ClientLeft, Workers
 from strandline.work.children import ChildPool, Fields
 from strandline.work.contents import Content
@@ -450,4 +450,4 @@ class _Application:
 
 def _error_response(error: BaseException) -> Response:
     status, body = write_error(error)
-    return Response(body, status_code=status, media_type=JSON_TYPE)
+    return Response(body, status_code=status, media_type=PROBLEM_TYPE)

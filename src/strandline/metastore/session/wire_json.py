@@ -15,6 +15,8 @@ from strandline.errors import (
 )
 from strandline.metastore.session.json_forms import Form, Json, Misfit, form_of
 
+PROBLEM_TYPE = "application/problem+json"
+"""The content type of an error, after RFC 9457."""
 _SHOWN = 80
 """Bytes of a body that an error shows."""
 
@@ -83,22 +85,32 @@ def parse_json(data: bytes) -> Json:
 
 
 def write_error(error: BaseException) -> tuple[int, bytes]:
-    """The HTTP status and body for ``error``; what is not ours is an internal error."""
+    """The HTTP status and body for ``error``; what is not ours is an internal error.
+
+    The body is an object of RFC 9457 with the error's ``code`` beside its members.
+    """
     if isinstance(error, StrandlineError):
         code, message = error.code, error.message
     else:
         code = StrandlineError.code
         message = f"the node failed inside ({type(error).__name__}); its log says where"
-    body = json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False)
+    status = surface_of(error).http
+    problem = {
+        "type": f"urn:strandline:error:{code}",
+        "title": code.replace("_", " ").capitalize(),
+        "status": status,
+        "detail": message,
+        "code": code,
+    }
     # A message may quote a name that holds half a surrogate pair.
-    return surface_of(error).http, body.encode(errors="replace")
+    return status, json.dumps(problem, ensure_ascii=False).encode(errors="replace")
 
 
 def read_error(status: int, body: bytes) -> StrandlineError:
     """The error that `write_error` wrote, as the same class; `ProtocolError` for another body."""
     try:
-        error = parse_json(body)["error"]
-        code, message = error["code"], error["message"]
+        problem = parse_json(body)
+        code, message = problem["code"], problem["detail"]
     except (InvalidInput, LookupError, TypeError):
         code = message = None
     if not isinstance(code, str) or not isinstance(message, str):
