@@ -266,7 +266,7 @@ def test_a_new_table_never_shows_the_files_of_one_whose_folder_stayed(
         # It was put elsewhere, and stays there when it is renamed.
         session.execute(RenameTable(schema="default", table="t", new_name="u"))
         assert folder(session, "u") == made.location
-        assert node.statistics().projection.stayed == 1
+        assert node.projector.statistics().stayed == 1
 
 
 def test_half_a_character_is_no_name(session: LocalSession) -> None:

@@ -26,7 +26,7 @@ from strandline.errors import InvalidInput, ObjectNotFound, StrandlineError, Uns
 from strandline.metastore.hive.events import HiveEvents
 from strandline.metastore.interface import AsOf, Session
 from strandline.metastore.session import HttpSession
-from strandline.metastore.session.http_app import application
+from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.store.rows import DataFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
@@ -53,7 +53,7 @@ class Scene:
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
     with (
         Node.open(tmp_path_factory.mktemp("store")) as opened,
-        serving(application(opened.metastore)) as url,
+        serving(HttpApplication(opened.metastore)) as url,
     ):
         session = opened.session(user="ann")
         session.execute(CreateSchema(name="s"))

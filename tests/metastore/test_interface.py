@@ -47,7 +47,7 @@ from strandline.errors import (
 from strandline.metastore.interface import AsOf, ColumnBounds, ResolvedTable, Session, TableFiles
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.calls import CALLS
-from strandline.metastore.session.http_app import application
+from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
 from strandline.model.types import BIGINT, INT, STRING, ArrayType, StructField, StructType
 from strandline.node import Node
@@ -86,7 +86,7 @@ def served(store_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     store = stores.new_store(store_kind, tmp_path_factory.mktemp("store"))
     with (
         Node.open(store.address, settings=store.settings) as node,
-        serving(application(node.metastore)) as url,
+        serving(HttpApplication(node.metastore)) as url,
     ):
         yield Served(node, url)
 
@@ -96,7 +96,7 @@ def own_node(store_kind: str, tmp_path: Path) -> Iterator[Served]:
     store = stores.new_store(store_kind, tmp_path)
     with (
         Node.open(store.address, settings=store.settings) as node,
-        serving(application(node.metastore)) as url,
+        serving(HttpApplication(node.metastore)) as url,
     ):
         yield Served(node, url)
 

@@ -29,7 +29,7 @@ from strandline.config import Settings
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, StrandlineError
 from strandline.metastore.interface import Session
 from strandline.metastore.session import HttpSession
-from strandline.metastore.session.http_app import application
+from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.tables import TABLE_LOCATION
 from strandline.model.descriptors import TableKind
@@ -77,7 +77,7 @@ def tree(folder: Path) -> set[str]:
 def test_a_table_at_the_place_of_the_store_does_not_move_it(node: Node, lake: Path) -> None:
     """Over HTTP, as the attack was found."""
     before = tree(lake.parent)
-    with serving(application(node.metastore)) as url, HttpSession(url, user="eve") as session:
+    with serving(HttpApplication(node.metastore)) as url, HttpSession(url, user="eve") as session:
         session.execute(create("t", location=lake.as_uri()))
         session.execute(drop("t"))
         session.execute(create("after"))

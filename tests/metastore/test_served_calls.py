@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import httpx
 import pytest
 
 from strandline.catalog.commands import CreateSchema
@@ -25,9 +24,10 @@ from strandline.errors import (
     UnknownOutcome,
     WriteConflict,
 )
-from strandline.metastore.served_calls import RequestMemory, delegate, log_call
+from strandline.metastore.call_log import CallLog
+from strandline.metastore.served_calls import RequestMemory, delegate
 from strandline.metastore.session import HttpSession
-from strandline.metastore.session.http_app import application
+from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.thrift import ThriftException
 from strandline.node import Node
 from strandline.work.children import ChildPool
@@ -57,7 +57,7 @@ def test_ddl_over_thrift_has_a_line_with_version_user_client_and_what(served: Hi
 
 def test_ddl_over_http_has_a_line_and_a_refusal_says_why(served: HiveNode) -> None:
     with (
-        serving(application(served.node.metastore)) as url,
+        serving(HttpApplication(served.node.metastore)) as url,
         log_lines() as lines,
         HttpSession(url, user="ann") as session,
     ):
@@ -97,7 +97,7 @@ def test_a_slow_call_is_logged_with_its_time_and_no_quick_one(
     served: HiveNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
-        serving(application(served.node.metastore, slow_call_ms=0)) as url,
+        serving(HttpApplication(served.node.metastore, calls=CallLog(0))) as url,
         log_lines() as lines,
         HttpSession(url, user="ann") as session,
     ):
@@ -121,75 +121,9 @@ def test_a_slow_call_is_logged_with_its_time_and_no_quick_one(
 )
 def test_the_level_of_a_call(error: Exception | None, ms: int, level: str | None) -> None:
     with log_lines(level="debug") as lines:
-        log_call("m", client="c", user="", seconds=ms / 1000, slow_ms=1000, error=error)
+        log = CallLog(1000)
+        log.ended("http", "m", client="c", user="", seconds=ms / 1000, error=error)
     assert [line["level"] for line in lines.of("calls")] == ([level] if level else [])
-
-
-def health(url: str) -> tuple[int, dict[str, object]]:
-    answer = httpx.get(f"{url}/v1/health", trust_env=False)
-    assert answer.headers["cache-control"] == "no-store"
-    return answer.status_code, answer.json()
-
-
-def test_health_is_asked_anew_each_time_and_gives_the_reasons(
-    served: HiveNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = served.node
-    with serving(application(node.metastore, check_health=node.health.report)) as url:
-        assert health(url) == (200, health(url)[1])
-        assert health(url)[1]["status"] == "ok"
-
-        def gone() -> None:
-            raise Unavailable("the store is away")
-
-        with monkeypatch.context() as broken:
-            broken.setattr(node.health, "_checks", {**node.health._checks, "store": gone})
-            status, body = health(url)
-            assert (status, body["status"]) == (503, "failing")
-            assert body["problems"] == [{"check": "store", "reason": "the store is away"}]
-        assert health(url)[0] == 200
-
-
-def test_a_node_that_is_fenced_or_does_not_apply_is_not_well(
-    tmp_path: Path,
-) -> None:
-    from strandline.node import Node
-    from strandline.sql import FenceRow
-
-    with Node.open(tmp_path / "s") as node:
-        assert node.health.report() == []
-        with node.database.write() as connection:
-            token = FenceRow.read(connection)
-            assert token is not None
-            newer = type(token.token)(token.token.deploy_generation + 1, 0)
-            FenceRow.raise_to(connection, newer)
-        problems = {problem.check: problem.reason for problem in node.health.report()}
-        assert "a newer owner has opened it" in problems["fence"]
-        node.catalogs.stop()
-        problems = {problem.check: problem.reason for problem in node.health.report()}
-        assert "stopping" in problems["catalog applier"]
-
-
-def test_a_check_that_never_ends_is_a_problem_in_itself(
-    served: HiveNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import threading
-
-    from strandline.metastore.session import http_app
-
-    monkeypatch.setattr(http_app, "HEALTH_SECONDS", 0.05)
-    go_on = threading.Event()
-    try:
-        with serving(application(served.node.metastore, check_health=go_on.wait)) as url:  # type: ignore[arg-type]  # it never returns what it should
-            for _ in range(4):  # more than there are threads for it
-                status, body = health(url)
-                assert status == 503
-                assert body["problems"] == [
-                    {"check": "deadline", "reason": "the store did not answer within 0.05 s"}
-                ]
-            go_on.set()
-    finally:
-        go_on.set()
 
 
 def test_what_is_held_beyond_the_allowance_is_bounded_in_sum() -> None:

@@ -454,7 +454,7 @@ def test_a_folder_that_is_refused_stops_no_ddl_and_no_node(folder: Path) -> None
         # As if the file had come between the look at the place and the append.
         node.catalogs.execute(CreateSchema(name="late", location=location), author="ann")
         create_table(node)
-        counts = node.statistics().projection
+        counts = node.projector.statistics()
         assert (counts.unmade, counts.stayed, counts.unremoved) == (1, 0, 0)
     with Node.open(folder) as node:
         create_table(node, "u")

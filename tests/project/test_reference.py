@@ -30,6 +30,8 @@ from strandline.metastore.thrift import ServerSettings, scanner
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
 from strandline.model import identifiers, types
 from strandline.node import http_connections, place
+from strandline.node.metrics import METRICS, Count
+from strandline.node.monitoring import Monitoring
 from strandline.sql import ground
 from strandline.transactions import tables as transaction_tables
 from strandline.wire import formats
@@ -139,7 +141,18 @@ def test_every_table_of_the_database_is_listed() -> None:
 def test_every_route_is_listed() -> None:
     told = names(section(page("http"), "## Routes"))
     calls = [f"POST {call.path}" for call in CALLS.values()]
-    assert sorted(told) == sorted(["GET /v1/health", "GET /v1/statistics", *calls])
+    assert sorted(told) == sorted([*(f"GET {path}" for path in Monitoring.PAGES), *calls])
+
+
+def test_every_metric_is_listed() -> None:
+    told = names(section(page("http"), "## Metrics"))
+    shown = [
+        f"{metric.name}_total" if isinstance(metric, Count) else metric.name
+        for metrics in METRICS.values()
+        for metric in metrics
+    ]
+    of_calls = ["node_info", "part_readable", "call_seconds", "call_errors_total"]
+    assert told == [*of_calls, *shown]
 
 
 def test_every_command_that_can_be_sent_is_listed() -> None:

@@ -241,6 +241,11 @@ class CatalogApplier:
         """Read the head of the log from the store. Raises what the store raises."""
         self._state.log.check()
 
+    def lag(self) -> int:
+        """How many versions of the log are not applied here. Raises what the store raises."""
+        applied = self._history.latest.version
+        return max(0, self._state.log.frontier().upper - 1 - applied)
+
     def check_applier(self) -> None:
         """Raises `Unavailable` where new versions are not being applied here, with the reason."""
         self._check_running()

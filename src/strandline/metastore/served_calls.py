@@ -1,4 +1,4 @@
-"""What the servers of both protocols share: the memory of requests, their log, and their child.
+"""What the servers of both protocols share: the memory of requests, and their child.
 
 **Memory.** One message of the largest size is harmless, a thousand half ones fill the machine. A
 limit for each connection that is safe for a thousand of them would be too small for any.
@@ -8,10 +8,6 @@ always there. What it needs beyond that, it takes from a pool that all share, an
 given back at once. An empty pool refuses, at once and with a typed error; nothing waits for memory,
 since what waits holds memory too. So small requests are served however many large ones there are.
 
-**Log.** Refused calls and slow ones have a line in the log. Of errors, one that the service did not
-foresee was logged with its traceback where it was caught; a name that does not exist is an ordinary
-answer (Spark asks for each table before it creates it) and is told at the level debug only.
-
 **Child process.** A child writes to the store as another node would. But its call is this node's:
 once it is answered, its client reads on any protocol what it wrote. News of a commit may come later
 than the answer, so nothing is read from memory until this node has looked at the store again. That
@@ -20,51 +16,9 @@ holds after an error too: a child that ended in the middle may have committed.
 
 from __future__ import annotations
 
-import logging
-
-from strandline.errors import (
-    ObjectNotFound,
-    Overloaded,
-    PermissionDenied,
-    StrandlineError,
-    TransactionNotFound,
-    surface_of,
-)
-from strandline.logs import fields
+from strandline.errors import Overloaded
 from strandline.metastore.metastore import Metastore
 from strandline.work.children import ChildPool, Data, Fields, Reply
-
-logger = logging.getLogger("strandline.calls")
-
-DEFAULT_SLOW_MS = 1_000
-_SERVERS_FAULT = 500
-
-
-def log_call(
-    method: str,
-    *,
-    client: str,
-    user: str,
-    seconds: float,
-    slow_ms: int,
-    error: BaseException | None = None,
-) -> None:
-    """Say that a call was refused with ``error``, or that it was slow; else nothing."""
-    milliseconds = int(seconds * 1000)
-    shown = fields(client=client, user=user or None, ms=milliseconds)
-    if isinstance(error, StrandlineError):
-        logger.log(_level(error), "%s was refused: %s", method, error.message, extra=shown)
-    elif milliseconds >= slow_ms:
-        logger.warning("%s was slow", method, extra=shown)
-
-
-def _level(error: StrandlineError) -> int:
-    if isinstance(error, ObjectNotFound | TransactionNotFound):
-        return logging.DEBUG
-    if isinstance(error, PermissionDenied) or surface_of(error).http >= _SERVERS_FAULT:
-        return logging.WARNING
-    return logging.INFO
-
 
 ALLOWANCE = 256 * 1024
 """Bytes that each owner has beside the pool."""

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 from strandline.node.place import DATABASE_FILE, HEAD_FILE
 
 if TYPE_CHECKING:
-    from strandline.node.node import Node, NodeStatistics
+    from strandline.node.node import Node
     from strandline.node.relocation import Relocated, relocate
 else:
     _MODULES = {
         "Node": "strandline.node.node",
-        "NodeStatistics": "strandline.node.node",
         "Relocated": "strandline.node.relocation",
         "relocate": "strandline.node.relocation",
     }
@@ -23,4 +22,4 @@ else:
         return getattr(import_module(_MODULES[name]), name)
 
 
-__all__ = ["DATABASE_FILE", "HEAD_FILE", "Node", "NodeStatistics", "Relocated", "relocate"]
+__all__ = ["DATABASE_FILE", "HEAD_FILE", "Node", "Relocated", "relocate"]

@@ -21,11 +21,11 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.applier import Announce
 from strandline.catalog.configuration import HISTORY_RETENTION, METADATA_STALENESS
-from strandline.catalog.manager import CatalogStatistics
 from strandline.catalog.system_views import synchronize_system_views
 from strandline.clock import WallClock, system_wall_clock
 from strandline.config import Settings
@@ -40,11 +40,7 @@ from strandline.metastore.session import LocalSession
 from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
-from strandline.metastore.store.projection import (
-    ProjectedCatalogs,
-    ProjectionStatistics,
-    Projector,
-)
+from strandline.metastore.store.projection import ProjectedCatalogs, Projector
 from strandline.metastore.store.row_queries import name_change
 from strandline.metastore.store.transaction_events import TransactionEvents
 from strandline.node.address import StoreAddress
@@ -57,7 +53,7 @@ from strandline.node.membership import (
     new_member_id,
 )
 from strandline.node.opened_store import OpenedStore, open_store
-from strandline.transactions import Transactions, TransactionStatistics
+from strandline.transactions import Transactions
 
 logger = logging.getLogger(__name__)
 
@@ -100,14 +96,10 @@ CLEANING_SECONDS = 10.0
 """How long after an abort its rows are removed, at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStatistics:
-    """Everything that the parts of a node count."""
+class Counted(Protocol):
+    """A part of a node that counts what it does. Any thread may ask it."""
 
-    member: str
-    catalog: CatalogStatistics
-    transactions: TransactionStatistics
-    projection: ProjectionStatistics
+    def statistics(self) -> object: ...
 
 
 class Node:
@@ -332,14 +324,16 @@ class Node:
         """A session in this process, for ``user``. It lives no longer than the node."""
         return LocalSession(self.metastore, user=user, host=host)
 
-    def statistics(self) -> NodeStatistics:
-        """What the parts of this node count."""
-        return NodeStatistics(
-            self.member,
-            self.catalogs.statistics(),
-            self.transactions.statistics(),
-            self.projector.statistics(),
-        )
+    @property
+    def parts(self) -> Mapping[str, Counted]:
+        """The parts of this node that count what they do."""
+        return {
+            "catalog": self.catalogs,
+            "transactions": self.transactions,
+            "projection": self.projector,
+            "store": self.store,
+            "database": self.database,
+        }
 
     def stop_waiting(self) -> None:
         """Refuse the calls that wait for another writer, and later ones that would; before `close`.

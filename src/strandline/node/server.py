@@ -24,13 +24,15 @@ from strandline import __version__, work
 from strandline.config import Settings
 from strandline.errors import AddressInUse, InvalidInput
 from strandline.logs import kept
+from strandline.metastore.call_log import CallLog
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.session.callers import Authenticate
-from strandline.metastore.session.http_app import application
-from strandline.metastore.thrift import HIVE_CODEC, ServerSettings, ThriftServer
+from strandline.metastore.session.http_app import HttpApplication
+from strandline.metastore.thrift import HIVE_CODEC, ThriftServer
 from strandline.metastore.workers import Workers
 from strandline.node.child import open_child
 from strandline.node.http_connections import HttpConnections
+from strandline.node.monitoring import Monitoring
 from strandline.node.node import Node
 from strandline.work.children import ChildPool, ForkServer
 
@@ -111,22 +113,35 @@ async def _serve(
     service = HiveMetastoreService(
         node.metastore, notifications=node.notifications, workers=workers, children=children
     )
-    thrift = ThriftServer(
-        service.dispatcher, settings=ServerSettings(slow_call_ms=settings.slow_call_ms)
-    )
+    calls = CallLog(settings.slow_call_ms)
+    thrift = ThriftServer(service.dispatcher, calls=calls)
     await thrift.start(listening=thrift_socket)
     connections = HttpConnections()
+    monitoring = Monitoring(
+        node.catalogs,
+        node.health.report,
+        {
+            **node.parts,
+            "workers": workers,
+            "children": children,
+            "connections": connections,
+            "thrift": thrift,
+            "hive": service,
+        },
+        calls,
+    )
+    application = HttpApplication(
+        node.metastore,
+        workers=workers,
+        children=children,
+        authenticate=authenticate,
+        calls=calls,
+        hosts=(settings.host, *settings.allowed_hosts),
+        pages=monitoring.pages,
+    )
+    monitoring.add("http", application)
     config = uvicorn.Config(
-        application(
-            node.metastore,
-            workers=workers,
-            children=children,
-            authenticate=authenticate,
-            check_health=node.health.report,
-            connections=connections,
-            slow_call_ms=settings.slow_call_ms,
-            hosts=(settings.host, *settings.allowed_hosts),
-        ),
+        application,
         http=cast(type[asyncio.Protocol], connections.protocol),
         ws="none",
         proxy_headers=False,  # who is at the other end, the socket says

@@ -51,6 +51,7 @@ def test_a_list_beyond_what_is_applied_is_answered_by_the_store(dml: Dml) -> Non
     assert cache.known_rows(FLIGHTS, FILES, write_ids=newer) is None
     assert files(cache, write_ids=newer) == ["a", "b"]
     assert hits(cache) == (1, 1)
+    assert cache.statistics().misses_by_cause == {"behind": 0, "not_held": 0, "other_list": 1}
     cache.apply()
     known = cache.known_rows(FLIGHTS, FILES, write_ids=newer)
     assert known is not None

@@ -5,12 +5,19 @@ from __future__ import annotations
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+
+from strandline.metastore.call_log import CallLog
+from strandline.metastore.session.http_app import HttpApplication
+from strandline.metastore.workers import Workers
+from strandline.node import Node
+from strandline.node.monitoring import Monitoring
+from strandline.node.node import Problem
 
 WAIT = 30.0
 
@@ -47,6 +54,25 @@ def serving(application: ASGIApp, *, http: Any = "auto") -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join(WAIT)
+
+
+def monitored(
+    node: Node,
+    *,
+    check_health: Callable[[], Sequence[Problem]] | None = None,
+    workers: Workers | None = None,
+    **options: Any,
+) -> HttpApplication:
+    """The application for a node, with the pages that tell of it."""
+    workers, calls = workers or Workers(), CallLog()
+    monitoring = Monitoring(
+        node.catalogs, check_health or node.health.report, {**node.parts, "workers": workers}, calls
+    )
+    application = HttpApplication(
+        node.metastore, workers=workers, calls=calls, pages=monitoring.pages, **options
+    )
+    monitoring.add("http", application)
+    return application
 
 
 class CuttingProxy:

@@ -32,7 +32,7 @@ from strandline.errors import AlreadyExists, InvalidInput, PermissionDenied
 from strandline.metastore.interface import AsOf, Session
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.callers import Caller, basic, caller_of
-from strandline.metastore.session.http_app import application
+from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.model.types import INT
@@ -78,7 +78,7 @@ class Guarded:
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with (
         Node.open(tmp_path_factory.mktemp("store")) as node,
-        serving(application(node.metastore)) as url,
+        serving(HttpApplication(node.metastore)) as url,
     ):
         setup: Sequence[Command] = [
             CreateRole(name="root", superuser=True),
@@ -318,7 +318,7 @@ def proving(guarded: Guarded) -> Iterator[str]:
     def authenticate(user: str, secret: str) -> bool:
         return SECRETS.get(user) == secret
 
-    with serving(application(guarded.node.metastore, authenticate=authenticate)) as url:
+    with serving(HttpApplication(guarded.node.metastore, authenticate=authenticate)) as url:
         yield url
 
 

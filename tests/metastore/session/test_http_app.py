@@ -19,11 +19,11 @@ from strandline.errors import ProtocolError
 from strandline.metastore.session import HttpSession
 from strandline.metastore.session.bodies import MAX_BODY_BYTES, LongAnswer
 from strandline.metastore.session.calls import PROTOCOL, PROTOCOL_HEADER
-from strandline.metastore.session.http_app import application
+from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.workers import Workers
 from strandline.node import Node
 from strandline.work.contents import PIECE, Content
-from tests.metastore.session.served import serving
+from tests.metastore.session.served import monitored, serving
 
 JSON = {"Content-Type": "application/json"}
 
@@ -37,7 +37,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture(scope="module")
 def url(node: Node) -> Iterator[str]:
-    with serving(application(node.metastore)) as served:
+    with serving(monitored(node)) as served:
         yield served
 
 
@@ -197,7 +197,7 @@ def test_a_body_of_a_hundred_megabytes_is_refused(client: httpx.Client) -> None:
 
 def test_a_body_that_does_not_say_how_large_it_is_is_refused_too(node: Node) -> None:
     with (
-        serving(application(node.metastore, max_body_bytes=1000)) as url,
+        serving(HttpApplication(node.metastore, max_body_bytes=1000)) as url,
         httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False) as client,
     ):
         assert client.post("begin", content=b"{}" + b" " * 998).status_code == 200
@@ -236,7 +236,7 @@ def half_sent(url: str, body: bytes, *, length: int) -> Iterator[socket.socket]:
 
 def test_requests_without_their_bodies_take_no_place(node: Node) -> None:
     with (
-        serving(application(node.metastore, workers=Workers(max_calls=4))) as url,
+        serving(HttpApplication(node.metastore, workers=Workers(max_calls=4))) as url,
         httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False) as client,
         ExitStack() as open_requests,
     ):
@@ -246,7 +246,7 @@ def test_requests_without_their_bodies_take_no_place(node: Node) -> None:
 
 
 def test_a_body_that_does_not_come_in_time_is_given_up(node: Node) -> None:
-    with serving(application(node.metastore, body_seconds=0.05)) as url:
+    with serving(HttpApplication(node.metastore, body_seconds=0.05)) as url:
         with half_sent(url, b"{", length=2) as connection:
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
         assert answer.startswith(b"HTTP/1.1 503 ")
@@ -256,7 +256,7 @@ def test_a_body_that_does_not_come_in_time_is_given_up(node: Node) -> None:
 def test_half_bodies_are_bounded_in_sum_and_small_requests_are_served(node: Node) -> None:
     pool = 4 << 20
     with (
-        serving(application(node.metastore, body_memory_bytes=pool)) as url,
+        serving(monitored(node, body_memory_bytes=pool)) as url,
         httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False) as client,
     ):
         with half_sent(url, b" " * 1_000_000, length=1_000_001):
@@ -330,7 +330,7 @@ def test_a_page_with_another_name_is_refused(client: httpx.Client) -> None:
 
 def test_more_requests_than_are_allowed_are_turned_away(node: Node) -> None:
     with (
-        serving(application(node.metastore, workers=Workers(max_calls=0))) as url,
+        serving(monitored(node, workers=Workers(max_calls=0))) as url,
         httpx.Client(base_url=f"{url}/v1", headers=JSON, trust_env=False) as client,
     ):
         status, code, message = error_of(client.post("begin", json={}))
@@ -369,7 +369,7 @@ def test_health_tells_the_release_and_the_versions(node: Node, client: httpx.Cli
 
 def test_statistics_have_every_part(client: httpx.Client) -> None:
     before = client.get("statistics").json()
-    parts = {"catalog", "transactions", "projection", "store", "workers", "http"}
+    parts = {"log", "catalog", "transactions", "projection", "store", "database", "workers", "http"}
     assert before.keys() == parts
     client.post("begin", json={})
     client.post("nothing", json={})
@@ -404,7 +404,7 @@ def test_a_node_of_another_release_is_named_as_that(node: Node) -> None:
                 message["headers"] = [pair for pair in message["headers"] if pair[0] != name]
             await send(message)
 
-        await application(node.metastore)(scope, receive, send_bare)
+        await HttpApplication(node.metastore)(scope, receive, send_bare)
 
     with serving(older) as url, HttpSession(url, user="ann") as session:
         for call in (session.begin, lambda: session.tables("no_such_schema")):

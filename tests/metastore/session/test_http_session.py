@@ -32,7 +32,7 @@ from strandline.errors import (
     WriteConflict,
 )
 from strandline.metastore.session import HttpSession, LocalSession, http_app, http_session
-from strandline.metastore.session.http_app import application
+from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.session.http_transport import Lost
 from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.metastore.workers import Workers
@@ -79,7 +79,7 @@ def data(path: str) -> DataFile:
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
     with (
         Node.open(tmp_path_factory.mktemp("store")) as opened,
-        serving(application(opened.metastore)) as url,
+        serving(HttpApplication(opened.metastore)) as url,
     ):
         opened.session(user="ann").execute(CreateSchema(name="s"))
         yield opened, url
@@ -366,7 +366,7 @@ def test_a_node_that_is_away_is_unavailable_to_a_reader(scene: Scene) -> None:
 
 
 def test_a_stopping_node_says_so(tmp_path: Path) -> None:
-    with Node.open(tmp_path) as node, serving(application(node.metastore)) as url:
+    with Node.open(tmp_path) as node, serving(HttpApplication(node.metastore)) as url:
         node.catalogs.stop()
         with HttpSession(url, user="ann", timeout=SHORT) as session, pytest.raises(Stopping):
             session.execute(CreateSchema(name="s"))
@@ -424,8 +424,8 @@ class FullAtFirst:
     """A node that is full for its first so many requests."""
 
     def __init__(self, node: Node, times: int) -> None:
-        self._node = application(node.metastore)
-        self._full = application(node.metastore, workers=Workers(max_calls=0))
+        self._node = HttpApplication(node.metastore)
+        self._full = HttpApplication(node.metastore, workers=Workers(max_calls=0))
         self.left = times
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

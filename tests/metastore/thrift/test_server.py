@@ -306,6 +306,7 @@ def test_a_kept_answer_is_written_without_calling_the_handler(serve: Serve) -> N
     assert calls == [{"name": "d1"}]
     assert list(kept) == [request_key(request("get_database", 77, name="d1"))]
     assert running.server.statistics().fast_answers == 2
+    assert running.server.statistics().kept == {"get_database": 2}
 
 
 def test_a_broken_lookup_costs_only_time(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:

@@ -42,6 +42,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
 
 from strandline import work
 from strandline.errors import Stopping, Unavailable
@@ -136,12 +137,14 @@ WHOLE = ZoneAssignment()
 class CachedStoreStatistics:
     """Counts since the start; ``size`` is in bytes, about.
 
-    A miss is a read that the store answered. ``poisoned`` events evicted their tables. ``failures``
-    are rounds of the follower that failed; ``last_failure`` says why.
+    A miss is a read that the store answered: memory was "behind" a commit, did not hold the table
+    ("not_held"), or cannot tell what that list of write ids shows ("other_list"). ``poisoned``
+    events evicted their tables. ``failures`` are rounds of the follower that failed;
+    ``last_failure`` says why.
     """
 
     hits: int
-    misses: int
+    misses_by_cause: Mapping[str, int]
     replicas: int
     rows: int
     size: int
@@ -152,6 +155,11 @@ class CachedStoreStatistics:
     following: bool
     failures: int
     last_failure: str | None
+
+    @property
+    def misses(self) -> int:
+        """All of them."""
+        return sum(self.misses_by_cause.values())
 
 
 class KnownLocations:
@@ -219,7 +227,8 @@ class CachedStore(ObjectStore):
             monotonic=monotonic,
         )
         self._follower = Follower(self._applier.follow, name="cache-applier")
-        self._hits = self._misses = 0
+        self._hits = 0
+        self._misses = dict.fromkeys(("behind", "not_held", "other_list"), 0)
 
     # -- life
 
@@ -245,7 +254,7 @@ class CachedStore(ObjectStore):
         failure = self._follower.last_failure
         return CachedStoreStatistics(
             hits=self._hits,
-            misses=self._misses,
+            misses_by_cause=MappingProxyType(self._misses.copy()),
             replicas=replicas.replicas,
             rows=replicas.rows,
             size=replicas.size,
@@ -309,7 +318,10 @@ class CachedStore(ObjectStore):
         write_ids: ValidWriteIdList | None,
         names: Collection[str] | None = None,
     ) -> list[Row] | None:
-        answer = self._known_answer(table_id, kind, write_ids, at_once=True)
+        if write_ids is None and not self._applier.is_known_level():
+            return None
+        replicas = self._replicas.get(table_id, range(self._zones(table_id).partitions))
+        answer = None if replicas is None else self._shown_at_once(replicas, kind, write_ids)
         if answer is None or len(answer if names is None else names) > work.AT_ONCE:
             return None
         self._hits += 1
@@ -356,35 +368,28 @@ class CachedStore(ObjectStore):
         self, table_id: int, kind: RowKind, write_ids: ValidWriteIdList | None
     ) -> VisibleRows | None:
         """The visible rows by name; None where the store has to answer."""
-        answer = None
-        if write_ids is not None or self._applier.is_level():
-            answer = self._known_answer(table_id, kind, write_ids, at_once=False)
+        if write_ids is None and not self._applier.is_level():
+            self._misses["behind"] += 1
+            return None
+        replicas = self._loaded(table_id)
+        if replicas is None:
+            self._misses["not_held"] += 1
+            return None
+        answer = self._shown(replicas, kind, write_ids)
         if answer is None:
-            self._misses += 1
+            self._misses["other_list"] += 1
         else:
             self._hits += 1
         return answer
 
-    def _known_answer(
-        self,
-        table_id: int,
-        kind: RowKind,
-        write_ids: ValidWriteIdList | None,
-        *,
-        at_once: bool,
-    ) -> VisibleRows | None:
-        if at_once and write_ids is None and not self._applier.is_known_level():
-            return None
+    def _loaded(self, table_id: int) -> Sequence[Replica] | None:
+        """What memory holds of a table, which is read if need be; None if it cannot hold it."""
         zone = self._zones(table_id)
         partitions = range(zone.partitions)
         replicas = self._replicas.get(table_id, partitions)
-        if replicas is None and not at_once and self._load(table_id, zone):
+        if replicas is None and self._load(table_id, zone):
             replicas = self._replicas.get(table_id, partitions)
-        if replicas is None:
-            return None
-        if at_once:
-            return self._shown_at_once(replicas, kind, write_ids)
-        return self._shown(replicas, kind, write_ids)
+        return replicas
 
     def _shown_at_once(
         self, replicas: Sequence[Replica], kind: RowKind, write_ids: ValidWriteIdList | None

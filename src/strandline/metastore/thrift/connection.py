@@ -35,7 +35,7 @@ from typing import Any, cast
 
 from strandline.errors import Overloaded, ProtocolError, Unavailable
 from strandline.logs import CLIENT
-from strandline.metastore.served_calls import ALLOWANCE, log_call
+from strandline.metastore.served_calls import ALLOWANCE
 from strandline.metastore.thrift.dispatch import (
     Answer,
     ConnectionInfo,
@@ -312,10 +312,11 @@ class Connection(asyncio.Protocol):
         lookup = self._server.dispatcher.lookup
         if lookup is not None and len(message) <= _MAX_KEPT_REQUEST:
             size = int.from_bytes(message[4:8], "big")
-            head = self._server.reply_heads.get(message[8 : 8 + size])
+            name = message[8 : 8 + size]
+            head = self._server.reply_heads.get(name)
             answer = None if head is None else self._look_up(lookup, message)
             if head is not None and answer is not None:
-                counters.fast_answers += 1
+                counters.kept[name] += 1
                 self._write(b"".join((head, message[8 + size : 12 + size], answer)))
                 return
         self._call(message)
@@ -467,13 +468,13 @@ class Connection(asyncio.Protocol):
             self._pump()
 
     def _log(self, method: str, error: BaseException | None = None) -> None:
-        """Log the call that ends now, where it was refused or slow."""
-        log_call(
+        """The call of a known method ends now."""
+        self._server.calls.ended(
+            "thrift",
             method,
             client=self.info.peer,
             user=self.info.user,
             seconds=self._server.loop.time() - self._began,
-            slow_ms=self._server.settings.slow_call_ms,
             error=None if error is None else refusal(error),
         )
 

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from strandline.errors import AddressInUse, Unavailable
+from strandline.metastore.call_log import CallLog
 from strandline.metastore.served_calls import RequestMemory
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.connection import Connection
@@ -37,7 +38,8 @@ class ServerStatistics:
     how often one was refused for either.
     ``exceptions`` are answers of the type exception (unknown methods, bad arguments, internal
     errors), ``failures`` those that no one meant to happen; ``foreign`` counts the connections
-    closed because they spoke another protocol, by its name.
+    closed because they spoke another protocol, by its name, ``kept`` the ``fast_answers``, which
+    were kept from an earlier call, by method.
     """
 
     connections: int
@@ -58,6 +60,7 @@ class ServerStatistics:
     bytes_received: int
     bytes_sent: int
     foreign: Mapping[str, int]
+    kept: Mapping[str, int]
 
 
 class ThriftServer:
@@ -76,10 +79,12 @@ class ThriftServer:
         host: str = "127.0.0.1",
         port: int = 9083,
         settings: ServerSettings | None = None,
+        calls: CallLog | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.dispatcher = dispatcher
         self.settings = settings or ServerSettings()
+        self.calls = calls or CallLog()
         self.codec = HIVE_CODEC
         self.counters = Counters()
         self.base = BaseService(started=int(now()), counters=self._shown_counters)
@@ -143,15 +148,20 @@ class ThriftServer:
 
     def statistics(self) -> ServerStatistics:
         counted = {
-            name: getattr(self.counters, name) for name in Counters.__slots__ if name != "foreign"
+            name: getattr(self.counters, name)
+            for name in Counters.__slots__
+            if name not in ("foreign", "kept")
         }
+        kept = {name.decode(): count for name, count in self.counters.kept.copy().items()}
         return ServerStatistics(
             connections=len(self._connections),
             running=len(self.running),
             request_memory=self.memory.taken,
             answer_memory=self.answers.taken,
             full=self.memory.refused + self.answers.refused,
+            fast_answers=sum(kept.values()),
             foreign=MappingProxyType(dict(self.counters.foreign)),
+            kept=MappingProxyType(kept),
             **counted,
         )
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from strandline.errors import Overloaded
-from strandline.metastore.served_calls import ANSWER_BYTES, DEFAULT_SLOW_MS, RequestMemory
+from strandline.metastore.call_log import CallLog
+from strandline.metastore.served_calls import ANSWER_BYTES, RequestMemory
 from strandline.metastore.thrift.codec import Codec
 from strandline.metastore.thrift.dispatch import BaseService, Dispatcher
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
@@ -123,14 +124,13 @@ class ServerSettings:
     ``max_pipelined_bytes`` bounds the requests of one connection that wait behind one in work,
     ``request_memory_bytes`` what large requests of all connections take, whole or not, and
     ``answer_memory_bytes`` what is answered to all of them and not yet sent; a single answer may be
-    larger than that. A call that takes longer than ``slow_call_ms`` is logged.
+    larger than that.
     """
 
     max_connections: int = 1000
     idle_timeout: float = 600.0
     max_message_bytes: int = MAX_MESSAGE_BYTES
     max_pipelined_bytes: int = 256 * 1024
-    slow_call_ms: int = DEFAULT_SLOW_MS
     message_timeout: float = 120.0
     displace_after: float = 1.0
     request_memory_bytes: int = 512 * 1024 * 1024
@@ -147,13 +147,14 @@ class Counters:
     displaced: int = 0
     late_closed: int = 0
     requests: int = 0
-    fast_answers: int = 0
     exceptions: int = 0
     failures: int = 0
     protocol_errors: int = 0
     bytes_received: int = 0
     bytes_sent: int = 0
     foreign: dict[str, int] = field(default_factory=dict)
+    kept: defaultdict[bytes, int] = field(default_factory=lambda: defaultdict(int))
+    """Answers that were kept from an earlier call, by the method's name."""
 
     def count_foreign(self, protocol: str) -> None:
         self.foreign[protocol] = self.foreign.get(protocol, 0) + 1
@@ -165,6 +166,7 @@ class Serving(Protocol):
     loop: asyncio.AbstractEventLoop
     dispatcher: Dispatcher
     settings: ServerSettings
+    calls: CallLog
     codec: Codec
     counters: Counters
     base: BaseService

@@ -1,0 +1,156 @@
+"""What a node says of its health, and what it counts, over HTTP."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from strandline.catalog.commands import CreateSchema
+from strandline.errors import ObjectNotFound, Unavailable
+from strandline.metastore.call_log import CallLog
+from strandline.metastore.session import HttpSession
+from strandline.node import Node, monitoring
+from strandline.node.metrics import METRICS, metrics_text
+from strandline.node.node import Problem
+from strandline.sql import FenceRow
+from tests.metastore.session.served import monitored, serving
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with Node.open(tmp_path_factory.mktemp("store")) as opened:
+        yield opened
+
+
+def health(url: str) -> tuple[int, dict[str, object]]:
+    answer = httpx.get(f"{url}/health/ready", trust_env=False)
+    assert answer.headers["cache-control"] == "no-store"
+    return answer.status_code, answer.json()
+
+
+def test_health_is_asked_anew_each_time_and_gives_the_reasons(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(monitored(node)) as url:
+        assert health(url) == (200, health(url)[1])
+        assert health(url)[1]["status"] == "ok"
+
+        def gone() -> None:
+            raise Unavailable("the store is away")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(node.health, "_checks", {**node.health._checks, "store": gone})
+            status, body = health(url)
+            assert (status, body["status"]) == (503, "failing")
+            assert body["problems"] == [{"check": "store", "reason": "the store is away"}]
+        assert health(url)[0] == 200
+
+
+def test_a_node_that_is_fenced_or_does_not_apply_is_not_well(
+    tmp_path: Path,
+) -> None:
+    with Node.open(tmp_path / "s") as node:
+        assert node.health.report() == []
+        with node.database.write() as connection:
+            token = FenceRow.read(connection)
+            assert token is not None
+            newer = type(token.token)(token.token.deploy_generation + 1, 0)
+            FenceRow.raise_to(connection, newer)
+        problems = {problem.check: problem.reason for problem in node.health.report()}
+        assert "a newer owner has opened it" in problems["fence"]
+        node.catalogs.stop()
+        problems = {problem.check: problem.reason for problem in node.health.report()}
+        assert "stopping" in problems["catalog applier"]
+
+
+def test_a_check_that_never_ends_is_a_problem_in_itself(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitoring, "DEADLINE", 0.05)
+    go_on = threading.Event()
+    try:
+        with serving(monitored(node, check_health=go_on.wait)) as url:  # type: ignore[arg-type]  # it never returns what it should
+            for _ in range(4):  # more than there are threads for it
+                status, body = health(url)
+                assert status == 503
+                assert body["problems"] == [
+                    {"check": "deadline", "reason": "the store did not answer within 0.05 s"}
+                ]
+            go_on.set()
+    finally:
+        go_on.set()
+
+
+def test_a_node_is_alive_though_its_store_does_not_answer(node: Node) -> None:
+    def gone() -> list[Problem]:
+        raise AssertionError("nobody asks the store")
+
+    with serving(monitored(node, check_health=gone)) as url:
+        assert httpx.get(f"{url}/health/live", trust_env=False).status_code == 200
+
+
+def samples(page: bytes | str) -> dict[tuple[str, frozenset[str]], float]:
+    """The numbers on a page, by name and values of the labels."""
+    text = page.decode() if isinstance(page, bytes) else page
+    return {
+        (sample.name, frozenset(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_metrics_count_calls_by_method_with_their_times_and_errors(node: Node) -> None:
+    with serving(monitored(node)) as url, HttpSession(url, user="ann") as session:
+        session.execute(CreateSchema(name="counted"))
+        for schema in ("counted", "counted", "missing"):
+            try:
+                session.tables(schema)
+            except ObjectNotFound:
+                assert schema == "missing"
+        httpx.post(f"{url}/v1/nothing-of-ours", json={}, trust_env=False)
+        answer = httpx.get(f"{url}/metrics", trust_env=False)
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    values = samples(answer.text)
+    assert values["strandline_call_seconds_count", frozenset({"http", "tables"})] == 3
+    assert values["strandline_call_seconds_bucket", frozenset({"http", "tables", "+Inf"})] == 3
+    assert values["strandline_call_seconds_count", frozenset({"http", "execute"})] == 1
+    assert (
+        values["strandline_call_errors_total", frozenset({"http", "tables", "object_not_found"})]
+        == 1
+    )
+    assert (
+        values["strandline_catalog_version", frozenset()] == node.catalogs.latest_catalog().version
+    )
+    assert values["strandline_catalog_lag_versions", frozenset()] == 0
+    assert not [labels for _, labels in values if "nothing-of-ours" in labels]
+
+
+def test_a_part_that_cannot_be_asked_hides_no_other(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone() -> None:
+        raise Unavailable("the store is away")
+
+    monkeypatch.setattr(node.transactions, "statistics", gone)
+    with serving(monitored(node)) as url:
+        values = samples(httpx.get(f"{url}/metrics", trust_env=False).text)
+    assert values["strandline_part_readable", frozenset({"transactions"})] == 0
+    assert values["strandline_part_readable", frozenset({"catalog"})] == 1
+    assert ("strandline_open_transactions", frozenset()) not in values
+    assert ("strandline_catalog_version", frozenset()) in values
+
+
+def test_every_metric_reads_a_field_that_is_there(node: Node) -> None:
+    counts: dict[str, object | None] = {
+        name: part.statistics() for name, part in node.parts.items()
+    }
+    values = samples(metrics_text(counts, CallLog().statistics()))
+    names = {name for name, _ in values}
+    for part in counts:
+        for metric in METRICS[part]:
+            assert {f"strandline_{metric.name}", f"strandline_{metric.name}_total"} & names
