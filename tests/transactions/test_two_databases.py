@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from strandline.catalog import CatalogManager, initial_catalog
-from strandline.catalog.commands import CreateSchema
+from strandline.catalog import CatalogManager, Command, initial_catalog
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    TableDefinition,
+)
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, durable_state
 from strandline.errors import InvalidInput
@@ -16,8 +21,9 @@ from strandline.metastorage import SqlMetastorage
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.projection import ProjectedCatalogs, Projector
 from strandline.metastore.store.store_folders import StoreFolders
+from strandline.model.types import INT
 from strandline.sql import open_sqlite
-from strandline.transactions import Behind, Transactions
+from strandline.transactions import Behind, Transactions, TransactionState
 from tests.conftest import ManualWall
 
 DELAY = 200
@@ -52,6 +58,15 @@ class Halves:
             catalogs=ProjectedCatalogs(self.catalogs, projector, upper_within=None),
             guard=lambda _: None,
         )
+
+    def execute_elsewhere(self, *commands: Command) -> None:
+        """Execute commands on another node, whose clock is past the activation."""
+        other = CatalogManager(
+            durable_state(MetastorageLog(self.store)).join(member="other"),
+            HybridClock(lambda: self.wall.now + 10 * DELAY),
+            elapsed=self.wall,
+        )
+        other.execute(commands, author="ann")
 
     def close(self) -> None:
         self.catalogs.stop()
@@ -92,15 +107,27 @@ def test_a_version_that_another_node_appended_is_begun_under_once_it_is_active(
 ) -> None:
     before = halves.transactions.begin(user="ann").catalog_version
     halves.wall.now += 10
-    other = CatalogManager(
-        durable_state(MetastorageLog(halves.store)).join(member="other"),
-        HybridClock(lambda: halves.wall.now + 10 * DELAY),
-        elapsed=halves.wall,
-    )
-    other.execute(CreateSchema(name="sales"), author="ann")  # its clock is past the activation
+    halves.execute_elsewhere(CreateSchema(name="sales"))
     assert halves.transactions.begin(user="ann").catalog_version == before, "not active here yet"
     halves.wall.now += 2 * DELAY
     assert halves.transactions.begin(user="ann").catalog_version == before + 1
+
+
+def test_an_autocommit_that_outlasts_what_is_known_of_the_catalog_is_committed(
+    halves: Halves,
+) -> None:
+    definition = TableDefinition(name="t", columns=(ColumnDefinition("a", INT),))
+    halves.execute_elsewhere(CreateTable(schema="default", definition=definition))
+    halves.wall.now += 2 * DELAY
+    halves.catalogs.look()
+    table = next(iter(halves.catalogs.latest_catalog().tables()))
+    with halves.transactions.autocommit(table.id, user="ann") as step:
+        halves.wall.now += 2 * DELAY
+    ended = halves.transactions.get(step.transaction.txn_id)
+    assert ended.state is TransactionState.COMMITTED
+    later = halves.transactions.begin(user="ann")
+    assert ended.commit_time is not None
+    assert later.begin_time > ended.commit_time
 
 
 def test_a_catalog_without_a_delay_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -252,6 +252,9 @@ class Transactions:
 
         The block stages rows on the step's connection, under its write id; when the block ends
         all of it is committed, when it raises nothing has happened. Raises as `commit` does.
+
+        The time of the commit is that of the begin: no other time was given between, and a catalog
+        in another database may not be known for a later one, when the block cannot be run again.
         """
         with ExitStack() as opened:
 
@@ -265,7 +268,7 @@ class Transactions:
                 step.connection,
                 step.transaction,
                 ((table_id, step.write_id),),
-                at=take_time(step.connection, self._clock),
+                at=step.transaction.begin_time,
             )
             if ended.conflict is not None:
                 raise WriteConflict(ended.conflict)
