@@ -15,9 +15,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from strandline import __version__
 from strandline.catalog.commands import CreateSchema
-from strandline.errors import ProtocolError
+from strandline.errors import Overloaded, ProtocolError
+from strandline.metastore.served_calls import ALLOWANCE
 from strandline.metastore.session import HttpSession
-from strandline.metastore.session.bodies import MAX_BODY_BYTES, LongAnswer
+from strandline.metastore.session.bodies import MAX_BODY_BYTES, Bodies, LongAnswer
 from strandline.metastore.session.calls import PROTOCOL, PROTOCOL_HEADER
 from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.workers import Workers
@@ -273,6 +274,17 @@ def test_half_bodies_are_bounded_in_sum_and_small_requests_are_served(node: Node
         while client.get("statistics").json()["http"]["body_memory"]:
             pass
         assert client.post("begin", content=b" " * 1_000_000 + b"{}").status_code == 200
+
+
+def test_only_the_answer_of_a_call_that_reads_is_refused_where_too_many_wait() -> None:
+    bodies = Bodies(max_bytes=1, seconds=1, memory_bytes=1, answer_bytes=1, outside=False)
+    answer = b" " * (ALLOWANCE + 1)
+    held = bodies.response(answer, "application/json", may_refuse=True)
+    with pytest.raises(Overloaded):
+        bodies.response(answer, "application/json", may_refuse=True)
+    sent = bodies.response(answer, "application/json", may_refuse=False)
+    assert sent is not held
+    assert bodies.answers.taken == 1
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -259,6 +259,12 @@ def test_what_does_not_fit_is_refused_with_its_path(body: str, message: str) -> 
     assert len(caught.value.message) < 300
 
 
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "-1e400", "true", '"1"'])
+def test_a_fraction_that_is_none_is_refused(number: str) -> None:
+    with pytest.raises(InvalidInput, match="number"):
+        read_json(number.encode(), float)
+
+
 def test_a_refusal_by_the_value_itself_keeps_its_class() -> None:
     with pytest.raises(InvalidType, match=r"^parts\[0\]: too many$"):
         read_json(b'{"parts": [{"count": 101}]}', Whole)

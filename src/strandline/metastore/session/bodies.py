@@ -171,14 +171,19 @@ class Bodies:
             raise
         return body.whole()
 
-    def response(self, body: bytes | Content, content_type: str) -> Response:
-        """The answer with that body. Raises `Overloaded` where too much waits to be sent."""
+    def response(self, body: bytes | Content, content_type: str, *, may_refuse: bool) -> Response:
+        """The answer with that body.
+
+        Raises `Overloaded` where too much waits to be sent and the call may be refused: one that
+        changed something was carried out, and its client would send it again.
+        """
         if isinstance(body, bytes) and len(body) <= PIECE:
             return Response(body, media_type=content_type)
         response = LongAnswer(body, content_type, on_sent=self.answers.release)
         try:
             self.answers.hold(response, response.size)
         except Overloaded:
-            response.close()
-            raise
+            if may_refuse:
+                response.close()
+                raise
         return response

@@ -211,7 +211,9 @@ class HttpApplication:
                 began = monotonic()  # how long its client takes is not our slowness
                 self._counts = replace(self._counts, requests=self._counts.requests + 1)
                 answer = await self._answered(call, asking, body, request, host)
-                response = self._bodies.response(answer, call.answer_type)
+                response = self._bodies.response(
+                    answer, call.answer_type, may_refuse=call.only_reads
+                )
             except (ClientDisconnect, ClientLeft):
                 return Response(status_code=400)  # no client hears it
             except Exception as error:

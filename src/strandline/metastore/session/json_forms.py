@@ -412,11 +412,11 @@ def _read_whole(name: str) -> int:
 
 
 def _read_float(value: Json) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise Misfit(f"expected a number, found {_shown(value)}")
     if type(value) is int:
-        _read_int(value)
-    return float(value)
+        return float(_read_int(value))
+    if type(value) is not float or not math.isfinite(value):
+        raise Misfit(f"expected a number, found {_shown(value)}")
+    return value
 
 
 def _read_none(value: Json) -> None:
