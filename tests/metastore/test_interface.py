@@ -563,7 +563,7 @@ def test_files_are_replaced_in_one_step(session: Session, table: ResolvedTable) 
     assert paths_of(session, table.name) == ["ab"]
 
 
-@pytest.mark.parametrize("how", ["remove", "touch"])
+@pytest.mark.parametrize("how", ["remove", "touch", "name"])
 def test_of_two_that_change_one_file_the_first_to_commit_wins(
     session: Session, table: ResolvedTable, how: str
 ) -> None:
@@ -575,8 +575,10 @@ def test_of_two_that_change_one_file_the_first_to_commit_wins(
         deletes = DeleteFile(path=f"d{number}", file_ids=file_ids, counts=(1,))
         if how == "touch":
             session.stage(txn_id, table_id, add=[deletes], touch=["a"])
-        else:
+        elif how == "remove":
             session.stage(txn_id, table_id, add=[deletes], remove=["a"])
+        else:
+            session.stage(txn_id, table_id, add=[deletes])
     session.commit(second)
     with pytest.raises(WriteConflict, match=f"transaction {second}"):
         session.commit(first)

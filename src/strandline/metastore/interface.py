@@ -267,8 +267,9 @@ class Session(ABC):
         """Add files to, and remove files from, the table, seen by others when it commits.
 
         ``remove`` are paths of files that are replaced, ``touch`` those of data files that a delete
-        file takes rows from: of two transactions that name one, the first to commit wins. A data
-        file's id has ``txn_id`` above the lowest `FILE_NUMBER_BITS`, so no two can be the same.
+        file takes rows from; those that a delete file names by id are taken for such too. Of two
+        transactions that name one, the first to commit wins. A data file's id has ``txn_id`` above
+        the lowest `FILE_NUMBER_BITS`, so no two can be the same.
         Returns the transaction's write id in the table. The same call once more changes nothing.
 
         Raises `InvalidInput` for files that cannot be, `WriteConflict` for a path that the

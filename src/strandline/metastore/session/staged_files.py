@@ -51,11 +51,12 @@ def stage_files(
     try:
         removed = _seen(staging, remove, "removed")
         touched = _seen(staging, touch, "changed")
-        _check_ids(staging, add, removed=removed, touched=touched)
+        _check_data_files(staging, [file for file in add if isinstance(file, DataFile)])
+        named = _check_deletes(staging, add, removed=removed, touched=touched)
         staging.stage(
             [new_file(file) for file in add],
             [row.row_id for row in removed],
-            [row.row_id for row in touched],
+            {row.row_id for row in (*touched, *named)},
         )
     except (AlreadyExists, InvalidInput, WriteConflict):
         if not _is_repeated(staging, add, remove):
@@ -193,23 +194,10 @@ def _refuse_link(place: Path, *, path: str) -> None:
         )
 
 
-def _check_ids(
-    staging: Staging,
-    add: Sequence[DataFile | DeleteFile],
-    *,
-    removed: Sequence[Row],
-    touched: Sequence[Row],
-) -> None:
-    """Raise `InvalidInput` or `WriteConflict` for ids and counts that cannot be."""
-    data = [file for file in add if isinstance(file, DataFile)]
-    deletes = [file for file in add if isinstance(file, DeleteFile)]
-    if data:
-        _check_data_files(staging, data)
-    if deletes:
-        _check_deletes(staging, deletes, data, removed=removed, touched=touched)
-
-
 def _check_data_files(staging: Staging, data: Sequence[DataFile]) -> None:
+    """Raise `InvalidInput` for an id that cannot be that of a new file."""
+    if not data:
+        return
     # A file that is staged again under its own path is refused by its name, as one that is there.
     paths: dict[int, str] = {}
     for file in data:
@@ -238,27 +226,28 @@ def _check_data_files(staging: Staging, data: Sequence[DataFile]) -> None:
 
 def _check_deletes(
     staging: Staging,
-    deletes: Sequence[DeleteFile],
-    data: Sequence[DataFile],
+    add: Sequence[DataFile | DeleteFile],
     *,
     removed: Sequence[Row],
     touched: Sequence[Row],
-) -> None:
+) -> list[Row]:
+    """The data files of the table whose rows the delete files in ``add`` delete.
+
+    Raises `InvalidInput` for more rows than there are, `WriteConflict` for files that are not seen.
+    """
     deleted_rows: Counter[int] = Counter()
-    for file in deletes:
-        if len(set(file.file_ids)) != len(file.file_ids):
-            raise InvalidInput(f"delete file {file.path!r} names a data file twice")
-        deleted_rows.update(dict(zip(file.file_ids, file.counts, strict=True)))
-    rows = {file.file_id: file.rows for file in data}
-    for row in touched:
-        if row.kind is RowKind.DATA_FILE:
-            rows[row.as_(DataFile).file_id] = row.as_(DataFile).rows
-    if deleted_rows.keys() - rows.keys():
-        rows |= {
-            file.file_id: file.rows
-            for row in staging.visible(RowKind.DATA_FILE, None).values()
-            for file in (row.as_(DataFile),)
-        }
+    for file in add:
+        if isinstance(file, DeleteFile):
+            if len(set(file.file_ids)) != len(file.file_ids):
+                raise InvalidInput(f"delete file {file.path!r} names a data file twice")
+            deleted_rows.update(dict(zip(file.file_ids, file.counts, strict=True)))
+    if not deleted_rows:
+        return []
+    rows = {file.file_id: file.rows for file in add if isinstance(file, DataFile)}
+    known = _by_file_id(row for row in touched if row.kind is RowKind.DATA_FILE)
+    if deleted_rows.keys() - rows.keys() - known.keys():
+        known = _by_file_id(staging.visible(RowKind.DATA_FILE, None).values())
+    rows |= {file_id: row.as_(DataFile).rows for file_id, row in known.items()}
     foreign = deleted_rows.keys() - rows.keys()
     if foreign:
         raise WriteConflict(
@@ -278,3 +267,8 @@ def _check_deletes(
             raise InvalidInput(
                 f"{count} rows of data file {file_id} would be deleted, and it has {rows[file_id]}"
             )
+    return [known[file_id] for file_id in deleted_rows if file_id in known]
+
+
+def _by_file_id(rows: Iterable[Row]) -> dict[int, Row]:
+    return {row.as_(DataFile).file_id: row for row in rows}
