@@ -28,8 +28,15 @@ _DAY_MS = 24 * 60 * 60 * 1000
 class Settings:
     """What can be set for one node. Times are in milliseconds, sizes in bytes.
 
-    ``host``: the address to listen on. Clients are not asked to prove who they are: leave it at
-    loopback.
+    ``host``: the address to listen on. Leave it at loopback unless there is a ``users_file``:
+    without one, clients are not asked to prove who they are.
+    ``thrift_host``: the address of the Hive Metastore protocol, if it is another one. Its clients
+    cannot prove who they are.
+    ``users_file``: the path of a file of users and their tokens, as ``strandline token`` makes it.
+    With it, every call over HTTP has to bring one.
+    ``tls_certificate``: the path of a certificate, with its chain, in PEM. With it, both ports
+    speak TLS.
+    ``tls_key``: the path of its private key in PEM, if that is not in the same file.
     ``warehouse``: an absolute path, the folder of the tables of a store on servers; every node
     reaches it at that path. Once it was named it need not be named again.
     ``objects``: the postgresql:// address of the database that keeps what etcd does not, for a
@@ -64,6 +71,10 @@ class Settings:
     """
 
     host: str = DEFAULT_HOST
+    thrift_host: str = ""
+    users_file: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
     warehouse: str = ""
     objects: str = ""
     delay_ms: int | None = None

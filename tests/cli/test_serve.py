@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sqlite3
+import ssl
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -15,23 +16,32 @@ from pathlib import Path
 
 import httpx
 import pytest
+import trustme
 from click.testing import CliRunner
+from hive_metastore import ThriftHiveMetastore
+from thrift.protocol.TBinaryProtocol import TBinaryProtocol
+from thrift.transport.TSSLSocket import TSSLSocket
+from thrift.transport.TTransport import TBufferedTransport
 
 from strandline import __version__
+from strandline.catalog.commands import CreateSchema
 from strandline.cli import main
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, durable_state
+from strandline.errors import PermissionDenied, Unavailable
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
+from strandline.metastore.session import HttpSession
 from strandline.metastore.thrift.messages import ThriftException
 from strandline.node import DATABASE_FILE
+from strandline.node.users import new_token
 from strandline.sql import FenceRow, open_sqlite
 from tests.servers.thrift_client import ThriftClient
 from tests.sql.processes import Command
 
 Start = Callable[..., Command]
 PORTS = ("--thrift-port", 0, "--http-port", 0)
-READY = re.compile(r"^ready thrift://127\.0\.0\.1:(\d+) http://127\.0\.0\.1:(\d+)\n$")
+READY = re.compile(r"^ready thrift://127\.0\.0\.1:(\d+) https?://127\.0\.0\.1:(\d+)\n$")
 
 
 @pytest.fixture
@@ -223,3 +233,54 @@ def test_the_log_tells_of_start_and_stop_in_the_form_that_was_asked_for(
     assert started.startswith(f"started: release {__version__} serves the store in {tmp_path}/s")
     assert started.endswith(f"thrift://127.0.0.1:{thrift} http://127.0.0.1:{http}")
     assert (stopping, stopped) == ("stopping: SIGTERM was received", "stopped")
+
+
+def test_with_a_certificate_and_a_users_file_calls_are_encrypted_and_proved(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1", "localhost")
+    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "node.pem")
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+    token = new_token(tmp_path / "users", "ann")
+    options = ("--tls-certificate", tmp_path / "node.pem", "--users-file", tmp_path / "users")
+    thrift, http = ports_of(start(tmp_path / "s", *PORTS, *options))
+    url = f"https://localhost:{http}"
+    with HttpSession(url, user="ann", secret=token) as session:
+        session.execute(CreateSchema(name="proved"))
+    with HttpSession(url, user="ann") as session, pytest.raises(PermissionDenied, match="proof"):
+        session.tables("proved")
+    with httpx.Client(verify=ssl.create_default_context()) as client:
+        assert client.get(f"{url}/health/ready").status_code == 200
+    with pytest.raises(httpx.HTTPError):
+        httpx.get(f"http://localhost:{http}/health/ready")
+    transport = TBufferedTransport(
+        TSSLSocket(
+            "localhost",
+            thrift,
+            cert_reqs=ssl.CERT_REQUIRED,
+            ca_certs=str(tmp_path / "authority.pem"),
+        )
+    )
+    transport.open()
+    hive = ThriftHiveMetastore.Client(TBinaryProtocol(transport))
+    assert hive.get_all_databases() == ["default", "proved"]
+    transport.close()
+    with ThriftClient("127.0.0.1", thrift) as plain, pytest.raises(Unavailable):
+        plain.call("get_all_databases")
+
+
+def test_a_certificate_or_users_file_that_cannot_be_read_stops_the_start(
+    start: Start, tmp_path: Path
+) -> None:
+    for option, what in (
+        ("--tls-certificate", "the certificate"),
+        ("--tls-key", "tls_key is set without tls_certificate"),
+        ("--users-file", "the users"),
+    ):
+        process = start(tmp_path / "s", *PORTS, option, tmp_path / "none")
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 64
+        assert what in errors
+    assert not (tmp_path / "s").exists()

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
@@ -26,7 +27,7 @@ from strandline.errors import AddressInUse, InvalidInput
 from strandline.logs import kept
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.hive import HiveMetastoreService
-from strandline.metastore.session.callers import Authenticate
+from strandline.metastore.session.callers import is_loopback
 from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.thrift import HIVE_CODEC, ThriftServer
 from strandline.metastore.workers import Workers
@@ -34,6 +35,7 @@ from strandline.node.child import open_child
 from strandline.node.http_connections import HttpConnections
 from strandline.node.monitoring import Monitoring
 from strandline.node.node import Node
+from strandline.node.users import Users
 from strandline.work.children import ChildPool, ForkServer
 
 logger = logging.getLogger("strandline.node")
@@ -98,9 +100,10 @@ async def _serve(
     node: Node,
     settings: Settings,
     ready: Callable[[str], None],
-    authenticate: Authenticate | None,
     *,
     forks: ForkServer,
+    users: Users | None,
+    security: ssl.SSLContext | None,
     thrift_socket: socket.socket,
     http_socket: socket.socket,
 ) -> None:
@@ -115,7 +118,7 @@ async def _serve(
     )
     calls = CallLog(settings.slow_call_ms)
     thrift = ThriftServer(service.dispatcher, calls=calls)
-    await thrift.start(listening=thrift_socket)
+    await thrift.start(listening=thrift_socket, security=security)
     connections = HttpConnections()
     monitoring = Monitoring(
         node.catalogs,
@@ -134,7 +137,7 @@ async def _serve(
         node.metastore,
         workers=workers,
         children=children,
-        authenticate=authenticate,
+        authenticate=None if users is None else users.accepts,
         calls=calls,
         hosts=(settings.host, *settings.allowed_hosts),
         pages=monitoring.pages,
@@ -144,6 +147,8 @@ async def _serve(
         application,
         http=cast(type[asyncio.Protocol], connections.protocol),
         ws="none",
+        ssl_certfile=settings.tls_certificate or None,
+        ssl_keyfile=settings.tls_key or None,
         proxy_headers=False,  # who is at the other end, the socket says
         log_config=None,  # its lines go to the handlers of this process, in the same form
         log_level="warning",
@@ -154,8 +159,16 @@ async def _serve(
     )
     http = _HttpServer(config)
     serving = asyncio.create_task(http.serve(sockets=[http_socket]))
-    addresses = f"thrift://{_shown(thrift.address)} http://{_shown(http_socket.getsockname()[:2])}"
+    scheme = "http" if security is None else "https"
+    http_address = _shown(http_socket.getsockname()[:2])
+    addresses = f"thrift://{_shown(thrift.address)} {scheme}://{http_address}"
     ready(f"ready {addresses}")
+    if users is None and not is_loopback(settings.host):
+        logger.warning(
+            "the node listens on %s, and clients are not asked to prove who they are; "
+            "set users_file, or keep it on loopback",
+            settings.host,
+        )
     logger.info(
         "started: release %s serves the store in %s at %s",
         __version__,
@@ -179,6 +192,23 @@ async def _serve(
     workers.close()
 
 
+def _security(settings: Settings) -> ssl.SSLContext | None:
+    """TLS with the certificate of the settings. `InvalidInput` if that cannot be read."""
+    if not settings.tls_certificate:
+        if settings.tls_key:
+            raise InvalidInput("tls_key is set without tls_certificate; set both, or neither")
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.tls_certificate, settings.tls_key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidInput(
+            f"the certificate {settings.tls_certificate} cannot be read with its key: {error}; "
+            "name PEM files with tls_certificate and tls_key"
+        ) from error
+    return context
+
+
 def _told_to_stop(stop: asyncio.Event, number: signal.Signals) -> None:
     logger.info("stopping: %s was received", number.name, extra=kept())
     stop.set()
@@ -198,20 +228,19 @@ def serve(
     *,
     settings: Settings,
     ready: Callable[[str], None],
-    authenticate: Authenticate | None = None,
 ) -> None:
     """Run a node on ``store`` until SIGTERM or SIGINT; ``ready`` gets the one line.
 
     It returns too when a newer deploy generation has taken the store over.
 
-    ``authenticate`` proves the users of HTTP; without it they are believed, as those of the Hive
-    protocol always are.
-
     Call it in a process that has one thread: it forks the server of child processes first.
 
-    Raises what `Node.open` raises, and `AddressInUse`. Both ports are taken before the store is
-    opened: a node that cannot listen makes no store.
+    Raises what `Node.open` raises, `AddressInUse`, and `InvalidInput` for a users file or a
+    certificate that cannot be read. Both ports are taken before the store is opened: a node that
+    cannot listen makes no store.
     """
+    users = Users(Path(settings.users_file)) if settings.users_file else None
+    security = _security(settings)
     _load_late_parts()
     work.settle_interpreter()
     with ExitStack() as open_resources:
@@ -219,10 +248,16 @@ def serve(
         forks = open_resources.enter_context(
             closing(ForkServer.start(partial(open_child, store, settings)))
         )
-        ports = {"the Hive Metastore protocol": settings.thrift_port, "HTTP": settings.http_port}
         thrift_socket, http_socket = (
-            open_resources.enter_context(_listen(settings.host, port, what=what))
-            for what, port in ports.items()
+            open_resources.enter_context(_listen(host, port, what=what))
+            for host, port, what in (
+                (
+                    settings.thrift_host or settings.host,
+                    settings.thrift_port,
+                    "the Hive Metastore protocol",
+                ),
+                (settings.host, settings.http_port, "HTTP"),
+            )
         )
         node = open_resources.enter_context(Node.open(store, settings=settings))
         asyncio.run(
@@ -230,8 +265,9 @@ def serve(
                 node,
                 settings,
                 ready,
-                authenticate,
                 forks=forks,
+                users=users,
+                security=security,
                 thrift_socket=thrift_socket,
                 http_socket=http_socket,
             )

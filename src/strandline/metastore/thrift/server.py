@@ -10,6 +10,7 @@ import asyncio
 import errno
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ from strandline.metastore.thrift.messages import REPLY, encode_head
 from strandline.metastore.thrift.serving import Counters, ServerSettings, Slices
 
 _log = logging.getLogger(__name__)
+
+HANDSHAKE_SECONDS = 10.0
+"""A client of TLS that takes longer to begin is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +106,19 @@ class ThriftServer:
         self._watch: asyncio.TimerHandle | None = None
         self._stopping = False
 
-    async def start(self, *, listening: socket.socket | None = None) -> None:
-        """Listens, on the socket that is given. `AddressInUse` where another program does."""
+    async def start(
+        self, *, listening: socket.socket | None = None, security: ssl.SSLContext | None = None
+    ) -> None:
+        """Listens, on the socket that is given, with TLS where ``security`` is.
+
+        `AddressInUse` where another program listens.
+        """
         self.loop = asyncio.get_running_loop()
         place: dict[str, Any] = (
             {"host": self._host, "port": self._port} if listening is None else {"sock": listening}
         )
+        if security is not None:
+            place |= {"ssl": security, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
         self.slices = Slices(self.loop)
         try:
             self._listening = await self.loop.create_server(self._connect, **place)

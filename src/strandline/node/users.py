@@ -1,0 +1,133 @@
+"""Who may call a node over HTTP: the users file, and the tokens that prove its users.
+
+Each line of the file is ``USER:sha256:HASH``: the user, and the SHA-256 in hexadecimal of a token
+that `new_token` made. A token is random and 256 bits long, so a fast hash protects it, and a wrong
+one costs a stranger as much as it costs the node. A user may have several lines, so that a token
+can be replaced before the old one is deleted. Empty lines and those that begin with ``#`` are
+skipped.
+
+The file is read again when it has changed: a token that is added or deleted counts from the next
+call on. A file that can no longer be read leaves the node with the users that it had, and the log
+says so.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import re
+import secrets
+import threading
+from hashlib import sha256
+from pathlib import Path
+
+from strandline.errors import InvalidInput, StrandlineError
+from strandline.logs import kept
+from strandline.model.identifiers import MAX_USER_LENGTH
+
+logger = logging.getLogger(__name__)
+
+_TOKEN_BYTES = 32
+_HASH = re.compile(r"[0-9a-f]{64}")
+_NOBODY = ("0" * 64,)
+
+
+def new_token(path: Path, user: str) -> str:
+    """Add a new token for ``user`` to the users file, which is created if need be.
+
+    Raises `InvalidInput` for a name that HTTP cannot carry, and for a file without users.
+    """
+    _require_name(user)
+    if path.exists():
+        _read(path)
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    line = f"{user}:sha256:{_hash_of(token)}\n"
+    try:
+        # One write to the end of the file: two commands at once add two lines.
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, line.encode())
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise InvalidInput(f"no token was added to {path}: {error.strerror}") from error
+    return token
+
+
+class Users:
+    """The users of the file at ``path``. Safe to use from several threads.
+
+    Raises `InvalidInput` if the file cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._seen = self._state()
+        self._hashes = _read(path)
+
+    def accepts(self, user: str, token: str) -> bool:
+        """Whether ``token`` is one of those of ``user``."""
+        self._read_again_if_changed()
+        given = _hash_of(token)
+        # Every hash of the user is compared in constant time, and so is a user that is not there.
+        matches = [hmac.compare_digest(given, known) for known in self._hashes.get(user, _NOBODY)]
+        return any(matches)
+
+    def _state(self) -> tuple[int, int, int] | None:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def _read_again_if_changed(self) -> None:
+        if self._state() == self._seen:
+            return
+        with self._lock:
+            state = self._state()
+            if state == self._seen:
+                return
+            self._seen = state  # a broken file is reported once
+            try:
+                self._hashes = _read(self._path)
+            except StrandlineError as error:
+                logger.error("%s; the users that were read before remain", error, extra=kept())
+
+
+def _hash_of(token: str) -> str:
+    return sha256(token.encode(errors="surrogatepass")).hexdigest()
+
+
+def _require_name(user: str) -> None:
+    if not user or len(user) > MAX_USER_LENGTH or not user.isprintable() or ":" in user:
+        raise InvalidInput(
+            f"{user[:MAX_USER_LENGTH]!r} cannot be the name of a user over HTTP: give 1 to "
+            f"{MAX_USER_LENGTH} printable characters without a colon"
+        )
+
+
+def _read(path: Path) -> dict[str, tuple[str, ...]]:
+    """The hashes of the tokens, by user."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidInput(
+            f"the users file {path} cannot be read: {reason}; make it with strandline token"
+        ) from error
+    hashes: dict[str, tuple[str, ...]] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        user, _, rest = line.strip().partition(":")
+        scheme, _, digest = rest.partition(":")
+        if not user or scheme != "sha256" or not _HASH.fullmatch(digest):
+            raise InvalidInput(
+                f"line {number} of the users file {path} cannot be read: it is not "
+                "USER:sha256:HASH; add lines with strandline token"
+            )
+        hashes[user] = (*hashes.get(user, ()), digest)
+    return hashes

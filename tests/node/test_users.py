@@ -1,0 +1,89 @@
+"""The users file, and the tokens that prove who calls."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from strandline.cli import main
+from strandline.errors import InvalidInput
+from strandline.node.users import Users, new_token
+from tests.log_lines import log_lines
+
+
+def test_a_token_proves_its_user_and_nobody_else(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    token, other = new_token(path, "ann"), new_token(path, "bob@example.org")
+    users = Users(path)
+    assert users.accepts("ann", token)
+    assert users.accepts("bob@example.org", other)
+    for user, secret in (
+        ("ann", other), ("bob@example.org", token), ("eve", token), ("ann", ""), ("", token),
+        ("ann", "\ud800"), ("ann", f"{token} "),
+    ):  # fmt: skip
+        assert not users.accepts(user, secret)
+
+
+def test_the_file_has_hashes_alone_and_is_its_owners(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    token = new_token(path, "ann")
+    assert token not in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_user_has_the_old_token_and_the_new_until_the_old_is_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    old = new_token(path, "ann")
+    users = Users(path)
+    new = new_token(path, "ann")
+    assert users.accepts("ann", old)
+    assert users.accepts("ann", new)
+    path.write_text("# people\n\n" + path.read_text().splitlines()[1] + "\n")
+    assert not users.accepts("ann", old)
+    assert users.accepts("ann", new)
+
+
+def test_a_file_that_breaks_leaves_the_users_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    token = new_token(path, "ann")
+    users = Users(path)
+    with log_lines() as lines:
+        path.write_text("ann:plain:secret\n")
+        assert users.accepts("ann", token)
+        assert users.accepts("ann", token)
+        path.unlink()
+        assert users.accepts("ann", token)
+    messages = [line["message"] for line in lines.of("node.users")]
+    assert len(messages) == 2
+    assert f"line 1 of the users file {path} cannot be read" in messages[0]
+    assert "No such file" in messages[1]
+    assert "secret" not in messages[0]
+
+
+@pytest.mark.parametrize("line", ["ann", "ann:md5:0", ":sha256:" + "0" * 64, "a:sha256:0", "\xff"])
+def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "users"
+    path.write_bytes(line.encode("latin-1"))
+    for attempt in (lambda: Users(path), lambda: new_token(path, "ann")):
+        with pytest.raises(InvalidInput, match="cannot be read"):
+            attempt()
+    assert path.read_bytes() == line.encode("latin-1")
+
+
+@pytest.mark.parametrize("user", ["", "a:b", "a\nb", "x" * 256])
+def test_a_name_that_http_cannot_carry_gets_no_token(tmp_path: Path, user: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot be the name of a user"):
+        new_token(tmp_path / "users", user)
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_command_prints_the_token_alone(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    done = CliRunner().invoke(main, ["token", str(path), "ann"])
+    assert (done.exit_code, Users(path).accepts("ann", done.stdout.strip())) == (0, True)
+    refused = CliRunner().invoke(main, ["token", str(tmp_path / "none" / "users"), "ann"])
+    assert refused.exit_code == 64
+    assert "no token was added" in refused.stderr
