@@ -237,7 +237,7 @@ def test_close_waits_for_what_runs_and_refuses_what_comes(url: str) -> None:
 
 
 def test_who_waits_for_the_write_lock_is_refused_when_waiting_is_over(
-    database: Database, url: str
+    database: Database, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In front of another process, and behind a thread of this one; who has the lock goes on."""
     with Process("tests.sql.work:hold_a_write", url) as other, ThreadPoolExecutor(2) as threads:
@@ -254,6 +254,7 @@ def test_who_waits_for_the_write_lock_is_refused_when_waiting_is_over(
         other.say("go on")
         assert other.hear() == "done"
     assert ids(database) == [7]
+    assert not caplog.records
 
 
 def test_a_write_that_need_not_wait_succeeds_when_waiting_is_over(database: Database) -> None:

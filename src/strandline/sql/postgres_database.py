@@ -217,7 +217,7 @@ class PostgresDatabase(Database):
                 _allow(connection, self._patience)
             except BaseException as error:
                 lost = driver.is_lost(error)
-                if lost:
+                if lost or _raw(connection).closed:
                     connection.invalidate()
                 connection.close()
                 if not lost:
