@@ -1,4 +1,4 @@
-"""What people and their tools ask of a node over HTTP: its health, and what its parts count.
+"""What people and their tools ask of a node over HTTP beside calls: health, counts, a description.
 
 =====================  ===========================================================================
 ``/health/live``       200 as long as the node answers at all; it asks nobody
@@ -6,6 +6,7 @@
 ``/v1/health``         the same
 ``/v1/statistics``     what each part counts, as JSON
 ``/metrics``           the same for Prometheus, with the times of calls (`metrics`)
+``/v1/openapi.json``   what can be called, in OpenAPI
 =====================  ===========================================================================
 
 The checks and counts run in threads of their own, so that a node full of requests is told apart
@@ -28,6 +29,7 @@ from strandline.errors import DeadlineExceeded, Unavailable
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.session.calls import JSON_TYPE, PREFIX
 from strandline.metastore.session.http_app import Page
+from strandline.metastore.session.openapi import openapi_text
 from strandline.metastore.session.wire_json import write_json
 from strandline.node.metrics import METRICS_TYPE, metrics_text
 from strandline.node.node import Counted, Problem
@@ -79,6 +81,7 @@ class Monitoring:
         "/health/ready": "ready",
         f"{PREFIX}/health": "ready",
         f"{PREFIX}/statistics": "statistics",
+        f"{PREFIX}/openapi.json": "openapi",
         "/metrics": "metrics",
     }
     """The paths, and the methods that answer them."""
@@ -141,6 +144,11 @@ class Monitoring:
         """The page that Prometheus reads."""
         body = await self._asked(self._metrics_text)
         return Response(body, headers={"Content-Type": METRICS_TYPE})
+
+    async def openapi(self) -> Response:
+        """What can be called."""
+        body = await self._asked(openapi_text)
+        return Response(body, media_type=JSON_TYPE)
 
     async def _asked(self, question: Callable[[], T]) -> T:
         """What a thread answers. Raises `DeadlineExceeded`."""

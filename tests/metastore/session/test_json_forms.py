@@ -21,7 +21,8 @@ from strandline.catalog.commands import (
 from strandline.clock import Timestamp
 from strandline.errors import InvalidInput, InvalidType
 from strandline.metastore.interface import ResolvedTable, Snapshot
-from strandline.metastore.session.json_forms import Misfit, arguments_form, form_of, snake_case
+from strandline.metastore.session.json_forms import arguments_form, form_of, snake_case
+from strandline.metastore.session.json_values import Misfit
 from strandline.metastore.session.wire_json import read_json, write_json
 from strandline.model.descriptors import (
     ColumnDescriptor,

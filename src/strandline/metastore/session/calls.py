@@ -16,7 +16,8 @@ from typing import Any
 from strandline import work
 from strandline.metastore.interface import Session, TableFiles
 from strandline.metastore.session import file_lists
-from strandline.metastore.session.json_forms import Form, arguments_form, result_hint
+from strandline.metastore.session.json_forms import arguments_form, form_of, result_hint
+from strandline.metastore.session.json_values import Form
 from strandline.metastore.session.local_session import LocalSession
 from strandline.metastore.session.wire_json import dump_json, read_form, read_json, write_json
 from strandline.metastore.workers import CallKind
@@ -41,7 +42,8 @@ _LOCAL = frozenset({"close"})
 class Call:
     """One method of `Session`, and how its arguments and its result are written and read.
 
-    ``method`` is the one of `LocalSession` that a node answers it with.
+    ``method`` is the one of `LocalSession` that a node answers it with. A form is None for what is
+    no JSON.
     """
 
     name: str
@@ -49,9 +51,11 @@ class Call:
     request_type: str
     write_arguments: Callable[[Mapping[str, Any]], bytes]
     read_arguments: Callable[[bytes], dict[str, Any]]
+    request_form: Form | None
     answer_type: str
     write_result: Callable[[Any], bytes]
     read_result: Callable[[bytes], Any]
+    answer_form: Form | None
 
     @property
     def path(self) -> str:
@@ -93,10 +97,15 @@ def _call(name: str) -> Call:
     return Call(name, name, *request, *_json_answer(hint))
 
 
-_Codec = tuple[str, Callable[[Any], bytes], Callable[[bytes], Any]]
-"""A content type, and how what it carries is written and read."""
-_STAGING: _Codec = (file_lists.CONTENT_TYPE, file_lists.write_staging, file_lists.read_staging)
-_FILES: _Codec = (file_lists.CONTENT_TYPE, file_lists.write_files, file_lists.read_files)
+_Codec = tuple[str, Callable[[Any], bytes], Callable[[bytes], Any], Form | None]
+"""A content type, how what it carries is written and read, and the form of JSON."""
+_STAGING: _Codec = (
+    file_lists.CONTENT_TYPE,
+    file_lists.write_staging,
+    file_lists.read_staging,
+    None,
+)
+_FILES: _Codec = (file_lists.CONTENT_TYPE, file_lists.write_files, file_lists.read_files, None)
 
 
 def _json_request(form: Form) -> _Codec:
@@ -104,11 +113,17 @@ def _json_request(form: Form) -> _Codec:
         JSON_TYPE,
         lambda values: dump_json(form.write(values)),
         lambda body: read_form(body, form),
+        form,
     )
 
 
 def _json_answer(hint: Any) -> _Codec:
-    return JSON_TYPE, lambda value: write_json(value, hint), lambda body: read_json(body, hint)
+    return (
+        JSON_TYPE,
+        lambda value: write_json(value, hint),
+        lambda body: read_json(body, hint),
+        form_of(hint),
+    )
 
 
 CALLS: dict[str, Call] = {

@@ -1,8 +1,9 @@
 """JSON for the values that cross HTTP: one codec, driven by the values' own type hints.
 
 Commands, snapshots, transactions, holds, descriptors are frozen dataclasses whose fields say what
-they hold. The hints are read once for each class and become a `Form`, a pair of functions; no class
-has code of its own here, and a field that is added crosses without further code.
+they hold. The hints are read once for each class and become a `Form`, which writes, reads and
+describes them; no class has code of its own here, and a field that is added crosses without further
+code.
 
 ====================  ============================================================================
 dataclass             an object with a member for each field
@@ -35,12 +36,11 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum, Flag
 from functools import cache, reduce
 from operator import or_
@@ -48,43 +48,26 @@ from typing import Any, NewType
 
 from strandline.catalog import Command, commands
 from strandline.errors import InvalidInput
+from strandline.metastore.session.json_values import (
+    SCALARS,
+    Components,
+    Form,
+    Json,
+    Misfit,
+    always,
+    cut,
+    enumeration,
+    expect,
+    made,
+    read_as,
+    read_text,
+    read_whole,
+    shown,
+)
 from strandline.model.descriptors import Properties, properties
 from strandline.model.type_json import parse_type_json, type_json
 from strandline.model.types import DataType
 from strandline.transactions import ValidWriteIdList
-
-Json = Any  # what json.loads gives: dict, list, str, int, float, bool or None
-
-_INT64 = 1 << 63
-_SHOWN = 80
-"""Characters of a value that an error shows."""
-
-
-class Misfit(Exception):
-    """A JSON value that is not what the hints allow. Containers put the path in front."""
-
-    def __init__(self, message: str, kind: type[InvalidInput] = InvalidInput) -> None:
-        super().__init__(message)
-        self.message = message
-        self.kind = kind
-        self.path = ""
-
-    def within(self, step: str) -> Misfit:
-        self.path = step + self.path
-        return self
-
-    def error(self) -> InvalidInput:
-        """The error as a caller sees it."""
-        return self.kind(f"{self.path.lstrip('.') or 'the body'}: {self.message}")
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How values of one type look as JSON. ``read`` raises `Misfit`."""
-
-    write: Callable[[Any], Json]
-    read: Callable[[Json], Any]
-
 
 # -- unions: the one registry of names -------------------------------------------------------------
 
@@ -128,19 +111,26 @@ def form_of(hint: Any) -> Form:
     if isinstance(hint, NewType):
         return form_of(hint.__supertype__)
     if hint == Properties:
-        return Form(dict, _read_properties)
+        texts = {"type": "object", "additionalProperties": {"type": "string"}}
+        return Form(dict, _read_properties, always(texts))
     if _key(hint) == _key(DataType):
-        return Form(lambda value: json.loads(type_json(value, field_ids=True)), _read_type)
+        return Form(
+            lambda value: json.loads(type_json(value, field_ids=True)),
+            _read_type,
+            always({"type": ["string", "object"], "description": "a data type, as Spark's JSON"}),
+        )
     if hint is ValidWriteIdList:
-        return Form(str, _text_form(ValidWriteIdList.parse, "the text of a list of write ids"))
+        what = "the text of a list of write ids"
+        schema = always({"type": "string", "description": what})
+        return Form(str, read_as(ValidWriteIdList.parse, what), schema)
     if _key(hint) in _UNIONS:
         return _tagged(_UNIONS[_key(hint)])
-    if hint in _SCALARS:
-        return _SCALARS[hint]
+    if hint in SCALARS:
+        return SCALARS[hint]
     if isinstance(hint, type) and issubclass(hint, Flag):
         return _flags(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return _enumeration(hint)
+        return enumeration(hint)
     if is_dataclass(hint) and isinstance(hint, type):
         return _dataclass(hint)
     if _is_union(hint):
@@ -182,7 +172,15 @@ def _dataclass(of: type) -> Form:
         for field in fields(of)
         if field.init
     }
-    return _object(members, get=getattr, make=of)
+    form = _object(members, get=getattr, make=of)
+
+    def schema(components: Components) -> Json:
+        if of.__name__ not in components:
+            components[of.__name__] = None  # it may name itself
+            components[of.__name__] = form.schema(components)
+        return {"$ref": f"#/components/schemas/{of.__name__}"}
+
+    return Form(form.write, form.read, schema)
 
 
 def _object(
@@ -198,7 +196,7 @@ def _object(
         return {name: form.write(get(value, name)) for name, (form, _) in members.items()}
 
     def read(value: Json) -> Any:
-        _expect(value, dict, "an object")
+        expect(value, dict, "an object")
         for name in required:
             if name not in value:
                 raise Misfit("is missing").within(f".{name}")
@@ -206,14 +204,22 @@ def _object(
         for name, inner in value.items():
             if name not in members:
                 known = ", ".join(members) or "none"
-                raise Misfit(f"is not known here; known are: {known}").within(f".{_cut(name)}")
+                raise Misfit(f"is not known here; known are: {known}").within(f".{cut(name)}")
             try:
                 values[name] = members[name][0].read(inner)
             except Misfit as misfit:
                 raise misfit.within(f".{name}") from None
-        return _made(make, **values)
+        return made(make, **values)
 
-    return Form(write, read)
+    def schema(components: Components) -> Json:
+        return {
+            "type": "object",
+            "properties": {name: form.schema(components) for name, (form, _) in members.items()},
+            "required": required,
+            "additionalProperties": False,
+        }
+
+    return Form(write, read, schema)
 
 
 def _tagged(members: Mapping[str, Any]) -> Form:
@@ -227,18 +233,27 @@ def _tagged(members: Mapping[str, Any]) -> Form:
         return {name: form_of(of).write(value)}
 
     def read(value: Json) -> Any:
-        _expect(value, dict, "an object")
+        expect(value, dict, "an object")
         if len(value) != 1:
             raise Misfit(f"expected one member that names what it is, found {len(value)}")
         ((name, inner),) = value.items()
         if name not in members:
-            raise Misfit(f"{_cut(name)!r} is not known; known are: {', '.join(members)}")
+            raise Misfit(f"{cut(name)!r} is not known; known are: {', '.join(members)}")
         try:
             return form_of(members[name]).read(inner)
         except Misfit as misfit:
             raise misfit.within(f".{name}") from None
 
-    return Form(write, read)
+    def schema(components: Components) -> Json:
+        return {
+            "type": "object",
+            "properties": {name: form_of(of).schema(components) for name, of in members.items()},
+            "minProperties": 1,
+            "maxProperties": 1,
+            "additionalProperties": False,
+        }
+
+    return Form(write, read, schema)
 
 
 def _union(hint: Any) -> Form:
@@ -248,6 +263,7 @@ def _union(hint: Any) -> Form:
         return Form(
             lambda value: None if value is None else rest.write(value),
             lambda value: None if value is None else rest.read(value),
+            lambda components: {"anyOf": [rest.schema(components), {"type": "null"}]},
         )
     if len(inner) == 2 and (listed := _one_or_more(*inner)):
         return listed
@@ -258,10 +274,14 @@ def _union(hint: Any) -> Form:
         form = by_class.get(type(value))
         if form is None:
             names = " or ".join(of.__name__ for of in by_class)
-            raise Misfit(f"expected {names}, found {_shown(value)}")
+            raise Misfit(f"expected {names}, found {shown(value)}")
         return form.read(value)
 
-    return Form(lambda value: by_class[type(value)].write(value), read)
+    return Form(
+        lambda value: by_class[type(value)].write(value),
+        read,
+        lambda components: {"anyOf": [form.schema(components) for form in by_class.values()]},
+    )
 
 
 def _one_or_more(single: Any, more: Any) -> Form | None:
@@ -270,7 +290,9 @@ def _one_or_more(single: Any, more: Any) -> Form | None:
         return None
     listed = form_of(more)
     return Form(
-        lambda value: listed.write(value if isinstance(value, Sequence) else [value]), listed.read
+        lambda value: listed.write(value if isinstance(value, Sequence) else [value]),
+        listed.read,
+        listed.schema,
     )
 
 
@@ -294,7 +316,7 @@ _LISTS: dict[Any, Callable[[list[Any]], Any]] = {
 
 def _list(inner: Form, make: Callable[[list[Any]], Any]) -> Form:
     def read(value: Json) -> Any:
-        _expect(value, list, "a list")
+        expect(value, list, "a list")
         read_inner, done = inner.read, []
         try:
             for element in value:
@@ -303,12 +325,16 @@ def _list(inner: Form, make: Callable[[list[Any]], Any]) -> Form:
             raise misfit.within(f"[{len(done)}]") from None
         return make(done)
 
-    return Form(lambda value: [inner.write(element) for element in value], read)
+    return Form(
+        lambda value: [inner.write(element) for element in value],
+        read,
+        lambda components: {"type": "array", "items": inner.schema(components)},
+    )
 
 
 def _fixed(inner: Sequence[Form]) -> Form:
     def read(value: Json) -> Any:
-        _expect(value, list, "a list")
+        expect(value, list, "a list")
         if len(value) != len(inner):
             raise Misfit(f"expected {len(inner)} elements, found {len(value)}")
         done: list[Any] = []
@@ -322,137 +348,53 @@ def _fixed(inner: Sequence[Form]) -> Form:
     return Form(
         lambda value: [form.write(element) for form, element in zip(inner, value, strict=True)],
         read,
+        lambda components: {
+            "type": "array",
+            "prefixItems": [form.schema(components) for form in inner],
+            "minItems": len(inner),
+            "maxItems": len(inner),
+        },
     )
 
 
 def _mapping(key: Any, inner: Form) -> Form:
     def read(value: Json) -> Any:
-        _expect(value, dict, "an object")
+        expect(value, dict, "an object")
         made = {}
         for name, element in value.items():
             try:
-                made[_read_whole(name) if key is int else name] = inner.read(element)
+                made[read_whole(name) if key is int else name] = inner.read(element)
             except Misfit as misfit:
-                raise misfit.within(f".{_cut(name)}") from None
+                raise misfit.within(f".{cut(name)}") from None
         return made
 
     return Form(
-        lambda value: {str(name): inner.write(element) for name, element in value.items()}, read
+        lambda value: {str(name): inner.write(element) for name, element in value.items()},
+        read,
+        lambda components: {
+            "type": "object",
+            "additionalProperties": inner.schema(components),
+        },
     )
 
 
-def _enumeration(of: type[Enum]) -> Form:
-    def read(value: Json) -> Any:
-        if not isinstance(value, str) or value not in of.__members__:
-            names = ", ".join(of.__members__)
-            raise Misfit(f"expected one of {names}, found {_shown(value)}")
-        return of[value]
-
-    return Form(lambda value: value.name, read)
-
-
 def _flags(of: type[Flag]) -> Form:
-    listed = _list(_enumeration(of), lambda flags: reduce(or_, flags, of(0)))
-    return Form(lambda value: listed.write(list(value)), listed.read)
-
-
-def _text_form(parse: Callable[[str], Any], what: str) -> Callable[[Json], Any]:
-    def read(value: Json) -> Any:
-        return _made(parse, _expect(value, str, what))
-
-    return read
+    listed = _list(enumeration(of), lambda flags: reduce(or_, flags, of(0)))
+    return Form(lambda value: listed.write(list(value)), listed.read, listed.schema)
 
 
 def _read_properties(value: Json) -> Properties:
-    _expect(value, dict, "an object of texts")
+    expect(value, dict, "an object of texts")
     for name, text in value.items():
         try:
-            _read_text(name)
-            _read_text(text)
+            read_text(name)
+            read_text(text)
         except Misfit as misfit:
-            raise misfit.within(f".{_cut(name)}") from None
+            raise misfit.within(f".{cut(name)}") from None
     return properties(value)
 
 
 def _read_type(value: Json) -> Any:
     if not isinstance(value, str | dict):
-        raise Misfit(f"expected a data type as Spark's JSON, found {_shown(value)}")
-    return _made(lambda: parse_type_json(json.dumps(value, ensure_ascii=False), field_ids=True))
-
-
-def _made(make: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """What ``make`` gives; its own refusal becomes one with a path."""
-    try:
-        return make(*arguments, **named)
-    except InvalidInput as error:
-        raise Misfit(error.message, type(error)) from None
-
-
-def _read_text(value: Json) -> str:
-    text: str = _expect(value, str, "a text")
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise Misfit("holds half a surrogate pair, which is no character") from None
-    return text
-
-
-def _read_int(value: Json) -> int:
-    number: int = _expect(value, int, "a whole number")
-    if not -_INT64 <= number < _INT64:
-        raise Misfit("the number does not fit 64 bits")
-    return number
-
-
-def _read_whole(name: str) -> int:
-    if not re.fullmatch(r"-?[0-9]{1,19}", name):
-        raise Misfit("the name of this member should be a whole number")
-    return _read_int(int(name))
-
-
-def _read_float(value: Json) -> float:
-    if type(value) is int:
-        return float(_read_int(value))
-    if type(value) is not float or not math.isfinite(value):
-        raise Misfit(f"expected a number, found {_shown(value)}")
-    return value
-
-
-def _read_none(value: Json) -> None:
-    if value is not None:
-        raise Misfit(f"expected null, found {_shown(value)}")
-
-
-def _expect(value: Json, of: type, what: str) -> Any:
-    # Not isinstance: true is an int to Python, and not to us.
-    if type(value) is not of:
-        raise Misfit(f"expected {what}, found {_shown(value)}")
-    return value
-
-
-def _same(value: Any) -> Json:
-    return value
-
-
-_SCALARS: dict[Any, Form] = {
-    str: Form(_same, _read_text),
-    int: Form(_same, _read_int),
-    float: Form(_same, _read_float),
-    bool: Form(_same, lambda value: _expect(value, bool, "true or false")),
-    types.NoneType: Form(_same, _read_none),
-}
-
-
-def _shown(value: Json) -> str:
-    return (
-        _cut(json.dumps(value))
-        if isinstance(value, str | int | float)
-        else {dict: "an object", list: "a list", types.NoneType: "null"}.get(
-            type(value), type(value).__name__
-        )
-    )
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        raise Misfit(f"expected a data type as Spark's JSON, found {shown(value)}")
+    return made(lambda: parse_type_json(json.dumps(value, ensure_ascii=False), field_ids=True))

@@ -13,7 +13,8 @@ from strandline.errors import (
     error_of,
     surface_of,
 )
-from strandline.metastore.session.json_forms import Form, Json, Misfit, form_of
+from strandline.metastore.session.json_forms import form_of
+from strandline.metastore.session.json_values import Form, Json, Misfit
 
 PROBLEM_TYPE = "application/problem+json"
 """The content type of an error, after RFC 9457."""

@@ -1,0 +1,153 @@
+"""How single values look as JSON: texts, numbers, enumerations. The rest is in `json_forms`."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from strandline.errors import InvalidInput
+
+Json = Any  # what json.loads gives: dict, list, str, int, float, bool or None
+
+_INT64 = 1 << 63
+_SHOWN = 80
+"""Characters of a value that an error shows."""
+
+
+class Misfit(Exception):
+    """A JSON value that is not what the hints allow. Containers put the path in front."""
+
+    def __init__(self, message: str, kind: type[InvalidInput] = InvalidInput) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind
+        self.path = ""
+
+    def within(self, step: str) -> Misfit:
+        self.path = step + self.path
+        return self
+
+    def error(self) -> InvalidInput:
+        """The error as a caller sees it."""
+        return self.kind(f"{self.path.lstrip('.') or 'the body'}: {self.message}")
+
+
+Components = dict[str, Json]
+"""The JSON schemas of classes, by their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How values of one type look as JSON. ``read`` raises `Misfit`.
+
+    ``schema`` is their JSON schema; it puts those of classes into the components that it is given.
+    """
+
+    write: Callable[[Any], Json]
+    read: Callable[[Json], Any]
+    schema: Callable[[Components], Json]
+
+
+def enumeration(of: type[Enum]) -> Form:
+    def read(value: Json) -> Any:
+        if not isinstance(value, str) or value not in of.__members__:
+            names = ", ".join(of.__members__)
+            raise Misfit(f"expected one of {names}, found {shown(value)}")
+        return of[value]
+
+    return Form(lambda value: value.name, read, always({"enum": list(of.__members__)}))
+
+
+def read_as(parse: Callable[[str], Any], what: str) -> Callable[[Json], Any]:
+    def read(value: Json) -> Any:
+        return made(parse, expect(value, str, what))
+
+    return read
+
+
+def made(make: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """What ``make`` gives; its own refusal becomes one with a path."""
+    try:
+        return make(*arguments, **named)
+    except InvalidInput as error:
+        raise Misfit(error.message, type(error)) from None
+
+
+def read_text(value: Json) -> str:
+    text: str = expect(value, str, "a text")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise Misfit("holds half a surrogate pair, which is no character") from None
+    return text
+
+
+def read_int(value: Json) -> int:
+    number: int = expect(value, int, "a whole number")
+    if not -_INT64 <= number < _INT64:
+        raise Misfit("the number does not fit 64 bits")
+    return number
+
+
+def read_whole(name: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,19}", name):
+        raise Misfit("the name of this member should be a whole number")
+    return read_int(int(name))
+
+
+def _read_float(value: Json) -> float:
+    if type(value) is int:
+        return float(read_int(value))
+    if type(value) is not float or not math.isfinite(value):
+        raise Misfit(f"expected a number, found {shown(value)}")
+    return value
+
+
+def _read_none(value: Json) -> None:
+    if value is not None:
+        raise Misfit(f"expected null, found {shown(value)}")
+
+
+def expect(value: Json, of: type, what: str) -> Any:
+    # Not isinstance: true is an int to Python, and not to us.
+    if type(value) is not of:
+        raise Misfit(f"expected {what}, found {shown(value)}")
+    return value
+
+
+def _scalar(read: Callable[[Json], Any], **schema: Json) -> Form:
+    return Form(lambda value: value, read, always(schema))
+
+
+def always(schema: Json) -> Callable[[Components], Json]:
+    return lambda components: schema
+
+
+SCALARS: dict[Any, Form] = {
+    str: _scalar(read_text, type="string"),
+    int: _scalar(read_int, type="integer", format="int64"),
+    float: _scalar(_read_float, type="number"),
+    bool: _scalar(lambda value: expect(value, bool, "true or false"), type="boolean"),
+    types.NoneType: _scalar(_read_none, type="null"),
+}
+
+
+def shown(value: Json) -> str:
+    return (
+        cut(json.dumps(value))
+        if isinstance(value, str | int | float)
+        else {dict: "an object", list: "a list", types.NoneType: "null"}.get(
+            type(value), type(value).__name__
+        )
+    )
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
