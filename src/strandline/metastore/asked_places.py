@@ -159,7 +159,7 @@ class AskedPlaces:
     def _refuse_unmakeable(self, place: Place) -> None:
         if not self._folders.reaches(place):
             return
-        path = str(self._folders.path(place))
+        path = self._folders.path_text(place)
         parent = path.rpartition("/")[0]
         # Thousands of tables are made in one folder, which is looked at once.
         if parent not in self._makeable_in and os.access(f"{parent}/", os.W_OK | os.X_OK):

@@ -74,7 +74,7 @@ class Metastore:
         applied = self.catalogs.execute(
             AskedPlaces(self).settle(batch), author=author, identity=identity, timeout=timeout
         )
-        if applied.actions:
+        if applied.actions and logger.isEnabledFor(logging.INFO):
             logger.info(
                 "version %d: %s",
                 applied.version,

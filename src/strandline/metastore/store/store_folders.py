@@ -58,6 +58,7 @@ class StoreFolders(Warehouse):
         super().__init__(mode=mode)
         self.folder = folder
         self.warehouse = folder / WAREHOUSE_FOLDER if warehouse is None else warehouse
+        self._warehouse_path = str(self.warehouse)
         below = self.warehouse.relative_to(folder)
         real = os.path.realpath(folder)
         # Clients may name the folder by its real path, and by the one that the node was given.
@@ -68,7 +69,6 @@ class StoreFolders(Warehouse):
         self._former = tuple(sorted(former - set(self._names), key=lambda p: -len(str(p))))
         # A place is asked about several times in a row, and paths are slow.
         self._known_place = lru_cache(maxsize=_PLACES_REMEMBERED)(self._find_place)
-        self._path_inside = lru_cache(maxsize=_PLACES_REMEMBERED)(self._find_path)
         self._roots = tuple(os.path.realpath(root) for root in roots)
 
     # -- texts, places and paths
@@ -85,7 +85,7 @@ class StoreFolders(Warehouse):
     def location(self, place: Place) -> str:
         """The URI of a place, as Hadoop writes it: a path behind the scheme, nothing escaped."""
         if place.is_inside:
-            return f"file://{self.warehouse}/{place.path}".rstrip("/")
+            return f"file://{self._warehouse_path}/{place.path}".rstrip("/")
         return f"file://{place.text}" if place.text.startswith("/") else place.text
 
     def shown(self, location: str) -> str:
@@ -107,7 +107,7 @@ class StoreFolders(Warehouse):
     def path(self, location: str | Place) -> Path:
         """See `Warehouse.path`; what lies below a former name of the folder is inside it."""
         if isinstance(location, Place) and location.is_inside:
-            return self._path_inside(location.text)
+            return Path(self.path_text(location))
         path = super().path(location)
         if any(path.is_relative_to(name) for name in self._names):
             return path
@@ -116,11 +116,11 @@ class StoreFolders(Warehouse):
                 return self.folder / path.relative_to(name)
         return path
 
-    def path_text(self, place: Place) -> str:
-        """`path` as text; no `Path` is made of a place inside."""
-        if place.is_inside:
-            return f"{self.warehouse}/{place.path}".rstrip("/")
-        return str(self.path(place))
+    def path_text(self, location: str | Place) -> str:
+        """See `Warehouse.path_text`; no `Path` is made of a place inside."""
+        if isinstance(location, Place) and location.is_inside:
+            return f"{self._warehouse_path}/{location.path}".rstrip("/")
+        return super().path_text(location)
 
     def same(self, first: str, second: str) -> bool:
         """Whether both texts name one place."""
@@ -206,14 +206,11 @@ class StoreFolders(Warehouse):
 
     def _refuse_links(self, place: Place) -> None:
         """Raise `FolderRefused` where the place, or one between the warehouse and it, is a link."""
-        path = str(self.warehouse)
+        path = self._warehouse_path
         for part in place.path.split("/"):
             path = f"{path}/{part}"
             if os.path.islink(path):
                 raise FolderRefused(f"the symbolic link {path} leads to {os.path.realpath(path)}")
-
-    def _find_path(self, text: str) -> Path:
-        return Path(f"{self.warehouse}/{Place(text).path}")
 
     def _find_place(self, location: str) -> Place:
         if Place(location).is_inside:

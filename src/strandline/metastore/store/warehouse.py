@@ -20,7 +20,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -88,7 +88,7 @@ class Unsynced:
 
     def add(self, folders: Iterable[str | Path]) -> None:
         """Note folders; each is synced once, however often it is noted."""
-        self._folders |= dict.fromkeys(str(folder) for folder in folders)
+        self._folders |= dict.fromkeys(os.fspath(folder) for folder in folders)
 
     def sync(self) -> None:
         """Put them on disk. Raises `Unavailable`, also for what would otherwise be refused."""
@@ -144,6 +144,10 @@ class Warehouse:
             rest = slash + tail
         return _absolute(rest, location)
 
+    def path_text(self, location: str | Place) -> str:
+        """`path` as text."""
+        return str(self.path(location))
+
     def refuse_unmakeable(self, location: str | Place) -> None:
         """Raise `InvalidInput` where a folder cannot be made, as far as can be seen now.
 
@@ -170,7 +174,7 @@ class Warehouse:
     def missing(self, location: str | Place) -> bool:
         """Whether nothing at all is there; False where this cannot be seen."""
         try:
-            return _is_missing(self.path(location))
+            return _is_missing(self.path_text(location))
         except OSError:
             return False
 
@@ -179,7 +183,7 @@ class Warehouse:
 
     def make(self, location: str | Place, *, unsynced: Unsynced | None = None) -> None:
         """Make the folder and those above it, unless it is there."""
-        path = self.path(location)
+        path = self.path_text(location)
         try:
             made = make_folders(path, mode=self._mode)
         except OSError as error:
@@ -187,7 +191,7 @@ class Warehouse:
         if made or unsynced is None:
             _note(unsynced, map(os.path.dirname, made))
         else:
-            _note(unsynced, path.parents)
+            _note(unsynced, _folders_above(path))
 
     def move(
         self, source: str | Place, target: str | Place, *, unsynced: Unsynced | None = None
@@ -197,11 +201,11 @@ class Warehouse:
         An empty folder at ``target`` is replaced; anything else there, and another file system, is
         refused. `MISSING`: there is nothing at either, and nothing was done.
         """
-        old, new = self.path(source), self.path(target)
+        old, new = self.path_text(source), self.path_text(target)
         try:
             if old == new:
                 return Moved.DONE_BEFORE
-            made: list[Path] = []
+            made: list[str] = []
             try:
                 os.rename(old, new)
             except (FileNotFoundError, NotADirectoryError):
@@ -209,27 +213,27 @@ class Warehouse:
                     if _is_missing(new):
                         return Moved.MISSING
                     if unsynced is not None:
-                        unsynced.add([old.parent, *new.parents])
+                        unsynced.add([os.path.dirname(old), *_folders_above(new)])
                     return Moved.DONE_BEFORE
-                made = make_folders(new.parent, mode=self._mode)
+                made = make_folders(os.path.dirname(new), mode=self._mode)
                 os.rename(old, new)
         except OSError as error:
             raise _failed("move", f"{old} to {new}", error) from error
-        _note(unsynced, [new.parent, old.parent, *(folder.parent for folder in made)])
+        _note(unsynced, map(os.path.dirname, (new, old, *made)))
         return Moved.MOVED
 
     def remove_empty(self, location: str | Place, *, unsynced: Unsynced | None = None) -> bool:
         """Remove the folder if there is nothing in it; whether it is gone."""
-        path = self.path(location)
+        path = self.path_text(location)
         try:
-            path.rmdir()
+            os.rmdir(path)
         except FileNotFoundError:
             return True
         except OSError as error:
             if error.errno in _NOT_EMPTY:
                 return False
             raise _failed("remove", path, error) from error
-        _note(unsynced, [path.parent])
+        _note(unsynced, [os.path.dirname(path)])
         return True
 
 
@@ -284,7 +288,7 @@ def _absolute(text: str, location: str) -> Path:
     return Path(path)
 
 
-def _is_missing(path: Path) -> bool:
+def _is_missing(path: str) -> bool:
     """Whether nothing is there. What cannot be looked at is an error."""
     try:
         os.lstat(path)
@@ -293,25 +297,33 @@ def _is_missing(path: Path) -> bool:
     return False
 
 
-def make_folders(path: Path, *, mode: int) -> list[Path]:
+def make_folders(folder: str | Path, *, mode: int) -> list[str]:
     """Make the folder and those above it, each with ``mode``; those that were not there."""
+    path = os.fspath(folder)
     try:
         os.mkdir(path, mode)
     except (FileExistsError, FileNotFoundError):
         pass  # it is there, or others are missing
     else:
         return [path]
-    missing: list[Path] = []
-    folder = path
-    while not os.path.isdir(folder) and folder != folder.parent:
-        missing.append(folder)
-        folder = folder.parent
-    for folder in reversed(missing):
-        folder.mkdir(mode=mode, exist_ok=True)
+    missing = [place for place in (path, *_folders_above(path)) if not os.path.isdir(place)]
+    for place in reversed(missing):
+        try:
+            os.mkdir(place, mode)
+        except FileExistsError:
+            if not os.path.isdir(place):
+                raise
     return missing
 
 
-def _note(unsynced: Unsynced | None, folders: Iterable[str | Path]) -> None:
+def _folders_above(path: str) -> Iterator[str]:
+    """The folders that a folder lies in, the innermost first."""
+    while (above := os.path.dirname(path)) not in ("", path):
+        path = above
+        yield path
+
+
+def _note(unsynced: Unsynced | None, folders: Iterable[str]) -> None:
     """Leave the folders to be synced, or sync them now if no caller will."""
     now = Unsynced() if unsynced is None else unsynced
     now.add(folders)
