@@ -39,6 +39,8 @@ def check_name(name: str, what: str) -> None:
     Refused are names that are empty or blank, longer than `MAX_NAME_LENGTH`, that begin or end with
     a space, or hold control characters or line breaks.
     """
+    if name.isprintable() and name == name.strip() and 0 < len(name) <= MAX_NAME_LENGTH:
+        return  # nearly all names
     if not name.strip():
         raise InvalidName(f"the name of a {what} must not be empty or blank, found {name!r}")
     if len(name) > MAX_NAME_LENGTH:

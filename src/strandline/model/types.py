@@ -266,7 +266,10 @@ STRING = StringType()
 
 def depth_of(data_type: DataType) -> int:
     """How many arrays, maps and structs lie around the innermost type; 0 for a scalar."""
-    return data_type.depth if isinstance(data_type, ArrayType | MapType | StructType) else 0
+    return data_type.depth if isinstance(data_type, _NESTED) else 0
+
+
+_NESTED = (ArrayType, MapType, StructType)
 
 
 def walk(data_type: DataType) -> Iterator[DataType]:

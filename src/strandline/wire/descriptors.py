@@ -11,7 +11,7 @@ defaults of the class when an older record is read.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from strandline.fencing import FenceToken
@@ -105,7 +105,7 @@ GRANTS = nested_list(Grant)
 def _write_column(out: bytearray, value: ColumnDescriptor) -> None:
     write_uint(out, value.id)
     write_text(out, value.name)
-    DATA_TYPE.write(out, value.type)
+    _write_type(out, value.type)
     if value.comment is None and value.default is None and not value.metadata:
         out += _END_OF[value.nullable]
         return
@@ -161,6 +161,7 @@ def _read_common_column(reader: Reader) -> ColumnDescriptor | None:
     return ColumnDescriptor(column_id, name, data_type, is_nullable == 1, comment)
 
 
+_write_type = DATA_TYPE.write
 _END_BYTES = 4
 _ENDS = {bytes([nullable, 0, 0, 0]): bool(nullable) for nullable in (0, 1)}
 """How most columns end: whether they are nullable, and no comment, default and metadata."""
@@ -200,6 +201,24 @@ _new_in_0_1_0(
         ("hive_columns", optional(sequence(triple(TEXT, TEXT, OPTIONAL_TEXT)))),
     ],
 )
+
+_NESTED_STORAGE = nested(StorageFormat)
+
+
+@lru_cache(maxsize=128)
+def _storage_bytes(value: StorageFormat) -> bytes:
+    """Few forms of storage stand in all tables, and each is put together of many parts."""
+    out = bytearray()
+    _NESTED_STORAGE.write(out, value)
+    return bytes(out)
+
+
+def _write_storage(out: bytearray, value: StorageFormat) -> None:
+    out += _storage_bytes(value)
+
+
+STORAGE = Codec(_write_storage, _NESTED_STORAGE.read)
+"""How files are read, as a nested object."""
 
 # -- databases, schemas and what is in them; zones -------------------------------------------------
 
@@ -248,7 +267,7 @@ _TABLE_1: Fields = (
     ("partition_columns", IDS),
     ("primary_key", IDS),
     ("colocation", IDS),
-    ("storage", nested(StorageFormat)),
+    ("storage", STORAGE),
     ("location", OPTIONAL_TEXT),
     ("properties", PROPERTIES),
     ("comment", OPTIONAL_TEXT),
@@ -277,7 +296,7 @@ _VIEW_1: Fields = (
     ("columns", nested_list(ColumnDescriptor)),
     ("original_text", TEXT),
     ("expanded_text", TEXT),
-    ("storage", nested(StorageFormat)),
+    ("storage", STORAGE),
     ("properties", PROPERTIES),
     ("comment", OPTIONAL_TEXT),
     ("created", UINT),

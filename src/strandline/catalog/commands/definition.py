@@ -6,6 +6,7 @@ import json
 import operator
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from strandline.catalog.commands.defaults import checked_default
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
@@ -94,14 +95,13 @@ def check_columns(columns: Sequence[ColumnDefinition], *, table: str) -> None:
     """Refuse bad and duplicate names, invalid metadata, and too many columns."""
     if len(columns) > MAX_COLUMNS:
         raise InvalidInput(f"{table} has {len(columns)} columns; at most {MAX_COLUMNS} are allowed")
-    seen: set[str] = set()
-    for position, column in enumerate(columns):
+    for column in columns:
         check_name(column.name, "column")
-        seen.add(normalize(column.name))
-        if len(seen) <= position:
-            raise InvalidInput(f"duplicate column {column.name!r} in {table}")
         if column.metadata:
             _check_metadata(column)
+    names = [column.name for column in columns]
+    if len(set(map(normalize, names))) < len(names):
+        check_distinct(names, what=table)
 
 
 def _check_metadata(column: ColumnDefinition) -> None:
@@ -154,12 +154,21 @@ def with_checked_default(
 
 def check_storable(column: ColumnDefinition | ColumnDescriptor) -> None:
     """Refuse a type that Spark cannot write to the files of a transactional table."""
-    for inner in walk(column.type):
+    refused = _not_storable(column.type)
+    if refused is not None:
+        raise UnsupportedOperation(
+            f"column {column.name!r} has the type {simple_string(refused)}, which Spark cannot "
+            "write to Parquet files; choose another one"
+        )
+
+
+@lru_cache(maxsize=256)  # columns are many, their types few
+def _not_storable(data_type: DataType) -> DataType | None:
+    """The first type inside ``data_type`` that Spark cannot write to Parquet files."""
+    for inner in walk(data_type):
         if isinstance(inner, _NOT_IN_PARQUET) or inner in (CALENDAR_INTERVAL, VOID):
-            raise UnsupportedOperation(
-                f"column {column.name!r} has the type {simple_string(inner)}, which Spark cannot "
-                "write to Parquet files; choose another one"
-            )
+            return inner
+    return None
 
 
 def check_keyable(column: ColumnDefinition | ColumnDescriptor, *, what: str) -> None:
@@ -197,8 +206,9 @@ def new_columns(
     """Columns with ids from ``next_id`` on, their nested fields too, and the next id after."""
     columns = []
     for definition in definitions:
-        column_id, next_id = next_id, next_id + 1
-        data_type, next_id = assign_ids(definition.type, next_id)
+        column_id, next_id, data_type = next_id, next_id + 1, definition.type
+        if depth_of(data_type):
+            data_type, next_id = assign_ids(data_type, next_id)
         columns.append(
             ColumnDescriptor(
                 column_id,
