@@ -508,7 +508,7 @@ def test_a_fenced_process_changes_nothing(store: Store) -> None:
         lambda: transactions.holds.acquire("reader", "ann", at=now, ttl_ms=5),
         lambda: transactions.holds.renew(held.hold_id, ttl_ms=5),
         lambda: transactions.holds.release(held.hold_id),
-        transactions.holds.low_watermark,
+        lambda: transactions.holds.raise_low_watermark(now),
     ]
     for call in calls:
         with pytest.raises(Fenced):

@@ -82,6 +82,8 @@ class Holds:
     ) -> Hold:
         """Hold history from ``at`` on for ``ttl_ms`` milliseconds, taken by ``user`` for ``owner``.
 
+        Holds that have run out are deleted.
+
         Raises `VersionNotFound` if ``at`` is below the low watermark, `InvalidInput` for a
         ``ttl_ms`` below 1 and for a number that is no time.
         """
@@ -93,6 +95,7 @@ class Holds:
         with self._database.write() as connection:
             self._guard(connection)
             now = take_time(connection, self._clock)
+            connection.execute(delete(HOLD).where(HOLD.c.expires <= now))
             lowest = self._raise_watermark(connection, now)
             if at < lowest:
                 raise VersionNotFound(
@@ -150,17 +153,6 @@ class Holds:
             )
             return tuple(_hold(row) for row in rows.mappings())
 
-    def low_watermark(self) -> Timestamp:
-        """The time below which history is not needed: what is older may be removed.
-
-        From the return on no hold is granted below it. Holds that have run out are deleted.
-        """
-        with self._database.write() as connection:
-            self._guard(connection)
-            now = take_time(connection, self._clock)
-            connection.execute(delete(HOLD).where(HOLD.c.expires <= now))
-            return self._raise_watermark(connection, now)
-
     def raise_low_watermark(self, to: Timestamp) -> None:
         """Let go of the history below ``to``, and of the change that was made at ``to``.
 
@@ -194,13 +186,12 @@ class Holds:
                 _set_watermark(connection, to)
 
     def _raise_watermark(self, connection: Connection, now: Timestamp) -> Timestamp:
+        """The low watermark, brought up to ``now``; no hold that has run out is there any more."""
         given = _given_watermark(connection)
         retention_ms = self._retention_ms()
         kept_ms = milliseconds(now) - retention_ms
         lowest = add_milliseconds(now, -retention_ms) if kept_ms > 0 else MIN_TIMESTAMP
-        oldest = connection.execute(
-            select(func.min(HOLD.c.time)).where(HOLD.c.expires > now)
-        ).scalar_one()
+        oldest = connection.execute(select(func.min(HOLD.c.time))).scalar_one()
         if oldest is not None:
             lowest = min(lowest, Timestamp(oldest))
         if lowest <= given:
