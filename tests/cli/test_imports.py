@@ -16,7 +16,7 @@ assert not imported("sqlalchemy", "strandline.catalog"), "to list the commands"
 import strandline.cli.history, strandline.cli.status
 assert not imported("strandline.node.node"), "to read a store"
 import strandline.cli.changes
-assert not imported("httpx", "pyarrow", "starlette", "uvicorn"), "to change a store"
+assert not imported("httpx", "pyarrow", "httptools", "uvicorn"), "to change a store"
 """
 
 

@@ -8,10 +8,15 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
+from strandline.metastore.session.http_messages import (
+    Answer,
+    ClientGone,
+    Receive,
+    Request,
+    Scope,
+    Send,
+)
 from strandline.node.http_connections import HttpConnections
 from tests.metastore.session.served import serving
 
@@ -27,20 +32,23 @@ class Clock:
 
 
 class Toy:
-    """Answers each request with as many bytes as its path says, when it may."""
+    """Answers each request with as many bytes as its path says, and with its user."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request, has_more = Request(scope, receive), True
         try:
-            await Request(scope, receive).body()
-        except ClientDisconnect:
+            while has_more:
+                _, has_more = await request.next_part()
+        except ClientGone:
             return
-        await Response(b"x" * int(scope["path"][1:]))(scope, receive, send)
+        named = dict(scope["headers"]).get(b"x-strandline-user", b"")
+        await Answer(b"x" * int(request.path[1:]) + named, "text/plain").send(send)
 
 
 @contextmanager
 def watched(clock: Clock, **limits: float) -> Iterator[tuple[str, HttpConnections]]:
     connections = HttpConnections(pause=0.01, clock=clock, **limits)  # type: ignore[arg-type]  # one of them is a whole number
-    with serving(Toy(), http=connections.protocol) as url:
+    with serving(Toy(), connections=connections) as url:
         yield url, connections
 
 
@@ -79,6 +87,83 @@ def test_a_head_that_does_not_come_is_not_waited_for(sent: bytes) -> None:
         clock.now += 1.5
         assert read_to_end(stream) == b""
         assert connections.counts.late == 1
+
+
+def post(*chunks: bytes, headers: bytes = b"") -> bytes:
+    """A request with a body in chunks, without its end."""
+    head = b"POST /1 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+    return head + headers + b"\r\n" + b"".join(b"%x\r\n%s\r\n" % (len(c), c) for c in chunks)
+
+
+ENDLESS = {
+    "a header": b"GET /1 HTTP/1.1\r\nX: ",
+    "headers": b"GET /1 HTTP/1.1\r\n",
+    "a path": b"GET /",
+    "headers behind a body": post(b"body") + b"0\r\n",
+    "a header behind a body": post(b"body") + b"0\r\nX: ",
+    "the length of a chunk": post(b"body") + b"1;",
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_what_has_no_end_is_given_up_and_counted(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    more = b"X: y\r\n" * 2_000 if what.startswith("headers") else b"1" * 16_000
+    with watched(Clock()) as (url, connections), connect(url) as stream:
+        stream.sendall(ENDLESS[what])
+        sent = 0
+        with pytest.raises(OSError, match=r"reset|pipe"):
+            while True:
+                stream.sendall(more)
+                sent += len(more)
+        assert sent < 8_000_000  # what the kernel has room for
+        assert connections.counts.malformed == 1
+        assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\0\r\n\r\n", b"GET /1 HTTP/9.9\r\n\r\n", b"GET http:// HTTP/1.1\r\n\r\n"]
+)
+def test_what_is_no_request_is_refused(sent: bytes) -> None:
+    with watched(Clock()) as (url, connections), connect(url) as stream:
+        stream.sendall(sent)
+        assert read_to_end(stream).startswith(b"HTTP/1.1 400 ")
+        assert connections.counts.malformed == 1
+
+
+def test_a_body_that_breaks_off_in_nonsense_is_refused() -> None:
+    with watched(Clock()) as (url, connections), connect(url) as stream:
+        stream.sendall(post(b"body") + b"nonsense\r\n")
+        assert read_to_end(stream).startswith(b"HTTP/1.1 400 ")
+        assert connections.counts.malformed == 1
+
+
+def test_of_requests_sent_before_their_answers_the_first_is_answered() -> None:
+    with watched(Clock()) as (url, _), connect(url) as stream:
+        stream.sendall(get("5") * 1_000)
+        answer = read_to_end(stream)
+        assert answer.count(b"HTTP/1.1 200 ") == 1
+        assert b"connection: close" in answer
+        assert answer.endswith(b"xxxxx")
+
+
+def test_a_request_for_another_protocol_is_answered_as_http() -> None:
+    with watched(Clock()) as (url, _), connect(url) as stream:
+        upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+        stream.sendall(get("5").replace(b"\r\n\r\n", b"\r\n" + upgrade))
+        assert read_to_end(stream).endswith(b"xxxxx")
+
+
+def test_headers_behind_a_body_are_not_those_of_the_request() -> None:
+    with watched(Clock()) as (url, _), connect(url) as stream:
+        for _ in range(2):  # the connection can be used again
+            stream.sendall(post(b"body"))
+            stream.sendall(b"0\r\nX-Strandline-User: root\r\n\r\n")
+            answer = b""
+            while not answer.endswith((b"\r\n\r\nx", b"root")):
+                answer += stream.recv(65536)
+            assert b"root" not in answer
 
 
 def test_the_beginning_of_a_next_head_does_not_keep_a_connection() -> None:

@@ -29,21 +29,23 @@ to its end and keeps its place until then, also when its client has left: a thre
 between two steps of a transaction.
 
 Rejected: a pool for each protocol (the threads of one would idle while calls of the other wait);
-asyncio's own executor, which has a few threads, an unbounded queue and no shares.
+an executor of Python, which has a queue without shares, and takes several times as long to hand a
+call over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeVar
+from queue import SimpleQueue
+from typing import Any, TypeVar, cast
 
 from strandline.config import DEFAULT_CALL_THREADS, DEFAULT_MAX_CALLS
 from strandline.errors import Overloaded, StrandlineError
@@ -175,7 +177,8 @@ class Workers:
     def __init__(
         self, *, threads: int = DEFAULT_CALL_THREADS, max_calls: int = DEFAULT_MAX_CALLS
     ) -> None:
-        self._executor = ThreadPoolExecutor(max(1, threads), thread_name_prefix="call")
+        self._started: list[threading.Thread] = []
+        self._calls: SimpleQueue[PooledCall | None] = SimpleQueue()  # that a thread is free for
         self._places = _Shares(max_calls)
         self._threads = _Shares(max(1, threads))
         self._waiting: dict[tuple[str, CallKind], deque[PooledCall]] = {}
@@ -237,39 +240,47 @@ class Workers:
         ``until_left`` ends when the client has left. Then `ClientLeft` is raised: at once if the
         call waits for a thread, else by that function. Raises `Overloaded`.
         """
-        left = False
-        results: list[T] = []
+        left = withdrawn = False
+        leaving: asyncio.Future[None] | None = None
 
         def still_wanted() -> None:
             if left:
                 raise ClientLeft
 
-        call = self.submit(lambda: results.append(work(still_wanted)), user=user, kind=kind)
-        leaving: asyncio.Future[None] | None = None
-        try:
-            # Most calls end sooner than their client could give them up.
-            done, _ = await asyncio.wait({call.result}, timeout=UNWATCHED_SECONDS)
-            if not done:
-                leaving = asyncio.ensure_future(until_left())
-                await asyncio.wait({call.result, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not call.result.done():
+        def watch() -> None:
+            nonlocal leaving
+            leaving = asyncio.ensure_future(until_left())
+            leaving.add_done_callback(leave)
+
+        def leave(leaving: asyncio.Future[None]) -> None:
+            nonlocal left, withdrawn
+            if not leaving.cancelled():
                 left = True
-                if call.withdraw():
-                    raise ClientLeft
-                await asyncio.wait({call.result})
-            call.result.result()
+                withdrawn = call.withdraw()
+
+        call = self.submit(lambda: work(still_wanted), user=user, kind=kind)
+        # Most calls end sooner than their client could give them up.
+        watching = asyncio.get_running_loop().call_later(UNWATCHED_SECONDS, watch)
+        try:
+            return cast(T, await call.result)
         except ClientLeft:
-            self._given_up += not call.result.cancelled()
+            self._given_up += 1
+            raise
+        except asyncio.CancelledError:
+            if withdrawn:
+                raise ClientLeft from None
             raise
         finally:
+            watching.cancel()
             if leaving is not None:
                 leaving.cancel()
-            call.withdraw()
-        return results[0]
 
     def close(self) -> None:
         """Wait for the calls that run. None may be submitted any more."""
-        self._executor.shutdown()
+        for _ in self._started:
+            self._calls.put(None)
+        for thread in self._started:
+            thread.join()
 
     def statistics(self) -> WorkersStatistics:
         return WorkersStatistics(
@@ -286,7 +297,12 @@ class Workers:
 
     def _start(self, call: PooledCall) -> None:
         self._threads.take(call.user, call.kind)
-        self._executor.submit(self._run, call)
+        if len(self._started) < self._threads.taken:
+            name = f"call_{len(self._started)}"
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            self._started.append(thread)
+            thread.start()
+        self._calls.put(call)
 
     def _start_waiting(self) -> None:
         while True:
@@ -316,8 +332,13 @@ class Workers:
         call.result.cancel()
         return True
 
+    def _work(self) -> None:
+        """Run calls in this thread, until there are no more."""
+        while (call := self._calls.get()) is not None:
+            self._run(call)
+            del call  # what it holds is not kept until the next one
+
     def _run(self, call: PooledCall) -> None:
-        """Run the call in this thread."""
         value: object = None
         error: BaseException | None = None
         try:

@@ -1,13 +1,19 @@
 """The HTTP connections of a node: how many there are, and how long each may take.
 
-uvicorn speaks HTTP; it knows no limit of connections that does not also turn away who is connected,
-and no time for a head or for an answer that is not read. `HttpConnections` watches over all of its
-connections, once a second:
+uvicorn speaks HTTP, with the parser of Node.js; it knows no limit of connections that does not also
+turn away who is connected, and no time for a head or for an answer that is not read.
+`HttpConnections` watches over all of its connections, once a second:
 
 * one on which no request has come whole within `HEAD_SECONDS` since the last answer is closed;
 * one whose client does not read its answer for `READ_SECONDS` is cut;
 * where all places are taken, a new connection takes that of the one that has waited longest for a
   request or for a body, if it has waited at all; else it is answered 503 at once.
+
+The parser keeps what it has not yet given on: the beginning of a header, of whatever length, or the
+headers behind a body. So no more than `MAX_HEAD_BYTES` may come on a connection without a head, a
+part of a body or the end of a message among them. A client that sends its next request before it
+has its answer gets that answer, and no other: each waiting request would take memory. What cannot
+be read is counted and not logged, since any client can send it by the thousand.
 
 The time for a body, and who may work, are the application's business.
 """
@@ -20,7 +26,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from strandline.errors import Overloaded
 from strandline.metastore.session.wire_json import PROBLEM_TYPE, write_error
@@ -28,6 +35,8 @@ from strandline.metastore.session.wire_json import PROBLEM_TYPE, write_error
 MAX_CONNECTIONS = 1_000
 HEAD_SECONDS = 10.0
 READ_SECONDS = 60.0
+MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 256
 DISPLACE_AFTER = 1.0
 """Seconds that a connection must have waited for its client, to make room for a new one."""
 _PAUSE = 1.0
@@ -40,7 +49,7 @@ logger = logging.getLogger(__name__)
 class ConnectionCounts:
     """What was done since the start; ``late`` were closed for their time, ``cut`` not read.
 
-    ``open`` is how many there are now.
+    ``malformed`` sent what is no HTTP, or too long a head. ``open`` is how many there are now.
     """
 
     open: int = 0
@@ -49,6 +58,7 @@ class ConnectionCounts:
     displaced: int = 0
     late: int = 0
     cut: int = 0
+    malformed: int = 0
 
 
 class HttpConnections:
@@ -137,14 +147,21 @@ class HttpConnections:
             self._watching = asyncio.get_running_loop().call_later(self._pause, self._watch)
 
 
-class _HttpConnection(H11Protocol):
-    """uvicorn's connection, which tells what it waits for."""
+class _Refused(Exception):
+    """What a client sent is not read any further."""
+
+
+class _HttpConnection(HttpToolsProtocol):
+    """uvicorn's connection, which tells what it waits for, and bounds what it keeps of it."""
 
     def __init__(self, connections: HttpConnections, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._connections = connections
         self.waits_since = self.moved = connections.now()
         self._unread = 0
+        self._pending_bytes = 0
+        """Received since the last head, part of a body or end of a message."""
+        self._is_deaf = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         super().connection_made(transport)
@@ -152,9 +169,60 @@ class _HttpConnection(H11Protocol):
             transport.write(_full())
             transport.close()
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         self._connections.forget(self)
-        super().connection_lost(error)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_deaf or self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        self._pending_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._stop_reading()  # it goes on in another protocol, which is not spoken here
+        except httptools.HttpParserError:
+            self._refuse()
+        else:
+            if self._pending_bytes > MAX_HEAD_BYTES:
+                self._refuse()
+
+    def _refuse(self) -> None:
+        self._connections.counts.malformed += 1
+        if self.awaits_head or (self.cycle.more_body and not self.cycle.response_started):
+            self.send_400_response("Invalid HTTP request received.")
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        """Drop all that comes, and close the connection behind the answer that is under way."""
+        self._is_deaf = True
+        if not self.awaits_head:
+            self.cycle.keep_alive = False
+
+    def on_message_begin(self) -> None:
+        if not self.awaits_head:
+            raise _Refused
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.awaits_head:
+            return  # behind a body, where no header of ours stands
+        if len(self.headers) == MAX_HEADERS:
+            raise _Refused
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._pending_bytes = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._pending_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._pending_bytes = 0
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         self.waits_since = self._connections.now()

@@ -15,13 +15,12 @@ from one that is broken.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
-
-from anyio import CapacityLimiter, move_on_after, to_thread
-from starlette.responses import Response
 
 from strandline import __version__
 from strandline.catalog import CatalogManager
@@ -29,6 +28,7 @@ from strandline.errors import DeadlineExceeded, Unavailable
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.session.calls import JSON_TYPE, PREFIX
 from strandline.metastore.session.http_app import Page
+from strandline.metastore.session.http_messages import Answer
 from strandline.metastore.session.openapi import openapi_text
 from strandline.metastore.session.wire_json import write_json
 from strandline.node.metrics import METRICS_TYPE, metrics_text
@@ -108,14 +108,14 @@ class Monitoring:
         self._parts[name] = part
 
     @cached_property
-    def _threads(self) -> CapacityLimiter:
-        return CapacityLimiter(_THREADS)
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(_THREADS, thread_name_prefix="monitoring")
 
-    async def live(self) -> Response:
+    async def live(self) -> Answer:
         """That the process answers."""
-        return Response(b'{"status":"ok"}', media_type=JSON_TYPE)
+        return Answer(b'{"status":"ok"}', JSON_TYPE)
 
-    async def ready(self) -> Response:
+    async def ready(self) -> Answer:
         """Whether the node can do its work. What does not end in time is a problem itself."""
         try:
             problems = await self._asked(self._check_health)
@@ -128,33 +128,35 @@ class Monitoring:
             self._catalogs.earliest_catalog().version,
             tuple({"check": problem.check, "reason": problem.reason} for problem in problems),
         )
-        return Response(
+        return Answer(
             write_json(health, Health),
-            status_code=503 if problems else 200,
-            media_type=JSON_TYPE,
+            JSON_TYPE,
+            status=503 if problems else 200,
             headers={"Cache-Control": "no-store"},
         )
 
-    async def statistics(self) -> Response:
+    async def statistics(self) -> Answer:
         """What every part counts, by part."""
         body = await self._asked(self._statistics_json)
-        return Response(body, media_type=JSON_TYPE)
+        return Answer(body, JSON_TYPE)
 
-    async def metrics(self) -> Response:
+    async def metrics(self) -> Answer:
         """The page that Prometheus reads."""
         body = await self._asked(self._metrics_text)
-        return Response(body, headers={"Content-Type": METRICS_TYPE})
+        return Answer(body, METRICS_TYPE)
 
-    async def openapi(self) -> Response:
+    async def openapi(self) -> Answer:
         """What can be called."""
         body = await self._asked(openapi_text)
-        return Response(body, media_type=JSON_TYPE)
+        return Answer(body, JSON_TYPE)
 
     async def _asked(self, question: Callable[[], T]) -> T:
         """What a thread answers. Raises `DeadlineExceeded`."""
-        with move_on_after(DEADLINE):
-            return await to_thread.run_sync(question, limiter=self._threads, abandon_on_cancel=True)
-        raise DeadlineExceeded(f"the store did not answer within {DEADLINE} s")
+        answering = asyncio.get_running_loop().run_in_executor(self._threads, question)
+        try:
+            return await asyncio.wait_for(answering, DEADLINE)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the store did not answer within {DEADLINE} s") from None
 
     def _statistics_json(self) -> bytes:
         written = []

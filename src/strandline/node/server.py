@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import anyio
 import uvicorn
 
 from strandline import __version__, work
@@ -219,7 +218,6 @@ def _load_late_parts() -> None:
 
     It takes tens of milliseconds. What is loaded now is shared with all child processes.
     """
-    anyio.run(anyio.sleep, 0)  # the backend of anyio
     HIVE_CODEC.prepare("Table", "Partition", "Database")
 
 

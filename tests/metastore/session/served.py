@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
-from starlette.types import ASGIApp
 
 from strandline.metastore.call_log import CallLog
 from strandline.metastore.session.http_app import HttpApplication
+from strandline.metastore.session.http_messages import Application
 from strandline.metastore.workers import Workers
 from strandline.node import Node
+from strandline.node.http_connections import HttpConnections
 from strandline.node.monitoring import Monitoring
 from strandline.node.node import Problem
 
@@ -33,7 +35,9 @@ def listening_socket(port: int = 0) -> socket.socket:
 
 
 @contextmanager
-def serving(application: ASGIApp, *, http: Any = "auto") -> Iterator[str]:
+def serving(
+    application: Application, *, connections: HttpConnections | None = None
+) -> Iterator[str]:
     """The URL at which a real server runs ``application`` while the block runs."""
     with listening_socket() as listening:
         config = uvicorn.Config(
@@ -43,7 +47,7 @@ def serving(application: ASGIApp, *, http: Any = "auto") -> Iterator[str]:
             lifespan="off",
             loop="asyncio",
             ws="none",
-            http=http,
+            http=cast(type[asyncio.Protocol], (connections or HttpConnections()).protocol),
             timeout_graceful_shutdown=5,
         )
         server = uvicorn.Server(config)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import pytest
-from starlette.requests import HTTPConnection
 
 from strandline.errors import InvalidInput, PermissionDenied
 from strandline.metastore.session.callers import AUTHORIZATION, OriginGuard, caller_of, host_of
+from strandline.metastore.session.http_messages import Message, Request
+
+
+async def no_more() -> Message:
+    return {"type": "http.disconnect"}
 
 
 def is_own(*headers: tuple[str, str], server: str = "10.0.0.7") -> bool:
     scope = {
-        "type": "http",
+        "method": "POST",
+        "path": "/v1/begin",
         "server": (server, 9084),
         "headers": [(name.encode(), value.encode()) for name, value in headers],
     }
     try:
-        OriginGuard(["Lake.example.org", "::5"]).require_own(HTTPConnection(scope))
+        OriginGuard(["Lake.example.org", "::5"]).require_own(Request(scope, no_more))
     except PermissionDenied:
         return False
     return True
@@ -78,4 +83,4 @@ def test_a_name_behind_a_user_is_no_host(sent: str) -> None:
 @pytest.mark.parametrize("sent", ["", "Basic", "Basic YW5u", "Basic é", "Basic /w==", "Bearer x"])
 def test_credentials_that_cannot_be_read_are_refused(sent: str) -> None:
     with pytest.raises(InvalidInput, match="cannot be read"):
-        caller_of({AUTHORIZATION: sent})
+        caller_of({AUTHORIZATION.lower(): sent})

@@ -341,7 +341,7 @@ def test_a_node_with_a_verifier_refuses_the_rest(proving: str, secret: str | Non
     assert answer.json()["code"] == "permission_denied"
 
 
-USER = "X-Strandline-User"
+USER = "x-strandline-user"
 
 
 @pytest.mark.parametrize(
@@ -349,8 +349,8 @@ USER = "X-Strandline-User"
     [
         ({}, Caller("anonymous")),
         ({USER: "ann%20%C3%A9"}, Caller("ann é")),
-        ({"Authorization": basic("ann é", "a:b")}, Caller("ann é", "a:b")),
-        ({"Authorization": basic("ann", ""), USER: "ann"}, Caller("ann", "")),
+        ({"authorization": basic("ann é", "a:b")}, Caller("ann é", "a:b")),
+        ({"authorization": basic("ann", ""), USER: "ann"}, Caller("ann", "")),
     ],
 )
 def test_who_headers_name(headers: dict[str, str], caller: Caller) -> None:
@@ -362,13 +362,13 @@ def test_who_headers_name(headers: dict[str, str], caller: Caller) -> None:
     [
         ({USER: ""}, "does not name a user"),
         ({USER: "%ff"}, "does not name a user"),
-        ({"Authorization": "Bearer abc"}, "cannot be read"),
-        ({"Authorization": "Basic ???"}, "cannot be read"),
-        ({"Authorization": "Basic " + b64encode(b"no colon").decode()}, "cannot be read"),
-        ({"Authorization": "Basic " + b64encode(b"\xff:x").decode()}, "cannot be read"),
-        ({"Authorization": basic("", "x")}, "does not name a user"),
-        ({"Authorization": basic("a\nb", "x")}, "does not name a user"),
-        ({"Authorization": basic("ann", "x"), USER: "bob"}, "name two users"),
+        ({"authorization": "Bearer abc"}, "cannot be read"),
+        ({"authorization": "Basic ???"}, "cannot be read"),
+        ({"authorization": "Basic " + b64encode(b"no colon").decode()}, "cannot be read"),
+        ({"authorization": "Basic " + b64encode(b"\xff:x").decode()}, "cannot be read"),
+        ({"authorization": basic("", "x")}, "does not name a user"),
+        ({"authorization": basic("a\nb", "x")}, "does not name a user"),
+        ({"authorization": basic("ann", "x"), USER: "bob"}, "name two users"),
     ],
 )
 def test_headers_that_name_nobody(headers: dict[str, str], says: str) -> None:

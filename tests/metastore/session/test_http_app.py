@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.types import Message, Receive, Scope, Send
 
 from strandline import __version__
 from strandline.catalog.commands import CreateSchema
@@ -21,6 +20,7 @@ from strandline.metastore.session import HttpSession
 from strandline.metastore.session.bodies import MAX_BODY_BYTES, Bodies, LongAnswer
 from strandline.metastore.session.calls import PROTOCOL, PROTOCOL_HEADER
 from strandline.metastore.session.http_app import HttpApplication
+from strandline.metastore.session.http_messages import Message, Receive, Scope, Send
 from strandline.metastore.workers import Workers
 from strandline.node import Node
 from strandline.work.contents import PIECE, Content
@@ -279,10 +279,10 @@ def test_half_bodies_are_bounded_in_sum_and_small_requests_are_served(node: Node
 def test_only_the_answer_of_a_call_that_reads_is_refused_where_too_many_wait() -> None:
     bodies = Bodies(max_bytes=1, seconds=1, memory_bytes=1, answer_bytes=1, outside=False)
     answer = b" " * (ALLOWANCE + 1)
-    held = bodies.response(answer, "application/json", may_refuse=True)
+    held = bodies.answer(answer, "application/json", may_refuse=True)
     with pytest.raises(Overloaded):
-        bodies.response(answer, "application/json", may_refuse=True)
-    sent = bodies.response(answer, "application/json", may_refuse=False)
+        bodies.answer(answer, "application/json", may_refuse=True)
+    sent = bodies.answer(answer, "application/json", may_refuse=False)
     assert sent is not held
     assert bodies.answers.taken == 1
 
@@ -301,7 +301,7 @@ def test_a_long_answer_is_sent_in_pieces_and_then_given_back(fails: bool) -> Non
     async def main(body: bytes | Content) -> None:
         answer = LongAnswer(body, "application/json", on_sent=given_back.append)
         with suppress(OSError):
-            await answer({"type": "http"}, _nothing, send)
+            await answer.send(send)
         assert given_back.pop() is answer
 
     for body in (data, Content.of(data)):
@@ -322,14 +322,10 @@ def test_the_event_loop_turns_between_the_pieces_of_a_long_answer() -> None:
 
     async def main() -> None:
         answer = LongAnswer(bytes(5 * PIECE), "application/json", on_sent=lambda _: None)
-        await answer({"type": "http"}, _nothing, send)
+        await answer.send(send)
 
     asyncio.run(main())
     assert len(set(turns)) >= 5
-
-
-async def _nothing() -> Message:
-    return {"type": "http.disconnect"}
 
 
 def test_a_page_with_another_name_is_refused(client: httpx.Client) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
-from starlette.types import Receive, Scope, Send
 
 from strandline.catalog.commands import (
     ColumnDefinition,
@@ -33,6 +32,7 @@ from strandline.errors import (
 )
 from strandline.metastore.session import HttpSession, LocalSession, http_app, http_session
 from strandline.metastore.session.http_app import HttpApplication
+from strandline.metastore.session.http_messages import Receive, Scope, Send
 from strandline.metastore.session.http_transport import Lost
 from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.metastore.workers import Workers

@@ -17,13 +17,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
-
 from strandline import work
 from strandline.errors import DeadlineExceeded, InvalidInput, Overloaded
 from strandline.metastore.served_calls import RequestMemory
+from strandline.metastore.session.http_messages import Answer, Request, Send
 from strandline.work.contents import PIECE, Content
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -71,21 +68,23 @@ class _Body:
         return b"".join(self._chunks) if self._content is None else self._content
 
 
-class LongAnswer(Response):
+class LongAnswer(Answer):
     """An answer that is sent in pieces, as the client reads them."""
 
     def __init__(
         self, body: bytes | Content, content_type: str, *, on_sent: Callable[[object], None]
     ) -> None:
+        super().__init__(b"", content_type)
         self._content = body
         self._on_sent = on_sent
-        self.size = body.size if isinstance(body, Content) else len(body)
-        super().__init__(media_type=content_type, headers={"Content-Length": str(self.size)})
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    @property
+    def size(self) -> int:
+        return self._content.size if isinstance(self._content, Content) else len(self._content)
+
+    async def send(self, send: Send) -> None:
         try:
-            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-            await send(start)
+            await self.send_head(send)
             for piece in self._pieces():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
                 await asyncio.sleep(0)  # a client that reads quickly would get all of them at once
@@ -130,7 +129,7 @@ class Bodies:
     async def read(self, request: Request, owner: object, content_type: str) -> bytes | Content:
         """The body of a request, which has to be sent as ``content_type``; close a `Content`.
 
-        Raises `InvalidInput`, `Overloaded`, `BodyTooLate`.
+        Raises `InvalidInput`, `Overloaded`, `BodyTooLate`, `ClientGone`.
         """
         try:
             async with asyncio.timeout(self._seconds):
@@ -150,8 +149,9 @@ class Bodies:
         body = _Body(outside=self._outside)
         try:
             if size <= self._max_bytes * _DRAINED:
-                size = 0
-                async for chunk in request.stream():
+                size, has_more = 0, True
+                while has_more:
+                    chunk, has_more = await request.next_part()
                     size += len(chunk)
                     if size > self._max_bytes * _DRAINED:
                         break
@@ -171,19 +171,19 @@ class Bodies:
             raise
         return body.whole()
 
-    def response(self, body: bytes | Content, content_type: str, *, may_refuse: bool) -> Response:
+    def answer(self, body: bytes | Content, content_type: str, *, may_refuse: bool) -> Answer:
         """The answer with that body.
 
         Raises `Overloaded` where too much waits to be sent and the call may be refused: one that
         changed something was carried out, and its client would send it again.
         """
         if isinstance(body, bytes) and len(body) <= PIECE:
-            return Response(body, media_type=content_type)
-        response = LongAnswer(body, content_type, on_sent=self.answers.release)
+            return Answer(body, content_type)
+        answer = LongAnswer(body, content_type, on_sent=self.answers.release)
         try:
-            self.answers.hold(response, response.size)
+            self.answers.hold(answer, answer.size)
         except Overloaded:
             if may_refuse:
-                response.close()
+                answer.close()
                 raise
-        return response
+        return answer

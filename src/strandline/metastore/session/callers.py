@@ -30,12 +30,13 @@ from strandline.metastore.session.calls import ANONYMOUS, USER_HEADER
 from strandline.model.identifiers import MAX_USER_LENGTH
 
 if TYPE_CHECKING:  # a client needs no server
-    from starlette.requests import HTTPConnection
+    from strandline.metastore.session.http_messages import Request
 
 Authenticate = Callable[[str, str], bool]
 """Whether ``(user, secret)`` belong together. Called in several threads; must not raise."""
 
 AUTHORIZATION = "Authorization"
+_AUTHORIZATION_NAME, _USER_NAME = AUTHORIZATION.lower(), USER_HEADER.lower()
 
 
 class Unproved(PermissionDenied):
@@ -58,9 +59,12 @@ def basic(user: str, secret: str) -> str:
 
 
 def caller_of(headers: Mapping[str, str]) -> Caller:
-    """The user that the headers name, else `ANONYMOUS`. Raises `InvalidInput` for a bad name."""
-    named = headers.get(USER_HEADER)
-    sent = headers.get(AUTHORIZATION)
+    """The user that the headers name, else `ANONYMOUS`. Raises `InvalidInput` for a bad name.
+
+    The names of ``headers`` are in lower case.
+    """
+    named = headers.get(_USER_NAME)
+    sent = headers.get(_AUTHORIZATION_NAME)
     if sent is None:
         return Caller(_user(ANONYMOUS if named is None else _unquoted(named), USER_HEADER))
     user, secret = _credentials(sent)
@@ -114,6 +118,8 @@ def _user(user: str, header: str) -> str:
 
 _SHOWN = 80
 """Characters of a header that an error shows."""
+_MOST_KNOWN = 64
+"""Names that were found to be the node's, and are not taken apart again."""
 
 
 class OriginGuard:
@@ -121,21 +127,28 @@ class OriginGuard:
 
     def __init__(self, hosts: Collection[str]) -> None:
         self._hosts = frozenset(_plain(host) for host in hosts)
+        self._known: set[tuple[str, str, str | None]] = set()
 
-    def require_own(self, request: HTTPConnection) -> None:
+    def require_own(self, request: Request) -> None:
         """Raise `PermissionDenied` unless the request names this node."""
-        headers, server = request.headers, request.scope.get("server")
-        arrived_at = server[0] if server else None
-        for name, sent in (
-            *(("Host", text) for text in headers.getlist("host")),
-            *(("Origin", text) for text in headers.getlist("origin")),
-        ):
-            host = host_of(sent if name == "Origin" else f"//{sent}")
-            if host is None or not (is_loopback(host) or host in self._hosts or host == arrived_at):
-                raise PermissionDenied(
-                    f"the request names {sent[:_SHOWN]!r} as its {name}, which is not a name of "
-                    "this node; use its address, or add the name to the setting allowed_hosts"
-                )
+        for name, sent in request.all_headers:
+            if name in ("host", "origin"):
+                self._require_own(name, sent, request.arrived_at)
+
+    def _require_own(self, name: str, sent: str, arrived_at: str | None) -> None:
+        key = name, sent, arrived_at
+        if key in self._known:
+            return
+        host = host_of(sent if name == "origin" else f"//{sent}")
+        if host is None or not (is_loopback(host) or host in self._hosts or host == arrived_at):
+            raise PermissionDenied(
+                f"the request names {sent[:_SHOWN]!r} as its {name.capitalize()}, which is not a"
+                " name of this node; use its address, or add the name to the setting allowed_hosts"
+            )
+        if len(sent) <= _SHOWN:
+            if len(self._known) == _MOST_KNOWN:  # a client may write one name in many ways
+                self._known.clear()
+            self._known.add(key)
 
 
 def host_of(url: str) -> str | None:

@@ -26,10 +26,6 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from types import MappingProxyType
 
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
-
 from strandline import __version__, work
 from strandline.errors import (
     NotFound,
@@ -63,6 +59,14 @@ from strandline.metastore.session.calls import (
     PROTOCOL_HEADER,
     Call,
 )
+from strandline.metastore.session.http_messages import (
+    Answer,
+    ClientGone,
+    Receive,
+    Request,
+    Scope,
+    Send,
+)
 from strandline.metastore.session.local_session import LocalSession
 from strandline.metastore.session.wire_json import PROBLEM_TYPE, write_error
 from strandline.metastore.workers import ClientLeft, Workers
@@ -74,12 +78,13 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 1
 """What a full node asks its clients to wait."""
 _READING = ("GET", "HEAD")
+_PROTOCOL_NAME = PROTOCOL_HEADER.lower()
 SERVICE = "http"
 """What tasks of this application are called in a child process."""
 
-Serve = Callable[[Request], Awaitable[Response]]
+Serve = Callable[[Request], Awaitable[Answer]]
 """Answers one request."""
-Page = Callable[[], Awaitable[Response]]
+Page = Callable[[], Awaitable[Answer]]
 """Answers a GET that is the same for everybody."""
 
 
@@ -152,22 +157,22 @@ class HttpApplication:
         try:
             serve = self._served_by(request)
         except StrandlineError as error:
-            response = _error_response(error)
+            answer = _error_answer(error)
         else:
-            response = await serve(request)
-        response.headers[PROTOCOL_HEADER] = PROTOCOL
-        await response(scope, receive, send)
+            answer = await serve(request)
+        answer.headers[PROTOCOL_HEADER] = PROTOCOL
+        await answer.send(send)
 
     def _served_by(self, request: Request) -> Serve:
         """What answers the request. Raises what keeps it from being answered."""
         self._origins.require_own(request)
-        spoken = request.headers.get(PROTOCOL_HEADER, PROTOCOL)
+        spoken = request.headers.get(_PROTOCOL_NAME, PROTOCOL)
         if spoken != PROTOCOL:
             raise UnsupportedOperation(
                 f"this node, of release {__version__}, speaks protocol {PROTOCOL!r}, and the client"
                 f" {spoken[:20]!r}; install the same release on both; nothing was done"
             )
-        path = request.scope["path"]
+        path = request.path
         methods, serve = self._routes.get(path, ((), None))
         if serve is None:
             known = ", ".join(path.removeprefix(f"{PREFIX}/") for path in self._routes)
@@ -184,7 +189,7 @@ class HttpApplication:
     def _page(self, page: Page) -> Serve:
         """What serves the route of ``page``."""
 
-        async def serve(request: Request) -> Response:
+        async def serve(request: Request) -> Answer:
             try:
                 return await page()
             except Exception as error:
@@ -195,11 +200,9 @@ class HttpApplication:
     def endpoint(self, call: Call) -> Serve:
         """What serves the route of ``call``."""
 
-        async def serve(request: Request) -> Response:
-            host = request.client.host if request.client else ""
-            client = f"{host}:{request.client.port}" if request.client else ""
+        async def serve(request: Request) -> Answer:
             began, user = monotonic(), ""
-            CLIENT.set(client)
+            CLIENT.set(request.client)
             owner = object()  # of the memory that the request takes
             body: bytes | Content = b""
             failure: Exception | None = None
@@ -210,14 +213,12 @@ class HttpApplication:
                 body = await self._bodies.read(request, owner, call.request_type)
                 began = monotonic()  # how long its client takes is not our slowness
                 self._counts = replace(self._counts, requests=self._counts.requests + 1)
-                answer = await self._answered(call, asking, body, request, host)
-                response = self._bodies.response(
-                    answer, call.answer_type, may_refuse=call.only_reads
-                )
-            except (ClientDisconnect, ClientLeft):
-                return Response(status_code=400)  # no client hears it
+                content = await self._answered(call, asking, body, request)
+                answer = self._bodies.answer(content, call.answer_type, may_refuse=call.only_reads)
+            except (ClientGone, ClientLeft):
+                return Answer(b"", PROBLEM_TYPE, status=400)  # no client hears it
             except Exception as error:
-                failure, response = error, self._refused(error)
+                failure, answer = error, self._refused(error)
             finally:
                 self._bodies.memory.release(owner)
                 if isinstance(body, Content):
@@ -225,26 +226,22 @@ class HttpApplication:
             self._calls.ended(
                 SERVICE,
                 call.name,
-                client=client,
+                client=request.client,
                 user=user,
                 seconds=monotonic() - began,
                 error=failure,
             )
-            return response
+            return answer
 
         return serve
 
     # -- one request ---------------------------------------------------------------------------
 
     async def _answered(
-        self, call: Call, asking: Caller, body: bytes | Content, request: Request, host: str
+        self, call: Call, asking: Caller, body: bytes | Content, request: Request
     ) -> bytes | Content:
         """The body of the answer, made where the rule of `strandline.work` says."""
-
-        async def until_left() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-
+        host, until_left = request.client_host, request.until_left
         children = self._children
         kind = call.kind(len(body) if isinstance(body, bytes) else body.size)
         if isinstance(body, bytes):
@@ -304,21 +301,21 @@ class HttpApplication:
             full=memory.refused + answers.refused,
         )
 
-    def _refused(self, error: Exception) -> Response:
+    def _refused(self, error: Exception) -> Answer:
         self._counts = replace(self._counts, errors=self._counts.errors + 1)
         if not isinstance(error, StrandlineError):
             logger.error("a request failed inside", exc_info=error)
-        answer = _error_response(error)
+        answer = _error_answer(error)
         if isinstance(error, Overloaded):
             answer.headers["Retry-After"] = str(RETRY_SECONDS)
         if isinstance(error, BodyTooLate):
             answer.headers["Connection"] = "close"
         if isinstance(error, Unproved):
-            answer.status_code = 401
+            answer.status = 401
             answer.headers["WWW-Authenticate"] = 'Basic realm="strandline", charset="UTF-8"'
         return answer
 
 
-def _error_response(error: BaseException) -> Response:
+def _error_answer(error: BaseException) -> Answer:
     status, body = write_error(error)
-    return Response(body, status_code=status, media_type=PROBLEM_TYPE)
+    return Answer(body, PROBLEM_TYPE, status)

@@ -4,28 +4,25 @@ Everything that may come back is sorted here into three: the result; an error th
 answered, raised as the class that it has there; and `Lost`, when what came does not tell
 back whether the node did what it was asked. What to do about that is the session's business.
 
-A write is three small requests, so a request is one piece of bytes on a connection of Python's own
-HTTP client. A general client costs as much for each of them as the node takes to answer.
+A write is three small requests, so a request is one piece of bytes on a socket, and the parser of
+the node's own server reads the answer. A general client costs as much for each of them as the node
+takes to answer, and Python's own one parses headers as those of a mail.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from http.client import (
-    HTTPConnection,
-    HTTPException,
-    HTTPMessage,
-    HTTPResponse,
-    HTTPSConnection,
-)
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
+
+import httptools
 
 from strandline import __version__
 from strandline.errors import InvalidInput, Overloaded, ProtocolError, Stopping, StrandlineError
@@ -42,6 +39,8 @@ _LONGEST_WAIT = 10
 _GATEWAY_STATUSES = frozenset({502, 503, 504})
 """What something between client and node answers when it lost the node."""
 _OK = 200
+_READ_BYTES = 64 * 1024
+_PROTOCOL_NAME = PROTOCOL_HEADER.lower()
 
 
 class Lost(Exception):
@@ -66,12 +65,60 @@ class Lost(Exception):
         self.answer = answer
 
 
-class _Answer(NamedTuple):
-    """What came back."""
+class _Answer:
+    """What comes back, as the parser calls it; names of ``headers`` are in lower case."""
 
-    status: int
-    headers: HTTPMessage
-    body: bytes
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.may_be_followed = False
+        """Whether the connection can carry another request."""
+        self._parts: list[bytes] = []
+        self._is_whole = False
+        self._parser = httptools.HttpResponseParser(self)
+
+    @property
+    def body(self) -> bytes:
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+    def read_from(self, connection: socket.socket) -> None:
+        """Read the answer. Raises `OSError`."""
+        while not self._is_whole:
+            data = connection.recv(_READ_BYTES)
+            if not data:
+                if not self._ends_with_its_connection():
+                    raise ConnectionResetError("the connection ended before the answer was whole")
+                return
+            try:
+                self._parser.feed_data(data)
+            except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+                raise ConnectionError(f"the answer is no HTTP: {error}") from error
+
+    def _ends_with_its_connection(self) -> bool:
+        """Whether a body has begun whose length the head does not tell."""
+        lengths = self.headers.keys() & {"content-length", "transfer-encoding"}
+        return self.status > 0 and not lengths
+
+    def on_message_begin(self) -> None:
+        if self._is_whole:
+            raise ConnectionError("the node sent two answers to one request")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        self.may_be_followed = self._parser.should_keep_alive()
+
+    def on_body(self, part: bytes) -> None:
+        self._parts.append(part)
+
+    def on_message_complete(self) -> None:
+        if self.status < _OK:  # what something on the way says before the answer
+            self.status = 0
+            self.headers.clear()
+        else:
+            self._is_whole = True
 
 
 class HttpTransport:
@@ -91,7 +138,7 @@ class HttpTransport:
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._security = ssl.create_default_context() if self._address.scheme == "https" else None
         self._lock = threading.Lock()
-        self._idle: list[tuple[HTTPConnection, float]] = []
+        self._idle: list[tuple[socket.socket, float]] = []
         self._process = os.getpid()
         self._is_closed = False
 
@@ -128,27 +175,25 @@ class HttpTransport:
             f"POST {self._prefix}{path} HTTP/1.1\r\n{self._headers}"
             f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
         ).encode("ascii") + body
-        connection = self._connected(seconds)
+        connection, answer = self._connected(seconds), _Answer()
         try:
-            connection.sock.settimeout(seconds)
+            connection.settimeout(seconds)
             with suppress(ConnectionError):  # a node that refuses it before its end says why
-                connection.sock.sendall(request)
-            with HTTPResponse(connection.sock, method="POST") as response:  # or it stays open
-                response.begin()
-                answer = _Answer(response.status, response.headers, response.read())
-        except (OSError, HTTPException) as error:
+                connection.sendall(request)
+            answer.read_from(connection)
+        except OSError as error:
             connection.close()
             raise Lost(_why(error), sent=True) from error
         except BaseException:
             connection.close()
             raise
-        if response.will_close:
-            connection.close()
-        else:
+        if answer.may_be_followed:
             self._keep(connection)
+        else:
+            connection.close()
         return answer
 
-    def _connected(self, seconds: float) -> HTTPConnection:
+    def _connected(self, seconds: float) -> socket.socket:
         """A connection on which a request can be sent. Raises `Lost`, `Stopping`."""
         while True:
             with self._lock:
@@ -165,20 +210,26 @@ class HttpTransport:
             if time.monotonic() - since < _IDLE_SECONDS and not _has_ended(connection):
                 return connection
             connection.close()
-        host, port = self._address.hostname or "", self._address.port
-        timeout = min(seconds, CONNECT_TIMEOUT)
-        if self._security is None:
-            connection = HTTPConnection(host, port, timeout=timeout)
-        else:
-            connection = HTTPSConnection(host, port, timeout=timeout, context=self._security)
+        return self._connect(min(seconds, CONNECT_TIMEOUT))
+
+    def _connect(self, timeout: float) -> socket.socket:
+        """A new connection. Raises `Lost`."""
+        host, security = self._address.hostname or "", self._security
+        port = self._address.port or (80 if security is None else 443)
         try:
-            connection.connect()
+            connection = socket.create_connection((host, port), timeout)
+        except (OSError, UnicodeError) as error:
+            raise Lost(_why(error), sent=False) from error
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if security is not None:
+                connection = security.wrap_socket(connection, server_hostname=host)
         except (OSError, UnicodeError) as error:
             connection.close()
             raise Lost(_why(error), sent=False) from error
         return connection
 
-    def _keep(self, connection: HTTPConnection) -> None:
+    def _keep(self, connection: socket.socket) -> None:
         """Keep a connection for the next request, and close those that were idle too long."""
         with self._lock:
             now = time.monotonic()
@@ -192,7 +243,7 @@ class HttpTransport:
             old.close()
 
     def _require_same_protocol(self, answer: _Answer) -> None:
-        spoken = answer.headers.get(PROTOCOL_HEADER, "1")
+        spoken = answer.headers.get(_PROTOCOL_NAME, "1")
         if spoken != PROTOCOL:
             raise ProtocolError(
                 f"{self.url} is a node of another release: it speaks protocol {spoken[:20]!r}, and"
@@ -228,10 +279,10 @@ def _address_of(url: str) -> SplitResult:
     return parts
 
 
-def _has_ended(connection: HTTPConnection) -> bool:
+def _has_ended(connection: socket.socket) -> bool:
     """Whether the node has closed an idle connection, or sent what was not asked for."""
     poll = select.poll()
-    poll.register(connection.sock, select.POLLIN)
+    poll.register(connection, select.POLLIN)
     return bool(poll.poll(0))
 
 

@@ -1,0 +1,84 @@
+"""Requests and answers of HTTP, between an ASGI server and the application.
+
+A write of a client is three small requests, so what stands between the bytes of the server and a
+call is kept to what a call needs: one dictionary of headers, one object for an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+"""What an ASGI server says of a request."""
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+"""What an ASGI server runs."""
+
+
+class ClientGone(Exception):
+    """The client hung up before its request was whole: no client hears the answer."""
+
+
+class Request:
+    """A request whose head has come.
+
+    ``headers`` have names in lower case; of one that stands there twice, the first. ``receive``
+    gives what the server hears of the request next.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.receive = receive
+        self.all_headers = [
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
+        ]
+        self.headers: Mapping[str, str] = dict(reversed(self.all_headers))
+        server, client = scope.get("server"), scope.get("client")
+        self.arrived_at: str | None = server[0] if server else None
+        self.client_host: str = client[0] if client else ""
+        self.client: str = f"{client[0]}:{client[1]}" if client else ""
+
+    async def next_part(self) -> tuple[bytes, bool]:
+        """The next bytes of the body, and whether there are more. Raises `ClientGone`."""
+        message = await self.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        return message.get("body", b""), message.get("more_body", False)
+
+    async def until_left(self) -> None:
+        """Return when the client has left. Its body has come."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+
+@dataclass(eq=False)
+class Answer:
+    """An answer whose body is there."""
+
+    body: bytes
+    content_type: str
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return len(self.body)
+
+    async def send(self, send: Send) -> None:
+        """Hand the answer to the server."""
+        await self.send_head(send)
+        await send({"type": "http.response.body", "body": self.body})
+
+    async def send_head(self, send: Send) -> None:
+        headers = [
+            (b"content-type", self.content_type.encode()),
+            (b"content-length", b"%d" % self.size),
+        ]
+        headers += [(name.lower().encode(), value.encode()) for name, value in self.headers.items()]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
