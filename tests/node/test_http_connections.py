@@ -42,7 +42,7 @@ class Toy:
         except ClientGone:
             return
         named = dict(scope["headers"]).get(b"x-strandline-user", b"")
-        await Answer(b"x" * int(request.path[1:]) + named, "text/plain").send(send)
+        await Answer(b"x" * int(request.path[1:]) + named, "application/octet-stream").send(send)
 
 
 @contextmanager

@@ -151,6 +151,40 @@ class _Refused(Exception):
     """What a client sent is not read any further."""
 
 
+class _AnswerTransport:
+    """The transport of one answer: its head is sent together with the beginning of its body.
+
+    Else a client would be woken for each of them.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = None
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        if data.startswith(_STATUS_LINE) and not data.startswith(_CONTINUE):
+            self._head = data
+            self.write = self._write_body  # type: ignore[method-assign]  # for all that follows
+        else:
+            self._transport.write(data)
+
+    def _write_body(self, data: bytes) -> None:
+        self._transport.write(data if self._head is None else self._head + data)
+        self._head = None
+
+    def flush(self) -> None:
+        if self._head is not None:
+            self._write_body(b"")
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+
+_STATUS_LINE, _CONTINUE = b"HTTP/1.1 ", b"HTTP/1.1 100"
+
+
 class _HttpConnection(HttpToolsProtocol):
     """uvicorn's connection, which tells what it waits for, and bounds what it keeps of it."""
 
@@ -215,6 +249,8 @@ class _HttpConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._pending_bytes = 0
         super().on_headers_complete()
+        self._answering = _AnswerTransport(self.transport)
+        self.cycle.transport = self._answering  # type: ignore[assignment]  # all that an answer uses
 
     def on_body(self, body: bytes) -> None:
         self._pending_bytes = 0
@@ -225,6 +261,7 @@ class _HttpConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self._answering.flush()  # of an answer without a body
         self.waits_since = self._connections.now()
         super().on_response_complete()
 
