@@ -198,10 +198,10 @@ def test_an_idle_child_ends_after_a_while() -> None:
 
 
 @pytest.mark.parametrize("only_reads", [True, False])
-def test_a_child_that_took_much_memory_ends_and_the_next_reader_is_ready(
+def test_a_child_that_keeps_much_memory_ends_and_the_next_reader_is_ready(
     monkeypatch: pytest.MonkeyPatch, only_reads: bool
 ) -> None:
-    monkeypatch.setattr(child_processes, "KEPT_BYTES", -1)
+    monkeypatch.setattr(child_processes, "KEPT_BYTES", -(1 << 40))
 
     async def body(pool: ChildPool, children: Children) -> None:
         await ask(pool, "echo", only_reads=only_reads)
@@ -378,6 +378,7 @@ def service(announce):
     def serve(fields, data):
         if fields["name"] == "sleep":
             signal.pause()
+        del [bytes(1000) for _ in range(100_000)][:]
         return {"pid": os.getpid(), "parent": os.getppid()}, data
     yield serve
 
@@ -390,6 +391,7 @@ for child in children:
         _send(child, {"name": "echo", "only_reads": True}, content)
         fields, answer = _receive(child)
         assert answer.read() == word
+        assert not fields["ends"]  # it has given back the memory that it took
         pids.append(fields["pid"])
 assert len(set(pids)) == 2 and os.getpid() not in pids
 _send(children[0], {"name": "sleep", "only_reads": True}, Content.of(b""))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from strandline.work import TooLong, budget, spend, spending
+from strandline.work import TooLong, budget, require, spend, spending
 
 
 def test_without_a_budget_anything_goes() -> None:
@@ -27,6 +28,23 @@ def test_a_budget_is_for_all_that_its_block_goes_over() -> None:
         spend(60)
         with pytest.raises(TooLong):
             spend(60)
+
+
+def test_what_is_counted_first_spends_nothing() -> None:
+    limits: list[int] = []
+
+    def count(limit: int, *, rows: int) -> int:
+        limits.append(limit)
+        return min(rows, limit)
+
+    require(partial(count, rows=1_000_000))
+    with budget(100):
+        spend(40)
+        require(partial(count, rows=60))
+        with pytest.raises(TooLong):
+            require(partial(count, rows=61))
+        spend(60)
+    assert limits == [61, 61]
 
 
 @pytest.mark.parametrize("count", [0, 1, 49, 50, 99, 100])

@@ -17,8 +17,9 @@ request can be computed has a budget of them:
 A request that is too long for a place as it comes goes to the next one undecoded. Whether a request
 that reads is too long may turn out on the way: what goes over many things calls `spend` first, or
 takes them from `spending`; where the budget is not enough, both raise `TooLong`, and the request is
-given to a child, which does all of it. A request that changes something is never given up on the
-way. Without children (a store that is embedded in another program, a test) threads have no budget.
+given to a child, which does all of it. What a database can count is counted first (`require`), so
+that little is done twice. A request that changes something is never given up on the way. Without
+children (a store that is embedded in another program, a test) threads have no budget.
 
 What must stay true: what goes over a number of things that a client decides says so here before it
 does. The number of things that a thread of the node goes over for a client is bounded by
@@ -34,7 +35,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
@@ -87,6 +88,17 @@ def spend(things: int) -> None:
         current.left -= things
         if current.left < 0:
             raise TooLong
+
+
+def require(count: Callable[[int], int]) -> None:
+    """Raise `TooLong` if the things that ``count`` counts, up to a limit, cost more than is left.
+
+    For what is cheaper to count than to go over. Nothing is spent, and without a budget nothing is
+    counted.
+    """
+    current = _BUDGET.get()
+    if current is not None and count(current.left + 1) > current.left:
+        raise TooLong
 
 
 def spending(items: Iterable[T]) -> Iterator[T]:

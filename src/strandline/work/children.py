@@ -19,8 +19,8 @@ What must stay true:
 
 * A child ends when the node closes its connection, or dies. In the middle of a task it ends at
   once if the task only reads; else it finishes the task first.
-* A child that has taken much memory ends after its reply, and so gives all of it back. It takes at
-  most `MEMORY_BYTES`.
+* A child gives the memory of a task back after it. One that cannot give back most of it ends after
+  its reply. It takes at most `MEMORY_BYTES`.
 * A child that ends without a reply is reported as `Unavailable` for a task that reads, and as
   `UnknownOutcome` for one that changes something; the next task gets a new one.
 
@@ -43,7 +43,10 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
+
+import pyarrow
 
 from strandline.errors import (
     LimitExceeded,
@@ -64,7 +67,7 @@ MAX_WAITING = 64
 IDLE_SECONDS = 30.0
 """How long a child without a task is kept."""
 KEPT_BYTES = 32 << 20
-"""Memory that the tasks of a child may take without ending it."""
+"""Memory that a child may keep after its tasks without ending."""
 READER_NICENESS = 10
 """By how much a child that only reads gives way to the node and to other clients' work."""
 MEMORY_BYTES = 4 << 30
@@ -114,7 +117,7 @@ def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
         serve: Serve | None = None
         with suppress(Exception):  # the first task tries again, and reports it
             serve = opened.enter_context(open_service(announce))
-        before = _peak_bytes()
+        before = _memory_bytes()
         while (task := _receive(connection)) is not None:
             fields, content = task
             data = content.read()
@@ -136,9 +139,10 @@ def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
                 message = f"{fields.get('name')} failed inside; the log of the node says where"
                 reply_fields, answer = {"error": [StrandlineError.code, message]}, b""
             del data
-            ends = _peak_bytes() - before > KEPT_BYTES
             reply = Content.of(answer)
             del answer
+            _give_memory_back()
+            ends = _memory_bytes() - before > KEPT_BYTES
             with suppress(BrokenPipeError):  # the node has ended
                 _send(connection, {**reply_fields, "ends": ends}, reply)
             reply.close()
@@ -173,8 +177,18 @@ class _EndsEarly:
         os.close(self._done)
 
 
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def _give_memory_back() -> None:
+    """Return to the system what the allocators of C and Arrow keep for later."""
+    for pool in (pyarrow.default_memory_pool(), pyarrow.system_memory_pool()):
+        pool.release_unused()
+
+
+def _memory_bytes() -> int:
+    """What this process has of the memory; where the system does not say, what it had at most."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _send(connection: socket.socket, fields: Fields, content: Content) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -40,6 +43,7 @@ data_files = st.builds(
         max_size=3,
     ).map(tuple),
 )
+SEAL_BYTES = 6
 USUAL = DataFile(
     file_id=7,
     path="data/a.parquet",
@@ -57,17 +61,63 @@ def row_of(file: DataFile, *, row_id: int = 5) -> Row:
     return Row(row_id, 3, new.kind, new.bucket, new.name, 9, seal(new.body, context))
 
 
+def values(columns: FileColumns) -> dict[str, list[object]]:
+    return {field.name: getattr(columns, field.name).to_pylist() for field in fields(columns)}
+
+
 @given(st.lists(data_files, max_size=4))
 def test_the_columns_of_rows_are_those_of_their_objects(files: list[DataFile]) -> None:
     rows = [row_of(file, row_id=number) for number, file in enumerate(files)]
-    assert vars(FileColumns.read(rows)) == vars(FileColumns.of(files))
+    assert values(FileColumns.read(rows)) == values(FileColumns.of(files))
     assert list(StoredDataFiles(rows)) == files
 
 
-def test_a_usual_row_is_not_decoded() -> None:
+def sealed(row: Row, content: bytes) -> Row:
+    """The row with this record behind its seal, and the right checksum."""
+    new = new_file(USUAL)
+    context = row_context(row.row_id, row.table_id, row.kind, row.bucket, row.name, row.write_id)
+    return replace(row, body=seal(new.body[:SEAL_BYTES] + content, context))
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        (),
+        (ColumnStatistics(column_id=300, lower="", upper=None, nulls=1_000_000),),
+        (ColumnStatistics(column_id=1), ColumnStatistics(column_id=2, upper="x" * 300, nulls=0)),
+    ],
+)
+def test_no_object_is_made_of_a_row(known: tuple[ColumnStatistics, ...]) -> None:
+    rows = [row_of(USUAL), row_of(replace(USUAL, statistics=known, bytes=2**63 - 1))]
+    (columns,) = StoredDataFiles(rows).columns()
+    assert [row._content for row in rows] == [None, None]
+    assert values(columns) == values(FileColumns.of([row.as_(DataFile) for row in rows]))
+
+
+def test_rows_without_the_version_of_their_schema_are_read_as_they_are() -> None:
     row = row_of(USUAL)
-    StoredDataFiles([row]).columns()
-    assert row._content is None
+    record = row.body[SEAL_BYTES:]
+    older = sealed(row, record[:2] + b"\1" + record[3:-1])  # the version is the last byte
+    (columns,) = StoredDataFiles([row, older, row]).columns()
+    assert older._content is None
+    assert values(columns) == values(FileColumns.of([USUAL] * 3))
+
+
+@pytest.mark.parametrize("change", [lambda body: body[:-1], lambda body: body + b"\0"])
+def test_a_record_that_ends_elsewhere_is_an_error(change: Callable[[bytes], bytes]) -> None:
+    row = row_of(USUAL)
+    for rows in ([sealed(row, change(row.body[SEAL_BYTES:]))], [row] * 2):
+        rows.append(sealed(row, change(row.body[SEAL_BYTES:])))
+        with pytest.raises(CorruptData):
+            FileColumns.read(rows)
+
+
+def test_reading_columns_does_not_import_pandas() -> None:
+    code = (
+        "import sys; from tests.metastore.store.test_file_columns import *\n"
+        "list(StoredDataFiles([row_of(USUAL)]).columns()); assert 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("byte", range(len(row_of(USUAL).body)))

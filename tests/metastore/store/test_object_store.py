@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from strandline import work
 from strandline.clock import Timestamp
 from strandline.errors import (
     AlreadyExists,
@@ -106,6 +107,15 @@ def test_more_names_than_a_statement_takes_are_found(dml: Dml) -> None:
     many = [f"{number:05d}" for number in range(1_203)]
     dml.append(*many)
     assert names(dml.store.rows(FLIGHTS, FILES, write_ids=None, names=many)) == many
+
+
+def test_rows_beyond_a_budget_are_counted_and_not_read(dml: Dml) -> None:
+    dml.append("a", "b", "c")
+    with work.budget(3):
+        assert len(dml.store.rows(FLIGHTS, FILES, write_ids=None)) == 3
+    with recorded() as statements, work.budget(2), pytest.raises(work.TooLong):
+        dml.store.rows(FLIGHTS, FILES, write_ids=None)
+    assert not [text for text, _ in statements if "body" in text]
 
 
 @pytest.mark.parametrize("dml", ["sqlite"], indirect=True)

@@ -12,9 +12,8 @@ compressed batches, which say themselves how much memory they take, are refused.
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +21,14 @@ import pyarrow as pa
 from strandline import work
 from strandline.errors import InvalidInput
 from strandline.metastore.interface import TableFiles
-from strandline.metastore.store.file_columns import FileColumns, StoredDataFiles
+from strandline.metastore.store.file_columns import (
+    FileColumns,
+    StoredDataFiles,
+    booleans,
+    lists,
+    numbers,
+    texts,
+)
 from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile, DeleteForm
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
@@ -67,8 +73,8 @@ def write_files(files: TableFiles) -> bytes:
     """The body for ``files``."""
     work.spend(len(files.data_files) + len(files.delete_files))
     sink = pa.BufferOutputStream()
-    _write(sink, DATA_FILES, _data_files(files.data_files))
-    _write(sink, DELETE_FILES, _delete_files(files.delete_files))
+    _write(sink, DATA_FILES, _data_batches(files.data_files))
+    _write(sink, DELETE_FILES, [_delete_files(files.delete_files)])
     return bytes(sink.getvalue())
 
 
@@ -80,92 +86,42 @@ def write_staging(arguments: Mapping[str, Any]) -> bytes:
     touched = [False] * len(arguments["remove"]) + [True] * len(arguments["touch"])
     sink = pa.BufferOutputStream()
     metadata = {name: str(arguments[name]) for name in _IDS}
-    _write(sink, DATA_FILES, _data_files(data_files), metadata=metadata)
-    _write(sink, DELETE_FILES, _delete_files(delete_files))
-    _write(sink, CHANGES, [_texts([path.encode() for path in paths]), _booleans(touched)])
+    _write(sink, DATA_FILES, _data_batches(data_files), metadata=metadata)
+    _write(sink, DELETE_FILES, [_delete_files(delete_files)])
+    _write(sink, CHANGES, [[texts(paths), booleans(touched)]])
     return bytes(sink.getvalue())
 
 
-def _booleans(values: Sequence[bool]) -> pa.Array:
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
-
-
-def _bits(values: Sequence[bool]) -> pa.Buffer:
-    """A bit for each value, the first one lowest."""
-    bits = bytearray((len(values) + 7) // 8)
-    for place, value in enumerate(values):
-        bits[place >> 3] |= value << (place & 7)
-    return pa.py_buffer(bits)
-
-
-def _data_files(files: Sequence[DataFile]) -> list[pa.Array]:
-    """The columns of `DATA_FILES`."""
-    columns = files.columns() if isinstance(files, StoredDataFiles) else FileColumns.of(files)
-    parts = [
-        _numbers(columns.column_ids),
-        _texts(columns.lowers),
-        _texts(columns.uppers),
-        _numbers(columns.nulls),
-    ]
-    statistics = pa.Array.from_buffers(_STATISTICS, len(parts[0]), [None], children=parts)
-    return [
-        _numbers(columns.file_ids),
-        _texts(columns.paths),
-        _numbers(columns.rows),
-        _numbers(columns.bytes),
-        _texts(columns.partitions),
-        _lists(DATA_FILES.field("statistics").type, columns.statistics, statistics),
-        _numbers(columns.schema_versions),
-    ]
+def _data_batches(files: Sequence[DataFile]) -> Iterator[list[pa.Array]]:
+    """The columns of `DATA_FILES`, of some files at a time."""
+    parts = files.columns() if isinstance(files, StoredDataFiles) else [FileColumns.of(files)]
+    for part in parts:
+        children = [part.column_ids, part.lowers, part.uppers, part.nulls]
+        known = pa.Array.from_buffers(_STATISTICS, len(part.nulls), [None], children=children)
+        yield [
+            part.file_ids,
+            part.paths,
+            part.rows,
+            part.bytes,
+            part.partitions,
+            lists(DATA_FILES.field("statistics").type, part.statistics.to_pylist(), known),
+            part.schema_versions,
+        ]
 
 
 def _delete_files(files: Sequence[DeleteFile]) -> list[pa.Array]:
     """The columns of `DELETE_FILES`."""
     return [
-        _texts([row.path.encode() for row in files]),
+        texts([row.path for row in files]),
         _number_lists("file_ids", [row.file_ids for row in files]),
         _number_lists("counts", [row.counts for row in files]),
-        _numbers([row.form.value for row in files]),
+        numbers([row.form.value for row in files]),
     ]
 
 
-def _number_lists(name: str, lists: Sequence[Sequence[int]]) -> pa.Array:
-    numbers = _numbers(list(chain.from_iterable(lists)))
-    return _lists(DELETE_FILES.field(name).type, [len(numbers) for numbers in lists], numbers)
-
-
-def _numbers(values: Sequence[int | None]) -> pa.Array:
-    """An array of numbers, made from its buffers: `pyarrow.array` would first import pandas."""
-    if isinstance(values, array):
-        return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)], 0)
-    filled = [value or 0 for value in values] if None in values else values
-    numbers: array[int] = array("q", filled)  # type: ignore[arg-type]  # no None is left
-    return _array(pa.int64(), values, pa.py_buffer(numbers))
-
-
-def _texts(values: Sequence[bytes | None]) -> pa.Array:
-    """An array of texts, which are given in UTF-8."""
-    present = [value or b"" for value in values] if None in values else values
-    data = b"".join(present)  # type: ignore[arg-type]  # no None is left
-    offsets = _offsets(map(len, present))  # type: ignore[arg-type]  # the same
-    return _array(pa.string(), values, offsets, pa.py_buffer(data))
-
-
-def _array(of: pa.DataType, values: Sequence[object], *buffers: pa.Buffer) -> pa.Array:
-    """The array of these buffers, in which those of ``values`` that are None are null."""
-    nulls = values.count(None)
-    valid = _bits([value is not None for value in values]) if nulls else None
-    return pa.Array.from_buffers(of, len(values), [valid, *buffers], nulls)
-
-
-def _offsets(lengths: Iterable[int]) -> pa.Buffer:
-    """Where each of the parts with these lengths begins, and where the last one ends."""
-    return pa.py_buffer(array("i", accumulate(lengths, initial=0)))
-
-
-def _lists(of: pa.DataType, lengths: Sequence[int], elements: pa.Array) -> pa.Array:
-    """An array of lists of these lengths, made from all their elements in a row."""
-    return pa.Array.from_buffers(of, len(lengths), [None, _offsets(lengths)], children=[elements])
+def _number_lists(name: str, rows: Sequence[Sequence[int]]) -> pa.Array:
+    elements = numbers(list(chain.from_iterable(rows)))
+    return lists(DELETE_FILES.field(name).type, map(len, rows), elements)
 
 
 def read_files(body: bytes) -> TableFiles:
@@ -345,10 +301,11 @@ def _values(column: pa.Array) -> Sequence[Any]:
 def _write(
     sink: Any,
     schema: pa.Schema,
-    columns: list[pa.Array],
+    batches: Iterable[list[pa.Array]],
     *,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     with pa.ipc.new_stream(sink, schema.with_metadata(metadata)) as writer:
-        if len(columns[0]):
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+        for columns in batches:
+            if len(columns[0]):
+                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))

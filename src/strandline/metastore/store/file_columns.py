@@ -1,160 +1,90 @@
 """The data files of a table as columns, read from their stored rows without an object for each.
 
-A snapshot of a large table has a hundred thousand data files, each with statistics of several
-columns. Most readers want all of them, and get them as Arrow: then a `DataFile` would be made of
-each row only to be taken apart again, which costs three times as much as all else.
+The problem: a snapshot of a large table has a hundred thousand data files, each with statistics of
+several columns. Most readers want all of them, and get them as Arrow. An object for each file and
+each statistic, or a step of the interpreter for each field, takes longer than everything else.
 
-What must stay true: the columns are those of the objects. A row whose body does not have the usual
-form (another format version, a number or text of unusual length, a wrong checksum) is decoded as an
-object, which also raises what is to be raised for it.
+The model: the bodies of many rows are one run of bytes, with a place in each body (`_Bodies`). A
+field is read from all bodies at once, which moves all places. A text is not copied from its body:
+the run is cut at all beginnings and ends of texts, and every second piece is a text.
+
+What must stay true: the columns are those of the objects. Every format of a released version is
+read. Where a checksum is wrong, or the bytes of a body end before or behind its last field, the
+rows are decoded as objects, which raises what is to be raised.
 """
 
 from __future__ import annotations
 
+import struct
 from array import array
-from collections.abc import Iterable, Sequence
-from struct import Struct, error
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate, chain, repeat
+from operator import eq
 from typing import overload
 from zlib import crc32
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from strandline.metastore.store.rows import NUMBERS, ColumnStatistics, DataFile, Row, RowKind
 from strandline.wire.registry import PROTOCOL, newest_header
 
-_SEAL = Struct("<HI")
+PART = 10_000
+"""Files whose columns are read at once: these bytes and numbers stay in the processor's cache."""
 _KIND = RowKind.DATA_FILE
 _KIND_NUMBER = _KIND.value
+_SEAL = struct.Struct("<HI")
 _FILE_HEADER, _STATISTICS_HEADER = (newest_header(of) for of in (DataFile, ColumnStatistics))
-_ONE_BYTE = 127
-"""The largest number that takes one byte, as nearly all lengths do."""
+_VERSIONED = 2
+"""The format of a data file that has the version of its schema; the one before has all else."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class FileColumns:
-    """A column for each field of `DataFile`; texts are in UTF-8, and may be None where they may be.
+    """A column for each field of `DataFile`: numbers of 64 bits, texts in UTF-8.
 
-    The statistics of all files stand in a row, ``statistics[i]`` of them for file i.
+    The statistics of all files follow each other, ``statistics[i]`` of them for file i.
     """
 
-    def __init__(self) -> None:
-        self.file_ids = array("q")
-        self.paths: list[bytes] = []
-        self.rows = array("q")
-        self.bytes = array("q")
-        self.partitions: list[bytes] = []
-        self.statistics: list[int] = []
-        self.column_ids = array("q")
-        self.lowers: list[bytes | None] = []
-        self.uppers: list[bytes | None] = []
-        self.nulls: list[int | None] = []
-        self.schema_versions = array("q")
+    file_ids: pa.Array
+    paths: pa.Array
+    rows: pa.Array
+    bytes: pa.Array
+    partitions: pa.Array
+    statistics: pa.Array
+    column_ids: pa.Array
+    lowers: pa.Array
+    uppers: pa.Array
+    nulls: pa.Array
+    schema_versions: pa.Array
 
     @classmethod
-    def of(cls, files: Iterable[DataFile]) -> FileColumns:
-        columns = cls()
-        for file in files:
-            columns.add(file)
-        return columns
+    def of(cls, files: Sequence[DataFile]) -> FileColumns:
+        known = list(chain.from_iterable(file.statistics for file in files))
+        return cls(
+            file_ids=numbers([file.file_id for file in files]),
+            paths=texts([file.path for file in files]),
+            rows=numbers([file.rows for file in files]),
+            bytes=numbers([file.bytes for file in files]),
+            partitions=texts([file.partition for file in files]),
+            statistics=numbers([len(file.statistics) for file in files]),
+            column_ids=numbers([of.column_id for of in known]),
+            lowers=texts([of.lower for of in known]),
+            uppers=texts([of.upper for of in known]),
+            nulls=numbers([of.nulls for of in known]),
+            schema_versions=numbers([file.schema_version for file in files]),
+        )
 
     @classmethod
-    def read(cls, rows: Iterable[Row]) -> FileColumns:
+    def read(cls, rows: Sequence[Row]) -> FileColumns:
         """The columns of the data files in ``rows``. Raises what `Row.as_` raises."""
-        columns = cls()
-        for row in rows:
-            if not columns._add_stored(row):
-                columns.add(row.as_(DataFile))
-        return columns
-
-    def add(self, file: DataFile) -> None:
-        self.file_ids.append(file.file_id)
-        self.paths.append(file.path.encode())
-        self.rows.append(file.rows)
-        self.bytes.append(file.bytes)
-        self.partitions.append(file.partition.encode())
-        self.statistics.append(len(file.statistics))
-        for known in file.statistics:
-            self.column_ids.append(known.column_id)
-            self.lowers.append(None if known.lower is None else known.lower.encode())
-            self.uppers.append(None if known.upper is None else known.upper.encode())
-            self.nulls.append(known.nulls)
-        self.schema_versions.append(file.schema_version)
-
-    def _add_stored(self, row: Row) -> bool:
-        """Add the file in ``row``; False, and nothing was added, for one of unusual form."""
-        known = len(self.nulls)
         try:
-            file = self._read_body(row)
-        except (AttributeError, IndexError, ValueError, error):
-            file = None
-        if file is None:
-            for column in (self.column_ids, self.lowers, self.uppers, self.nulls):
-                del column[known:]
-            return False
-        file_id, path, rows, size, partition, schema_version = file
-        self.file_ids.append(file_id)
-        self.paths.append(path)
-        self.rows.append(rows)
-        self.bytes.append(size)
-        self.partitions.append(partition)
-        self.statistics.append(len(self.nulls) - known)
-        self.schema_versions.append(schema_version)
-        return True
-
-    def _read_body(self, row: Row) -> tuple[int, bytes, int, int, bytes, int] | None:
-        """The fields of the file in ``row``, whose statistics are added; None for unusual form."""
-        body = row.body
-        protocol, checksum = _SEAL.unpack_from(body)
-        numbers = NUMBERS.pack(row.row_id, row.table_id, _KIND_NUMBER, row.bucket, row.write_id)
-        content = memoryview(body)[_SEAL.size :]
-        if (
-            row.kind is not _KIND
-            or protocol != PROTOCOL
-            or crc32(content, crc32(row.name.encode(), crc32(numbers))) != checksum
-            or not body.startswith(_FILE_HEADER, _SEAL.size)
-        ):
-            return None
-        file_id, at = _number(body, _SEAL.size + len(_FILE_HEADER))
-        path_at = at + 1
-        at = path_at + body[at]
-        path = body[path_at:at]
-        rows, at = _number(body, at)
-        size, at = _number(body, at)
-        partition_at = at + 1
-        at = partition_at + body[at]
-        partition = body[partition_at:at]
-        count = body[at]
-        if (body[path_at - 1] | body[partition_at - 1] | count) > _ONE_BYTE:
-            return None
-        at += 1
-        if count:
-            if not body.startswith(_STATISTICS_HEADER, at):
-                return None
-            at = self._read_statistics(body, at + len(_STATISTICS_HEADER), count)
-            if not at:
-                return None
-        schema_version, at = _number(body, at)
-        if at != len(body):
-            return None
-        return file_id, path, rows, size, partition, schema_version
-
-    def _read_statistics(self, body: bytes, at: int, count: int) -> int:
-        """Add ``count`` statistics; where they end, or 0 where one is of unusual form."""
-        add_id, add_nulls = self.column_ids.append, self.nulls.append
-        add_lower, add_upper = self.lowers.append, self.uppers.append
-        for _ in range(count):
-            column_id, has_lower, length = body[at : at + 3]
-            middle = at + 3 + length
-            has_upper, upper_length = body[middle : middle + 2]
-            end = middle + 2 + upper_length
-            has_nulls, nulls = body[end : end + 2]
-            if not has_lower == has_upper == has_nulls == 1:
-                return 0
-            if (column_id | length | upper_length | nulls) > _ONE_BYTE:
-                return 0
-            add_id(column_id)
-            add_lower(body[at + 3 : middle])
-            add_upper(body[middle + 2 : end])
-            add_nulls(nulls)
-            at = end + 2
-        return at
+            _compare(rows)
+            return _read(rows)
+        except (AttributeError, IndexError, TypeError, ValueError, struct.error):
+            return cls.of([row.as_(DataFile) for row in rows])
 
 
 class StoredDataFiles(Sequence[DataFile]):
@@ -175,23 +105,235 @@ class StoredDataFiles(Sequence[DataFile]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def columns(self) -> FileColumns:
-        """All of them as columns."""
-        return FileColumns.read(self._rows)
+    def columns(self) -> Iterator[FileColumns]:
+        """All of them as columns, `PART` files at a time."""
+        for first in range(0, len(self._rows), PART):
+            yield FileColumns.read(self._rows[first : first + PART])
 
 
-def _number(body: bytes, at: int) -> tuple[int, int]:
-    """The UINT at ``at``, and where it ends. Raises `IndexError` unless it fits 63 bits."""
-    byte = body[at]
-    if byte < 128:
-        return byte, at + 1
-    value, shift = byte & 127, 7
-    while True:
-        at += 1
-        byte = body[at]
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at + 1
-        shift += 7
-        if shift > 56:
-            raise IndexError
+# -- columns from values: `pyarrow.array` would first import pandas ------------------------------
+
+
+def numbers(values: Sequence[int | None]) -> pa.Array:
+    """A column of numbers."""
+    if isinstance(values, array):
+        return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)], 0)
+    filled = array("q", [0 if value is None else value for value in values])
+    return _column(pa.int64(), values, pa.py_buffer(filled))
+
+
+def texts(values: Sequence[str | None]) -> pa.Array:
+    """A column of texts."""
+    encoded = [(value or "").encode() for value in values]
+    starts = pa.py_buffer(_starts(map(len, encoded)))
+    return _column(pa.string(), values, starts, pa.py_buffer(b"".join(encoded)))
+
+
+def booleans(values: Sequence[bool]) -> pa.Array:
+    """A column of truth values."""
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
+
+
+def lists(of: pa.DataType, lengths: Iterable[int], elements: pa.Array) -> pa.Array:
+    """A column of lists of these lengths, whose elements follow each other."""
+    starts = _starts(lengths)
+    return pa.Array.from_buffers(
+        of, len(starts) - 1, [None, pa.py_buffer(starts)], children=[elements]
+    )
+
+
+def _starts(lengths: Iterable[int]) -> array[int]:
+    """Where each of the pieces with these lengths begins, and where the last one ends."""
+    return array("i", accumulate(lengths, initial=0))
+
+
+def _column(of: pa.DataType, values: Sequence[object], *buffers: pa.Buffer) -> pa.Array:
+    """The column of these buffers, in which those of ``values`` that are None are null."""
+    nulls = values.count(None)
+    valid = _bits([value is not None for value in values]) if nulls else None
+    return pa.Array.from_buffers(of, len(values), [valid, *buffers], nulls)
+
+
+def _bits(values: Sequence[bool]) -> pa.Buffer:
+    """A bit for each value, the first one lowest."""
+    bits = bytearray((len(values) + 7) // 8)
+    for place, value in enumerate(values):
+        bits[place >> 3] |= value << (place & 7)
+    return pa.py_buffer(bits)
+
+
+# -- columns from stored rows --------------------------------------------------------------------
+
+
+def _compare(rows: Sequence[Row]) -> None:
+    """Raise `ValueError` unless all are data files, each with the checksum of its bytes."""
+    contexts = (
+        NUMBERS.pack(row.row_id, row.table_id, _KIND_NUMBER, row.bucket, row.write_id)
+        for row in rows
+    )
+    named = map(crc32, [row.name.encode() for row in rows], map(crc32, contexts))
+    checksums = map(crc32, [row.body[_SEAL.size :] for row in rows], named)
+    seals = map(_SEAL.unpack_from, [row.body for row in rows])
+    _require(all(map(eq, seals, zip(repeat(PROTOCOL), checksums))))
+    _require({row.kind for row in rows} <= {_KIND})
+
+
+def _read(rows: Sequence[Row]) -> FileColumns:
+    """The columns of rows that have their checksums.
+
+    Raises `ValueError` or `IndexError` if not all of them are data files of formats known here.
+    """
+    ends = numbers(array("q", accumulate(len(row.body) for row in rows)))
+    bodies = _Bodies(
+        pa.py_buffer(b"".join([*(row.body for row in rows), b"\0"])),  # one byte to look ahead
+        pc.add(pc.subtract(ends, numbers([len(row.body) for row in rows])), _number(_SEAL.size)),
+    )
+    bodies.skip(_FILE_HEADER[:-1])
+    version = bodies.number()
+    is_versioned = pc.equal(version, _number(_VERSIONED))
+    _require_all(pc.or_(is_versioned, pc.equal(version, _number(_VERSIONED - 1))))
+    file_ids, paths = bodies.number(), bodies.text()
+    row_counts, sizes, partitions = bodies.number(), bodies.number(), bodies.text()
+    counts = bodies.number()
+    column_ids, lowers, uppers, nulls = _read_statistics(bodies, counts)
+    schema_versions = bodies.number(is_versioned)
+    _require_all(pc.equal(bodies.places, ends))
+    return FileColumns(
+        file_ids=file_ids,
+        paths=bodies.cut(*paths),
+        rows=row_counts,
+        bytes=sizes,
+        partitions=bodies.cut(*partitions),
+        statistics=counts,
+        column_ids=column_ids,
+        lowers=lowers,
+        uppers=uppers,
+        nulls=nulls,
+        schema_versions=schema_versions,
+    )
+
+
+def _read_statistics(
+    bodies: _Bodies, counts: pa.Array
+) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:
+    """Column ids, lower and upper bounds, and nulls: ``counts[i]`` of body i, in this order."""
+    has_any = pc.greater(counts, _number(0))
+    if not pc.any(has_any).as_py():
+        return numbers([]), texts([]), texts([]), numbers([])
+    bodies.skip(_STATISTICS_HEADER, has_any)
+    firsts = pc.subtract(pc.cumulative_sum(counts), counts)
+    rounds: list[tuple[pa.Array, ...]] = []  # the first statistic of each body, the second …
+    for round_ in range(pc.max(counts).as_py()):
+        where = pc.greater(counts, _number(round_))
+        some = bodies.some(where)
+        position, column_id = pc.add(firsts.filter(where), _number(round_)), some.number()
+        has_lower = some.flag()
+        lower = some.text(has_lower)
+        has_upper = some.flag()
+        upper = some.text(has_upper)
+        has_nulls = some.flag()
+        nulls = pc.if_else(has_nulls, some.number(has_nulls), _number(None))
+        rounds.append((position, column_id, has_lower, *lower, has_upper, *upper, nulls))
+        bodies.places = pc.replace_with_mask(bodies.places, where, some.places)
+    positions, *columns = (pa.concat_arrays(parts) for parts in zip(*rounds, strict=True))
+    order = pc.sort_indices(positions)
+    ids, has_lower, lower_begin, lower_end, has_upper, upper_begin, upper_end, nulls = (
+        column.take(order) for column in columns
+    )
+    return (
+        ids,
+        bodies.cut(lower_begin, lower_end, where=has_lower),
+        bodies.cut(upper_begin, upper_end, where=has_upper),
+        nulls,
+    )
+
+
+class _Bodies:
+    """The bodies of rows behind each other, and the place in each where its next field begins.
+
+    Where ``where`` is given, bodies without a true value there have no such field: their numbers
+    are 0, their texts empty, and their places stay. What reads bytes that cannot be there raises
+    `ValueError`, or `IndexError` at the end of the last body.
+    """
+
+    def __init__(self, data: pa.Buffer, places: pa.Array) -> None:
+        self._data = data
+        self._bytes = pa.Array.from_buffers(pa.uint8(), data.size, [None, data])
+        self.places = places
+
+    def some(self, where: pa.Array) -> _Bodies:
+        """Those bodies that have a true value."""
+        return _Bodies(self._data, self.places.filter(where))
+
+    def number(self, where: pa.Array | None = None) -> pa.Array:
+        """The next number of each body, of at most 63 bits."""
+        step = _number(1) if where is None else where.cast(pa.int64())
+        value = pc.multiply(self._byte(), step)
+        self.places = pc.add(self.places, step)
+        for shift in range(7, 63, 7):
+            # The highest bit of a byte says that another one follows, and gives way to it.
+            top = _number(1 << shift)
+            goes_on = pc.greater_equal(value, top)
+            if not pc.any(goes_on).as_py():
+                return value
+            step = goes_on.cast(pa.int64())
+            more = pc.subtract(pc.shift_left(self._byte(), _number(shift)), top)
+            value = pc.add(value, pc.multiply(more, step))
+            self.places = pc.add(self.places, step)
+        _require_all(pc.greater_equal(value, _number(0)))  # else there were more bits
+        return value
+
+    def flag(self) -> pa.Array:
+        """The next truth value of each body."""
+        value = self.number()
+        _require_all(pc.less_equal(value, _number(1)))
+        return pc.equal(value, _number(1))
+
+    def text(self, where: pa.Array | None = None) -> tuple[pa.Array, pa.Array]:
+        """Where the next text of each body begins and ends."""
+        length = self.number(where)
+        begins, self.places = self.places, pc.add(self.places, length)
+        return begins, self.places
+
+    def skip(self, expected: bytes, where: pa.Array | None = None) -> None:
+        """Pass these bytes, each below 128."""
+        for byte in expected:
+            number = self.number(where)
+            _require_all(pc.equal(number if where is None else number.filter(where), _number(byte)))
+
+    def cut(self, begins: pa.Array, ends: pa.Array, *, where: pa.Array | None = None) -> pa.Array:
+        """The texts from ``begins`` to ``ends``, which ascend; null where ``where`` is false."""
+        cuts = array("i", bytes(4 * (2 * len(begins) + 1)))
+        cuts[1::2], cuts[2::2] = _ints(begins), _ints(ends)
+        pieces = pa.Array.from_buffers(
+            pa.string(), len(cuts) - 1, [None, pa.py_buffer(cuts), self._data]
+        )
+        wanted = numbers(array("q", range(1, len(cuts), 2)))
+        if where is not None:
+            wanted = pc.if_else(where, wanted, _number(None))
+        return pieces.take(wanted)
+
+    def _byte(self) -> pa.Array:
+        return self._bytes.take(self.places).cast(pa.int64())
+
+
+def _ints(values: pa.Array) -> array[int]:
+    """These numbers, as 32 bits each."""
+    ints = array("i")
+    ints.frombytes(memoryview(values.cast(pa.int32()).buffers()[1])[: 4 * len(values)])
+    return ints
+
+
+@cache
+def _number(value: int | None) -> pa.Scalar:
+    """A number of few: to make it, `pyarrow.scalar` would first import pandas."""
+    return numbers([value])[0]
+
+
+def _require_all(values: pa.Array) -> None:
+    _require(pc.all(values, min_count=0).as_py())
+
+
+def _require(is_so: bool) -> None:
+    if not is_so:
+        raise ValueError("other bytes than those of a data file")

@@ -21,7 +21,6 @@ from strandline.sql import (
     Parameter,
     change_each,
     chunks,
-    first_row,
     run,
     run_in_parts,
     value,
@@ -36,6 +35,12 @@ _COLUMNS = ", ".join(
     for name in ("row_id", "table_id", "kind", "bucket", "name", "write_id", "body")
 )
 _OF_KIND = f"SELECT {_COLUMNS} FROM store_row WHERE table_id = ? AND kind = ?"
+_COUNT = "SELECT count(*) FROM (SELECT 1 FROM store_row WHERE table_id = ? LIMIT ?) AS counted"
+_COUNT_OF_KIND = (
+    "SELECT count(*)"
+    " FROM (SELECT 1 FROM store_row WHERE table_id = ? AND kind = ? LIMIT ?) AS counted"
+)
+_SIZE = "SELECT sum(length(body) + length(name)) FROM store_row WHERE table_id = ?"
 _VISIBLE = (
     f"SELECT {_COLUMNS}, removal.write_id FROM store_row LEFT JOIN store_removal AS removal"
     " ON removal.row_id = store_row.row_id AND removal.write_id <= ?"
@@ -81,6 +86,8 @@ def visible_rows(
     names: Collection[str] | None = None,
 ) -> dict[str, Row]:
     """The rows of a kind that ``write_ids`` shows, by name, in the order of names."""
+    if names is None:
+        work.require(lambda limit: _count_rows(connection, table_id, kind, limit))
     hwm = write_ids.hwm
     stored: dict[int, Sequence[Any]] = {}
     removed: set[int] = set()
@@ -95,6 +102,11 @@ def visible_rows(
     newest_last = sorted(stored.keys() - removed)
     by_name = {stored[row_id][_NAME]: stored[row_id] for row_id in newest_last}
     return {name: _row(by_name[name][:_REMOVER]) for name in sorted(by_name)}
+
+
+def _count_rows(connection: Connection, table_id: int, kind: RowKind, limit: int) -> int:
+    """How many rows of a kind a table has, visible or not; at most ``limit`` are counted."""
+    return int(value(connection, _COUNT_OF_KIND, (table_id, kind.value, limit)))
 
 
 def _fetched(
@@ -268,14 +280,9 @@ def table_contents(
     connection: Connection, table_id: int, *, event_id: int, max_bytes: int, max_rows: int
 ) -> TableContents | None:
     """Everything of a table that a cache needs; None if that exceeds the limits."""
-    count_and_size = first_row(
-        connection,
-        "SELECT count(*), sum(length(body) + length(name)) FROM store_row WHERE table_id = ?",
-        (table_id,),
-    )
-    assert count_and_size is not None
-    count, size = count_and_size
-    if count > max_rows or (size or 0) > max_bytes:
+    if value(connection, _COUNT, (table_id, max_rows + 1)) > max_rows:
+        return None
+    if (value(connection, _SIZE, (table_id,)) or 0) > max_bytes:
         return None
     committed = write_ids_at(connection, table_id, at=None)
     aborted = _aborted_write_ids(connection, table_id)
