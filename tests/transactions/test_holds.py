@@ -79,7 +79,9 @@ def test_the_watermark_does_not_go_back_with_a_longer_retention_or_another_clock
     store: Store,
 ) -> None:
     given = watermark_after(store.transactions.holds, store)
-    longer = Holds(store.database, store.clock, guard=store.guard, history_retention_ms=10 * WEEK)
+    longer = Holds(
+        store.database, store.clock, guard=store.guard, history_retention_ms=lambda: 10 * WEEK
+    )
     store.wall_ms -= DAY
     assert watermark_after(longer, store) == given
     with pytest.raises(VersionNotFound):
@@ -103,7 +105,7 @@ def test_a_hold_below_the_watermark_is_gone_though_its_expiry_says_otherwise(
 
 def test_a_retention_longer_than_time_keeps_everything(store: Store) -> None:
     forever = Holds(
-        store.database, store.clock, guard=store.guard, history_retention_ms=2 * START_MS
+        store.database, store.clock, guard=store.guard, history_retention_ms=lambda: 2 * START_MS
     )
     assert watermark_after(forever, store) == MIN_TIMESTAMP
     assert forever.acquire("pin", "all", at=MIN_TIMESTAMP, ttl_ms=1).at == MIN_TIMESTAMP

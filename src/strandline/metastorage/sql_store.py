@@ -65,9 +65,9 @@ from strandline.sql import (
     Row,
     change,
     first_row,
+    present_time,
     run,
     run_all,
-    stored_time,
     take_time,
     value,
 )
@@ -324,7 +324,7 @@ class SqlMetastorage(Metastorage):
         check_key(name)
         with self._database.read() as connection:
             lease = tables.lease_row(connection, name)
-            now = max(self._clock.current(), stored_time(connection))
+            now = present_time(connection, self._clock)
         if lease is None or lease.expires > now:
             return lease
         with self._database.write() as connection:

@@ -1,6 +1,12 @@
 """The one seam to SQL databases: engine and transactions, schema versions, clock row, fence row."""
 
-from strandline.sql.clock_row import accept_time, accepted_time, stored_time, take_time
+from strandline.sql.clock_row import (
+    accept_time,
+    accepted_time,
+    present_time,
+    stored_time,
+    take_time,
+)
 from strandline.sql.database import PATIENCE, Database, DatabaseStatistics
 from strandline.sql.engine import DIALECTS, open_engine
 from strandline.sql.fence import FenceRow, FenceState
@@ -42,6 +48,7 @@ __all__ = [
     "first_row",
     "open_engine",
     "open_sqlite",
+    "present_time",
     "run",
     "run_all",
     "run_in_parts",

@@ -51,6 +51,11 @@ def stored_time(connection: Connection) -> Timestamp:
     return _row(connection, _LAST)
 
 
+def present_time(connection: Connection, clock: HybridClock) -> Timestamp:
+    """The later of the clock's and the store's time."""
+    return max(clock.current(), stored_time(connection))
+
+
 def accepted_time(connection: Connection) -> Timestamp:
     """The time up to which an operator has accepted times that are ahead; 0 if none."""
     return _row(connection, _ACCEPTED)

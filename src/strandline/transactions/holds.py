@@ -35,7 +35,7 @@ from strandline.clock import (
 )
 from strandline.errors import Conflict, HoldExpired, InvalidInput, VersionNotFound
 from strandline.model.identifiers import MAX_USER_LENGTH
-from strandline.sql import Database, stored_time, take_time
+from strandline.sql import Database, present_time, take_time
 from strandline.transactions import records
 from strandline.transactions.tables import (
     HOLD,
@@ -68,14 +68,13 @@ class Holds:
         clock: HybridClock,
         *,
         guard: Callable[[Connection], None],
-        history_retention_ms: int | Callable[[], int],
+        history_retention_ms: Callable[[], int],
     ) -> None:
         database.ensure_schema(PART, VERSION, METADATA, steps=STEPS)
         self._database = database
         self._clock = clock
         self._guard = guard
-        fixed = history_retention_ms
-        self._retention_ms = fixed if callable(fixed) else lambda: fixed
+        self._retention_ms = history_retention_ms
 
     def acquire(
         self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int, user: str | None = None
@@ -140,15 +139,16 @@ class Holds:
     def get(self, hold_id: int) -> Hold:
         """The hold. Raises `HoldExpired` if it has run out, was released, or never was."""
         with self._database.read() as connection:
-            return _live(connection, hold_id, self._present(connection))
+            return _live(connection, hold_id, present_time(connection, self._clock))
 
     def list(self) -> tuple[Hold, ...]:
         """The holds that have not run out, oldest time first."""
         with self._database.read() as connection:
             lowest = _given_watermark(connection)
+            present = present_time(connection, self._clock)
             rows = connection.execute(
                 select(HOLD)
-                .where(HOLD.c.expires > self._present(connection), HOLD.c.time >= lowest)
+                .where(HOLD.c.expires > present, HOLD.c.time >= lowest)
                 .order_by(HOLD.c.time, HOLD.c.hold_id)
             )
             return tuple(_hold(row) for row in rows.mappings())
@@ -198,10 +198,6 @@ class Holds:
             return given
         _set_watermark(connection, lowest)
         return lowest
-
-    def _present(self, connection: Connection) -> Timestamp:
-        """The later of the clock's and the store's time."""
-        return max(self._clock.current(), stored_time(connection))
 
 
 def _given_watermark(connection: Connection) -> Timestamp:

@@ -43,7 +43,7 @@ from sqlalchemy import Connection, RowMapping
 
 from strandline.clock import HybridClock, milliseconds
 from strandline.errors import InvalidInput, LimitExceeded, LockNotFound, TransactionFinished
-from strandline.sql import Database, stored_time
+from strandline.sql import Database, present_time
 from strandline.transactions import lock_records, records
 from strandline.transactions.transaction import TransactionState
 
@@ -361,8 +361,7 @@ class Locks:
         return request
 
     def _now_ms(self, connection: Connection) -> int:
-        """The later of the clock's and the store's time."""
-        return milliseconds(max(self._clock.current(), stored_time(connection)))
+        return milliseconds(present_time(connection, self._clock))
 
 
 def _first_conflict(connection: Connection, request: LockRequest) -> int | None:

@@ -61,9 +61,9 @@ from strandline.errors import (
     VersionNotFound,
     WriteConflict,
 )
-from strandline.sql import Database, stored_time, take_time, together
+from strandline.sql import Database, present_time, stored_time, take_time, together
 from strandline.transactions import records
-from strandline.transactions.catalog_view import CatalogVersion, CatalogView, GuardedWrites
+from strandline.transactions.catalog_view import CatalogView, GuardedWrites
 from strandline.transactions.conflicts import NameRow, catalog_conflict, row_conflict
 from strandline.transactions.holds import Holds
 from strandline.transactions.locks import Locks
@@ -81,9 +81,8 @@ from strandline.transactions.write_ids import ValidWriteIdList
 
 logger = logging.getLogger(__name__)
 
-DAY_MS = 24 * 60 * 60 * 1000
 DEFAULT_TIMEOUT_MS = 300_000
-DEFAULT_HISTORY_RETENTION_MS = 7 * DAY_MS
+DEFAULT_HISTORY_RETENTION_MS = 7 * 24 * 60 * 60 * 1000
 PATIENCE = 30.0
 """Seconds that a call may wait for the database and the catalog unless it says otherwise."""
 
@@ -115,7 +114,7 @@ class Transactions:
         guard: Callable[[Connection], None],
         listeners: Iterable[TransactionListener] = (),
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
-        history_retention_ms: int | Callable[[], int] = DEFAULT_HISTORY_RETENTION_MS,
+        history_retention_ms: Callable[[], int] = lambda: DEFAULT_HISTORY_RETENTION_MS,
         name_row: NameRow = lambda *_: None,
         has_own_times: bool = False,
     ) -> None:
@@ -167,7 +166,7 @@ class Transactions:
         # Worth remembering only while the machine runs: after a power cut clients beat again.
         with self._database.write_unsynced() as connection:
             self._guard(connection)
-            now = milliseconds(self._present(connection))
+            now = milliseconds(present_time(connection, self._clock))
             return records.beat(connection, frozenset(txn_ids), at=now)
 
     @contextmanager
@@ -236,7 +235,7 @@ class Transactions:
         """
         self.locks.expire()
         with self._database.read() as connection:
-            now = milliseconds(self._present(connection))
+            now = milliseconds(present_time(connection, self._clock))
             candidates = records.silent(connection, at=now)
         expired = [txn_id for txn_id in candidates if self._expired(txn_id, silent_at=now)]
         self._count(*["expired", "aborted"] * len(expired))
@@ -292,14 +291,17 @@ class Transactions:
         that has not come yet, `TransactionNotFound`, or `TransactionFinished` if the transaction
         is aborted.
         """
-        if txn_id is not None:
-            if at is not None:
-                raise InvalidInput("name a time or a transaction to read by, not both")
-            return self._write_ids_of(table_id, txn_id)
+        if txn_id is not None and at is not None:
+            raise InvalidInput("name a time or a transaction to read by, not both")
         if at is not None:
             self.ensure_past(at)
         with self._database.read() as connection:
-            return write_ids_at(connection, table_id, at=at)
+            if txn_id is None:
+                return write_ids_at(connection, table_id, at=at)
+            reader = records.find_for_reading(connection, txn_id)
+            seen = write_ids_at(connection, table_id, at=reader.begin_time)
+            own = records.own_write_id(connection, txn_id, table_id)
+        return seen if own is None else seen.with_own_write(own)
 
     def last_commit(self, table_id: int, *, at: Timestamp | None = None) -> Timestamp | None:
         """The time of the last commit that wrote a table, now or as of ``at``; None without one.
@@ -445,7 +447,11 @@ class Transactions:
         conflict = None
         if writes:
             now = self._catalogs.catalog_at(connection, at)
-            conflict = self._conflict_on(connection, transaction, writes, now=now)
+            base = self._catalogs.catalog(transaction.catalog_version)
+            tables = [table_id for table_id, _ in writes]
+            conflict = catalog_conflict(tables, base=base, now=now) or row_conflict(
+                connection, transaction, catalog=now, name_row=self._name_row
+            )
         if conflict is None:
             for listener in self._listeners if writes else ():
                 listener.committing(connection, transaction, time=at, writes=writes, catalog=now)
@@ -457,21 +463,6 @@ class Transactions:
             f" aborted at its commit: {conflict}; begin again"
         )
         return _End(aborted or transaction, changed=True, conflict=reason)
-
-    def _conflict_on(
-        self,
-        connection: Connection,
-        transaction: Transaction,
-        writes: Sequence[tuple[int, int]],
-        *,
-        now: CatalogVersion,
-    ) -> str | None:
-        """The conflict that forbids a commit under the catalog ``now``; None without one."""
-        base = self._catalogs.catalog(transaction.catalog_version)
-        tables = [table_id for table_id, _ in writes]
-        return catalog_conflict(tables, base=base, now=now) or row_conflict(
-            connection, transaction, catalog=now, name_row=self._name_row
-        )
 
     def _abort_on(
         self, connection: Connection, txn_id: int, *, silent_at: int | None = None
@@ -485,17 +476,6 @@ class Transactions:
             for listener in self._listeners if writes else ():
                 listener.aborting(connection, aborted, writes=writes)
         return aborted
-
-    def _present(self, connection: Connection) -> Timestamp:
-        """The later of the clock's and the store's time."""
-        return max(self._clock.current(), stored_time(connection))
-
-    def _write_ids_of(self, table_id: int, txn_id: int) -> ValidWriteIdList:
-        with self._database.read() as connection:
-            reader = records.find_for_reading(connection, txn_id)
-            seen = write_ids_at(connection, table_id, at=reader.begin_time)
-            own = records.own_write_id(connection, txn_id, table_id)
-        return seen if own is None else seen.with_own_write(own)
 
     def _expired(self, txn_id: int, *, silent_at: int) -> bool:
         """Abort a silent transaction; False if it was heard of again, or if that failed."""
