@@ -59,6 +59,11 @@ class Change:
     old: bytes | None
     new: bytes | None
 
+    @property
+    def object_id(self) -> int:
+        """The id of an object whose key is one."""
+        return int.from_bytes(self.key, "big")
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

@@ -399,7 +399,7 @@ def _changed(
     for entry in applied.update.entries:
         for change in entry.changes:
             if change.kind == "table" and change.new is not None:
-                table = catalog.table_by_id(int.from_bytes(change.key, "big"))
+                table = catalog.table_by_id(change.object_id)
                 if table is not None:
                     yield table
 

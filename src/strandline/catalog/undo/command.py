@@ -412,4 +412,4 @@ def check_undoable(update: Update) -> None:
 
 def _key_of(change: Change) -> int | str:
     has_id = collection(change.kind).has_id
-    return int.from_bytes(change.key, "big") if has_id else change.key.decode()
+    return change.object_id if has_id else change.key.decode()

@@ -43,6 +43,7 @@ import logging
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
@@ -51,7 +52,7 @@ from sqlalchemy import Connection
 
 from strandline.catalog import Catalog
 from strandline.catalog.verbs import FolderEffect, verb_named
-from strandline.durable.update import Change, Entry, Update
+from strandline.durable.update import Entry, Update
 from strandline.errors import StrandlineError
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import TablePlaces
@@ -96,7 +97,8 @@ class Turn:
         self.unsynced = Unsynced()
         self.moves = False
         """Whether it moves or removes a folder."""
-        self._left = MOST_EFFECTS
+        self.left = MOST_EFFECTS
+        """How many effects can still be taken."""
         self._first: Paths | None = None
         self._touched: set[str] = set()
         self._above_touched: set[str] = set()
@@ -107,16 +109,11 @@ class Turn:
     @property
     def untouched(self) -> bool:
         """Whether nothing was taken yet."""
-        return self._left == MOST_EFFECTS
-
-    @property
-    def left(self) -> int:
-        """How many effects can still be taken."""
-        return self._left
+        return self.left == MOST_EFFECTS
 
     def take(self, paths: Paths) -> bool:
         """Take an effect on these folders; False where it has to wait."""
-        if not self._left:
+        if not self.left:
             return False
         if self.untouched:
             self._first = paths  # compared with others if there are any
@@ -128,7 +125,7 @@ class Turn:
             if not self._free(making, moving):
                 return False
             self._touch(making, moving)
-        self._left -= 1
+        self.left -= 1
         return True
 
     def _touch(self, making: set[str], moving: set[str]) -> None:
@@ -236,7 +233,7 @@ class FolderEffects:
         table_ids: list[int] = []
         for entry in entries:
             makes = verb_named(entry.verb).folders is FolderEffect.MAKE_TABLE
-            ids = [_table_id(change) for change in entry.changes if change.kind == "table"]
+            ids = [change.object_id for change in entry.changes if change.kind == "table"]
             (new_ids if makes else table_ids).extend(ids)
         turn.places.expect_none(new_ids)
         turn.places.expect(table_ids)
@@ -279,17 +276,13 @@ class FolderEffects:
     # -- what each verb asks for
 
     def _schema_made(self, task: _Task) -> _Work | None:
-        location = task.argument("location")
-        if location is None:
-            return None
-        place = self._folders.place(location)
-        return _Work(partial(self._make, task, place), makes=(place,))
+        place = self._named(task)
+        return None if place is None else _Work(partial(self._make, task, place), makes=(place,))
 
     def _schema_dropped(self, task: _Task) -> _Work | None:
-        location = task.argument("location")
-        if location is None or not self._folders.place(location).is_of_schema:
+        place = self._named(task)
+        if place is None or not place.is_of_schema:
             return None
-        place = self._folders.place(location)
         return _Work(partial(self._remove, task, place), moves=(place,))
 
     def _table_made(self, task: _Task) -> _Work | None:
@@ -360,7 +353,7 @@ class FolderEffects:
         return place_of_table(place, table.name, schema_name=schema_name)
 
     def _named(self, task: _Task) -> Place | None:
-        """The place that an entry of release 0.2.1 or older names."""
+        """The place that an entry names: of a schema, or of release 0.2.1 or older."""
         location = task.argument("location")
         return None if location is None else self._folders.place(location)
 
@@ -391,72 +384,64 @@ class FolderEffects:
         own = place.is_of_table or place.is_of_schema
         if not own and not self._folders.may_make(place):
             return
-        try:
+        told = " without the folder {}: {}. Make it, with permission for those who write there"
+        with self._or_refused("unmade", task, place, told):
             if own:
                 self._folders.verify(place)
             self._folders.make(place, unsynced=task.turn.unsynced)
-        except FolderRefused as refused:
-            self._refused["unmade"] += 1
-            logger.warning(
-                "version %d is carried out without the folder %s: %s. Make it, with permission for"
-                " those who write there",
-                task.update.version,
-                self._folders.location(place),
-                refused.message,
-            )
 
     def _move(self, task: _Task, table_id: int, source: Place, target: Place, *, own: bool) -> None:
         """Move the folder of a table; ``own`` says that no other process can have ``target``."""
         places = task.turn.places
-        try:
+        told = (
+            f", but the folder of table {table_id} stays at {{}} and is found there: {{}}. To move"
+            " it, mend that, undo the version and make the change again"
+        )
+        with self._or_refused("stayed", task, source, told):
             self._folders.verify(source)
             self._folders.verify(target)
-            if places.taken(source, by_other_than=table_id):
-                raise FolderRefused(
-                    f"{self._folders.location(source)} is the place of another table too"
-                )
-            if not own and places.taken(target, by_other_than=table_id):
-                raise FolderRefused(
-                    f"{self._folders.location(target)} is the place of another table"
-                )
+            for place in (source,) if own else (source, target):
+                if places.taken(place, by_other_than=table_id):
+                    raise FolderRefused(
+                        f"{self._folders.location(place)} is the place of another table too"
+                    )
             moved = self._folders.move(source, target, unsynced=task.turn.unsynced)
-        except FolderRefused as refused:
-            self._refused["stayed"] += 1
-            logger.warning(
-                "version %d is carried out, but the folder of table %d stays at %s and is found"
-                " there: %s. To move it, mend that, undo the version and make the change again",
-                task.update.version,
-                table_id,
-                self._folders.location(source),
-                refused.message,
-            )
-            return
-        if moved is Moved.MISSING:
-            self._make(task, target)
-        places.put(table_id, target)
+            if moved is Moved.MISSING:
+                self._make(task, target)
+            places.put(table_id, target)
 
     def _purge(self, task: _Task, table_id: int, place: Place, aside: Place) -> None:
         """Take the folder of a table away under a name of its own, and forget its place.
 
         Its files are deleted by `delete_purged`, when no lock is held.
         """
-        try:
+        told = ", but the folder {} that it purges stays: {}. No table names it any more; delete it"
+        with self._or_refused("stayed", task, place, told):
             self._folders.verify(place)
             self._folders.verify(aside)
             purged = _purged(aside)
             self._folders.move(place, purged, unsynced=task.turn.unsynced)
-        except FolderRefused as refused:
-            self._refused["stayed"] += 1
-            logger.warning(
-                "version %d is carried out, but the folder %s that it purges stays: %s. No table"
-                " names it any more; delete it",
-                task.update.version,
-                self._folders.location(place),
-                refused.message,
-            )
-        else:
             self._purged += [purged, Place(f"{aside.text}{PARTITIONS_SUFFIX}")]
         task.turn.places.put(table_id, None)
+
+    def _remove(self, task: _Task, place: Place) -> None:
+        told = (
+            ", but the folder {} of its schema is still there: {}. It is not needed; remove it"
+            " when you can"
+        )
+        with self._or_refused("unremoved", task, place, told):
+            self._folders.verify(place)
+            self._folders.remove_empty(place, unsynced=task.turn.unsynced)
+
+    @contextmanager
+    def _or_refused(self, how: str, task: _Task, place: Place, told: str) -> Iterator[None]:
+        """Count and log what is refused. ``told`` has room for the folder and for the reason."""
+        try:
+            yield
+        except FolderRefused as refused:
+            self._refused[how] += 1
+            told = told.format(self._folders.location(place), refused.message)
+            logger.warning("version %d is carried out%s", task.update.version, told)
 
     def delete_purged(self) -> None:
         """Delete what purged tables had. What cannot be deleted is a leftover, and logged."""
@@ -466,20 +451,6 @@ class FolderEffects:
                 delete_folder(self._folders.path(place))
             except OSError:
                 logger.warning("the purged folder %s cannot be deleted", place, exc_info=True)
-
-    def _remove(self, task: _Task, place: Place) -> None:
-        try:
-            self._folders.verify(place)
-            self._folders.remove_empty(place, unsynced=task.turn.unsynced)
-        except FolderRefused as refused:
-            self._refused["unremoved"] += 1
-            logger.warning(
-                "version %d is carried out, but the folder %s of its schema is still there: %s."
-                " It is not needed; remove it when you can",
-                task.update.version,
-                self._folders.location(place),
-                refused.message,
-            )
 
 
 class _Schemas:
@@ -511,10 +482,6 @@ _PLANS: dict[FolderEffect, Callable[[FolderEffects, _Task], _Work | None]] = {
     FolderEffect.MOVE_TABLE: FolderEffects._table_moved,
     FolderEffect.REMOVE_TABLE: FolderEffects._table_dropped,
 }
-
-
-def _table_id(change: Change) -> int:
-    return int.from_bytes(change.key, "big")
 
 
 def _purged(aside: Place) -> Place:

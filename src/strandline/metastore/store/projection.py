@@ -56,7 +56,7 @@ from strandline.catalog import Behind, Catalog, CatalogManager
 from strandline.catalog.kinds import kind_named
 from strandline.catalog.verbs import verb_named
 from strandline.clock import Timestamp
-from strandline.durable.update import Change, Entry, Update
+from strandline.durable.update import Entry, Update
 from strandline.errors import (
     DeadlineExceeded,
     InvalidInput,
@@ -487,9 +487,5 @@ def _event(update: Update, entry: Entry) -> NewEvent:
         body=encode(body),
         time=update.time,
         catalog_version=update.version,
-        table_id=next((_id(change) for change in shown if change.kind == "table"), None),
+        table_id=next((change.object_id for change in shown if change.kind == "table"), None),
     )
-
-
-def _id(change: Change) -> int:
-    return int.from_bytes(change.key, "big")
