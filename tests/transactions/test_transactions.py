@@ -15,6 +15,7 @@ from strandline.errors import (
     DeadlineExceeded,
     Fenced,
     InvalidInput,
+    LimitExceeded,
     ObjectNotFound,
     StrandlineError,
     TransactionFinished,
@@ -32,6 +33,8 @@ from strandline.transactions import (
     ValidWriteIdList,
     records,
 )
+from strandline.transactions import transactions as transactions_module
+from strandline.transactions.transactions import MAX_BATCH
 from tests.sql.statements import recorded
 from tests.transactions.catalogs import Column, Table
 from tests.transactions.stores import CANCELLATIONS, FLIGHTS, START_MS, Store
@@ -69,6 +72,45 @@ def test_an_id_is_never_given_twice(store: Store) -> None:
     assert store.begin() == first + 1
 
 
+def test_many_begin_at_one_time_and_by_ascending_ids(store: Store) -> None:
+    before = store.begin()
+    begun = store.transactions.begin_many(600, user="ann", host="h", agent="a", read_only=True)
+    assert [t.txn_id for t in begun] == list(range(before + 1, before + 601))
+    assert len({t.begin_time for t in begun}) == 1
+    assert {(t.user, t.host, t.agent, t.read_only, t.state) for t in begun} == {
+        ("ann", "h", "a", True, OPEN)
+    }
+    assert store.transactions.get(begun[-1].txn_id) == begun[-1]
+    assert store.transactions.statistics().begun == 601
+    for count in (0, -1, MAX_BATCH + 1):
+        with pytest.raises(InvalidInput, match=f"not {count}"):
+            store.transactions.begin_many(count, user="ann")
+
+
+def test_no_more_are_open_than_there_is_room_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions_module, "MAX_OPEN", 40)
+    store.transactions.begin_many(38, user="ann")
+    last = [store.begin(), store.begin()]
+    before = store.contents()
+    with pytest.raises(LimitExceeded, match="at most 40"):
+        store.begin()
+    assert store.contents() == before
+    store.transactions.abort(last[0])
+    with pytest.raises(LimitExceeded):
+        store.transactions.begin_many(2, user="ann")
+    assert store.begin() > last[1]
+
+
+def test_begins_count_what_is_open_rarely(store: Store) -> None:
+    store.transactions.begin_many(500, user="ann")
+    with recorded(of_this_thread=True) as statements:
+        for _ in range(50):
+            store.begin()
+    assert sum("count(" in statement for statement, _ in statements) <= 1
+
+
 @pytest.mark.parametrize("txn_id", [0, -1, 7, 1 << 63, 1 << 200])
 def test_an_unknown_transaction_is_named_in_the_error(store: Store, txn_id: int) -> None:
     calls: list[Callable[[], object]] = [
@@ -104,6 +146,33 @@ def test_a_read_only_transaction_gets_no_write_id_and_may_commit(store: Store) -
     with pytest.raises(UnsupportedOperation, match="read-only"):
         store.change_rows(txn_id, 5)
     assert store.transactions.commit(txn_id).state is COMMITTED
+
+
+def test_several_transactions_get_write_ids_in_their_order_or_none_does(store: Store) -> None:
+    first, second, third, aborted = (store.begin() for _ in range(4))
+    store.transactions.abort(aborted)
+    reader = store.begin(read_only=True)
+    allocate = store.transactions.allocate
+    before = store.contents()
+    for refused, error in (
+        ([first, aborted], TransactionFinished),
+        ([first, 777], TransactionNotFound),
+        ([first, reader], UnsupportedOperation),
+        ([first, -1], TransactionNotFound),
+        ([], InvalidInput),
+        (range(1, MAX_BATCH + 2), InvalidInput),
+    ):
+        with pytest.raises(error):
+            allocate(refused, FLIGHTS)
+    with pytest.raises(ObjectNotFound):
+        allocate([first], 77)
+    assert store.contents() == before
+    assert allocate([third, first], FLIGHTS) == {first: 1, third: 2}
+    assert allocate([second, third, first, first], FLIGHTS) == {first: 1, third: 2, second: 3}
+    assert store.allocate(second, FLIGHTS) == 3
+    assert store.allocate(store.begin(), FLIGHTS) == 4
+    many = [t.txn_id for t in store.transactions.begin_many(700, user="ann")]
+    assert allocate(many, CANCELLATIONS) == dict(zip(many, range(1, 701), strict=True))
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
@@ -144,6 +213,23 @@ def test_a_second_abort_gives_the_same_answer_and_a_commit_comes_too_late(store:
     with pytest.raises(TransactionFinished, match="was aborted"):
         store.transactions.commit(txn_id)
     assert store.transactions.statistics().aborted == 1
+
+
+def test_many_are_aborted_and_those_that_are_not_open_are_left_alone(store: Store) -> None:
+    recorder = Recorder()
+    transactions = store.heard_by(recorder)
+    committed, aborted = store.begin(writing=[FLIGHTS]), store.begin()
+    transactions.commit(committed)
+    transactions.abort(aborted)
+    many = [t.txn_id for t in transactions.begin_many(600, user="ann")]
+    transactions.allocate(many[:2], FLIGHTS)
+    ended = transactions.abort_all([*many, committed, aborted, 77_777, 0, -1, 1 << 70, many[0]])
+    assert ended == many
+    assert transactions.get(committed).state is COMMITTED
+    assert {t.state for t in transactions.find_many(many).values()} == {ABORTED}
+    assert transactions.statistics().aborted == 601
+    assert transactions.abort_all(many) == []
+    assert recorder.heard[1:] == [("abort", t, ((FLIGHTS, w),)) for w, t in enumerate(many[:2], 2)]
 
 
 def test_all_tables_of_a_transaction_become_visible_at_once(store: Store) -> None:
@@ -297,7 +383,7 @@ def test_a_table_that_was_not_there_at_the_begin_is_a_conflict(store: Store) -> 
         store.allocate(txn_id, 77)
     # Release 0.2.0 let it pass; its transactions may still be open.
     with store.database.write() as connection:
-        records.allocate(connection, txn_id, 77)
+        records.allocate(connection, [txn_id], 77)
     store.catalogs.publish(Table(77, "later"))
     with pytest.raises(WriteConflict, match="was not there"):
         store.transactions.commit(txn_id)

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from strandline.clock import Timestamp
 from strandline.errors import TransactionFinished, WriteConflict
-from strandline.transactions import TransactionState, ValidWriteIdList
+from strandline.transactions import TransactionState, ValidTxnList, ValidWriteIdList
 from tests.transactions.stores import CANCELLATIONS, FLIGHTS, Store
 
 TABLES = (FLIGHTS, CANCELLATIONS)
@@ -46,6 +46,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.model: dict[int, Modelled] = {}
         self.given = dict.fromkeys(TABLES, 0)
         self.snapshots: list[tuple[int, Timestamp, frozenset[int]]] = []
+        self.lists: list[tuple[int, ValidTxnList, frozenset[int]]] = []
 
     def teardown(self) -> None:
         self.store.database.close()
@@ -153,6 +154,31 @@ class SnapshotMachine(RuleBasedStateMachine):
         assert visible(self.transactions.write_ids(table_id)) == now
         self.snapshots.append((table_id, at, now))
 
+    @rule(table_id=st.sampled_from(TABLES))
+    def take_list(self, table_id: int) -> None:
+        unfinished = self.transactions.unfinished()
+        open_ids = {one.txn_id for one in self.in_state(TransactionState.OPEN)}
+        aborted = {one.txn_id for one in self.in_state(TransactionState.ABORTED) if one.write_ids}
+        assert unfinished.hwm == len(self.model)
+        assert unfinished.txn_ids == tuple(sorted(open_ids | aborted))
+        assert unfinished.aborted == aborted
+        assert unfinished.min_open == min(open_ids, default=None)
+        seen = frozenset(self.seen(table_id, self.store.clock.current()))
+        self.lists.append((table_id, unfinished.seen_by(), seen))
+
+    @precondition(has_open)
+    @rule(data=st.data(), table_id=st.sampled_from(TABLES))
+    def read_by_a_list_in_a_transaction(self, data: st.DataObject, table_id: int) -> None:
+        one = self.one_open(data)
+        earlier = {
+            other.write_ids[table_id]
+            for other in self.in_state(TransactionState.COMMITTED)
+            if table_id in other.write_ids and other.txn_id < one.txn_id
+        }
+        own = {one.write_ids[table_id]} if table_id in one.write_ids else set()
+        txns = self.transactions.unfinished().seen_by(one.txn_id)
+        assert visible(self.transactions.write_ids_by(table_id, txns)) == earlier | own
+
     @precondition(lambda self: self.model)
     @rule(data=st.data(), table_id=st.sampled_from(TABLES))
     def read_in_a_transaction(self, data: st.DataObject, table_id: int) -> None:
@@ -171,6 +197,11 @@ class SnapshotMachine(RuleBasedStateMachine):
             found = self.transactions.write_ids(table_id, at=at)
             assert visible(found) == seen
             assert found.hwm == max(seen, default=0)
+
+    @invariant()
+    def no_list_ever_shows_anything_else(self) -> None:
+        for table_id, txns, seen in self.lists:
+            assert visible(self.transactions.write_ids_by(table_id, txns)) == seen
 
     @invariant()
     def open_and_aborted_are_told_apart(self) -> None:

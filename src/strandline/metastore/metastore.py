@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from strandline.catalog import Applied, CatalogManager, Command
 from strandline.catalog.undo.command import HistoryMoved, Undo
@@ -20,6 +20,7 @@ from strandline.errors import (
     DeadlineExceeded,
     ObjectNotFound,
     Stopping,
+    StrandlineError,
     UnknownOutcome,
 )
 from strandline.logs import kept
@@ -29,7 +30,7 @@ from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.model.descriptors import SchemaDescriptor, TableDescriptor, TableKind
 from strandline.model.places import place_of_table
-from strandline.transactions import Hold, Transactions
+from strandline.transactions import Hold, Transaction, Transactions
 
 logger = logging.getLogger("strandline.ddl")
 
@@ -168,6 +169,31 @@ class Metastore:
         self.catalogs.sync()
         self.catalogs.active_catalog(at)
         return self.transactions.holds.acquire(kind, owner, at=at, ttl_ms=ttl_ms, user=user)
+
+    def commit(self, txn_id: int) -> Transaction:
+        """`Transactions.commit`; this node's memory has its writes when it returns."""
+        committed = self.transactions.commit(txn_id)
+        self._follow()
+        return committed
+
+    def abort(self, txn_id: int) -> Transaction:
+        """`Transactions.abort`, followed like `commit`."""
+        aborted = self.transactions.abort(txn_id)
+        self._follow()
+        return aborted
+
+    def abort_all(self, txn_ids: Iterable[int]) -> list[int]:
+        """`Transactions.abort_all`, followed like `commit`."""
+        aborted = self.transactions.abort_all(txn_ids)
+        self._follow()
+        return aborted
+
+    def _follow(self) -> None:
+        """Bring what just ended into this node's memory. It has ended, whatever happens here."""
+        try:
+            self.store.catch_up()
+        except StrandlineError:
+            logger.warning("the cache did not catch up with an own write yet", exc_info=True)
 
     def compact(self, version: int) -> bool:
         """Trim the catalog's history below ``version``; False if it was trimmed there already.

@@ -2,20 +2,11 @@
 
 A transaction leaves the state open by one conditional statement, regardless of who tries it and
 however often; what hangs on it (write ids, footprint) is changed in the same SQL transaction.
-
-**Lists of valid write ids** are read from these rows. A list is built from what is *not* in it: ids
-that are open or aborted (no commit time), and ids that were committed after the moment asked for.
-Both are ranges of an index on the commit time, so a list costs by the ids that are hidden, not by
-the ids ever given.
-
-As of a time T a list sees what was committed at or before T. Commit times are given in commit
-order, and never at or below a time that was given before; so once the store's time has reached T,
-no later commit changes the answer. Only the split of hidden ids into open and aborted follows the
-present.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sqlalchemy import Connection, delete, func, select, update
@@ -26,7 +17,6 @@ from strandline.sql import Row, change, change_each, chunks, first_row, run, tog
 from strandline.transactions import lock_records
 from strandline.transactions.tables import LAST_ID, TXN, TXN_FOOTPRINT
 from strandline.transactions.transaction import Heartbeat, Transaction, TransactionState
-from strandline.transactions.write_ids import ValidWriteIdList
 
 _IS_OPEN = TXN.c.state == TransactionState.OPEN.value
 _SILENT_AFTER = TXN.c.last_heartbeat + TXN.c.timeout_ms
@@ -36,7 +26,18 @@ _COLUMNS = (
     ' "user", host, agent, read_only, timeout_ms'
 )
 
-_FIND = f"SELECT {_COLUMNS} FROM txn WHERE txn_id = ?"
+_ALL = f"SELECT {_COLUMNS} FROM txn"
+_FIND = f"{_ALL} WHERE txn_id = ?"
+_OPEN_ONES = f"{_ALL} WHERE state = {_OPEN} ORDER BY begin_time, txn_id LIMIT ?"
+_BEGIN = (
+    "INSERT INTO txn (state, begin_time, catalog_version, last_heartbeat,"
+    ' "user", host, agent, read_only, timeout_ms)'
+)
+_BEGIN_ONE = f"{_BEGIN} VALUES ({_OPEN}, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {_COLUMNS}"
+_BEGIN_MANY = (
+    "WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?)"
+    f" {_BEGIN} SELECT {_OPEN}, ?, ?, ?, ?, ?, ?, ?, ? FROM number RETURNING {_COLUMNS}"
+)
 _FIND_WITH_WRITES, _FIND_FOR_TABLE = (
     f"SELECT {', '.join(f'txn.{column}' for column in _COLUMNS.split(', '))},"
     " own.table_id, own.write_id FROM txn"
@@ -44,6 +45,11 @@ _FIND_WITH_WRITES, _FIND_FOR_TABLE = (
     for condition in ("", " AND own.table_id = ?")
 )
 _PAIRS = "SELECT table_id, write_id FROM txn_write_id WHERE txn_id = ? ORDER BY table_id"
+_OWN_WRITE_IDS = "SELECT txn_id, write_id FROM txn_write_id WHERE table_id = ? AND txn_id IN"
+_ALLOCATE = (
+    "INSERT INTO next_write_id (table_id, next) VALUES (?, ?)"
+    " ON CONFLICT (table_id) DO UPDATE SET next = next_write_id.next + ? RETURNING next"
+)
 _OWN_WRITE_ID = "SELECT write_id FROM txn_write_id WHERE txn_id = ? AND table_id = ?"
 _COMMIT = (
     f"UPDATE txn SET state = {_COMMITTED}, commit_time = ? WHERE txn_id = ? AND state = {_OPEN}"
@@ -53,6 +59,7 @@ _COMMIT = (
 
 def add(
     connection: Connection,
+    count: int = 1,
     *,
     begin_time: Timestamp,
     catalog_version: int,
@@ -62,17 +69,14 @@ def add(
     agent: str,
     read_only: bool,
     timeout_ms: int,
-) -> Transaction:
-    """Insert an open transaction with these values of `TXN`."""
-    added = first_row(
-        connection,
-        "INSERT INTO txn (state, begin_time, catalog_version, last_heartbeat,"
-        ' "user", host, agent, read_only, timeout_ms)'
-        f" VALUES ({_OPEN}, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {_COLUMNS}",
-        (begin_time, catalog_version, last_heartbeat, user, host, agent, read_only, timeout_ms),
-    )
-    assert added is not None
-    return _transaction(added)
+) -> list[Transaction]:
+    """Insert open transactions with these values of `TXN`; by ascending ids."""
+    values = begin_time, catalog_version, last_heartbeat, user, host, agent, read_only, timeout_ms
+    if count == 1:
+        rows = run(connection, _BEGIN_ONE, values)
+    else:
+        rows = run(connection, _BEGIN_MANY, (count, *values))
+    return [_transaction(row) for row in sorted(rows)]
 
 
 def find(connection: Connection, txn_id: int) -> Transaction:
@@ -83,6 +87,30 @@ def find(connection: Connection, txn_id: int) -> Transaction:
     if row is None:
         raise _not_found(txn_id)
     return _transaction(row)
+
+
+def find_many(connection: Connection, txn_ids: Iterable[int]) -> dict[int, Transaction]:
+    """Those of the transactions that exist, by id."""
+    rows: list[Row] = []
+    for chunk in chunks(sorted(t for t in set(txn_ids) if 0 < t <= LAST_ID)):
+        marks = ", ".join("?" * len(chunk))
+        rows += run(connection, f"{_ALL} WHERE txn_id IN ({marks})", tuple(chunk))
+    return {row[0]: _transaction(row) for row in rows}
+
+
+def find_many_for_writing(connection: Connection, txn_ids: Iterable[int]) -> list[Transaction]:
+    """The transactions, each of which `find_for_writing` would give."""
+    wanted = list(txn_ids)
+    known = find_many(connection, wanted)
+    for txn_id in wanted:
+        if txn_id not in known:
+            raise _not_found(txn_id)
+    return [_writable(known[txn_id]) for txn_id in wanted]
+
+
+def open_ones(connection: Connection, *, limit: int) -> list[Transaction]:
+    """The open transactions, oldest first, at most ``limit``."""
+    return [_transaction(row) for row in run(connection, _OPEN_ONES, (limit,))]
 
 
 def find_with_writes(
@@ -160,21 +188,26 @@ def ending(transaction: Transaction) -> str:
 # -- write ids
 
 
-def allocate(connection: Connection, txn_id: int, table_id: int) -> int:
-    """Give the transaction, which has none yet, its write id for the table."""
-    following = value(
-        connection,
-        "INSERT INTO next_write_id (table_id, next) VALUES (?, 2)"
-        " ON CONFLICT (table_id) DO UPDATE SET next = next_write_id.next + 1 RETURNING next",
-        (table_id,),
-    )
-    write_id = int(following) - 1
+def allocate(connection: Connection, txn_ids: Sequence[int], table_id: int) -> dict[int, int]:
+    """Give these transactions, which have none yet, their write ids for the table, in order."""
+    count = len(txn_ids)
+    following = value(connection, _ALLOCATE, (table_id, count + 1, count))
+    own = dict(zip(txn_ids, range(int(following) - count, int(following)), strict=True))
     change_each(
         connection,
         "INSERT INTO txn_write_id (table_id, write_id, txn_id) VALUES (?, ?, ?)",
-        [(table_id, write_id, txn_id)],
+        [(table_id, write_id, txn_id) for txn_id, write_id in own.items()],
     )
-    return write_id
+    return own
+
+
+def own_write_ids(connection: Connection, txn_ids: Iterable[int], table_id: int) -> dict[int, int]:
+    """The write ids that these transactions have for the table, by transaction."""
+    own: dict[int, int] = {}
+    for chunk in chunks(txn_ids):
+        marks = ", ".join("?" * len(chunk))
+        own |= dict(run(connection, f"{_OWN_WRITE_IDS} ({marks})", (table_id, *chunk)))
+    return own
 
 
 def own_write_id(connection: Connection, txn_id: int, table_id: int) -> int | None:
@@ -252,8 +285,11 @@ def beat(connection: Connection, txn_ids: frozenset[int], *, at: int) -> Heartbe
         )
         statement = select(TXN.c.txn_id, TXN.c.state).where(TXN.c.txn_id.in_(chunk))
         states |= {t: TransactionState(state) for t, state in connection.execute(statement)}
-    aborted = {t for t, state in states.items() if state is TransactionState.ABORTED}
-    return Heartbeat(aborted=frozenset(aborted), missing=txn_ids - states.keys())
+    aborted, committed = (
+        frozenset(txn_id for txn_id, state in states.items() if state is ended)
+        for ended in (TransactionState.ABORTED, TransactionState.COMMITTED)
+    )
+    return Heartbeat(aborted, committed, missing=txn_ids - states.keys())
 
 
 def open_count(connection: Connection) -> int:
@@ -313,44 +349,3 @@ def _transaction(row: Row) -> Transaction:
         bool(read_only),
         timeout,
     )
-
-
-_IS_NEXT = -1
-_NEXT_AND_HIDDEN = (
-    f"SELECT next, {_IS_NEXT} FROM next_write_id WHERE table_id = ?"
-    " UNION ALL SELECT own.write_id, txn.state FROM txn_write_id AS own"
-    " JOIN txn ON txn.txn_id = own.txn_id WHERE own.table_id = ? AND own.commit_time IS NULL"
-)
-_LATER = f"SELECT write_id, {_OPEN} FROM txn_write_id WHERE table_id = ? AND commit_time > ?"
-_LAST_COMMIT = "SELECT max(commit_time) FROM txn_write_id WHERE table_id = ?"
-
-
-def write_ids_at(
-    connection: Connection, table_id: int, *, at: Timestamp | None
-) -> ValidWriteIdList:
-    """The writes of a table that were committed at or before ``at``; None: by now.
-
-    Its high-water mark is itself committed, or 0.
-    """
-    if at is None:
-        rows = run(connection, _NEXT_AND_HIDDEN, (table_id, table_id))
-    else:
-        parameters = (table_id, table_id, table_id, at)
-        rows = run(connection, f"{_NEXT_AND_HIDDEN} UNION ALL {_LATER}", parameters)
-    following = next((number for number, state in rows if state == _IS_NEXT), None)
-    if following is None:
-        return ValidWriteIdList(hwm=0)
-    return ValidWriteIdList.of(
-        following - 1,
-        open_ids=[w for w, state in rows if state not in (_ABORTED, _IS_NEXT)],
-        aborted=[w for w, state in rows if state == _ABORTED],
-    ).canonical()
-
-
-def last_commit(connection: Connection, table_id: int, *, at: Timestamp | None) -> Timestamp | None:
-    """The time of the last commit that wrote a table, at or before ``at``; None: by now."""
-    if at is None:
-        time = value(connection, _LAST_COMMIT, (table_id,))
-    else:
-        time = value(connection, f"{_LAST_COMMIT} AND commit_time <= ?", (table_id, at))
-    return None if time is None else Timestamp(time)

@@ -32,10 +32,11 @@ from sqlalchemy import (
 from strandline.sql.ground import add_indexes, whole_row
 
 PART = "transactions"
-VERSION = 3
+VERSION = 4
 """Version 2, of release 0.2.1, added locks, users of holds, and indexes that find flipped bytes.
 
-Version 3, of release 0.3.0, has such indexes also for locks and footprints.
+Version 3, of release 0.3.0, has such indexes also for locks and footprints. Version 4, of release
+0.4.0, has an index of the write ids that are not committed.
 """
 LAST_ID = (1 << 63) - 1
 """The largest number that a column holds: no id is larger."""
@@ -74,6 +75,13 @@ TXN_WRITE_ID = Table(
     Index("txn_write_id_by_txn", "txn_id", "table_id", unique=True),
     Index("txn_write_id_by_commit_time", "table_id", "commit_time"),
 )
+_PENDING = Index(
+    "txn_write_id_pending",
+    TXN_WRITE_ID.c.txn_id,
+    sqlite_where=TXN_WRITE_ID.c.commit_time.is_(None),
+    postgresql_where=TXN_WRITE_ID.c.commit_time.is_(None),
+)
+"""The write ids of open and aborted transactions: few, among all that were ever given."""
 
 NEXT_WRITE_ID = Table(
     "next_write_id",
@@ -163,8 +171,13 @@ def _index_locks_and_footprints(connection: Connection) -> None:
     add_indexes(connection, TXN_FOOTPRINT, *_LOCKS)
 
 
+def _index_pending(connection: Connection) -> None:
+    add_indexes(connection, TXN_WRITE_ID)
+
+
 STEPS: Mapping[int, Callable[[Connection], None]] = {
     2: _add_locks_and_users,
     3: _index_locks_and_footprints,
+    4: _index_pending,
 }
 """How the tables of an older version become those of the one named."""

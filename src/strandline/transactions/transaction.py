@@ -46,9 +46,10 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Which of the transactions that were beaten for are gone; the rest are open or committed."""
+    """Which of the transactions that were beaten for are no longer open."""
 
     aborted: frozenset[int]
+    committed: frozenset[int]
     missing: frozenset[int]
 
 

@@ -42,33 +42,26 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from strandline import faults
-from strandline.clock import (
-    MAX_TIMESTAMP,
-    MIN_TIMESTAMP,
-    HybridClock,
-    Timestamp,
-    format_timestamp,
-    milliseconds,
-)
+from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
 from strandline.errors import (
     Fenced,
     InvalidInput,
+    LimitExceeded,
     ObjectNotFound,
     Stopping,
     TransactionFinished,
     Unavailable,
     UnsupportedOperation,
-    VersionNotFound,
     WriteConflict,
 )
-from strandline.sql import Database, present_time, stored_time, take_time, together
+from strandline.sql import Database, chunks, present_time, take_time, together
 from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogView, GuardedWrites
 from strandline.transactions.conflicts import NameRow, catalog_conflict, row_conflict
 from strandline.transactions.holds import Holds
+from strandline.transactions.list_records import write_ids_at
 from strandline.transactions.locks import Locks
-from strandline.transactions.records import last_commit, write_ids_at
-from strandline.transactions.tables import METADATA, PART, STEPS, VERSION
+from strandline.transactions.tables import LAST_ID, METADATA, PART, STEPS, VERSION
 from strandline.transactions.transaction import (
     Heartbeat,
     Step,
@@ -77,14 +70,16 @@ from strandline.transactions.transaction import (
     TransactionState,
     TransactionStatistics,
 )
-from strandline.transactions.write_ids import ValidWriteIdList
+from strandline.transactions.transaction_reads import PATIENCE, TransactionReads
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_MS = 300_000
 DEFAULT_HISTORY_RETENTION_MS = 7 * 24 * 60 * 60 * 1000
-PATIENCE = 30.0
-"""Seconds that a call may wait for the database and the catalog unless it says otherwise."""
+MAX_BATCH = 1_000
+"""How many transactions one call begins, or gives write ids to, at most."""
+MAX_OPEN = 100_000
+"""How many transactions may be open in a store, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +91,7 @@ class _End:
     conflict: str | None = None
 
 
-class Transactions:
+class Transactions(TransactionReads):
     """The transactions of one store. Safe for threads, and for several processes on one store.
 
     ``timeout_ms`` is how long a transaction lives without a heartbeat. ``guard`` is called inside
@@ -119,19 +114,19 @@ class Transactions:
         has_own_times: bool = False,
     ) -> None:
         database.ensure_schema(PART, VERSION, METADATA, steps=STEPS)
-        self._database = database
-        self._clock = clock
-        self._catalogs = catalogs
-        self._guard = guard
-        self._writes = GuardedWrites(
+        writes = GuardedWrites(
             database, catalogs=catalogs, guard=guard, on_behind=lambda: self._count("behind")
         )
+        super().__init__(database, clock, writes=writes)
+        self._catalogs = catalogs
+        self._guard = guard
         self._listeners = tuple(listeners)
         self._name_row = name_row
         self.has_own_times = has_own_times
         self._timeout_ms = timeout_ms
         self._counts: Counter[str] = Counter()
         self._counting = threading.Lock()
+        self._uncounted = 0
         self.holds = Holds(database, clock, guard=guard, history_retention_ms=history_retention_ms)
         self.locks = Locks(database, clock, guard=guard, timeout_ms=timeout_ms)
 
@@ -146,20 +141,42 @@ class Transactions:
         read_only: bool = False,
         timeout: float = PATIENCE,
     ) -> Transaction:
-        """Begin a transaction. Waits at most ``timeout`` seconds (`DeadlineExceeded`)."""
+        """Begin a transaction. Waits at most ``timeout`` seconds (`DeadlineExceeded`).
+
+        Raises `LimitExceeded` if `MAX_OPEN` are open.
+        """
+        (begun,) = self.begin_many(
+            1, user=user, host=host, agent=agent, read_only=read_only, timeout=timeout
+        )
+        return begun
+
+    def begin_many(
+        self,
+        count: int,
+        *,
+        user: str,
+        host: str = "",
+        agent: str = "",
+        read_only: bool = False,
+        timeout: float = PATIENCE,
+    ) -> list[Transaction]:
+        """Begin ``count`` transactions at one time, all or none; by ascending ids.
+
+        Raises what `begin` raises, and `InvalidInput` for less than 1 or more than `MAX_BATCH`.
+        """
+        if not 1 <= count <= MAX_BATCH:
+            raise InvalidInput(
+                f"1 to {MAX_BATCH} transactions can be begun by one call, not {count}"
+            )
+        self._require_room(count)
         begun = self._writes.run(
             lambda connection: self._begin_on(
-                connection, user=user, host=host, agent=agent, read_only=read_only
+                connection, count, user=user, host=host, agent=agent, read_only=read_only
             ),
             timeout=timeout,
         )
-        self._count("begun")
+        self._count(*["begun"] * count)
         return begun
-
-    def get(self, txn_id: int) -> Transaction:
-        """The transaction as it stands. Raises `TransactionNotFound`."""
-        with self._database.read() as connection:
-            return records.find(connection, txn_id)
 
     def heartbeat(self, txn_ids: Iterable[int]) -> Heartbeat:
         """Say that the clients of these transactions are alive; tells which are gone."""
@@ -227,6 +244,34 @@ class Transactions:
             self._count("aborted")
         return transaction
 
+    def abort_all(self, txn_ids: Iterable[int]) -> list[int]:
+        """Abort those of the transactions that are open; their ids. The others are left alone."""
+        aborted: list[int] = []
+        for chunk in chunks(sorted(t for t in set(txn_ids) if 0 < t <= LAST_ID)):
+
+            def end(connection: Connection, chunk: list[int] = chunk) -> list[int]:
+                return [t for t in chunk if self._abort_on(connection, t) is not None]
+
+            ended = self._writes.run(end, timeout=PATIENCE)
+            self._count(*["aborted"] * len(ended))
+            aborted += ended
+        return aborted
+
+    def allocate(self, txn_ids: Iterable[int], table_id: int) -> dict[int, int]:
+        """The write ids that these transactions have of a table, by transaction; all or none.
+
+        Those that have none yet get one, in the order of their ids. Raises what `writing` raises,
+        and `InvalidInput` for none or more than `MAX_BATCH` of them.
+        """
+        wanted = sorted(set(txn_ids))
+        if not 1 <= len(wanted) <= MAX_BATCH:
+            raise InvalidInput(
+                f"1 to {MAX_BATCH} transactions get write ids by one call, not {len(wanted)}"
+            )
+        return self._writes.run(
+            lambda connection: self._allocate_on(connection, wanted, table_id), timeout=PATIENCE
+        )
+
     def expire(self) -> list[int]:
         """Abort the transactions that were silent for longer than their time-out; their ids.
 
@@ -258,7 +303,9 @@ class Transactions:
         with ExitStack() as opened:
 
             def start(connection: Connection) -> Step:
-                begun = self._begin_on(connection, user=user, host="", agent=agent, read_only=False)
+                (begun,) = self._begin_on(
+                    connection, 1, user=user, host="", agent=agent, read_only=False
+                )
                 return self._first_step(connection, begun, table_id)
 
             step = self._writes.enter(opened, start, timeout=PATIENCE)
@@ -278,74 +325,6 @@ class Transactions:
         """How many transactions this process aborted; from memory."""
         with self._counting:
             return self._counts["aborted"]
-
-    # -- what is seen
-
-    def write_ids(
-        self, table_id: int, *, at: Timestamp | None = None, txn_id: int | None = None
-    ) -> ValidWriteIdList:
-        """The writes of a table that are seen now, as of ``at``, or by a transaction.
-
-        A transaction sees what was committed by its begin, and its own writes. What is seen as of
-        a time never changes. The list carries no table name. Raises `VersionNotFound` for a time
-        that has not come yet, `TransactionNotFound`, or `TransactionFinished` if the transaction
-        is aborted.
-        """
-        if txn_id is not None and at is not None:
-            raise InvalidInput("name a time or a transaction to read by, not both")
-        if at is not None:
-            self.ensure_past(at)
-        with self._database.read() as connection:
-            if txn_id is None:
-                return write_ids_at(connection, table_id, at=at)
-            reader = records.find_for_reading(connection, txn_id)
-            seen = write_ids_at(connection, table_id, at=reader.begin_time)
-            own = records.own_write_id(connection, txn_id, table_id)
-        return seen if own is None else seen.with_own_write(own)
-
-    def last_commit(self, table_id: int, *, at: Timestamp | None = None) -> Timestamp | None:
-        """The time of the last commit that wrote a table, now or as of ``at``; None without one.
-
-        As of that time, exactly the same is seen of the table. ``at`` has passed (`ensure_past`).
-        """
-        with self._database.read() as connection:
-            return last_commit(connection, table_id, at=at)
-
-    def ensure_past(self, at: Timestamp) -> None:
-        """Return when no commit, of rows or of DDL, can get a time at or below ``at`` any more.
-
-        Raises `VersionNotFound` if the clock has not reached the millisecond of ``at``,
-        `InvalidInput` for a number that is no time.
-        """
-        if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
-            raise InvalidInput(f"{at} is not a time")
-        if self.is_past(at):
-            return
-        present = self._clock.current()
-        if milliseconds(at) > milliseconds(present):
-            raise VersionNotFound(
-                f"{format_timestamp(at)} is in the future, it is {format_timestamp(present)};"
-                " name a time that has passed"
-            )
-        # A time that names no counter means the end of its millisecond, which may be this one.
-        self._clock.update(at)
-        self._writes.run(
-            lambda connection: take_time(connection, self._clock, bounded=False), timeout=PATIENCE
-        )
-
-    def latest_time(self) -> Timestamp:
-        """The last time that this database gave: no commit that has returned is later."""
-        with self._database.read() as connection:
-            return stored_time(connection)
-
-    def is_past(self, at: Timestamp) -> bool:
-        """Whether the store's time has reached ``at``. Waits for no writer."""
-        return self.latest_time() >= at
-
-    def write_id_pairs(self, txn_id: int) -> tuple[tuple[int, int], ...]:
-        """The (table id, write id) pairs of a transaction. Raises `TransactionNotFound`."""
-        with self._database.read() as connection:
-            return records.write_id_pairs(connection, records.find(connection, txn_id).txn_id)
 
     def statistics(self) -> TransactionStatistics:
         """What this process did, and what is open in the store."""
@@ -367,13 +346,41 @@ class Transactions:
 
     # -- inside one SQL transaction
 
+    def _require_room(self, count: int) -> None:
+        """Raise `LimitExceeded` if there is no room for so many more open transactions.
+
+        Counting costs by what is open. So this process counts again only when it has begun a
+        sixteenth of what there was room for: other processes begin some, too.
+        """
+        with self._counting:
+            self._uncounted -= count
+            if self._uncounted >= 0:
+                return
+        with self._database.read() as connection:
+            room = MAX_OPEN - records.open_count(connection)
+        if room < count:
+            raise LimitExceeded(
+                f"{count} more transactions cannot begin: at most {MAX_OPEN} may be open; commit or"
+                " abort some, or wait for those that are silent to time out"
+            )
+        with self._counting:
+            self._uncounted = room // 16 - count
+
     def _begin_on(
-        self, connection: Connection, *, user: str, host: str, agent: str, read_only: bool
-    ) -> Transaction:
+        self,
+        connection: Connection,
+        count: int,
+        *,
+        user: str,
+        host: str,
+        agent: str,
+        read_only: bool,
+    ) -> list[Transaction]:
         begin_time = take_time(connection, self._clock)
         version = self._catalogs.catalog_at(connection, begin_time).version
         return records.add(
             connection,
+            count,
             begin_time=begin_time,
             catalog_version=version,
             last_heartbeat=milliseconds(begin_time),
@@ -396,8 +403,9 @@ class Transactions:
     def _first_step(self, connection: Connection, transaction: Transaction, table_id: int) -> Step:
         """The step of a transaction that has no write id of the table yet."""
         with together(connection):
-            write_id = records.allocate(connection, transaction.txn_id, table_id)
+            own = records.allocate(connection, [transaction.txn_id], table_id)
             seen = write_ids_at(connection, table_id, at=transaction.begin_time)
+        write_id = own[transaction.txn_id]
         return Step(
             connection,
             transaction,
@@ -406,6 +414,19 @@ class Transactions:
             seen.with_own_write(write_id),
             is_first=True,
         )
+
+    def _allocate_on(
+        self, connection: Connection, txn_ids: list[int], table_id: int
+    ) -> dict[int, int]:
+        """`allocate` for ascending ids."""
+        writable = records.find_many_for_writing(connection, txn_ids)
+        own = records.own_write_ids(connection, txn_ids, table_id)
+        for transaction in {t.catalog_version: t for t in writable}.values():
+            self._require_writable(transaction, table_id)
+        missing = [txn_id for txn_id in txn_ids if txn_id not in own]
+        if missing:
+            own |= records.allocate(connection, missing, table_id)
+        return own
 
     def _require_writable(self, transaction: Transaction, table_id: int) -> None:
         txn_id, version = transaction.txn_id, transaction.catalog_version

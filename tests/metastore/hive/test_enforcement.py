@@ -9,15 +9,22 @@ from typing import Any
 
 import pytest
 from hive_metastore.ttypes import (
+    AbortTxnRequest,
+    AbortTxnsRequest,
+    AllocateTableWriteIdsRequest,
     CheckLockRequest,
+    CommitTxnRequest,
     Database,
     FieldSchema,
+    GetValidWriteIdsRequest,
     HeartbeatRequest,
+    HeartbeatTxnRangeRequest,
     LockComponent,
     LockLevel,
     LockRequest,
     LockType,
     NotificationEventRequest,
+    OpenTxnRequest,
     Partition,
     ShowLocksRequest,
     UnlockRequest,
@@ -362,3 +369,41 @@ def test_who_may_not_insert_is_answered_a_view_that_spark_does_not_write_to(
             assert "lacks SELECT" in refusal(lambda: bob.get_table("sales", hidden))[1]
         with granted(guarded, *reading, on_table(Privilege.INSERT)):
             assert bob.get_table("sales", "orders").tableType == owned.tableType
+
+
+# -- transactions
+
+
+def test_a_transaction_of_another_user_is_neither_ended_nor_beaten_for_nor_shown(
+    guarded: HiveNode,
+) -> None:
+    opening = OpenTxnRequest(num_txns=2, user="alice", hostname="h")
+    with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
+        first, second = alice.open_txns(opening).txn_ids
+        for call in (
+            lambda: bob.commit_txn(CommitTxnRequest(txnid=first)),
+            lambda: bob.abort_txn(AbortTxnRequest(txnid=first)),
+            lambda: bob.abort_txns(AbortTxnsRequest(txn_ids=[10**12, second])),
+            lambda: bob.heartbeat(HeartbeatRequest(txnid=first)),
+            lambda: bob.heartbeat_txn_range(HeartbeatTxnRangeRequest(min=first, max=second)),
+        ):
+            assert "is of another user" in refusal(call)[1]
+        assert bob.get_open_txns_info().open_txns == []
+        assert [t.id for t in alice.get_open_txns_info().open_txns] == [first, second]
+        assert bob.get_open_txns().open_txns == [first, second]
+        alice.abort_txns(AbortTxnsRequest(txn_ids=[first, second]))
+
+
+def test_write_ids_and_lists_need_a_privilege_on_the_table(guarded: HiveNode) -> None:
+    with as_user(guarded, "bob") as bob:
+        (own,) = bob.open_txns(OpenTxnRequest(num_txns=1, user="bob", hostname="h")).txn_ids
+        asked = AllocateTableWriteIdsRequest(dbName="sales", tableName="orders", txnIds=[own])
+        kind, text = refusal(lambda: bob.allocate_table_write_ids(asked))
+        assert kind == "MetaException"
+        assert "bob" in text
+        names = GetValidWriteIdsRequest(fullTableNames=["sales.orders"])
+        assert refusal(lambda: bob.get_valid_write_ids(names)) == (
+            kind,
+            text.replace("INSERT, UPDATE or DELETE", "SELECT"),
+        )
+        bob.abort_txn(AbortTxnRequest(txnid=own))

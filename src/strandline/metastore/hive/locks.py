@@ -21,6 +21,7 @@ from strandline.errors import (
 from strandline.metastore.hive.names import without_catalog
 from strandline.metastore.hive.registry import Call, writes
 from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.transactions import require_own
 from strandline.metastore.thrift.messages import ThriftException
 from strandline.model.identifiers import normalize
 from strandline.model.privileges import Privilege
@@ -38,7 +39,7 @@ async def lock(call: Call) -> Struct:
         _require_privilege(request, component)
     txn_id = request.args.get("txnid") or None
     if txn_id is not None:
-        _require_own(request, txn_id)
+        require_own(request, [txn_id])
     locks = call.metastore.transactions.locks
     try:
         queued = locks.acquire(
@@ -86,10 +87,12 @@ async def heartbeat(call: Call) -> None:
         transactions.locks.heartbeat(lock_id, may_touch=_only_own(call))
     if txn_id is None:
         return
-    _require_own(request, txn_id)
+    require_own(request, [txn_id])
     beaten = transactions.heartbeat([txn_id])
     if beaten.missing:
         raise TransactionNotFound(f"No such transaction txnid:{txn_id}")
+    if beaten.committed:
+        raise TransactionNotFound(f"Transaction txnid:{txn_id} already committed")
     if beaten.aborted:
         raise TransactionFinished(f"Transaction txnid:{txn_id} already aborted")
 
@@ -186,17 +189,6 @@ def _require_privilege(call: Call, component: Component) -> None:
         access.require_any(WRITING, relation)
     else:
         access.require(Privilege.CREATE, schema)
-
-
-def _require_own(call: Call, txn_id: int) -> None:
-    """Raise `PermissionDenied` for a transaction of another user."""
-    if call.reader.access.free:
-        return
-    transaction = call.metastore.transactions.get(txn_id)
-    if normalize(transaction.user) != normalize(call.user):
-        raise PermissionDenied(
-            f"transaction {txn_id} is of another user, and user {call.user} is no superuser"
-        )
 
 
 def _only_own(call: Call) -> Callable[[LockRequest], None]:

@@ -50,6 +50,7 @@ from strandline.metastore.hive import (  # noqa: F401 - each registers its metho
     partitions,
     table_changes,
     tables,
+    transactions,
 )
 from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.recent_calls import NOTHING_BEFORE, RecentCalls
@@ -222,7 +223,7 @@ class HiveMetastoreService:
         before = RecentCalls(tuple(connection.recent)[:-1])
         kind = CallKind.DDL if method.kind is Kind.CHANGES else CallKind.WRITE
         call = self._workers.submit(
-            lambda: self._result(method, request, before), user=user, kind=kind
+            lambda: self._written(method, request, before), user=user, kind=kind
         )
         connection.on_leave = call.withdraw
         return call.result
@@ -329,6 +330,13 @@ class HiveMetastoreService:
         if method.kind is Kind.ANSWERS:
             return method.handler(request)
         return finish(self._handle(method, request, before))
+
+    def _written(self, method: Method, request: Request, before: RecentCalls) -> Any:
+        """What a method gives that changes something, in a thread; encoded if it is long."""
+        answer = self._result(method, request, before)
+        if _things(answer) <= work.AT_ONCE:
+            return answer
+        return Encoded(HIVE_CODEC.encode_result(method.name, answer))
 
     async def _handle(self, method: Method, request: Request, before: RecentCalls) -> Any:
         return await method.handler(await self._call(request, before))

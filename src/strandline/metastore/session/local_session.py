@@ -9,7 +9,6 @@ versions in the history that they made themselves, compare no versions and trim 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -52,8 +51,6 @@ from strandline.model.privileges import Privilege
 from strandline.transactions import Hold, Transaction, ValidWriteIdList
 
 MAX_SNAPSHOT_TABLES = 10_000
-
-logger = logging.getLogger(__name__)
 
 
 class LocalSession(Session):
@@ -251,15 +248,11 @@ class LocalSession(Session):
 
     def commit(self, txn_id: int) -> Transaction:
         self._own(txn_id)
-        ended = self._metastore.transactions.commit(txn_id)
-        self._follow()
-        return ended
+        return self._metastore.commit(txn_id)
 
     def abort(self, txn_id: int) -> Transaction:
         self._own(txn_id)
-        ended = self._metastore.transactions.abort(txn_id)
-        self._follow()
-        return ended
+        return self._metastore.abort(txn_id)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -298,13 +291,6 @@ class LocalSession(Session):
                 )
 
         return may_touch
-
-    def _follow(self) -> None:
-        """Bring what just ended into this node's memory. It has ended, whatever happens here."""
-        try:
-            self._metastore.store.catch_up()
-        except StrandlineError:
-            logger.warning("the cache did not catch up with an own write yet", exc_info=True)
 
 
 def _check_schema_versions(

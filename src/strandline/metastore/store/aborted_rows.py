@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, select
 
 from strandline.metastore.store.tables import STORE_REMOVAL, STORE_ROW
-from strandline.sql import Database, chunks
+from strandline.sql import Database, chunks, first_row, run
 from strandline.transactions import TransactionState
-from strandline.transactions.tables import TXN, TXN_WRITE_ID
+from strandline.transactions.tables import TXN_WRITE_ID
 
 MOST_ROWS = 2_000
 MOST_PAIRS = 200
@@ -90,19 +90,22 @@ class AbortedRows:
         return True
 
 
+# Begins at the write ids that are not committed: aborted transactions stay, and become many.
+_ABORTED = (
+    "SELECT table_id, write_id FROM txn_write_id WHERE commit_time IS NULL"
+    " AND (SELECT state FROM txn WHERE txn.txn_id = txn_write_id.txn_id) ="
+    f" {TransactionState.ABORTED.value}"
+)
+
+
 def _aborted(connection: Connection) -> tuple[int, Sequence[int]] | None:
     """A table, and some of its write ids that were aborted; None if there are none."""
-    pairs = TXN_WRITE_ID.c
-    aborted = (
-        select(pairs.table_id, pairs.write_id)
-        .select_from(TXN.join(TXN_WRITE_ID, TXN.c.txn_id == pairs.txn_id))
-        .where(TXN.c.state == TransactionState.ABORTED.value, pairs.commit_time.is_(None))
-    )
-    first = connection.execute(aborted.limit(1)).first()
+    first = first_row(connection, f"{_ABORTED} LIMIT 1")
     if first is None:
         return None
-    of_table = aborted.where(pairs.table_id == first.table_id).limit(MOST_PAIRS)
-    return first.table_id, [row.write_id for row in connection.execute(of_table)]
+    table_id = first[0]
+    rows = run(connection, f"{_ABORTED} AND table_id = ? LIMIT {MOST_PAIRS}", (table_id,))
+    return table_id, [write_id for _, write_id in rows]
 
 
 def _remove_rows(

@@ -52,7 +52,7 @@ from strandline.model.descriptors import Properties
 from strandline.model.places import Place
 from strandline.sql import Database
 from strandline.transactions import Behind, Step, Transactions, ValidWriteIdList
-from strandline.transactions.records import write_ids_at
+from strandline.transactions.list_records import write_ids_at
 from strandline.transactions.tables import LAST_ID
 
 PATIENCE = 30.0

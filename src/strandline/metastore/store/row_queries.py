@@ -26,7 +26,7 @@ from strandline.sql import (
     value,
 )
 from strandline.transactions import TransactionState, ValidWriteIdList
-from strandline.transactions.records import write_ids_at
+from strandline.transactions.list_records import write_ids_at
 from strandline.transactions.tables import LAST_ID
 from strandline.wire.registry import seal
 

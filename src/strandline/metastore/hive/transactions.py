@@ -1,0 +1,276 @@
+"""Transactions, for engines that know Hive's; `strandline.transactions` keeps them.
+
+A client opens transactions, has write ids of tables allocated for them, commits or aborts them, and
+says now and then that it lives. A reader asks once which transactions are open, makes a list of
+that, and asks by this list which writes of each table are valid. They are the transactions that
+`strandline.metastore.interface.Session` has too: one may begin here and stage files there.
+
+Replays are answered as Hive answers them: a second commit of a committed transaction succeeds, and
+so does a second abort of an aborted one. To abort what is committed is a `NoSuchTxnException`, to
+commit what is aborted a `TxnAbortedException`, as is a commit that comes second in a conflict.
+
+Where privileges are enforced, a transaction is its user's own, and a user gets write ids of tables
+that it may write, and the lists of those that it may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from strandline.catalog import DEFAULT_DATABASE
+from strandline.catalog.privileges.judgement import WRITING
+from strandline.clock import milliseconds
+from strandline.errors import (
+    InvalidInput,
+    LimitExceeded,
+    ObjectNotFound,
+    PermissionDenied,
+    TransactionFinished,
+    UnsupportedOperation,
+    WriteConflict,
+)
+from strandline.metastore.hive.registry import Call, writes
+from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.thrift.messages import ThriftException
+from strandline.model.descriptors import TableDescriptor
+from strandline.model.identifiers import normalize
+from strandline.transactions import (
+    NO_OPEN,
+    Transaction,
+    TransactionState,
+    ValidTxnList,
+    ValidWriteIdList,
+)
+from strandline.transactions.transactions import MAX_BATCH
+
+MAX_RANGE = 10_000
+"""How many ids `heartbeat_txn_range` takes at most."""
+MAX_SHOWN = 10_000
+"""How many open transactions `get_open_txns_info` shows at most, the oldest."""
+MAX_TABLES = 10_000
+"""How many tables `get_valid_write_ids` takes at most."""
+
+_DEFAULT, _READ_ONLY = 0, 2
+"""Types of a transaction, as the protocol numbers them. Those of Hive's own chores are not kept."""
+_STATES = {TransactionState.COMMITTED: 1, TransactionState.ABORTED: 2, TransactionState.OPEN: 3}
+
+
+@writes("open_txns")
+async def open_txns(call: Call) -> Struct:
+    asked = call.of("rqst").args
+    _refuse_replication(asked)
+    count, kind = asked["num_txns"], asked.get("txn_type", _DEFAULT)
+    if count < 1:
+        raise InvalidInput(f"Invalid input for number of txns: {count}")
+    if kind not in (_DEFAULT, _READ_ONLY):
+        raise UnsupportedOperation(
+            f"a transaction of the type {kind} cannot be opened: {_DEFAULT} and {_READ_ONLY}"
+            " (read-only) can"
+        )
+    begun = call.metastore.transactions.begin_many(
+        min(count, MAX_BATCH),
+        user=call.user,
+        host=asked.get("hostname") or "",
+        agent=asked.get("agentInfo") or "",
+        read_only=kind == _READ_ONLY,
+    )
+    return {"txn_ids": [transaction.txn_id for transaction in begun]}
+
+
+@writes("commit_txn")
+async def commit_txn(call: Call) -> None:
+    asked = call.of("rqst").args
+    _refuse_replication(asked)
+    if asked.get("keyValue"):
+        raise UnsupportedOperation(
+            "a commit cannot set a parameter of a table; alter the table by a request of its own"
+        )
+    require_own(call, [asked["txnid"]])
+    try:
+        call.metastore.commit(asked["txnid"])
+    except WriteConflict as conflict:
+        raise ThriftException("TxnAbortedException", {"message": conflict.message}) from None
+
+
+@writes("abort_txn")
+async def abort_txn(call: Call) -> None:
+    asked = call.of("rqst").args
+    _refuse_replication(asked)
+    require_own(call, [asked["txnid"]])
+    try:
+        call.metastore.abort(asked["txnid"])
+    except TransactionFinished as error:
+        raise ThriftException("NoSuchTxnException", {"message": error.message}) from None
+
+
+@writes("abort_txns")
+async def abort_txns(call: Call) -> None:
+    txn_ids = call.of("rqst").args["txn_ids"]
+    require_own(call, txn_ids)
+    call.metastore.abort_all(txn_ids)
+
+
+@writes("heartbeat_txn_range")
+async def heartbeat_txn_range(call: Call) -> Struct:
+    asked = call.of("txns").args
+    first, last = asked["min"], asked["max"]
+    if last - first >= MAX_RANGE:
+        raise LimitExceeded(
+            f"a heartbeat is for at most {MAX_RANGE} transactions, not for {first} to {last}; send"
+            " one for each range that was opened"
+        )
+    txn_ids = range(first, last + 1)
+    require_own(call, txn_ids)
+    beaten = call.metastore.transactions.heartbeat(txn_ids)
+    return {"aborted": sorted(beaten.aborted), "nosuch": sorted(beaten.missing | beaten.committed)}
+
+
+# -- which are open
+
+
+@writes("get_open_txns", "get_open_txns_req")
+async def get_open_txns(call: Call) -> Struct:
+    unfinished = call.metastore.transactions.unfinished()
+    answer: Struct = {
+        "txn_high_water_mark": unfinished.hwm,
+        "open_txns": list(unfinished.txn_ids),
+        "abortedBits": aborted_bits(unfinished.txn_ids, unfinished.aborted),
+    }
+    if unfinished.min_open is not None:
+        answer["min_open_txn"] = unfinished.min_open
+    return answer
+
+
+@writes("get_open_txns_info")
+async def get_open_txns_info(call: Call) -> Struct:
+    transactions = call.metastore.transactions
+    unfinished = transactions.unfinished()
+    shown = {t.txn_id: t for t in transactions.open_transactions(limit=MAX_SHOWN)}
+    shown |= transactions.find_many(sorted(unfinished.aborted)[:MAX_SHOWN])
+    free, own = call.reader.access.free, normalize(call.user)
+    return {
+        "txn_high_water_mark": unfinished.hwm,
+        "open_txns": [
+            _info(transaction)
+            for _, transaction in sorted(shown.items())
+            if free or normalize(transaction.user) == own
+        ],
+    }
+
+
+def _info(transaction: Transaction) -> Struct:
+    return {
+        "id": transaction.txn_id,
+        "state": _STATES[transaction.state],
+        "user": transaction.user,
+        "hostname": transaction.host,
+        "agentInfo": transaction.agent,
+        "startedTime": milliseconds(transaction.begin_time),
+        "lastHeartbeatTime": transaction.last_heartbeat,
+    }
+
+
+# -- write ids
+
+
+@writes("allocate_table_write_ids")
+async def allocate_table_write_ids(call: Call) -> Struct:
+    asked = call.of("rqst").args
+    _refuse_replication(asked)
+    scope, table = await call.reader.relation(asked["dbName"], asked["tableName"], need=WRITING)
+    if scope.is_past or not isinstance(table, TableDescriptor):
+        raise UnsupportedOperation(
+            f"{asked['dbName']}.{asked['tableName']} cannot be written: it is a view, or a table of"
+            " the past"
+        )
+    txn_ids = asked.get("txnIds") or []
+    require_own(call, txn_ids)
+    write_ids = call.metastore.transactions.allocate(txn_ids, table.id)
+    return {
+        "txnToWriteIds": [
+            {"txnId": txn_id, "writeId": write_id} for txn_id, write_id in sorted(write_ids.items())
+        ]
+    }
+
+
+@writes("get_valid_write_ids")
+async def get_valid_write_ids(call: Call) -> Struct:
+    asked = call.of("rqst").args
+    names, write_id = asked["fullTableNames"], asked.get("writeId") or None
+    if len(names) > MAX_TABLES:
+        raise LimitExceeded(f"lists of at most {MAX_TABLES} tables are answered, not {len(names)}")
+    if write_id is not None and len(names) != 1:
+        raise InvalidInput("a write id is one of one table; name exactly one")
+    text = asked.get("validTxnList")
+    txns = None if text is None else ValidTxnList.parse(text)
+    return {"tblValidWriteIds": [await _valid_write_ids(call, n, txns, write_id) for n in names]}
+
+
+async def _valid_write_ids(
+    call: Call, full_name: str, txns: ValidTxnList | None, write_id: int | None
+) -> Struct:
+    ids = await _write_ids_of(call, full_name, txns, write_id)
+    answer: Struct = {
+        "fullTableName": full_name,
+        "writeIdHighWaterMark": ids.hwm,
+        "invalidWriteIds": list(ids.exceptions),
+        "abortedBits": aborted_bits(ids.exceptions, frozenset(ids.aborted_ids)),
+    }
+    if ids.min_open != NO_OPEN:
+        answer["minOpenWriteId"] = ids.min_open
+    return answer
+
+
+async def _write_ids_of(
+    call: Call, full_name: str, txns: ValidTxnList | None, write_id: int | None
+) -> ValidWriteIdList:
+    """The list of a table; as in Hive, one without any id for a table that was never written."""
+    schema, _, name = full_name.removeprefix(f"{DEFAULT_DATABASE}.").rpartition(".")
+    try:
+        scope, table = await call.reader.relation(schema, name)
+    except ObjectNotFound:
+        return ValidWriteIdList(hwm=0)
+    if not isinstance(table, TableDescriptor) or not table.transactional:
+        return ValidWriteIdList(hwm=0)
+    transactions = call.metastore.transactions
+    if write_id is not None:
+        txn_id = transactions.txn_with_write_id(table.id, write_id)
+        require_own(call, [txn_id])
+        return transactions.write_ids(table.id, txn_id=txn_id)
+    if txns is not None:
+        return transactions.write_ids_by(table.id, txns)
+    return transactions.write_ids(table.id, at=scope.point.moment)
+
+
+def aborted_bits(ids: Sequence[int], aborted: frozenset[int]) -> bytes:
+    """A bit for each id, the lowest of a byte first, without zeros at the end: as Java writes."""
+    bits = bytearray(len(ids) // 8 + 1)
+    for position, number in enumerate(ids):
+        if number in aborted:
+            bits[position // 8] |= 1 << position % 8
+    return bytes(bits).rstrip(b"\0")
+
+
+# -- what the user may do
+
+
+def require_own(call: Call, txn_ids: Iterable[int]) -> None:
+    """Raise `PermissionDenied` if one of the transactions is another user's."""
+    if call.reader.access.free:
+        return
+    own = normalize(call.user)
+    for transaction in call.metastore.transactions.find_many(txn_ids).values():
+        if normalize(transaction.user) != own:
+            raise PermissionDenied(
+                f"transaction {transaction.txn_id} is of another user, and user {call.user} is no"
+                " superuser"
+            )
+
+
+def _refuse_replication(asked: Struct) -> None:
+    """Refuse what asks for the transactions of another metastore to be repeated here."""
+    if asked.get("replPolicy") or asked.get("replSrcTxnIds") or asked.get("srcTxnToWriteIdList"):
+        raise UnsupportedOperation(
+            "transactions of another metastore cannot be replicated here; open transactions"
+            " without a replication policy"
+        )

@@ -1,0 +1,165 @@
+"""The lists of valid ids, as the rows of transactions and write ids give them.
+
+A list is built from what is *not* in it: ids that are open or aborted (no commit time), and those
+committed after the moment asked for. Both are ranges of an index, so a list costs by the ids
+that are hidden, not by the ids ever given.
+
+As of a time T a list sees what was committed at or before T. Commit times are given in commit
+order, and never at or below a time that was given before; so once the store's time has reached T,
+no later commit changes the answer. Only the split of hidden ids into open and aborted follows the
+present.
+
+Hive's clients name no time. They ask once which transactions are `unfinished`, make a
+`ValidTxnList` of it, and ask by that list for the writes of each table: `write_ids_by`. Of a
+transaction that was aborted and whose rows are gone, no list says anything: it counts as committed,
+and has nothing to show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select
+
+from strandline.clock import Timestamp
+from strandline.sql import chunks, run, value
+from strandline.transactions.tables import LAST_ID, TXN_WRITE_ID
+from strandline.transactions.transaction import TransactionState
+from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
+
+_OPEN, _ABORTED = TransactionState.OPEN.value, TransactionState.ABORTED.value
+_IS_NEXT = -1
+_NEXT_AND_HIDDEN = (
+    f"SELECT next, {_IS_NEXT} FROM next_write_id WHERE table_id = ?"
+    " UNION ALL SELECT own.write_id, txn.state FROM txn_write_id AS own"
+    " JOIN txn ON txn.txn_id = own.txn_id WHERE own.table_id = ? AND own.commit_time IS NULL"
+)
+_LATER = f"SELECT write_id, {_OPEN} FROM txn_write_id WHERE table_id = ? AND commit_time > ?"
+_LAST_COMMIT = "SELECT max(commit_time) FROM txn_write_id WHERE table_id = ?"
+
+
+def write_ids_at(
+    connection: Connection, table_id: int, *, at: Timestamp | None
+) -> ValidWriteIdList:
+    """The writes of a table that were committed at or before ``at``; None: by now.
+
+    Its high-water mark is itself committed, or 0.
+    """
+    if at is None:
+        rows = run(connection, _NEXT_AND_HIDDEN, (table_id, table_id))
+    else:
+        parameters = (table_id, table_id, table_id, at)
+        rows = run(connection, f"{_NEXT_AND_HIDDEN} UNION ALL {_LATER}", parameters)
+    following = next((number for number, state in rows if state == _IS_NEXT), None)
+    if following is None:
+        return ValidWriteIdList(hwm=0)
+    return ValidWriteIdList.of(
+        following - 1,
+        open_ids=[w for w, state in rows if state not in (_ABORTED, _IS_NEXT)],
+        aborted=[w for w, state in rows if state == _ABORTED],
+    ).canonical()
+
+
+def last_commit(connection: Connection, table_id: int, *, at: Timestamp | None) -> Timestamp | None:
+    """The time of the last commit that wrote a table, at or before ``at``; None: by now."""
+    if at is None:
+        time = value(connection, _LAST_COMMIT, (table_id,))
+    else:
+        time = value(connection, f"{_LAST_COMMIT} AND commit_time <= ?", (table_id, at))
+    return None if time is None else Timestamp(time)
+
+
+# -- by Hive's lists
+
+_LAST_TXN = "SELECT coalesce(max(txn_id), 0) FROM txn"
+_OLDEST_OPEN = f"SELECT txn_id FROM txn WHERE state = {_OPEN} ORDER BY begin_time, txn_id LIMIT 1"
+# A plus keeps SQLite from an index that finds more: of all aborted ones, of all writes of a table.
+_UNFINISHED = (
+    f"SELECT txn_id, state FROM txn WHERE state = {_OPEN} AND NOT read_only"
+    f" UNION SELECT txn_id, state FROM txn WHERE +state = {_ABORTED}"
+    " AND txn_id IN (SELECT txn_id FROM txn_write_id WHERE commit_time IS NULL)"
+    " ORDER BY txn_id"
+)
+_FOLLOWING = "SELECT next FROM next_write_id WHERE table_id = ?"
+_TXN_OF_WRITE = "SELECT txn_id FROM txn_write_id WHERE table_id = ? AND write_id = ?"
+_OF_LATER_TXNS = "SELECT txn_id, write_id FROM txn_write_id WHERE txn_id > ? AND +table_id = ?"
+_DOWNWARDS = (
+    "SELECT txn_id, write_id FROM txn_write_id WHERE table_id = ? AND write_id < ?"
+    " ORDER BY write_id DESC LIMIT 100"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedTxns:
+    """The transactions up to ``hwm`` that are open, or aborted with rows that are still there.
+
+    Read-only ones are not among ``txn_ids``, which ascend; ``min_open`` counts them too.
+    """
+
+    hwm: int
+    txn_ids: tuple[int, ...]
+    aborted: frozenset[int]
+    min_open: int | None
+
+    def seen_by(self, txn_id: int = 0) -> ValidTxnList:
+        """The list of a transaction, or (0) of a reader outside of any."""
+        return ValidTxnList.derive(
+            self.hwm, unfinished=self.txn_ids, aborted=self.aborted, current=txn_id
+        )
+
+
+def min_open_txn(connection: Connection) -> int | None:
+    """The smallest id of an open transaction: ids are given in the order of begin times."""
+    txn_id: int | None = value(connection, _OLDEST_OPEN)
+    return txn_id
+
+
+def unfinished(connection: Connection) -> UnfinishedTxns:
+    """What is unfinished now."""
+    rows = run(connection, _UNFINISHED)
+    return UnfinishedTxns(
+        hwm=value(connection, _LAST_TXN),
+        txn_ids=tuple(txn_id for txn_id, _ in rows),
+        aborted=frozenset(txn_id for txn_id, state in rows if state == _ABORTED),
+        min_open=min_open_txn(connection),
+    )
+
+
+def txn_of_write_id(connection: Connection, table_id: int, write_id: int) -> int | None:
+    """The transaction that has a write id of a table; None if no one has, or it was purged."""
+    if not 0 < write_id <= LAST_ID:
+        return None
+    txn_id: int | None = value(connection, _TXN_OF_WRITE, (table_id, write_id))
+    return txn_id
+
+
+def write_ids_by(connection: Connection, table_id: int, txns: ValidTxnList) -> ValidWriteIdList:
+    """The writes of a table that a reader of ``txns`` sees.
+
+    Costs by the writes that are hidden from it, and by its exceptions.
+    """
+    following = value(connection, _FOLLOWING, (table_id,))
+    if following is None:
+        return ValidWriteIdList(hwm=0)
+    writes = set(run(connection, _OF_LATER_TXNS, (min(txns.hwm, LAST_ID), table_id)))
+    pairs = TXN_WRITE_ID.c
+    of_table = select(pairs.txn_id, pairs.write_id).where(pairs.table_id == table_id)
+    for chunk in chunks(txns.exceptions):
+        rows = connection.execute(of_table.where(pairs.txn_id.in_(chunk)))
+        writes.update((txn_id, write_id) for txn_id, write_id in rows)
+    writes.update(_down_to_first_visible(connection, table_id, txns, below=following))
+    return ValidWriteIdList.derive(None, txns=txns, writes=writes, next_write_id=following)
+
+
+def _down_to_first_visible(
+    connection: Connection, table_id: int, txns: ValidTxnList, *, below: int
+) -> list[tuple[int, int]]:
+    """The (transaction, write id) pairs from the last one to the first that ``txns`` sees."""
+    walked: list[tuple[int, int]] = []
+    while rows := run(connection, _DOWNWARDS, (table_id, below)):
+        for txn_id, write_id in rows:
+            walked.append((txn_id, write_id))
+            if txns.valid(txn_id):
+                return walked
+        below = rows[-1][1]
+    return walked

@@ -1,0 +1,149 @@
+"""What is seen of the transactions of a store: states, lists of valid ids, and times.
+
+`TransactionReads` is the part of `Transactions` that changes nothing, but for the store's time: a
+snapshot as of a time is settled as soon as the store's time has reached it, and a reader may have
+to make it reach it (`TransactionReads.ensure_past`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from strandline.clock import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    HybridClock,
+    Timestamp,
+    format_timestamp,
+    milliseconds,
+)
+from strandline.errors import InvalidInput, TransactionNotFound, VersionNotFound
+from strandline.sql import Database, stored_time, take_time
+from strandline.transactions import records
+from strandline.transactions.catalog_view import GuardedWrites
+from strandline.transactions.list_records import (
+    UnfinishedTxns,
+    last_commit,
+    txn_of_write_id,
+    unfinished,
+    write_ids_at,
+    write_ids_by,
+)
+from strandline.transactions.transaction import Transaction
+from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
+
+PATIENCE = 30.0
+"""Seconds that a call may wait for the database and the catalog unless it says otherwise."""
+
+
+class TransactionReads:
+    """See the module."""
+
+    def __init__(self, database: Database, clock: HybridClock, *, writes: GuardedWrites) -> None:
+        self._database = database
+        self._clock = clock
+        self._writes = writes
+
+    def get(self, txn_id: int) -> Transaction:
+        """The transaction as it stands. Raises `TransactionNotFound`."""
+        with self._database.read() as connection:
+            return records.find(connection, txn_id)
+
+    def write_ids(
+        self, table_id: int, *, at: Timestamp | None = None, txn_id: int | None = None
+    ) -> ValidWriteIdList:
+        """The writes of a table that are seen now, as of ``at``, or by a transaction.
+
+        A transaction sees what was committed by its begin, and its own writes. What is seen as of
+        a time never changes. The list carries no table name. Raises `VersionNotFound` for a time
+        that has not come yet, `TransactionNotFound`, or `TransactionFinished` if the transaction
+        is aborted.
+        """
+        if txn_id is not None and at is not None:
+            raise InvalidInput("name a time or a transaction to read by, not both")
+        if at is not None:
+            self.ensure_past(at)
+        with self._database.read() as connection:
+            if txn_id is None:
+                return write_ids_at(connection, table_id, at=at)
+            reader = records.find_for_reading(connection, txn_id)
+            seen = write_ids_at(connection, table_id, at=reader.begin_time)
+            own = records.own_write_id(connection, txn_id, table_id)
+        return seen if own is None else seen.with_own_write(own)
+
+    def last_commit(self, table_id: int, *, at: Timestamp | None = None) -> Timestamp | None:
+        """The time of the last commit that wrote a table, now or as of ``at``; None without one.
+
+        As of that time, exactly the same is seen of the table. ``at`` has passed (`ensure_past`).
+        """
+        with self._database.read() as connection:
+            return last_commit(connection, table_id, at=at)
+
+    def ensure_past(self, at: Timestamp) -> None:
+        """Return when no commit, of rows or of DDL, can get a time at or below ``at`` any more.
+
+        Raises `VersionNotFound` if the clock has not reached the millisecond of ``at``,
+        `InvalidInput` for a number that is no time.
+        """
+        if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
+            raise InvalidInput(f"{at} is not a time")
+        if self.is_past(at):
+            return
+        present = self._clock.current()
+        if milliseconds(at) > milliseconds(present):
+            raise VersionNotFound(
+                f"{format_timestamp(at)} is in the future, it is {format_timestamp(present)};"
+                " name a time that has passed"
+            )
+        # A time that names no counter means the end of its millisecond, which may be this one.
+        self._clock.update(at)
+        self._writes.run(
+            lambda connection: take_time(connection, self._clock, bounded=False), timeout=PATIENCE
+        )
+
+    def latest_time(self) -> Timestamp:
+        """The last time that this database gave: no commit that has returned is later."""
+        with self._database.read() as connection:
+            return stored_time(connection)
+
+    def is_past(self, at: Timestamp) -> bool:
+        """Whether the store's time has reached ``at``. Waits for no writer."""
+        return self.latest_time() >= at
+
+    def write_id_pairs(self, txn_id: int) -> tuple[tuple[int, int], ...]:
+        """The (table id, write id) pairs of a transaction. Raises `TransactionNotFound`."""
+        with self._database.read() as connection:
+            return records.write_id_pairs(connection, records.find(connection, txn_id).txn_id)
+
+    # -- as Hive's clients ask
+
+    def unfinished(self) -> UnfinishedTxns:
+        """The transactions that are open, or aborted and not yet cleaned up."""
+        with self._database.read() as connection:
+            return unfinished(connection)
+
+    def write_ids_by(self, table_id: int, txns: ValidTxnList) -> ValidWriteIdList:
+        """The writes of a table that a reader of ``txns`` sees."""
+        with self._database.read() as connection:
+            return write_ids_by(connection, table_id, txns)
+
+    def txn_with_write_id(self, table_id: int, write_id: int) -> int:
+        """The transaction that has this write id of a table. Raises `TransactionNotFound`."""
+        with self._database.read() as connection:
+            txn_id = txn_of_write_id(connection, table_id, write_id)
+        if txn_id is None:
+            raise TransactionNotFound(
+                f"no transaction has write id {write_id} of table {table_id} (an id), or it was"
+                " aborted and cleaned up; name the write id that the transaction got"
+            )
+        return txn_id
+
+    def find_many(self, txn_ids: Iterable[int]) -> dict[int, Transaction]:
+        """Those of the transactions that exist, by id."""
+        with self._database.read() as connection:
+            return records.find_many(connection, txn_ids)
+
+    def open_transactions(self, *, limit: int) -> list[Transaction]:
+        """The open transactions, oldest first, at most ``limit``."""
+        with self._database.read() as connection:
+            return records.open_ones(connection, limit=limit)

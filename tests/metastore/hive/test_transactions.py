@@ -1,0 +1,323 @@
+"""Transactions of Hive's clients, call by call, with Apache Thrift's client and ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hive_metastore.ttypes import (
+    AbortTxnRequest,
+    AbortTxnsRequest,
+    AllocateTableWriteIdsRequest,
+    CheckLockRequest,
+    CommitTxnKeyValue,
+    CommitTxnRequest,
+    GetOpenTxnsRequest,
+    GetValidWriteIdsRequest,
+    HeartbeatRequest,
+    HeartbeatTxnRangeRequest,
+    LockComponent,
+    LockLevel,
+    LockRequest,
+    LockState,
+    LockType,
+    OpenTxnRequest,
+    ShowLocksRequest,
+    TxnState,
+    TxnType,
+    UnlockRequest,
+)
+
+from strandline.metastore.hive.transactions import aborted_bits
+from strandline.transactions import TransactionState, ValidTxnList
+from tests.metastore.hive.hive_node import HiveNode, outcome, plain, refusal
+
+STORES = ("folder", "postgresql")
+NOBODY = 10**12
+"""The id of no transaction."""
+
+
+def opened(stub: Any, count: int = 1, *, kind: int = TxnType.DEFAULT, **more: Any) -> list[int]:
+    asked = OpenTxnRequest(
+        num_txns=count, user="ann", hostname="h1", agentInfo="job 7", txn_type=kind, **more
+    )
+    txn_ids: list[int] = stub.open_txns(asked).txn_ids
+    return txn_ids
+
+
+def commit(stub: Any, txn_id: int) -> None:
+    stub.commit_txn(CommitTxnRequest(txnid=txn_id))
+
+
+def abort(stub: Any, txn_id: int) -> None:
+    stub.abort_txn(AbortTxnRequest(txnid=txn_id))
+
+
+def allocated(stub: Any, txn_ids: list[int], table: str = "T") -> dict[int, int]:
+    asked = AllocateTableWriteIdsRequest(dbName="D1", tableName=table, txnIds=txn_ids)
+    pairs = stub.allocate_table_write_ids(asked).txnToWriteIds
+    return {pair.txnId: pair.writeId for pair in pairs}
+
+
+def open_now(stub: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = plain(stub.get_open_txns())
+    return answer
+
+
+def seen(stub: Any, *, table: str = "d1.t", **asked: Any) -> dict[str, Any]:
+    """What is valid of a table, without its name."""
+    request = GetValidWriteIdsRequest(fullTableNames=[table], **asked)
+    (answer,) = plain(stub.get_valid_write_ids(request))["tblValidWriteIds"]
+    assert answer.pop("fullTableName") == table
+    ids: dict[str, Any] = answer
+    return ids
+
+
+@pytest.fixture
+def table(hive: HiveNode) -> str:
+    hive.create_transactional("d1", "t", k="bigint")
+    return "d1.t"
+
+
+# -- open, commit, abort
+
+
+def test_transactions_are_opened_in_ascending_order_and_seen_until_they_end(stub: Any) -> None:
+    first, *others = opened(stub, 3)
+    assert others == [first + 1, first + 2]
+    now = open_now(stub)
+    assert now["open_txns"][-3:] == [first, *others]
+    assert (now["txn_high_water_mark"], now["min_open_txn"]) == (others[-1], first)
+    commit(stub, first)
+    abort(stub, others[0])
+    now = open_now(stub)
+    assert first not in now["open_txns"]
+    assert now["min_open_txn"] == others[-1]
+    stub.abort_txns(AbortTxnsRequest(txn_ids=others))
+    now = open_now(stub)
+    assert "min_open_txn" not in now
+    again = plain(stub.get_open_txns_req(GetOpenTxnsRequest(excludeTxnTypes=[TxnType.READ_ONLY])))
+    assert again["txn_high_water_mark"] == now["txn_high_water_mark"]
+
+
+def test_an_end_may_be_repeated_and_not_turned_round(stub: Any) -> None:
+    committed, aborted = opened(stub, 2)
+    for _ in range(2):
+        assert outcome(lambda: commit(stub, committed)) is None
+        assert outcome(lambda: abort(stub, aborted)) is None
+    kind, text = refusal(lambda: commit(stub, aborted))
+    assert (kind, f"transaction {aborted}" in text) == ("TxnAbortedException", True)
+    kind, text = refusal(lambda: abort(stub, committed))
+    assert (kind, "was committed" in text) == ("NoSuchTxnException", True)
+
+
+@pytest.mark.parametrize("txn_id", [0, -1, NOBODY, (1 << 63) - 1])
+def test_a_transaction_that_never_was_is_answered_as_hive_does(
+    stub: Any, table: str, txn_id: int
+) -> None:
+    for call in (
+        lambda: commit(stub, txn_id),
+        lambda: abort(stub, txn_id),
+        lambda: allocated(stub, [txn_id]),
+    ):
+        assert refusal(call)[0] == "NoSuchTxnException"
+    assert stub.abort_txns(AbortTxnsRequest(txn_ids=[txn_id])) is None
+    answer = stub.heartbeat_txn_range(HeartbeatTxnRangeRequest(min=txn_id, max=txn_id))
+    assert plain(answer) == {"aborted": [], "nosuch": [txn_id]}
+
+
+def test_many_are_aborted_at_once_and_those_that_cannot_be_are_left_alone(
+    hive: HiveNode, stub: Any
+) -> None:
+    committed, aborted, *others = opened(stub, 4)
+    commit(stub, committed)
+    abort(stub, aborted)
+    stub.abort_txns(AbortTxnsRequest(txn_ids=[committed, aborted, NOBODY, -1, *others, *others]))
+    states = {t.txn_id: t.state for t in map(hive.node.transactions.get, (committed, *others))}
+    assert states == {
+        committed: TransactionState.COMMITTED,
+        **dict.fromkeys(others, TransactionState.ABORTED),
+    }
+
+
+def test_a_request_for_no_transaction_or_of_a_kind_that_is_not_kept_is_refused(
+    hive: HiveNode, stub: Any
+) -> None:
+    before = open_now(stub)["txn_high_water_mark"]
+    for count in (0, -1, -(1 << 31)):
+        _, text = refusal(lambda count=count: opened(stub, count))
+        assert text == f"Invalid input for number of txns: {count}"
+    for kind in (TxnType.REPL_CREATED, TxnType.COMPACTION, TxnType.MATER_VIEW_REBUILD, 77):
+        assert "cannot be opened" in refusal(lambda kind=kind: opened(stub, kind=kind))[1]
+    assert "replicated" in refusal(lambda: opened(stub, replPolicy="d1.*", replSrcTxnIds=[7]))[1]
+    assert open_now(stub)["txn_high_water_mark"] == before
+
+
+def test_at_most_a_thousand_are_opened_by_one_request(stub: Any) -> None:
+    txn_ids = opened(stub, (1 << 31) - 1)
+    assert txn_ids == list(range(txn_ids[0], txn_ids[0] + 1_000))
+    stub.abort_txns(AbortTxnsRequest(txn_ids=txn_ids))
+    assert "min_open_txn" not in open_now(stub)
+
+
+def test_a_commit_that_would_set_a_parameter_is_refused_and_leaves_the_transaction_open(
+    hive: HiveNode, stub: Any
+) -> None:
+    (txn_id,) = opened(stub)
+    value = CommitTxnKeyValue(tableId=1, key="a", value="b")
+    asked = CommitTxnRequest(txnid=txn_id, keyValue=value)
+    assert "parameter" in refusal(lambda: stub.commit_txn(asked))[1]
+    assert hive.node.transactions.get(txn_id).state is TransactionState.OPEN
+    abort(stub, txn_id)
+
+
+def test_open_transactions_are_shown_with_their_clients(hive: HiveNode, stub: Any) -> None:
+    stub.set_ugi("ann", [])
+    before = stub.get_open_txns_info().txn_high_water_mark
+    (txn_id,) = opened(stub)
+    shown = plain(stub.get_open_txns_info())
+    assert shown["txn_high_water_mark"] == txn_id > before
+    (info,) = (info for info in shown["open_txns"] if info["id"] == txn_id)
+    transaction = hive.node.transactions.get(txn_id)
+    assert info == {
+        "id": txn_id,
+        "state": TxnState.OPEN,
+        "user": "ann",
+        "hostname": "h1",
+        "agentInfo": "job 7",
+        "heartbeatCount": 0,  # the default of the client
+        "startedTime": transaction.begin_time >> 16,
+        "lastHeartbeatTime": transaction.last_heartbeat,
+    }
+    abort(stub, txn_id)
+
+
+def test_a_read_only_transaction_counts_as_open_and_hides_nothing(stub: Any, table: str) -> None:
+    reader, writer = opened(stub, kind=TxnType.READ_ONLY) + opened(stub)
+    now = open_now(stub)
+    assert reader not in now["open_txns"]
+    assert (now["open_txns"][-1], now["min_open_txn"]) == (writer, reader)
+    assert "read-only" in refusal(lambda: allocated(stub, [reader]))[1]
+    commit(stub, reader)
+    abort(stub, writer)
+
+
+# -- heartbeats
+
+
+def test_a_heartbeat_for_a_range_tells_which_are_no_longer_open(stub: Any) -> None:
+    first, committed, aborted, last = opened(stub, 4)
+    commit(stub, committed)
+    abort(stub, aborted)
+    answer = stub.heartbeat_txn_range(HeartbeatTxnRangeRequest(min=first, max=last + 1))
+    assert (set(answer.aborted), set(answer.nosuch)) == ({aborted}, {committed, last + 1})
+    backwards = stub.heartbeat_txn_range(HeartbeatTxnRangeRequest(min=last, max=first))
+    assert plain(backwards) == {"aborted": [], "nosuch": []}
+    too_many = HeartbeatTxnRangeRequest(min=-(1 << 63), max=(1 << 63) - 1)
+    assert "at most" in refusal(lambda: stub.heartbeat_txn_range(too_many))[1]
+    assert refusal(lambda: stub.heartbeat(HeartbeatRequest(txnid=committed))) == (
+        "NoSuchTxnException",
+        f"Transaction txnid:{committed} already committed",
+    )
+    stub.abort_txns(AbortTxnsRequest(txn_ids=[first, last]))
+
+
+# -- write ids
+
+
+def test_write_ids_are_given_in_order_and_once(stub: Any, table: str) -> None:
+    first, second, third = opened(stub, 3)
+    assert allocated(stub, [third, first]) == {first: 1, third: 2}
+    assert allocated(stub, [first]) == {first: 1}
+    assert allocated(stub, [second, first, third]) == {first: 1, second: 3, third: 2}
+    abort(stub, second)
+    assert refusal(lambda: allocated(stub, [first, second]))[0] == "TxnAbortedException"
+    stub.abort_txns(AbortTxnsRequest(txn_ids=[first, third]))
+
+
+def test_a_table_that_cannot_be_written_gets_no_write_ids(hive: HiveNode, stub: Any) -> None:
+    txn_ids = opened(stub, 2)
+    hive.create_transactional("d1", "t", k="bigint")
+    for name, said in (("nowhere", "not found"), ("t@1", "not found")):
+        assert said in refusal(lambda name=name: allocated(stub, txn_ids, name))[1]
+    # The table came after the begin of both.
+    kind, text = refusal(lambda: allocated(stub, txn_ids))
+    assert (kind, "begin another transaction" in text) == ("MetaException", True)
+    assert refusal(lambda: allocated(stub, []))[0] == "MetaException"
+    assert all(hive.node.transactions.write_id_pairs(txn_id) == () for txn_id in txn_ids)
+    stub.abort_txns(AbortTxnsRequest(txn_ids=txn_ids))
+
+
+def test_a_list_shows_what_was_committed_when_the_open_transactions_were_read(
+    stub: Any, table: str
+) -> None:
+    done, still_open, later = opened(stub, 3)
+    allocated(stub, [done, still_open, later])
+    commit(stub, done)
+    now = open_now(stub)
+    # Aborted ones of other tests are among them until they are cleaned up.
+    assert [txn_id for txn_id in now["open_txns"] if txn_id >= done] == [still_open, later]
+    txns = ValidTxnList.derive(now["txn_high_water_mark"], unfinished=now["open_txns"])
+    then = {"writeIdHighWaterMark": 3, "invalidWriteIds": [2, 3], "minOpenWriteId": 2}
+    assert seen(stub, validTxnList=str(txns)) == then | {"abortedBits": b""}
+    assert seen(stub) == {"writeIdHighWaterMark": 1, "invalidWriteIds": [], "abortedBits": b""}
+    commit(stub, later)
+    # The list says what it said, and who looks now sees more.
+    assert seen(stub, validTxnList=str(txns)) == then | {"abortedBits": b""}
+    present = seen(stub)
+    assert (present["writeIdHighWaterMark"], present["invalidWriteIds"]) == (3, [2])
+    abort(stub, still_open)
+
+
+def test_aborted_ids_are_bits_as_java_writes_them() -> None:
+    assert aborted_bits((5, 6, 7), frozenset()) == b""
+    assert aborted_bits((5, 6, 7), frozenset({5})) == b"\x01"
+    assert aborted_bits(tuple(range(1, 12)), frozenset({2, 8, 10})) == b"\x82\x02"
+    assert aborted_bits(tuple(range(1, 30)), frozenset({9})) == b"\x00\x01"
+
+
+def test_the_owner_of_a_write_id_sees_its_own_write(stub: Any, table: str) -> None:
+    first, second = opened(stub, 2)
+    allocated(stub, [first, second])
+    own = seen(stub, writeId=2)
+    assert (own["writeIdHighWaterMark"], own["invalidWriteIds"]) == (2, [1])
+    assert refusal(lambda: seen(stub, writeId=77))[0] == "NoSuchTxnException"
+    both = GetValidWriteIdsRequest(fullTableNames=["d1.t", "d1.u"], writeId=1)
+    assert "exactly one" in refusal(lambda: stub.get_valid_write_ids(both))[1]
+    stub.abort_txns(AbortTxnsRequest(txn_ids=[first, second]))
+
+
+def test_a_table_that_was_never_written_has_a_list_without_ids(hive: HiveNode, stub: Any) -> None:
+    hive.create_transactional("d1", "t", k="bigint")
+    empty = {"writeIdHighWaterMark": 0, "invalidWriteIds": [], "abortedBits": b""}
+    for name in ("d1.t", "D1.T", "hive.d1.t", "d1.nowhere", "nowhere.t", "t"):
+        assert seen(stub, table=name) == empty
+
+
+@pytest.mark.parametrize("text", ["", "5", "5:x::", "t:5:4::", "5:4:9:", "5:4:4,4:"])
+def test_a_text_that_is_no_list_is_refused(stub: Any, table: str, text: str) -> None:
+    kind, _ = refusal(lambda: seen(stub, validTxnList=text))
+    assert kind == "MetaException"
+
+
+# -- locks inside transactions
+
+
+@pytest.mark.parametrize("end", [commit, abort])
+def test_the_locks_of_a_transaction_end_with_it(stub: Any, end: Any) -> None:
+    (txn_id,) = opened(stub)
+    component = LockComponent(
+        type=LockType.EXCLUSIVE, level=LockLevel.TABLE, dbname="d1", tablename="t"
+    )
+    held, waiting = (
+        stub.lock(LockRequest(component=[component], user="ann", hostname="h", txnid=owner))
+        for owner in (txn_id, None)
+    )
+    assert (held.state, waiting.state) == (LockState.ACQUIRED, LockState.WAITING)
+    shown = plain(stub.show_locks(ShowLocksRequest(txnid=txn_id)))["locks"]
+    assert [(lock["lockid"], lock["txnid"]) for lock in shown] == [(held.lockid, txn_id)]
+    end(stub, txn_id)
+    assert plain(stub.show_locks(ShowLocksRequest(txnid=txn_id))) == {"locks": []}
+    checked = stub.check_lock(CheckLockRequest(lockid=waiting.lockid))
+    assert checked.state == LockState.ACQUIRED
+    stub.unlock(UnlockRequest(lockid=waiting.lockid))
