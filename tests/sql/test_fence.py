@@ -7,7 +7,8 @@ import pytest
 
 from strandline.errors import Fenced, InvalidInput, WrongEnvironment
 from strandline.fencing import FenceToken
-from strandline.sql import Database, FenceRow, FenceState, open_engine, run
+from strandline.sql import Database, FenceRow, FenceState, open_engine, run, value
+from tests.sql.statements import recorded
 
 FIRST, SECOND = FenceToken(1, 1), FenceToken(1, 2)
 
@@ -108,6 +109,18 @@ def test_the_fence_is_read_as_the_write_has_left_it(fenced: Database) -> None:
         assert FenceRow.read(connection) == FenceState("here", FIRST, 7)
         FenceRow.raise_to(connection, SECOND)
         assert FenceRow.read(connection) == FenceState("here", SECOND, 7)
+
+
+def test_what_a_derived_write_begins_with_is_read_once_and_as_the_write_has_left_it(
+    fenced: Database,
+) -> None:
+    noted = "SELECT catalog_version FROM strandline_fence"
+    with recorded(of_this_thread=True) as sent, fenced.write_derived(first=[noted]) as connection:
+        assert FenceRow.read(connection) == FenceState("here", FIRST, 0)
+        assert value(connection, noted) == 0
+        run(connection, *FenceRow.noting(7))
+        assert value(connection, noted) == 7
+    assert sum(noted in text for text, _ in sent) == 2
 
 
 def test_the_highest_catalog_version_is_kept(fenced: Database) -> None:

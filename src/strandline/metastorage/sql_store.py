@@ -26,7 +26,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from sqlalchemy import Connection
 
@@ -86,10 +87,12 @@ _HEAD = (
     " (SELECT time FROM metastorage_head WHERE id = 1)"
 )
 _PUT = (
-    "INSERT INTO metastorage (key, revision, time, value) VALUES (?, ?, ?, ?)"
+    "INSERT INTO metastorage (key, revision, time, value) VALUES {rows}"
     " ON CONFLICT (key) DO UPDATE SET revision = excluded.revision,"
     " time = excluded.time, value = excluded.value"
 )
+_PUTS_AT_ONCE = 8
+"""Of one statement; so there are few texts for the driver to know."""
 _MOVE_HEAD = (
     "INSERT INTO metastorage_head (id, revision, time, forgotten) VALUES (1, ?, ?, 0)"
     " ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, time = excluded.time"
@@ -335,12 +338,12 @@ class SqlMetastorage(Metastorage):
     def _apply(self, connection: Connection, operations: Sequence[Operation], head: Head) -> bool:
         """Do the operations and move the head; False if they changed nothing."""
         deleted = 0
-        puts: list[Query] = []
+        puts: list[tuple[Parameter, ...]] = []
         for operation in operations:  # in any order: none of them touches the key of another
             match operation:
                 case Put() | PutTimed():
                     put = operation if isinstance(operation, Put) else operation.at(head.time)
-                    puts.append((_PUT, (put.key, head.revision, head.time, put.value)))
+                    puts.append((put.key, head.revision, head.time, put.value))
                 case Delete():
                     # No key holds a character below a blank, so this range holds the one key alone.
                     deleted += _delete(connection, operation.key, operation.key + "\1", head)
@@ -348,7 +351,7 @@ class SqlMetastorage(Metastorage):
                     deleted += _delete(connection, operation.start, operation.end, head)
         if not puts and not deleted:
             return False
-        run_all(connection, *puts, (_MOVE_HEAD, (head.revision, head.time)))
+        run_all(connection, *_putting(puts), (_MOVE_HEAD, (head.revision, head.time)))
         if deleted:
             self._forget_old_deletions(connection)
         return True
@@ -419,6 +422,14 @@ def _condition(condition: Condition, now: Timestamp | None) -> Query:
 def _known(number: int) -> int:
     """``number``; one that no row has in place of one that no row can have."""
     return number if 0 <= number <= _LARGEST_NUMBER else -1
+
+
+def _putting(rows: Sequence[tuple[Parameter, ...]]) -> Iterator[Query]:
+    """Puts these rows, each of another key."""
+    for start in range(0, len(rows), _PUTS_AT_ONCE):
+        part = rows[start : start + _PUTS_AT_ONCE]
+        text = _PUT.format(rows=", ".join(["(?, ?, ?, ?)"] * len(part)))
+        yield text, tuple(chain.from_iterable(part))
 
 
 def _delete(connection: Connection, start: str, end: str, head: Head) -> int:

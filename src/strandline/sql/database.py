@@ -32,7 +32,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -138,10 +138,13 @@ class Database(ABC):
         return self._write(deadline, synced=False)
 
     @abstractmethod
-    def write_derived(self, *, deadline: float | None = None) -> AbstractContextManager[Connection]:
+    def write_derived(
+        self, *, deadline: float | None = None, first: Sequence[str] = ()
+    ) -> AbstractContextManager[Connection]:
         """Like `write`, for what follows from rows that are durable and is made again if lost.
 
-        As durable as those who see it need it.
+        As durable as those who see it need it. ``first`` are the statements that the block begins
+        with behind the look at the fence, in their order: from a server they are read ahead.
         """
 
     @property

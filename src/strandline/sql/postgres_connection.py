@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
@@ -81,8 +82,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     kept_cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
     """For statements whose answer is fetched before the next one is sent."""
     open_pipeline: psycopg.Pipeline | None = None
-    read_ahead: tuple[str, list[tuple[Any, ...]]] | None = None
-    """A statement, and its rows, which came in the round trip that began the transaction."""
+    read_ahead: list[tuple[str, list[tuple[Any, ...]]]] | None = None
+    """Statements, and their rows, which came in the round trip that began the transaction."""
 
     def wait(self, gen: PQGen[T], *arguments: Any, **options: Any) -> T:
         """What every call of the driver waits in; ``gen`` does the sending and reading."""
@@ -180,13 +181,14 @@ def connect(address: str, *, patience: float) -> Connection:
     return connection
 
 
-def last_rows(connection: Connection) -> list[tuple[Any, ...]]:
+def last_rows(connection: Connection, statements: int) -> list[list[tuple[Any, ...]]]:
     """The rows of the last of the statements that `Connection.kept_cursor` was given together."""
     cursor = connection.kept_cursor
     assert cursor is not None  # it has just answered
+    rows: deque[list[tuple[Any, ...]]] = deque(maxlen=statements)
     while cursor.nextset():
-        pass
-    return cursor.fetchall()
+        rows.append([] if cursor.description is None else cursor.fetchall())
+    return list(rows)
 
 
 def is_lost(error: BaseException) -> bool:

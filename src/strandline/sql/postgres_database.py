@@ -27,7 +27,7 @@ an advisory lock for writes (the clock row is needed anyway, and shows who holds
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import cast
 
@@ -121,12 +121,14 @@ class PostgresDatabase(Database):
     def size(self) -> int:
         return int(self.rows("SELECT pg_database_size(current_database())")[0][0])
 
-    def write_derived(self, *, deadline: float | None = None) -> AbstractContextManager[Connection]:
+    def write_derived(
+        self, *, deadline: float | None = None, first: Sequence[str] = ()
+    ) -> AbstractContextManager[Connection]:
         """See `Database.write_derived`.
 
         Synced: the machines that saw it go on when the server's machine loses it.
         """
-        return self.write(deadline=deadline)
+        return self._write(deadline, synced=True, first=first)
 
     @property
     def is_synced(self) -> bool:
@@ -161,14 +163,19 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def _write(
-        self, deadline: float | None, *, synced: bool, moves_mark: bool = True
+        self,
+        deadline: float | None,
+        *,
+        synced: bool,
+        moves_mark: bool = True,
+        first: Sequence[str] = (),
     ) -> Iterator[Connection]:
         began = time.monotonic()
         deadline = began + self._patience if deadline is None else deadline
         count = "writes" if synced else "unsynced_writes"
         with self._in_use(count), self._turn(began, deadline), self._translated():
             try:
-                connection = self._locked(began, deadline, synced=synced)
+                connection = self._locked(began, deadline, synced=synced, first=first)
                 with _returned(connection):
                     yield connection
                     self._commit(connection, moves_mark=moves_mark)
@@ -232,13 +239,16 @@ class PostgresDatabase(Database):
                 connection.begin()  # a projection knows its turn by the transaction
                 return connection, rows
 
-    def _locked(self, began: float, deadline: float, *, synced: bool) -> Connection:
-        """A transaction that has the write lock."""
+    def _locked(
+        self, began: float, deadline: float, *, synced: bool, first: Sequence[str] = ()
+    ) -> Connection:
+        """A transaction that has the write lock; the fence and ``first`` are read ahead in it."""
         opened = self._open_outcomes
         may_wait = not self._nobody_waits
         left = max(deadline - time.monotonic(), 0.001) if may_wait else 0.001
         timeout = round(max(1, min(left * 1000, _LONGEST_TIMEOUT_MS)))
-        begin = f"{_WRITE}; SET LOCAL lock_timeout = {timeout}; {_LOCK}; {FENCE_ROW}"
+        ahead = (FENCE_ROW, *first)
+        begin = f"{_WRITE}; SET LOCAL lock_timeout = {timeout}; {_LOCK}; {'; '.join(ahead)}"
         if not synced:
             begin = begin.replace("; ", "; SET LOCAL synchronous_commit = off; ", 1)
         try:
@@ -256,7 +266,7 @@ class PostgresDatabase(Database):
             self._count("lost_turns")
             raise self._late(began, "another process") from None
         raw = _raw(connection)
-        raw.read_ahead = FENCE_ROW, driver.last_rows(raw)
+        raw.read_ahead = list(zip(ahead, driver.last_rows(raw, len(ahead)), strict=True))
         with self._state:
             self._waited += time.monotonic() - began
             self._settled_outcomes = max(self._settled_outcomes, opened)

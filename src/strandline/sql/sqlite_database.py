@@ -34,7 +34,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -234,7 +234,9 @@ class SqliteDatabase(Database):
             finally:
                 pooled.close()
 
-    def write_derived(self, *, deadline: float | None = None) -> AbstractContextManager[Connection]:
+    def write_derived(
+        self, *, deadline: float | None = None, first: Sequence[str] = ()
+    ) -> AbstractContextManager[Connection]:
         """See `Database.write_derived`.
 
         Not synced: each process that could see it undone ends with this machine, and the next one

@@ -139,10 +139,12 @@ def chunks(items: Iterable[T]) -> Iterator[list[T]]:
 def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
     """All rows of a statement as the ``driver`` writes it, on a connection of the driver."""
     ahead = getattr(driver, "read_ahead", None)
-    if ahead is not None:
-        driver.read_ahead = None  # behind another statement it may have been changed
-        if ahead[0] == text:
-            return cast("list[Row]", ahead[1])
+    if ahead:
+        (statement, rows), *rest = ahead
+        # Behind another statement they may have been changed.
+        driver.read_ahead = rest if statement == text else None
+        if statement == text:
+            return cast("list[Row]", rows)
     return _fetched(_answered(driver, text, parameters))
 
 

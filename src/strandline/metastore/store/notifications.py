@@ -52,7 +52,7 @@ SET_LOCATION = "set_location"
 _COLUMNS = "event_id, time, verb, catalog_version, txn_id, table_id, write_id, body"
 _LOG = f"INSERT INTO notification_log ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _READ = f"SELECT {_COLUMNS} FROM notification_log WHERE event_id > ? ORDER BY event_id LIMIT ?"
-_POSITION = "SELECT event_id, projected_version, projected_entries FROM notification_sequence"
+POSITION = "SELECT event_id, projected_version, projected_entries FROM notification_sequence"
 _NEXT = (
     "SELECT position.event_id, projected_version, projected_entries, event.*"
     f" FROM notification_sequence AS position LEFT JOIN ({_READ}) AS event ON 1 = 1"
@@ -225,7 +225,7 @@ class NotificationLog:
 
     def position_on(self, connection: Connection) -> LogPosition:
         """Where the log stands, as the caller's transaction sees it."""
-        row = first_row(connection, _POSITION)
+        row = first_row(connection, POSITION)
         return LogPosition(0, 0, 0) if row is None else LogPosition(*row)
 
     def move_projection(
@@ -261,7 +261,7 @@ class NotificationLog:
 
     def position(self) -> LogPosition:
         """Where the log stands, as of now."""
-        rows = self._database.rows(_POSITION)
+        rows = self._database.rows(POSITION)
         return LogPosition(*rows[0]) if rows else LogPosition(0, 0, 0)
 
     def mark(self) -> int:

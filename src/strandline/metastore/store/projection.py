@@ -66,6 +66,7 @@ from strandline.errors import (
 )
 from strandline.metastore.store.folder_effects import FolderEffects, Turn
 from strandline.metastore.store.notifications import (
+    POSITION,
     DdlEvent,
     LogPosition,
     NewEvent,
@@ -195,7 +196,7 @@ class Projector:
     def _project_batch(self, version: int, deadline: float) -> None:
         """Project what one SQL transaction may have, at most up to ``version``."""
         try:
-            with self._database.write_derived(deadline=deadline) as connection:
+            with self._database.write_derived(deadline=deadline, first=[POSITION]) as connection:
                 self._guard(connection)
                 turn = self._turn(connection)
                 reached = self._advance(connection, version, turn)
