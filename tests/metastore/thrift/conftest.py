@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from strandline.metastore.thrift import Dispatcher, ServerSettings, ThriftServer
-from strandline.metastore.thrift.dispatch import InThread
+from strandline.metastore.thrift.dispatch import InThread, in_any_thread
 from tests.servers.thrift_client import ThriftClient
 
 
@@ -65,7 +65,7 @@ def serve() -> Iterator[Callable[..., Running]]:
             *,
             lookup: Callable[[bytes], bytes | None] | None = None,
             settings: ServerSettings | None = None,
-            in_thread: InThread | None = None,
+            in_thread: InThread = in_any_thread,
         ) -> Running:
             dispatcher = Dispatcher(handler, lookup, in_thread=in_thread)
             return stack.enter_context(serving(dispatcher, settings or ServerSettings()))

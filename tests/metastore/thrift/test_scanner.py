@@ -160,7 +160,7 @@ def test_what_cannot_end_well_is_refused_as_soon_as_it_is_seen(body: str, reason
     scanner.feed(_head() + bytes.fromhex(body))
     with pytest.raises(ProtocolError, match=reason):
         scanner.next_message()
-    assert scanner.broken() == ("m", 9)
+    assert scanner.broken() == ("m", (9).to_bytes(4, "big"))
 
 
 def test_a_message_of_many_small_fields_is_bounded_too() -> None:

@@ -161,6 +161,11 @@ class Codec:
             raise ApplicationException.unknown_method(name)
         return spec
 
+    def is_oneway(self, name: str) -> bool:
+        """Whether the client of that method waits for no answer."""
+        spec = self.table.methods.get(name)
+        return spec is not None and spec.oneway
+
     def encode_args(self, method: str, args: dict[str, Any]) -> bytes:
         return self.encode_struct(self.method(method).args.name, args)
 

@@ -29,11 +29,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any, cast
 
-from strandline.errors import Overloaded, ProtocolError, Unavailable
+from strandline.errors import Overloaded, ProtocolError, StrandlineError, Unavailable
 from strandline.logs import CLIENT
 from strandline.metastore.served_calls import ALLOWANCE
 from strandline.metastore.thrift.dispatch import (
@@ -58,24 +58,19 @@ from strandline.metastore.thrift.messages import (
 from strandline.metastore.thrift.scanner import Scanner
 from strandline.metastore.thrift.serving import Outgoing, Serving, Sliced, Slicing
 from strandline.work import IN_THREAD, things_of_bytes, things_of_values
-from strandline.work.contents import Content
 
 _log = logging.getLogger(__name__)
 
-# A turn of the event loop serves at most this many requests of one connection.
 _REQUESTS_A_TURN = 32
-
-# So many values are walked in one turn, and decoded on the event loop.
+"""Requests of one connection that a turn of the event loop serves at most."""
 _VALUES_AT_ONCE = 1_000
-
-# What a value of a message takes in memory once it is decoded, beside its bytes.
+"""Values that are walked in one turn, or decoded on the event loop."""
 _BYTES_OF_A_VALUE = 64
-
-# Requests of up to this size are looked for among the kept answers.
+"""What a value of a message takes in memory once it is decoded, beside its bytes."""
 _MAX_KEPT_REQUEST = 64 * 1024
-
-# How many seconds a client that was refused may go on sending, so that it gets to read why.
+"""Requests of up to this size are looked for among the kept answers."""
 _DRAIN_SECONDS = 2.0
+"""How long a client that was refused may go on sending, so that it gets to read why."""
 
 
 class Connection(asyncio.Protocol):
@@ -84,21 +79,15 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: Serving, connection_id: int) -> None:
         self._server = server
         self._id = connection_id
-        settings = server.settings
-        self._scanner = Scanner(max_message_bytes=settings.max_message_bytes)
-        self._max_waiting = settings.max_pipelined_bytes
-        self._recognised = False
-        self._reading = True
-        self._turning = False
-        self._ended = False
-        self._closed = False
-        self._draining = False
+        self._scanner = Scanner(max_message_bytes=server.settings.max_message_bytes)
+        self._max_waiting = server.settings.max_pipelined_bytes
+        self._recognised = self._turning = False
+        self._ended = self._closed = self._draining = False
         self._running: asyncio.Task[Any] | None = None
         self._slicing: Slicing[Any] | None = None
         self._decoding: asyncio.Future[dict[str, Any]] | None = None
-        self._in_work_bytes = 0
         self._holding = False
-        self._unsent = 0
+        self._in_work_bytes = self._unsent = 0
         self._outgoing = Outgoing(
             server, self, write=self._write, sent=self._pump, is_closed=lambda: self._closed
         )
@@ -234,7 +223,8 @@ class Connection(asyncio.Protocol):
                 return
             if message is None:
                 if self._scanner.paused:
-                    self._begin(self._walk(self._scanner), self._walked)
+                    walk = self._walk(self._scanner)
+                    self._slicing = self._server.slices.begin(walk, self._walked)
                 elif self._ended:
                     self._close()
                 break
@@ -243,17 +233,6 @@ class Connection(asyncio.Protocol):
             self._turning = True
             self._server.loop.call_soon(self._turn)
         self._regulate()
-
-    def _begin(self, work: Sliced[Any], done: Callable[[Any, Exception | None], None]) -> None:
-        """Does what takes long in slices. Meanwhile the connection is in work."""
-
-        def ended(result: Any, error: Exception | None) -> None:
-            self._slicing = None
-            done(result, error)
-            if not self._closed:
-                self._pump()
-
-        self._slicing = self._server.slices.begin(work, ended)
 
     def _walk(self, scanner: Scanner) -> Sliced[bytes | None]:
         """Walks over what has come; its result is the next message, if it has come whole."""
@@ -264,12 +243,15 @@ class Connection(asyncio.Protocol):
                 return message
 
     def _walked(self, message: bytes | None, error: Exception | None) -> None:
+        self._slicing = None
         if isinstance(error, ProtocolError):
             self._give_up(error)
         elif error is not None:
             self._fail(error)
         elif self._holds(message) and message is not None:
             self._serve(message)
+        if not self._closed:
+            self._pump()
 
     def _holds(self, message: bytes | None = None) -> bool:
         """Takes the memory for what has come; where there is none, the client is told."""
@@ -297,16 +279,14 @@ class Connection(asyncio.Protocol):
             return
         busy = self.in_work or self._turning or not self._outgoing.writable
         reading = not (busy and self._scanner.waiting >= self._max_waiting)
-        if reading != self._reading:
-            self._reading = reading
+        if reading != self._transport.is_reading():
             if reading:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
 
     def _serve(self, message: bytes) -> None:
-        counters = self._server.counters
-        counters.requests += 1
+        self._server.counters.requests += 1
         self._coming_since = self._server.loop.time()
         self.info.came(message)
         lookup = self._server.dispatcher.lookup
@@ -316,7 +296,7 @@ class Connection(asyncio.Protocol):
             head = self._server.reply_heads.get(name)
             answer = None if head is None else self._look_up(lookup, message)
             if head is not None and answer is not None:
-                counters.kept[name] += 1
+                self._server.counters.kept[name] += 1
                 self._write(b"".join((head, message[8 + size : 12 + size], answer)))
                 return
         self._call(message)
@@ -341,50 +321,37 @@ class Connection(asyncio.Protocol):
         things = max(things_of_values(values), things_of_bytes(len(message)))
         delegate = server.dispatcher.delegate
         try:
+            server.codec.method(head.name)
             if things > IN_THREAD and delegate is not None and not server.base.answers(head.name):
-                server.codec.method(head.name)
                 self._log_from_here()
-                self._await(
-                    head.name,
-                    sequence,
-                    delegate(self.info, head.name, memoryview(message)[head.body :]),
-                )
+                arguments = memoryview(message)[head.body :]
+                self._await(head.name, sequence, delegate(self.info, head.name, arguments))
                 return
             if values > _VALUES_AT_ONCE:
-                server.codec.method(head.name)
                 self._decode_in_thread(head.name, sequence, message, head.body)
                 return
             args = server.codec.decode_args(head.name, message, at=head.body)
-        except (ApplicationException, ProtocolError) as error:
-            self._decoded(head.name, sequence, b"", None, error)
-            return
-        except Overloaded as error:
-            self._log_from_here()
-            self._log(head.name, error)
-            if not server.codec.method(head.name).oneway:
-                self._answer(head.name, sequence, answer_error(server.codec, head.name, error))
+        except (ApplicationException, StrandlineError) as error:
+            self._undecoded(head.name, sequence, error)
             return
         kept = message if len(message) <= _MAX_KEPT_REQUEST else b""
-        self._decoded(head.name, sequence, kept, args, None)
+        self._decoded(head.name, sequence, kept, args)
 
     def _decode_in_thread(self, method: str, sequence: bytes, message: bytes, at: int) -> None:
-        server = self._server
-        decode = partial(server.codec.decode_args, method, message, at=at)
-        in_thread = server.dispatcher.in_thread
-        if in_thread is None:
-            decoding = server.loop.run_in_executor(None, decode)
-        else:
-            decoding = in_thread(self.info, decode)
+        decode = partial(self._server.codec.decode_args, method, message, at=at)
+        decoding = self._server.dispatcher.in_thread(self.info, decode)
 
         def done(_: object) -> None:
             self._decoding = None
             if self._closed or decoding.cancelled():
                 return
             error = decoding.exception()
-            if error is not None and not isinstance(error, Exception):
+            if error is None:
+                self._decoded(method, sequence, b"", decoding.result())
+            elif isinstance(error, Exception):
+                self._undecoded(method, sequence, error)
+            else:
                 raise error
-            args = None if error is not None else decoding.result()
-            self._decoded(method, sequence, b"", args, error)
             if not self._closed:
                 self._pump()
 
@@ -396,29 +363,24 @@ class Connection(asyncio.Protocol):
         CLIENT.set(self.info.peer)
         self._began = self._server.loop.time()
 
-    def _decoded(
-        self,
-        method: str,
-        sequence: bytes,
-        message: bytes,
-        args: dict[str, Any] | None,
-        error: Exception | None,
-    ) -> None:
-        """Lets the handler answer a request whose arguments are there, or failed to decode."""
-        server = self._server
-        if isinstance(error, ApplicationException):
-            self._answer(method, sequence, Answer(EXCEPTION, error.encode()))
-            return
+    def _undecoded(self, method: str, sequence: bytes, error: Exception) -> None:
+        """Answers a request whose arguments cannot be had."""
         if isinstance(error, ProtocolError):
-            server.counters.protocol_errors += 1
+            self._server.counters.protocol_errors += 1
             self._answer(method, sequence, _protocol_failure(error))
-            return
-        if error is not None:
+        elif isinstance(error, ApplicationException | StrandlineError):
+            if isinstance(error, StrandlineError):  # not under a name that the client made up
+                self._log_from_here()
+                self._log(method, error)
+            self._answer(method, sequence, answer_error(self._server.codec, method, error))
+        else:
             self._fail(error)
-            return
-        assert args is not None  # one of the two is there
-        self.info.begin(message, is_large=not message)
+
+    def _decoded(self, method: str, sequence: bytes, message: bytes, args: dict[str, Any]) -> None:
+        """Lets the handler answer a request; ``message`` is empty for a large one."""
+        server = self._server
         self._log_from_here()
+        self.info.begin(message, is_large=not message)
         try:
             if server.base.answers(method):
                 value = server.base.answer(self.info, method, args)
@@ -433,8 +395,7 @@ class Connection(asyncio.Protocol):
             return
         self._log(method)
         self.info.begin(b"")
-        if not server.codec.method(method).oneway:
-            self._answer(method, sequence, answer_value(server.codec, method, value))
+        self._answer(method, sequence, answer_value(server.codec, method, value))
 
     def _await(self, method: str, sequence: bytes, value: Awaitable[Any]) -> None:
         async def wait() -> Any:
@@ -462,8 +423,7 @@ class Connection(asyncio.Protocol):
         else:
             answer = answer_value(codec, method, task.result())
         self._log(method, error or answer.refused)
-        if not codec.method(method).oneway:
-            self._answer(method, sequence, answer)
+        self._answer(method, sequence, answer)
         if not self._closed:
             self._pump()
 
@@ -479,13 +439,16 @@ class Connection(asyncio.Protocol):
         )
 
     def _answer(self, method: str, sequence: bytes, answer: Answer) -> None:
+        """Sends the answer to a request, unless its client waits for none."""
+        if self._server.codec.is_oneway(method):
+            return
         counters = self._server.counters
         counters.exceptions += answer.kind == EXCEPTION
         counters.failures += answer.failed
-        if not self._outgoing.admits(answer.body):
-            body, answer = answer.body, answer_error(self._server.codec, method, _too_much_unsent())
-            if isinstance(body, Content):
-                body.close()
+        try:
+            self._outgoing.hold(answer.body)
+        except Overloaded as error:
+            answer = answer_error(self._server.codec, method, error)
         head = self._server.reply_heads.get(method.encode()) if answer.kind == REPLY else None
         if head is None:
             head = encode_head(answer.kind, method)
@@ -501,10 +464,8 @@ class Connection(asyncio.Protocol):
         """Tells the client why, as far as the broken message lets itself be answered; closes."""
         self._server.counters.protocol_errors += 1
         _log.warning("closed the connection from %s: %s", self.info.peer, error)
-        known = self._scanner.broken()
-        if known is not None:
-            name, sequence = known
-            self._answer(name, sequence.to_bytes(4, "big", signed=True), _protocol_failure(error))
+        if (known := self._scanner.broken()) is not None:
+            self._answer(*known, _protocol_failure(error))
         self._close()
 
     def _refuse(self, error: Unavailable) -> None:
@@ -517,9 +478,7 @@ class Connection(asyncio.Protocol):
         self._server.memory.release(self)
         _log.warning("refused a request from %s: %s", self.info.peer, error.message)
         if known is not None:
-            name, sequence = known
-            answer = answer_error(self._server.codec, name, error)
-            self._answer(name, sequence.to_bytes(4, "big", signed=True), answer)
+            self._answer(*known, answer_error(self._server.codec, known[0], error))
         self._regulate()
         self._server.loop.call_later(_DRAIN_SECONDS, self._close)
 
@@ -533,12 +492,6 @@ class Connection(asyncio.Protocol):
         """Closes once all that was written has gone out."""
         self._closed = True
         self._transport.close()
-
-
-def _too_much_unsent() -> Overloaded:
-    return Overloaded(
-        "this node is full: its clients have not read the answers that it holds for them; try again"
-    )
 
 
 def _protocol_failure(error: ProtocolError) -> Answer:

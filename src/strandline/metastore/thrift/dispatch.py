@@ -112,6 +112,11 @@ Delegate = Callable[[ConnectionInfo, str, memoryview], Awaitable[Answer]]
 InThread = Callable[[ConnectionInfo, Callable[[], Any]], asyncio.Future[Any]]
 
 
+def in_any_thread(_: ConnectionInfo, decode: Callable[[], Any]) -> asyncio.Future[Any]:
+    """Run ``decode`` in a thread of asyncio."""
+    return asyncio.get_running_loop().run_in_executor(None, decode)
+
+
 @dataclass(frozen=True, slots=True)
 class Dispatcher:
     """Answers requests, on the event loop.
@@ -129,13 +134,13 @@ class Dispatcher:
     its undecoded arguments.
 
     ``in_thread(connection, decode)`` decodes a large request in a thread. It may raise
-    `Overloaded`. Without it, a thread of asyncio does.
+    `Overloaded`.
     """
 
     handler: Handler
     lookup: Lookup | None = None
     delegate: Delegate | None = None
-    in_thread: InThread | None = None
+    in_thread: InThread = in_any_thread
 
 
 def answer_value(codec: Codec, method: str, value: Any) -> Answer:

@@ -134,14 +134,14 @@ class Scanner:
         self._begin()
         return message
 
-    def broken(self) -> tuple[str, int] | None:
-        """The name and the sequence id of the message that has come in part, as far as known."""
+    def broken(self) -> tuple[str, bytes] | None:
+        """The name and the sequence id of the message that has come in part; None if unknown."""
         if not self._in_body:
             return None
         size = int(_size_at(self._buffer, self._start + 4)[0])
         at = self._start + 8 + size
         name = bytes(self._buffer[self._start + 8 : at]).decode("utf-8", "replace")
-        return name, int.from_bytes(self._buffer[at : at + 4], "big", signed=True)
+        return name, bytes(self._buffer[at : at + 4])
 
     def _walk_head(self) -> bool:
         if self.waiting < 8:

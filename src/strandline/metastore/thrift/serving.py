@@ -216,16 +216,23 @@ class Outgoing:
         """Whether a part of a long answer is not written yet."""
         return self._pieces is not None
 
-    def admits(self, body: bytes | Content) -> bool:
-        """Take the memory for a long answer until it is sent; False if there is none."""
+    def hold(self, body: bytes | Content) -> None:
+        """Take the memory for a long answer until it is sent.
+
+        Raises `Overloaded` if there is none; then a `Content` is closed.
+        """
         size = len(body) if isinstance(body, bytes) else body.size
         if size <= WHOLE_BYTES or self._is_closed():
-            return True
+            return
         try:
             self._server.answers.hold(self._owner, size)
         except Overloaded:
-            return False
-        return True
+            if isinstance(body, Content):
+                body.close()
+            raise Overloaded(
+                "this node is full: its clients have not read the answers that it holds for them;"
+                " try again"
+            ) from None
 
     def send(self, head: bytes, body: bytes | Content) -> None:
         """Write an answer; a `Content` is closed once it is sent, or cannot be."""
