@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from strandline.catalog import Applied, CatalogManager, Command
+from strandline.catalog import Applied, Catalog, CatalogManager, Command
 from strandline.catalog.undo.command import HistoryMoved, Undo
 from strandline.catalog.undo.reading import visible_undo, visible_undrop
 from strandline.catalog.verbs import describe_all
@@ -20,7 +20,6 @@ from strandline.errors import (
     DeadlineExceeded,
     ObjectNotFound,
     Stopping,
-    StrandlineError,
     UnknownOutcome,
 )
 from strandline.logs import kept
@@ -170,30 +169,30 @@ class Metastore:
         self.catalogs.active_catalog(at)
         return self.transactions.holds.acquire(kind, owner, at=at, ttl_ms=ttl_ms, user=user)
 
-    def commit(self, txn_id: int) -> Transaction:
-        """`Transactions.commit`; this node's memory has its writes when it returns."""
-        committed = self.transactions.commit(txn_id)
-        self._follow()
-        return committed
+    def commit(self, txn_id: int, *, owner: str | None = None) -> Transaction:
+        """`Transactions.commit`; this node reads no present from memory before it has its writes.
 
-    def abort(self, txn_id: int) -> Transaction:
+        Its caller does not wait for that: the next reader, or the thread that follows the log,
+        applies what several commits did at once.
+        """
+        try:
+            return self.transactions.commit(txn_id, owner=owner)
+        finally:
+            self.store.look_again()
+
+    def abort(self, txn_id: int, *, owner: str | None = None) -> Transaction:
         """`Transactions.abort`, followed like `commit`."""
-        aborted = self.transactions.abort(txn_id)
-        self._follow()
-        return aborted
+        try:
+            return self.transactions.abort(txn_id, owner=owner)
+        finally:
+            self.store.look_again()
 
     def abort_all(self, txn_ids: Iterable[int]) -> list[int]:
         """`Transactions.abort_all`, followed like `commit`."""
-        aborted = self.transactions.abort_all(txn_ids)
-        self._follow()
-        return aborted
-
-    def _follow(self) -> None:
-        """Bring what just ended into this node's memory. It has ended, whatever happens here."""
         try:
-            self.store.catch_up()
-        except StrandlineError:
-            logger.warning("the cache did not catch up with an own write yet", exc_info=True)
+            return self.transactions.abort_all(txn_ids)
+        finally:
+            self.store.look_again()
 
     def compact(self, version: int) -> bool:
         """Trim the catalog's history below ``version``; False if it was trimmed there already.
@@ -211,12 +210,16 @@ class Metastore:
         self.transactions.holds.raise_low_watermark(catalog.time)
         return self.catalogs.compact(version)
 
-    def location(self, table: TableDescriptor) -> str:
-        """The URI of the folder where the files of ``table`` lie now."""
+    def location(self, table: TableDescriptor, *, present: Catalog | None = None) -> str:
+        """The URI of the folder where the files of ``table`` lie now.
+
+        ``present`` is the catalog that was the present one when the caller's request began.
+        """
         if table.kind is TableKind.EXTERNAL and table.location is not None:
             return self.folders.shown(table.location)
         version = self.catalogs.latest_catalog().version
-        location = self.store.known_location(table.id, version=version)
+        is_last = present is not None and present.version == version and not self.catalogs.delay
+        location = self.store.known_location(table.id, version=version, is_last=is_last)
         if location is None:
             location = self.store.location(table.id)
         if location is None:

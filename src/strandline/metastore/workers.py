@@ -38,7 +38,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -121,15 +121,15 @@ class _Shares:
         self._of_user_limit = max(1, int(limit * USER_SHARE))
         self._of_kind_limit = max(1, int(limit * KIND_SHARE))
         self._others_limit = max(1, int(limit * OTHERS_SHARE))
-        self._of_user: Counter[str] = Counter()
-        self._of_kind: Counter[CallKind] = Counter()
+        self._of_user: dict[str, int] = {}
+        self._of_kind = dict.fromkeys(CallKind, 0)
         self.taken = 0
 
     def shortage(self, user: str, kind: CallKind) -> str | None:
         """Which calls have all that this call could get; None if there is one for it."""
         if self.taken >= self._limit:
             return f"{self.taken} calls"
-        if self._of_user[user] >= self._of_user_limit:
+        if self._of_user.get(user, 0) >= self._of_user_limit:
             return f"{self._of_user[user]} calls of {user}"
         if kind is CallKind.READ:
             return None
@@ -140,14 +140,16 @@ class _Shares:
 
     def take(self, user: str, kind: CallKind) -> None:
         self.taken += 1
-        self._of_user[user] += 1
+        self._of_user[user] = self._of_user.get(user, 0) + 1
         self._of_kind[kind] += 1
 
     def give_back(self, user: str, kind: CallKind) -> None:
         self.taken -= 1
         self._of_kind[kind] -= 1
-        self._of_user[user] -= 1
-        if not self._of_user[user]:
+        left = self._of_user[user] - 1
+        if left:
+            self._of_user[user] = left
+        else:
             del self._of_user[user]
 
 
@@ -305,7 +307,7 @@ class Workers:
         self._calls.put(call)
 
     def _start_waiting(self) -> None:
-        while True:
+        while self._waiting:
             ready = [
                 calls[0]
                 for (user, kind), calls in self._waiting.items()

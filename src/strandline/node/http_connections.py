@@ -30,6 +30,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from strandline.errors import Overloaded
+from strandline.metastore.session.http_messages import WHOLE
 from strandline.metastore.session.wire_json import PROBLEM_TYPE, write_error
 
 MAX_CONNECTIONS = 1_000
@@ -258,6 +259,7 @@ class _HttpConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._pending_bytes = 0
+        self.scope[WHOLE] = True  # type: ignore[literal-required]  # a key of our own
         super().on_message_complete()
 
     def on_response_complete(self) -> None:

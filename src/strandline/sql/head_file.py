@@ -166,10 +166,11 @@ class HeadFile:
 
 
 _TURN = "writes"
+_JSON = json.JSONEncoder(separators=(",", ":"))
 
 
 def _slot(values: Mapping[str, int]) -> bytes:
-    text = json.dumps(values, separators=(",", ":")).encode()
+    text = _JSON.encode(values).encode()
     return b"%08x %s" % (crc32(text), text.ljust(SLOT_BYTES - 10)) + b"\n"
 
 

@@ -134,11 +134,14 @@ class SqliteDatabase(Database):
         self.path = path
         self._log_path = sqlite_file.write_ahead_log(path)
         connect = partial(sqlite_file.connect, path)
+        self._connect_reader = partial(
+            connect, synchronous="FULL", busy_ms=sqlite_file.READER_BUSY_MS, query_only=True
+        )
+        self._readers: list[sqlite3.Connection] = []
+        """For single statements: the pool of SQLAlchemy takes longer than most of their answers."""
         self._engine = create_engine(
             "sqlite+pysqlite://",
-            creator=lambda: connect(
-                synchronous="FULL", busy_ms=sqlite_file.READER_BUSY_MS, query_only=True
-            ),
+            creator=self._connect_reader,
             poolclass=QueuePool,
             pool_size=_POOL,
             max_overflow=_POOL,
@@ -228,11 +231,20 @@ class SqliteDatabase(Database):
     def rows(self, statement: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
         """See `Database.rows`; a statement by itself is a snapshot."""
         with self._in_use("reads"), self._translated():
-            pooled = self._engine.raw_connection()
             try:
-                return rows_of(pooled.dbapi_connection, statement, parameters)
-            finally:
-                pooled.close()
+                reader = self._readers.pop()
+            except IndexError:
+                reader = self._connect_reader()
+            try:
+                rows = rows_of(reader, statement, parameters)
+            except BaseException:
+                reader.close()
+                raise
+            if len(self._readers) < _POOL:
+                self._readers.append(reader)
+            else:
+                reader.close()
+            return rows
 
     def write_derived(
         self, *, deadline: float | None = None, first: Sequence[str] = ()
@@ -270,12 +282,7 @@ class SqliteDatabase(Database):
                 raise self._stopping()
             try:
                 if self._watcher is None:
-                    self._watcher = sqlite_file.connect(
-                        self.path,
-                        synchronous="FULL",
-                        busy_ms=sqlite_file.READER_BUSY_MS,
-                        query_only=True,
-                    )
+                    self._watcher = self._connect_reader()
                 version: int = self._watcher.execute("PRAGMA data_version").fetchone()[0]
             except sqlite3.Error as error:
                 raise sqlite_file.translate(error, self.path) or error from error
@@ -322,6 +329,8 @@ class SqliteDatabase(Database):
         self._writers.clear()
         for engine in (self._engine, *self._writer_engines.values()):
             engine.dispose()
+        while self._readers:
+            self._readers.pop().close()
         with self._watching:
             if self._watcher is not None:
                 self._watcher.close()
@@ -445,4 +454,4 @@ class SqliteDatabase(Database):
     def _open_connections(self) -> int:
         pool = self._engine.pool
         pooled = pool.checkedin() + pool.checkedout() if isinstance(pool, QueuePool) else 0
-        return pooled + len(self._writers) + (self._watcher is not None)
+        return pooled + len(self._readers) + len(self._writers) + (self._watcher is not None)

@@ -8,12 +8,14 @@ from strandline.transactions.holds import Hold, Holds
 from strandline.transactions.id_lists import NO_OPEN, RangeResponse
 from strandline.transactions.locks import Component, LockMode, LockRequest, Locks
 from strandline.transactions.transaction import (
+    ForeignTransaction,
     Heartbeat,
     Step,
     Transaction,
     TransactionListener,
     TransactionState,
     TransactionStatistics,
+    require_owner,
 )
 from strandline.transactions.transactions import Transactions
 from strandline.transactions.write_ids import (
@@ -30,6 +32,7 @@ __all__ = [
     "CleanerWriteIds",
     "CompactorWriteIds",
     "Component",
+    "ForeignTransaction",
     "Heartbeat",
     "Hold",
     "Holds",
@@ -45,4 +48,5 @@ __all__ = [
     "Transactions",
     "ValidTxnList",
     "ValidWriteIdList",
+    "require_owner",
 ]

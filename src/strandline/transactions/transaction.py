@@ -10,6 +10,8 @@ from typing import Protocol
 from sqlalchemy import Connection
 
 from strandline.clock import Timestamp
+from strandline.errors import PermissionDenied
+from strandline.model.identifiers import normalize
 from strandline.transactions.catalog_view import CatalogVersion
 from strandline.transactions.write_ids import ValidWriteIdList
 
@@ -42,6 +44,19 @@ class Transaction:
     agent: str
     read_only: bool
     timeout_ms: int
+
+
+class ForeignTransaction(PermissionDenied):
+    """The transaction is not that of the user who was said to own it."""
+
+
+def require_owner(transaction: Transaction, owner: str | None) -> None:
+    """Raise `ForeignTransaction` unless the transaction is of that user; None: of any."""
+    if owner is not None and normalize(transaction.user) != normalize(owner):
+        raise ForeignTransaction(
+            f"transaction {transaction.txn_id} is of another user, and user {owner} is no "
+            "superuser: begin one of your own"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ from strandline.transactions.transaction import (
     TransactionListener,
     TransactionState,
     TransactionStatistics,
+    require_owner,
 )
 from strandline.transactions.transaction_reads import PATIENCE, TransactionReads
 
@@ -187,33 +188,37 @@ class Transactions(TransactionReads):
             return records.beat(connection, frozenset(txn_ids), at=now)
 
     @contextmanager
-    def writing(self, txn_id: int, table_id: int) -> Iterator[Step]:
+    def writing(self, txn_id: int, table_id: int, *, owner: str | None = None) -> Iterator[Step]:
         """An open transaction with its write id of a table, inside one SQL transaction.
 
         What the block stages on the step's connection is durable when it ends, and undone when it
         raises. Only a transactional table of the catalog that the transaction began under can be
         written: rows under any other id could never be committed.
 
-        Raises `TransactionNotFound`, `TransactionFinished`, `ObjectNotFound`, and
-        `UnsupportedOperation` for a plain table and for a read-only transaction.
+        Raises `TransactionNotFound`, `ForeignTransaction` for one that is not of ``owner``,
+        `TransactionFinished`, `ObjectNotFound`, and `UnsupportedOperation` for a plain table and
+        for a read-only transaction.
         """
         with ExitStack() as opened:
             yield self._writes.enter(
                 opened,
-                lambda connection: self._write_on(connection, txn_id, table_id),
+                lambda connection: self._write_on(connection, txn_id, table_id, owner),
                 timeout=PATIENCE,
             )
 
-    def commit(self, txn_id: int, *, timeout: float = PATIENCE) -> Transaction:
+    def commit(
+        self, txn_id: int, *, owner: str | None = None, timeout: float = PATIENCE
+    ) -> Transaction:
         """Commit; once more on a committed one gives the same answer.
 
-        Raises `TransactionNotFound`; `TransactionFinished` if it is aborted; `WriteConflict`,
+        Raises `TransactionNotFound`; `ForeignTransaction` if it is not of ``owner``;
+        `TransactionFinished` if it is aborted; `WriteConflict`,
         and then it is aborted; `DeadlineExceeded` or whatever a listener raised, and then it is
         open as before.
         """
         faults.reached("commit-sent")
         ended = self._writes.run(
-            lambda connection: self._commit_on(connection, txn_id), timeout=timeout
+            lambda connection: self._commit_on(connection, txn_id, owner), timeout=timeout
         )
         if ended.conflict is not None:
             self._count("conflicts", "aborted")
@@ -223,14 +228,16 @@ class Transactions(TransactionReads):
             self._count("committed")
         return ended.transaction
 
-    def abort(self, txn_id: int) -> Transaction:
+    def abort(self, txn_id: int, *, owner: str | None = None) -> Transaction:
         """Abort; once more on an aborted one gives the same answer.
 
-        Raises `TransactionNotFound`, or `TransactionFinished` if it is committed.
+        Raises `TransactionNotFound`, `ForeignTransaction` if it is not of ``owner``, or
+        `TransactionFinished` if it is committed.
         """
 
         def end(connection: Connection) -> _End:
             present = records.find(connection, txn_id)
+            require_owner(present, owner)
             aborted = self._abort_on(connection, txn_id)
             return _End(aborted or present, changed=aborted is not None)
 
@@ -391,9 +398,12 @@ class Transactions(TransactionReads):
             timeout_ms=self._timeout_ms,
         )
 
-    def _write_on(self, connection: Connection, txn_id: int, table_id: int) -> Step:
+    def _write_on(
+        self, connection: Connection, txn_id: int, table_id: int, owner: str | None
+    ) -> Step:
         """See `writing`. Raises `Behind` where the catalog of the begin is not applied here."""
         transaction, write_id = records.find_for_table(connection, txn_id, table_id)
+        require_owner(transaction, owner)
         if write_id is None:
             self._require_writable(transaction, table_id)
             return self._first_step(connection, transaction, table_id)
@@ -443,10 +453,11 @@ class Transactions(TransactionReads):
                 "transactional; write it with a plain Spark, or create a transactional table"
             )
 
-    def _commit_on(self, connection: Connection, txn_id: int) -> _End:
+    def _commit_on(self, connection: Connection, txn_id: int, owner: str | None) -> _End:
         """Commit, or abort and say which conflict was the reason."""
         commit_time = take_time(connection, self._clock)
         transaction, writes = records.find_with_writes(connection, txn_id)
+        require_owner(transaction, owner)
         if transaction.state is TransactionState.COMMITTED:
             return _End(transaction, changed=False)
         if transaction.state is TransactionState.ABORTED:

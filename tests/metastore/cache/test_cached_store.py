@@ -447,6 +447,8 @@ def test_a_place_is_known_again_after_commits_that_moved_nothing(dml: Dml) -> No
     cache.location(FLIGHTS)
     dml.append("a")
     assert cache.known_location(FLIGHTS, version=0) is None
+    assert cache.known_location(FLIGHTS, version=0, is_last=True) == location
+    assert cache.known_location(FLIGHTS, version=1, is_last=True) is None  # not projected yet
     cache.catch_up()
     assert cache.known_location(FLIGHTS, version=0) == location
 

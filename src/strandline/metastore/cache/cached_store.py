@@ -337,9 +337,9 @@ class CachedStore(ObjectStore):
     def mark(self) -> int | None:
         return self._applier.mark()
 
-    def known_location(self, table_id: int, *, version: int) -> str | None:
+    def known_location(self, table_id: int, *, version: int, is_last: bool = False) -> str | None:
         moves, place = self._locations.moves, self._locations.get(table_id)
-        if place is None or not self._applier.has_projected(version):
+        if place is None or not self._applier.has_projected(version, is_last=is_last):
             return None
         # Nothing moved before the log was seen to end; what moves later came after this read.
         return place if moves == self._locations.moves else None
@@ -443,9 +443,9 @@ class CachedStore(ObjectStore):
     # -- writing: the store writes, and what is committed is applied before the call returns
 
     @contextmanager
-    def staging(self, txn_id: int, table_id: int) -> Iterator[Staging]:
+    def staging(self, txn_id: int, table_id: int, *, owner: str | None = None) -> Iterator[Staging]:
         # Its event comes with that of the end: until then no list shows the rows to a reader.
-        with self._store.staging(txn_id, table_id) as staging:
+        with self._store.staging(txn_id, table_id, owner=owner) as staging:
             yield staging
 
     @contextmanager

@@ -214,10 +214,15 @@ class LogApplier:
             return None
         return mark + level.trust  # neither ever falls, so no sum comes back
 
-    def has_projected(self, version: int) -> bool:
-        """Whether memory is at the head, and has what DDL up to ``version`` did to places."""
-        level = self._level
-        return level is not None and level.projected_version >= version and self.is_at_head()
+    def has_projected(self, version: int, *, is_last: bool) -> bool:
+        """Whether memory has what DDL did to places: that up to ``version``, and all later DDL.
+
+        ``is_last``: there is no later one. Then commits of rows that are not applied do no harm.
+        """
+        level = self._last_level
+        if level is None or level.projected_version < version:
+            return False
+        return is_last or self.is_at_head()
 
     def _is_young(self, level: _Level) -> bool:
         return self._monotonic() - level.at <= self._staleness()
@@ -273,12 +278,12 @@ class LogApplier:
         Commits that come one after the other are applied together; a reader that needs one of them
         sooner does so itself.
         """
-        level = self._level
-        if level is not None:
-            mark = self._notifications.wait(level.mark, timeout=ROUND_SECONDS)
-            if mark == level.mark:
+        last = self._last_level
+        if last is not None:
+            mark = self._notifications.wait(last.mark, timeout=ROUND_SECONDS)
+            if mark == last.mark and last.trust == self._trust:
                 return
-            room = level.at + ROOM_SECONDS - self._monotonic()
+            room = last.at + ROOM_SECONDS - self._monotonic()
             if room > 0:
                 time.sleep(min(room, ROOM_SECONDS))
         self.catch_up()

@@ -131,6 +131,8 @@ class Bodies:
 
         Raises `InvalidInput`, `Overloaded`, `BodyTooLate`, `ClientGone`.
         """
+        if request.is_whole:
+            return await self._read(request, owner, content_type)
         try:
             async with asyncio.timeout(self._seconds):
                 return await self._read(request, owner, content_type)

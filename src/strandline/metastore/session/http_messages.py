@@ -19,6 +19,10 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 """What an ASGI server runs."""
 
 
+WHOLE = "strandline.whole"
+"""In the scope of a request whose body has come, where the server says so."""
+
+
 class ClientGone(Exception):
     """The client hung up before its request was whole: no client hears the answer."""
 
@@ -34,6 +38,7 @@ class Request:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.receive = receive
+        self._scope = scope
         self.all_headers = [
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
         ]
@@ -42,6 +47,11 @@ class Request:
         self.arrived_at: str | None = server[0] if server else None
         self.client_host: str = client[0] if client else ""
         self.client: str = f"{client[0]}:{client[1]}" if client else ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the body is known to have come."""
+        return bool(self._scope.get(WHOLE))
 
     async def next_part(self) -> tuple[bytes, bool]:
         """The next bytes of the body, and whether there are more. Raises `ClientGone`."""

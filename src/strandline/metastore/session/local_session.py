@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from strandline import work
-from strandline.catalog import Command, VersionInfo
+from strandline.catalog import Catalog, Command, VersionInfo
 from strandline.catalog.differences import Difference, differences
 from strandline.catalog.privileges.access import Access
 from strandline.clock import Timestamp
@@ -48,9 +49,17 @@ from strandline.metastore.workers import finish
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.identifiers import normalize
 from strandline.model.privileges import Privilege
-from strandline.transactions import Hold, Transaction, ValidWriteIdList
+from strandline.transactions import (
+    ForeignTransaction,
+    Hold,
+    Transaction,
+    ValidWriteIdList,
+    require_owner,
+)
 
 MAX_SNAPSHOT_TABLES = 10_000
+
+T = TypeVar("T")
 
 
 class LocalSession(Session):
@@ -204,7 +213,7 @@ class LocalSession(Session):
         )
 
     def transaction(self, txn_id: int) -> Transaction:
-        return self._own(txn_id) or self._metastore.transactions.get(txn_id)
+        return self._own(txn_id)
 
     def heartbeat(self, txn_id: int) -> None:
         self._own(txn_id)
@@ -228,31 +237,32 @@ class LocalSession(Session):
     ) -> int:
         check_staging(add, remove=remove, touch=touch)
         reader = self._reader()
-        self._own(txn_id, reader)
         _may_stage(reader, table_id, add, replaces=bool(remove or touch))
         _check_schema_versions(reader.catalog.table_by_id(table_id), add)
-        check_paths(add, folder=self._folder_of(table_id))
-        with self._metastore.store.staging(txn_id, table_id) as staging:
-            stage_files(staging, add, remove=remove, touch=touch)
-        return staging.write_id
+        check_paths(add, folder=self._folder_of(table_id, present=reader.catalog))
 
-    def _folder_of(self, table_id: int) -> Path | None:
+        def stage(owner: str | None) -> int:
+            with self._metastore.store.staging(txn_id, table_id, owner=owner) as staging:
+                stage_files(staging, add, remove=remove, touch=touch)
+            return staging.write_id
+
+        return self._as_owner(stage)
+
+    def _folder_of(self, table_id: int, *, present: Catalog) -> Path | None:
         """The folder of a table on this machine; None where there is none in reach."""
         table = self._metastore.catalogs.latest_catalog().table_by_id(table_id)
         if table is None:
             return None
         try:
-            return self._metastore.folders.path(self._metastore.location(table))
+            return self._metastore.folders.path(self._metastore.location(table, present=present))
         except StrandlineError:
             return None
 
     def commit(self, txn_id: int) -> Transaction:
-        self._own(txn_id)
-        return self._metastore.commit(txn_id)
+        return self._as_owner(lambda owner: self._metastore.commit(txn_id, owner=owner))
 
     def abort(self, txn_id: int) -> Transaction:
-        self._own(txn_id)
-        return self._metastore.abort(txn_id)
+        return self._as_owner(lambda owner: self._metastore.abort(txn_id, owner=owner))
 
     def close(self) -> None:
         """Nothing is open."""
@@ -266,17 +276,27 @@ class LocalSession(Session):
     def _access(self) -> Access:
         return self._reader().access
 
-    def _own(self, txn_id: int, reader: Reader | None = None) -> Transaction | None:
-        """The transaction, if the user is judged at all. Raises `PermissionDenied` for others'."""
-        if (reader or self._reader()).access.free:
-            return None
+    def _own(self, txn_id: int) -> Transaction:
+        """The transaction. Raises `PermissionDenied` for another's, if the user is judged."""
         transaction = self._metastore.transactions.get(txn_id)
-        if normalize(transaction.user) != normalize(self._user):
-            raise PermissionDenied(
-                f"transaction {txn_id} is of another user, and user {self._user} is no superuser: "
-                "begin one of your own"
-            )
-        return transaction
+
+        def check(owner: str | None) -> Transaction:
+            require_owner(transaction, owner)
+            return transaction
+
+        return self._as_owner(check)
+
+    def _as_owner(self, change: Callable[[str | None], T]) -> T:
+        """What ``change`` gives for a transaction of the user, or of any if the user is not judged.
+
+        Who owns it is read where it is changed; only for another's is the catalog asked.
+        """
+        try:
+            return change(self._user)
+        except ForeignTransaction:
+            if not self._access().free:
+                raise
+        return change(None)
 
     def _only_own_holds(self, hold_id: int) -> Callable[[str], None]:
         """What raises `PermissionDenied` for the hold if another user took it."""

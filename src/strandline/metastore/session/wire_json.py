@@ -27,11 +27,13 @@ def write_json(value: object, hint: Any) -> bytes:
     return dump_json(form_of(hint).write(value))
 
 
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
 def dump_json(value: Json) -> bytes:
     """JSON text. Raises `InvalidInput` for what JSON or UTF-8 cannot hold."""
     try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        return text.encode()
+        return _JSON.encode(value).encode()
     except ValueError as error:  # NaN, or half a surrogate pair
         raise InvalidInput(f"this cannot be sent as JSON: {error}") from None
 

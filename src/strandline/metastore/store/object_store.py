@@ -107,7 +107,9 @@ class ObjectStore(ABC):
         """The visible row of that name."""
 
     @abstractmethod
-    def staging(self, txn_id: int, table_id: int) -> AbstractContextManager[Staging]:
+    def staging(
+        self, txn_id: int, table_id: int, *, owner: str | None = None
+    ) -> AbstractContextManager[Staging]:
         """Where an open transaction looks at a table, and then stages; undone when it raises.
 
         Raises what `Transactions.writing` raises.
@@ -185,10 +187,11 @@ class ObjectStore(ABC):
         """`rows`, if memory can answer without waiting or going over much; else None."""
 
     @abstractmethod
-    def known_location(self, table_id: int, *, version: int) -> str | None:
+    def known_location(self, table_id: int, *, version: int, is_last: bool = False) -> str | None:
         """`location`, if memory can prove it without waiting; else None.
 
-        ``version`` is the catalog version that the caller reads, whose DDL may have moved it.
+        ``version`` is the catalog version that the caller reads, whose DDL may have moved it;
+        ``is_last`` says that the log had none behind it when the caller's request began.
         """
 
     @abstractmethod
@@ -287,7 +290,7 @@ class SqlObjectStore(ObjectStore):
     ) -> list[Row] | None:
         return None
 
-    def known_location(self, table_id: int, *, version: int) -> str | None:
+    def known_location(self, table_id: int, *, version: int, is_last: bool = False) -> str | None:
         return None
 
     def mark(self) -> int | None:
@@ -351,8 +354,8 @@ class SqlObjectStore(ObjectStore):
     # -- writing
 
     @contextmanager
-    def staging(self, txn_id: int, table_id: int) -> Iterator[Staging]:
-        with self._transactions.writing(txn_id, table_id) as step:
+    def staging(self, txn_id: int, table_id: int, *, owner: str | None = None) -> Iterator[Staging]:
+        with self._transactions.writing(txn_id, table_id, owner=owner) as step:
             yield Staging(step, self._notifications)
         faults.reached("rows-staged")
 
