@@ -76,7 +76,7 @@ def sealed(row: Row, content: bytes) -> Row:
     """The row with this record behind its seal, and the right checksum."""
     new = new_file(USUAL)
     context = row_context(row.row_id, row.table_id, row.kind, row.bucket, row.name, row.write_id)
-    return replace(row, body=seal(new.body[:SEAL_BYTES] + content, context))
+    return row._replace(body=seal(new.body[:SEAL_BYTES] + content, context))
 
 
 @pytest.mark.parametrize(
@@ -126,17 +126,17 @@ def test_a_row_that_was_changed_is_an_error(byte: int) -> None:
     body = bytearray(row.body)
     body[byte] ^= 1
     with pytest.raises((CorruptData, IncompatibleFormat)):
-        FileColumns.read([replace(row, body=bytes(body))])
+        FileColumns.read([row._replace(body=bytes(body))])
 
 
 def test_a_row_whose_columns_were_changed_is_an_error() -> None:
     with pytest.raises(CorruptData):
-        FileColumns.read([replace(row_of(USUAL), write_id=10)])
+        FileColumns.read([row_of(USUAL)._replace(write_id=10)])
     with pytest.raises(CorruptData):
-        FileColumns.read([replace(row_of(USUAL), kind=RowKind.DELETE_FILE)])
+        FileColumns.read([row_of(USUAL)._replace(kind=RowKind.DELETE_FILE)])
 
 
 def test_a_name_of_another_type_is_an_error() -> None:
     row = row_of(USUAL)
     with pytest.raises(CorruptData, match="other types"):
-        FileColumns.read([replace(row, name=row.name.encode())])  # type: ignore[arg-type]  # as damaged
+        FileColumns.read([row._replace(name=row.name.encode())])  # type: ignore[arg-type]  # as damaged

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -166,7 +165,7 @@ def test_a_row_whose_columns_were_changed_is_corrupt(dml: Dml) -> None:
     ]
     for spoiled in changes:
         with pytest.raises(CorruptData, match="restore the store"):
-            _ = replace(row, **spoiled).content
+            _ = row._replace(**spoiled).content
 
 
 def test_a_row_of_an_older_release_has_no_checksum() -> None:

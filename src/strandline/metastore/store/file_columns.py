@@ -34,7 +34,6 @@ from strandline.wire.registry import PROTOCOL, newest_header
 PART = 10_000
 """Files whose columns are read at once: these bytes and numbers stay in the processor's cache."""
 _KIND = RowKind.DATA_FILE
-_KIND_NUMBER = _KIND.value
 _SEAL = struct.Struct("<HI")
 _FILE_HEADER, _STATISTICS_HEADER = (newest_header(of) for of in (DataFile, ColumnStatistics))
 _VERSIONED = 2
@@ -81,7 +80,6 @@ class FileColumns:
     def read(cls, rows: Sequence[Row]) -> FileColumns:
         """The columns of the data files in ``rows``. Raises what `Row.as_` raises."""
         try:
-            _compare(rows)
             return _read(rows)
         except (AttributeError, IndexError, TypeError, ValueError, struct.error):
             return cls.of([row.as_(DataFile) for row in rows])
@@ -165,17 +163,16 @@ def _bits(values: Sequence[bool]) -> pa.Buffer:
 # -- columns from stored rows --------------------------------------------------------------------
 
 
-def _compare(rows: Sequence[Row]) -> None:
-    """Raise `ValueError` unless all are data files, each with the checksum of its bytes."""
-    contexts = (
-        NUMBERS.pack(row.row_id, row.table_id, _KIND_NUMBER, row.bucket, row.write_id)
-        for row in rows
-    )
-    named = map(crc32, [row.name.encode() for row in rows], map(crc32, contexts))
-    checksums = map(crc32, [row.body[_SEAL.size :] for row in rows], named)
-    seals = map(_SEAL.unpack_from, [row.body for row in rows])
+def _compared(rows: Sequence[Row]) -> tuple[bytes, ...]:
+    """The bodies of data files that have their checksums. Raises `ValueError` for other rows."""
+    row_ids, table_ids, kinds, buckets, names, write_ids, bodies = zip(*rows, strict=True)
+    _require(set(kinds) == {_KIND})
+    contexts = map(NUMBERS.pack, row_ids, table_ids, repeat(_KIND.value), buckets, write_ids)
+    sealed = map(crc32, map(str.encode, names), map(crc32, contexts))
+    checksums = map(crc32, [body[_SEAL.size :] for body in bodies], sealed)
+    seals = map(_SEAL.unpack_from, bodies)
     _require(all(map(eq, seals, zip(repeat(PROTOCOL), checksums))))
-    _require({row.kind for row in rows} <= {_KIND})
+    return bodies
 
 
 def _read(rows: Sequence[Row]) -> FileColumns:
@@ -183,10 +180,13 @@ def _read(rows: Sequence[Row]) -> FileColumns:
 
     Raises `ValueError` or `IndexError` if not all of them are data files of formats known here.
     """
-    ends = numbers(array("q", accumulate(len(row.body) for row in rows)))
+    records = _compared(rows)
+    lengths = array("q", map(len, records))
+    ends = numbers(array("q", accumulate(lengths)))
+    starts = pc.subtract(ends, numbers(lengths))
     bodies = _Bodies(
-        pa.py_buffer(b"".join([*(row.body for row in rows), b"\0"])),  # one byte to look ahead
-        pc.add(pc.subtract(ends, numbers([len(row.body) for row in rows])), _number(_SEAL.size)),
+        pa.py_buffer(b"".join((*records, b"\0"))),  # with one byte to look ahead
+        pc.add(starts, _number(_SEAL.size)),
     )
     bodies.skip(_FILE_HEADER[:-1])
     version = bodies.number()

@@ -59,7 +59,7 @@ _ABORTED = (
     " WHERE own.table_id = ? AND own.commit_time IS NULL"
     f" AND txn.state = {TransactionState.ABORTED.value}"
 )
-_NAME, _WRITE_ID, _REMOVER = 4, 5, 7
+_ID, _NAME, _WRITE_ID, _REMOVER = 0, 4, 5, 7
 """Places in a row of `_VISIBLE`."""
 _KINDS = {kind.value: kind for kind in RowKind}
 
@@ -89,19 +89,21 @@ def visible_rows(
     if names is None:
         work.require(lambda limit: _count_rows(connection, table_id, kind, limit))
     hwm = write_ids.hwm
-    stored: dict[int, Sequence[Any]] = {}
-    removed: set[int] = set()
     valid = cache(write_ids.valid)  # many rows have few write ids
+    stored: list[Sequence[Any]] = []
+    removed: set[int] = set()
     for statement, parameters in _narrowed(_VISIBLE, (hwm, table_id, kind.value, hwm), names):
         for columns in _fetched(connection, statement, parameters):
-            if not valid(columns[_WRITE_ID]):
-                continue
-            if columns[_REMOVER] is not None and valid(columns[_REMOVER]):
-                removed.add(columns[0])
-            stored[columns[0]] = columns
-    newest_last = sorted(stored.keys() - removed)
-    by_name = {stored[row_id][_NAME]: stored[row_id] for row_id in newest_last}
-    return {name: _row(by_name[name][:_REMOVER]) for name in sorted(by_name)}
+            if valid(columns[_WRITE_ID]):
+                stored.append(columns)
+                if columns[_REMOVER] is not None and valid(columns[_REMOVER]):
+                    removed.add(columns[_ID])
+    newest: dict[str, Sequence[Any]] = {}
+    for columns in stored:
+        other = newest.get(columns[_NAME])
+        if columns[_ID] not in removed and (other is None or other[_ID] < columns[_ID]):
+            newest[columns[_NAME]] = columns
+    return {name: _row(newest[name][:_REMOVER]) for name in sorted(newest)}
 
 
 def _count_rows(connection: Connection, table_id: int, kind: RowKind, limit: int) -> int:

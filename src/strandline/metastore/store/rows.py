@@ -21,10 +21,10 @@ of the content and of all columns beside it (`row_context`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from struct import Struct, error
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from strandline.errors import CorruptData, InvalidInput
 from strandline.model.descriptors import Properties, StorageFormat
@@ -179,10 +179,7 @@ def row_context(
 NUMBERS = Struct("<5q")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A stored row. ``row_id`` is unique in the store and grows in the order of staging."""
-
+class _StoredRow(NamedTuple):
     row_id: int
     table_id: int
     kind: RowKind
@@ -190,15 +187,21 @@ class Row:
     name: str
     write_id: int
     body: bytes
-    _content: Content | None = field(default=None, init=False, compare=False, repr=False)
+
+
+class Row(_StoredRow):
+    """A stored row. ``row_id`` is unique in the store and grows in the order of staging.
+
+    A tuple, since a hundred thousand are made at once; its content is decoded when it is asked for.
+    """
+
+    _content: Content | None = None
 
     @property
     def content(self) -> Content:
         """The decoded body. Raises `CorruptData` or `IncompatibleFormat`."""
         if self._content is None:
-            content = decode(self.body, _CLASSES[self.kind], context=self._context())
-            object.__setattr__(self, "_content", content)
-            assert self._content is not None
+            self._content = decode(self.body, _CLASSES[self.kind], context=self._context())
         return self._content
 
     def compare(self) -> None:
