@@ -267,8 +267,10 @@ class _Bodies:
 
     def number(self, where: pa.Array | None = None) -> pa.Array:
         """The next number of each body, of at most 63 bits."""
-        step = _number(1) if where is None else where.cast(pa.int64())
-        value = pc.multiply(self._byte(), step)
+        value, step = self._byte(), _number(1)
+        if where is not None:
+            step = where.cast(pa.int64())
+            value = pc.multiply(value, step)
         self.places = pc.add(self.places, step)
         for shift in range(7, 63, 7):
             # The highest bit of a byte says that another one follows, and gives way to it.
