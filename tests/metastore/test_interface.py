@@ -51,7 +51,7 @@ from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
 from strandline.model.types import BIGINT, INT, STRING, ArrayType, StructField, StructType
 from strandline.node import Node
-from strandline.transactions import TransactionState, ValidWriteIdList
+from strandline.transactions import HolderType, TransactionState, ValidWriteIdList
 from tests.metastore.session.served import serving
 from tests.metastore.snapshots import files_of, paths_of
 from tests.servers import stores
@@ -507,6 +507,25 @@ def test_a_hold_is_taken_renewed_and_released(session: Session) -> None:
     session.release_hold(held.hold_id)
     with pytest.raises(HoldExpired):
         session.renew_hold(held.hold_id)
+
+
+def test_who_keeps_something_back_is_listed(session: Session) -> None:
+    begun = session.begin()
+    held = session.hold("backup", "job 7", at=begun.begin_time)
+    present = session.holders()
+    assert present.min_open_txn is not None
+    assert present.min_open_txn <= begun.txn_id
+    assert present.low_watermark <= begun.begin_time
+    keepers = {(h.type, h.id): h for h in present.holders}
+    transaction = keepers[HolderType.TRANSACTION, begun.txn_id]
+    assert (transaction.kind, transaction.owner) == ("read-write", begun.user)
+    assert transaction.since == begun.begin_time
+    hold = keepers[HolderType.HOLD, held.hold_id]
+    assert (hold.kind, hold.owner, hold.ends) == ("backup", "job 7", held.expires)
+    session.release_hold(held.hold_id)
+    session.abort(begun.txn_id)
+    left = {(h.type, h.id) for h in session.holders().holders}
+    assert not left & {(transaction.type, transaction.id), (hold.type, hold.id)}
 
 
 # -- transactions --------------------------------------------------------------------------------

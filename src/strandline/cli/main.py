@@ -35,6 +35,7 @@ COMMANDS = {
     "undrop": Entry("changes", "Bring back what was dropped."),
     "trim": Entry("changes", "Let go of old versions."),
     "status": Entry("status", "Show how a store stands."),
+    "holders": Entry("holders", "Show who keeps history, write ids or locks from others."),
     "backup": Entry("maintenance", "Back up a store, while nodes run on it."),
     "restore": Entry("maintenance", "Restore a store from a backup."),
     "role": Entry("privileges", "Make, change, drop and list roles."),

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass
 
 import click
 from rich.text import Text
-from sqlalchemy import Connection, inspect, select
 
+from strandline.cli.holders import age, holders_on
 from strandline.cli.options import OUTPUT, STORE, Store, new_console, new_table, print_json
 from strandline.cli.stores import address_of, catalogs_and_rows, database_of
 from strandline.clock import Timestamp, format_timestamp
 from strandline.logs import in_one_line
-from strandline.sql import stored_time
-from strandline.transactions import TransactionState
-from strandline.transactions.tables import HOLD, TXN
+from strandline.transactions import Holder, Holders, HolderType
 
 MOST_SHOWN = 20
 """So many open transactions and holds are named; all are counted."""
@@ -48,9 +45,7 @@ def status_of(store: Store) -> Status:
         size = database.size()
     with catalogs_and_rows(store) as (history, state, connection):
         catalog = history.latest
-        there = inspect(connection).has_table(TXN.name)
-        transactions = _open_transactions(connection) if there else []
-        holds = _holds(connection, stored_time(connection)) if there else []
+        holders, now = holders_on(connection, store, catalog)
         enforced = (catalog.configuration("enforce_privileges") or "").lower() in ("true", "on")
         return Status(
             store=address_of(store).name,
@@ -64,36 +59,24 @@ def status_of(store: Store) -> Status:
             roles=len(catalog.roles()),
             privileges_enforced=enforced,
             database_bytes=size,
-            open_transactions=len(transactions),
-            oldest_transactions=tuple(transactions[:MOST_SHOWN]),
-            holds=len(holds),
-            oldest_holds=tuple(holds[:MOST_SHOWN]),
+            open_transactions=holders.transactions,
+            oldest_transactions=_shown(holders, HolderType.TRANSACTION, now),
+            holds=holders.holds,
+            oldest_holds=_shown(holders, HolderType.HOLD, now),
         )
 
 
-def _open_transactions(connection: Connection) -> list[str]:
-    statement = (
-        select(TXN.c.txn_id, TXN.c.user, TXN.c.host, TXN.c.begin_time, TXN.c.last_heartbeat)
-        .where(TXN.c.state == TransactionState.OPEN.value)
-        .order_by(TXN.c.begin_time)
-    )
-    now = int(time.time() * 1000)
-    return [
-        f"{txn_id} of {user}{f' at {host}' if host else ''}, begun "
-        f"{format_timestamp(Timestamp(begin))}, heard of {max(0, now - beat) // 1000} s ago"
-        for txn_id, user, host, begin, beat in connection.execute(statement)
-    ]
+def _shown(holders: Holders, holder_type: HolderType, now: Timestamp) -> tuple[str, ...]:
+    return tuple(_line(holder, now) for holder in holders.of_type(holder_type)[:MOST_SHOWN])
 
 
-def _holds(connection: Connection, now: Timestamp) -> list[str]:
-    # Not all columns: a store of 0.2.0 that was not opened by this release has fewer.
-    columns = HOLD.c.hold_id, HOLD.c.kind, HOLD.c.owner, HOLD.c.time
-    statement = select(*columns).where(HOLD.c.expires > now).order_by(HOLD.c.time)
-    return [
-        f"{hold['hold_id']} ({hold['kind']}) of {hold['owner']}, keeps history from "
-        f"{format_timestamp(Timestamp(hold['time']))} on"
-        for hold in connection.execute(statement).mappings()
-    ]
+def _line(holder: Holder, now: Timestamp) -> str:
+    since = "" if holder.since is None else format_timestamp(holder.since)
+    if holder.type is HolderType.HOLD:
+        return f"{holder.id} ({holder.kind}) of {holder.owner}, keeps history from {since} on"
+    client = f" ({holder.client})" if holder.client else ""
+    heard = age(holder.heard_of, now)
+    return f"{holder.id} of {holder.owner}{client}, begun {since}, heard of {heard} ago"
 
 
 @click.command()

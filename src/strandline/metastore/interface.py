@@ -26,7 +26,7 @@ from strandline.errors import InvalidInput
 from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.identifiers import QualifiedName, normalize
-from strandline.transactions import Hold, Transaction, ValidWriteIdList
+from strandline.transactions import Hold, Holders, Transaction, ValidWriteIdList
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +239,13 @@ class Session(ABC):
     @abstractmethod
     def release_hold(self, hold_id: int) -> None:
         """Keep it no longer. Nothing happens if it is gone already."""
+
+    @abstractmethod
+    def holders(self) -> Holders:
+        """Who keeps history, write ids or locks from others, and since when.
+
+        Where privileges are enforced, others than superusers see their own.
+        """
 
     # -- transactions --------------------------------------------------------------------------
 

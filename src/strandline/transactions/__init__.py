@@ -4,6 +4,7 @@ from strandline.transactions.catalog_view import (
     Behind,
     CatalogVersion,
 )
+from strandline.transactions.holders import Holder, Holders, HolderType
 from strandline.transactions.holds import Hold, Holds
 from strandline.transactions.id_lists import NO_OPEN, RangeResponse
 from strandline.transactions.locks import Component, LockMode, LockRequest, Locks
@@ -35,6 +36,9 @@ __all__ = [
     "ForeignTransaction",
     "Heartbeat",
     "Hold",
+    "Holder",
+    "HolderType",
+    "Holders",
     "Holds",
     "LockMode",
     "LockRequest",

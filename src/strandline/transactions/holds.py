@@ -1,9 +1,9 @@
 """Holds: who still needs the past, and how far back the past goes.
 
 History is thrown away behind a *low watermark*: the present less the retention, or the oldest hold
-where that is older. A reader of an old snapshot, a pinned version, a stream, a job takes a hold on
-its time, and keeps it by renewing it. It is one row that says what holds, for whom, at which time
-and until when.
+or open transaction where that is older. A reader of an old snapshot, a pinned version, a stream, a
+job takes a hold on its time, and keeps it by renewing it. It is one row that says what holds, for
+whom, at which time and until when.
 
 What must stay true:
 
@@ -186,18 +186,27 @@ class Holds:
                 _set_watermark(connection, to)
 
     def _raise_watermark(self, connection: Connection, now: Timestamp) -> Timestamp:
-        """The low watermark, brought up to ``now``; no hold that has run out is there any more."""
+        """The low watermark, brought up to ``now``."""
         given = _given_watermark(connection)
-        retention_ms = self._retention_ms()
-        kept_ms = milliseconds(now) - retention_ms
-        lowest = add_milliseconds(now, -retention_ms) if kept_ms > 0 else MIN_TIMESTAMP
-        oldest = connection.execute(select(func.min(HOLD.c.time))).scalar_one()
-        if oldest is not None:
-            lowest = min(lowest, Timestamp(oldest))
-        if lowest <= given:
-            return given
-        _set_watermark(connection, lowest)
+        lowest = watermark_at(connection, now, retention_ms=self._retention_ms())
+        if lowest > given:
+            _set_watermark(connection, lowest)
         return lowest
+
+
+def watermark_at(connection: Connection, now: Timestamp, *, retention_ms: int) -> Timestamp:
+    """What the low watermark is at ``now``, at least the one that was given."""
+    kept_ms = milliseconds(now) - retention_ms
+    needed = [add_milliseconds(now, -retention_ms) if kept_ms > 0 else MIN_TIMESTAMP]
+    oldest_hold = connection.execute(
+        select(func.min(HOLD.c.time)).where(HOLD.c.expires > now)
+    ).scalar_one()
+    if oldest_hold is not None:
+        needed.append(Timestamp(oldest_hold))
+    oldest_begin = records.oldest_begin(connection)
+    if oldest_begin is not None:
+        needed.append(oldest_begin)
+    return max(_given_watermark(connection), min(needed))
 
 
 def _given_watermark(connection: Connection) -> Timestamp:

@@ -7,7 +7,7 @@ to make it reach it (`TransactionReads.ensure_past`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from strandline.clock import (
     MAX_TIMESTAMP,
@@ -18,9 +18,10 @@ from strandline.clock import (
     milliseconds,
 )
 from strandline.errors import InvalidInput, TransactionNotFound, VersionNotFound
-from strandline.sql import Database, stored_time, take_time
+from strandline.sql import Database, present_time, stored_time, take_time
 from strandline.transactions import records
 from strandline.transactions.catalog_view import GuardedWrites
+from strandline.transactions.holders import Holders, read_holders
 from strandline.transactions.list_records import (
     UnfinishedTxns,
     last_commit,
@@ -39,10 +40,18 @@ PATIENCE = 30.0
 class TransactionReads:
     """See the module."""
 
-    def __init__(self, database: Database, clock: HybridClock, *, writes: GuardedWrites) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: HybridClock,
+        *,
+        writes: GuardedWrites,
+        retention_ms: Callable[[], int],
+    ) -> None:
         self._database = database
         self._clock = clock
         self._writes = writes
+        self._retention_ms = retention_ms
 
     def get(self, txn_id: int) -> Transaction:
         """The transaction as it stands. Raises `TransactionNotFound`."""
@@ -142,6 +151,15 @@ class TransactionReads:
         """Those of the transactions that exist, by id."""
         with self._database.read() as connection:
             return records.find_many(connection, txn_ids)
+
+    def holders(self) -> Holders:
+        """Who keeps history, write ids or locks from others."""
+        with self._database.read() as connection:
+            return read_holders(
+                connection,
+                now=present_time(connection, self._clock),
+                retention_ms=self._retention_ms(),
+            )
 
     def open_transactions(self, *, limit: int) -> list[Transaction]:
         """The open transactions, oldest first, at most ``limit``."""

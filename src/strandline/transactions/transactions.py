@@ -118,7 +118,7 @@ class Transactions(TransactionReads):
         writes = GuardedWrites(
             database, catalogs=catalogs, guard=guard, on_behind=lambda: self._count("behind")
         )
-        super().__init__(database, clock, writes=writes)
+        super().__init__(database, clock, writes=writes, retention_ms=history_retention_ms)
         self._catalogs = catalogs
         self._guard = guard
         self._listeners = tuple(listeners)

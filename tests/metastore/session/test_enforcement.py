@@ -210,6 +210,16 @@ def test_a_hold_is_its_users_own(guarded: Guarded, bob: Session) -> None:
     bob.release_hold(hers.hold_id)
 
 
+def test_a_user_sees_its_own_holders(guarded: Guarded, bob: Session) -> None:
+    alice, root = (guarded.node.session(user=user) for user in ("alice", "root"))
+    hers, his = alice.begin(), bob.begin()
+    assert [holder.id for holder in bob.holders().holders] == [his.txn_id]
+    assert bob.holders().transactions == 1
+    assert {hers.txn_id, his.txn_id} <= {holder.id for holder in root.holders().holders}
+    alice.abort(hers.txn_id)
+    bob.abort(his.txn_id)
+
+
 def test_a_hold_for_another_user_is_a_superusers(guarded: Guarded, bob: Session) -> None:
     root = guarded.node.session(user="root")
     now = root.open([]).time

@@ -30,7 +30,9 @@ PROTOCOL = "2"
 PROTOCOL_HEADER = "X-Strandline-Protocol"
 ANONYMOUS = "anonymous"
 JSON_TYPE = "application/json"
-_READS = frozenset({"differences", "files", "history", "open", "table", "tables", "transaction"})
+_READS = frozenset(
+    {"differences", "files", "history", "holders", "open", "table", "tables", "transaction"}
+)
 """Methods that change nothing: they may be given up on the way, and asked again."""
 _DDL = frozenset({"compact", "execute", "undo", "undrop", "undrop_partitions"})
 """Methods that wait for other DDL."""

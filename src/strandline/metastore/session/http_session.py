@@ -54,7 +54,13 @@ from strandline.metastore.interface import (
 from strandline.metastore.session.http_transport import HttpTransport, Lost
 from strandline.metastore.session.staged_files import check_staging
 from strandline.metastore.store.rows import DataFile, DeleteFile
-from strandline.transactions import Hold, Transaction, TransactionState, ValidWriteIdList
+from strandline.transactions import (
+    Hold,
+    Holders,
+    Transaction,
+    TransactionState,
+    ValidWriteIdList,
+)
 
 DEFAULT_TIMEOUT = 60.0
 FIRST_PAUSE = 0.02
@@ -163,6 +169,10 @@ class HttpSession(Session):
 
     def release_hold(self, hold_id: int) -> None:
         self._repeat("release_hold", hold_id=hold_id)
+
+    def holders(self) -> Holders:
+        holders: Holders = self._repeat("holders")
+        return holders
 
     # -- transactions --------------------------------------------------------------------------
 

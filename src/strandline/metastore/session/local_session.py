@@ -52,6 +52,7 @@ from strandline.model.privileges import Privilege
 from strandline.transactions import (
     ForeignTransaction,
     Hold,
+    Holders,
     Transaction,
     ValidWriteIdList,
     require_owner,
@@ -204,6 +205,14 @@ class LocalSession(Session):
     def release_hold(self, hold_id: int) -> None:
         holds = self._metastore.transactions.holds
         holds.release(hold_id, may_touch=self._only_own_holds(hold_id))
+
+    def holders(self) -> Holders:
+        holders = self._metastore.transactions.holders()
+        access = self._access()
+        if access.free:
+            return holders
+        own = {normalize(self._user), *access.names}
+        return holders.of_owners(lambda owner: normalize(owner) in own)
 
     # -- transactions --------------------------------------------------------------------------
 

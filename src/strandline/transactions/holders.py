@@ -1,0 +1,208 @@
+"""Who keeps something back from others: open transactions, holds and locks, in one list.
+
+History is kept, write ids stay hidden and requests for locks wait for as long as somebody needs it.
+A `Holder` says who, since when, what it keeps back, and when it ends by itself. It is read from the
+rows, so it is the same on every node, and beside a store on which no node runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from sqlalchemy import Connection
+
+from strandline.clock import Timestamp, format_timestamp, timestamp
+from strandline.sql import run, value
+from strandline.transactions import records
+from strandline.transactions.holds import watermark_at
+from strandline.transactions.list_records import min_open_txn
+from strandline.transactions.locks import LockMode
+from strandline.transactions.transaction import Transaction
+
+MOST_HOLDERS = 1_000
+"""How many holders of each type are listed; all are counted."""
+
+
+class HolderType(Enum):
+    TRANSACTION = "transaction"
+    HOLD = "hold"
+    LOCK = "lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One transaction, hold or lock.
+
+    ``kind`` is ``read-write`` or ``read-only`` for a transaction, the hold's own kind, ``granted``
+    or ``waiting`` for a lock. ``client`` is the host and the program, as far as they are known.
+    ``since`` is the begin of a transaction, the time that a hold keeps history from, and the grant
+    of a lock. It ends by itself at ``ends``, unless its client is heard of before; a lock of a
+    transaction ends with that. ``keeps`` says what others have to wait for.
+    """
+
+    type: HolderType
+    id: int
+    kind: str
+    owner: str
+    client: str
+    since: Timestamp | None
+    heard_of: Timestamp | None
+    ends: Timestamp | None
+    keeps: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """All holders: how many there are, and the oldest of each type.
+
+    History below ``low_watermark`` may be removed. ``min_open_txn`` is the smallest id of an open
+    transaction.
+    """
+
+    low_watermark: Timestamp
+    min_open_txn: int | None
+    transactions: int
+    holds: int
+    locks: int
+    holders: tuple[Holder, ...]
+
+    def of_owners(self, wanted: Callable[[str], bool]) -> Holders:
+        """Those whose owner is ``wanted``, as if there were no others."""
+        holders = tuple(holder for holder in self.holders if wanted(holder.owner))
+        counts = Counter(holder.type for holder in holders)
+        return replace(
+            self,
+            transactions=counts[HolderType.TRANSACTION],
+            holds=counts[HolderType.HOLD],
+            locks=counts[HolderType.LOCK],
+            holders=holders,
+        )
+
+    def of_type(self, holder_type: HolderType) -> list[Holder]:
+        """Those of one type, oldest first."""
+        return [holder for holder in self.holders if holder.type is holder_type]
+
+
+def read_holders(
+    connection: Connection, *, now: Timestamp, retention_ms: int, has_locks: bool = True
+) -> Holders:
+    """The holders at ``now``. ``has_locks`` False: the tables of locks are not there yet."""
+    lowest = watermark_at(connection, now, retention_ms=retention_ms)
+    return Holders(
+        low_watermark=lowest,
+        min_open_txn=min_open_txn(connection),
+        transactions=records.open_count(connection),
+        holds=value(connection, f"SELECT count(*) {_LIVE_HOLDS}", (now, lowest)),
+        locks=value(connection, "SELECT count(*) FROM lock_request") if has_locks else 0,
+        holders=(
+            *_transactions(connection),
+            *_holds(connection, now, lowest),
+            *(_locks(connection) if has_locks else ()),
+        ),
+    )
+
+
+def _transactions(connection: Connection) -> list[Holder]:
+    writes: dict[int, int] = dict(run(connection, _WRITES))
+    return [
+        _of_transaction(transaction, writes.get(transaction.txn_id, 0))
+        for transaction in records.open_ones(connection, limit=MOST_HOLDERS)
+    ]
+
+
+_WRITES = "SELECT txn_id, count(*) FROM txn_write_id WHERE commit_time IS NULL GROUP BY txn_id"
+
+
+def _of_transaction(transaction: Transaction, writes: int) -> Holder:
+    since, version = format_timestamp(transaction.begin_time), transaction.catalog_version
+    keeps = [f"history from {since} on, with version {version} of the catalog"]
+    if writes:
+        keeps.append(f"write ids in {writes} table{'s' if writes > 1 else ''}")
+    return Holder(
+        HolderType.TRANSACTION,
+        transaction.txn_id,
+        "read-only" if transaction.read_only else "read-write",
+        transaction.user,
+        _client(transaction.host, transaction.agent),
+        since=transaction.begin_time,
+        heard_of=timestamp(transaction.last_heartbeat),
+        ends=timestamp(transaction.last_heartbeat + transaction.timeout_ms),
+        keeps=tuple(keeps),
+    )
+
+
+_LIVE_HOLDS = "FROM hold WHERE expires > ? AND time >= ?"
+# Not all columns: a store of 0.2.0 that was not opened by a later release has fewer.
+_HOLDS = f"SELECT hold_id, kind, owner, time, expires {_LIVE_HOLDS} ORDER BY time, hold_id LIMIT ?"
+
+
+def _holds(connection: Connection, now: Timestamp, lowest: Timestamp) -> list[Holder]:
+    rows = run(connection, _HOLDS, (now, lowest, MOST_HOLDERS))
+    return [
+        Holder(
+            HolderType.HOLD,
+            hold_id,
+            kind,
+            owner,
+            client="",
+            since=Timestamp(time),
+            heard_of=None,
+            ends=Timestamp(expires),
+            keeps=(f"history from {format_timestamp(Timestamp(time))} on",),
+        )
+        for hold_id, kind, owner, time, expires in rows
+    ]
+
+
+_REQUESTS = (
+    "SELECT lock_id, txn_id, owner, host, agent, last_heartbeat, timeout_ms, acquired_at,"
+    " blocked_by FROM lock_request ORDER BY lock_id LIMIT ?"
+)
+_COMPONENTS = (
+    'SELECT lock_id, mode, "schema", "table", "partition" FROM lock_component'
+    " WHERE lock_id <= ? ORDER BY lock_id, number LIMIT ?"
+)
+_WAITING = (
+    "SELECT blocked_by, count(*) FROM lock_request WHERE blocked_by IS NOT NULL GROUP BY blocked_by"
+)
+
+
+def _locks(connection: Connection) -> list[Holder]:
+    requests = run(connection, _REQUESTS, (MOST_HOLDERS,))
+    if not requests:
+        return []
+    objects: defaultdict[int, list[str]] = defaultdict(list)
+    for lock_id, mode, *names in run(connection, _COMPONENTS, (requests[-1][0], 10 * MOST_HOLDERS)):
+        objects[lock_id].append(f"{LockMode(mode).name} on {'.'.join(filter(None, names))}")
+    waiting: dict[int, int] = dict(run(connection, _WAITING))
+    locks = []
+    for lock_id, txn_id, owner, host, agent, heard, timeout, acquired, blocked_by in requests:
+        keeps = objects[lock_id]
+        if lock_id in waiting:
+            count = waiting[lock_id]
+            keeps.append(f"{count} other request{'s' if count > 1 else ''}")
+        if blocked_by is not None:
+            keeps.append(f"waits for lock {blocked_by}")
+        if txn_id is not None:
+            keeps.append(f"ends with transaction {txn_id}")
+        locks.append(
+            Holder(
+                HolderType.LOCK,
+                lock_id,
+                "waiting" if acquired is None else "granted",
+                owner,
+                _client(host, agent),
+                since=None if acquired is None else timestamp(acquired),
+                heard_of=timestamp(heard),
+                ends=None if txn_id is not None else timestamp(heard + timeout),
+                keeps=tuple(keeps),
+            )
+        )
+    return locks
+
+
+def _client(host: str, agent: str) -> str:
+    return f"{host} ({agent})" if host and agent else host or agent

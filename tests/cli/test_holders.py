@@ -1,0 +1,84 @@
+"""``strandline holders``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from strandline.cli import main
+from strandline.cli.holders import age
+from strandline.clock import Timestamp, format_timestamp, timestamp
+from strandline.node import Node
+from strandline.transactions import Component, LockMode
+from tests.servers import stores
+
+
+def shown(*arguments: object) -> str:
+    result = CliRunner().invoke(main, ["holders", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def records(*arguments: object) -> list[Any]:  # Any: what JSON holds
+    return [json.loads(line) for line in shown(*arguments, "--output", "json").splitlines()]
+
+
+@pytest.fixture(params=["folder", "postgresql"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return stores.new_store(request.param, tmp_path)
+
+
+def test_holders_are_shown_beside_a_running_node_and_without_one(address: Any) -> None:
+    with Node.open(address.address, settings=address.settings) as node:
+        ann = node.session(user="ann\nx", host="h1")
+        begun = ann.begin()
+        held = ann.hold("backup", "me", at=begun.begin_time)
+        component = Component(LockMode.EXCLUSIVE, "shop", "orders")
+        lock = node.transactions.locks.acquire([component], owner="bob", agent="iceberg")
+        while_running = records(address.address)
+        told = shown(address.address)
+    *listed, summary = records(address.address)
+    assert [(r["holder"], r["id"], r["kind"], r["owner"]) for r in listed] == [
+        ("transaction", begun.txn_id, "read-write", "ann\nx"),
+        ("hold", held.hold_id, "backup", "me"),
+        ("lock", lock.lock_id, "granted", "bob"),
+    ]
+    since = format_timestamp(begun.begin_time)
+    assert [r["since"] for r in listed[:2]] == [since, since]
+    assert listed[0]["keeps"][0].startswith(f"history from {since} on")
+    assert listed[2]["keeps"] == ["EXCLUSIVE on shop.orders"]
+    assert all(r["age_ms"] >= 0 for r in listed)
+    assert summary == while_running[-1] | {"low_watermark": summary["low_watermark"]}
+    assert summary["holder"] == "summary"
+    assert (summary["transactions"], summary["holds"], summary["locks"]) == (1, 1, 1)
+    assert summary["min_open_txn"] == begun.txn_id
+    assert r"ann\nx" in told
+    assert "1 open transactions, 1 holds, 1 locks" in told
+    assert "history is needed from " in told
+
+
+def test_a_store_without_holders_says_so(tmp_path: Path) -> None:
+    Node.open(tmp_path / "s").close()
+    assert shown(tmp_path / "s").startswith("0 open transactions, 0 holds, 0 locks\n")
+    (summary,) = records(tmp_path / "s")
+    assert summary["min_open_txn"] is None
+
+
+def test_holders_of_a_store_that_is_not_there_are_an_error(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["holders", str(tmp_path / "nowhere")])
+    assert result.exit_code == 66
+    assert "there is no store" in result.output
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3_725, "1 h 2 min"), (3_605, "1 h 5 s"),
+     (200_000, "2 d 7 h"), (-5, "0 s")],
+)  # fmt: skip
+def test_an_age_is_told_in_its_two_largest_units(seconds: int, text: str) -> None:
+    assert age(timestamp(10**12), timestamp(10**12 + 1000 * seconds)) == text
+    assert age(None, Timestamp(5)) == ""

@@ -1,0 +1,130 @@
+"""Who keeps something back, read from the rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.clock import Timestamp, add_milliseconds, timestamp
+from strandline.transactions import Component, Holder, HolderType, LockMode, holders
+from tests.transactions.stores import CANCELLATIONS, FLIGHTS, START_MS, Store
+
+DAY = 86_400_000
+WEEK = 7 * DAY
+TIMEOUT_MS = 300_000
+
+
+def ago(ms: int) -> Timestamp:
+    return timestamp(START_MS - ms)
+
+
+def test_a_store_that_nobody_uses_has_no_holders(store: Store) -> None:
+    present = store.transactions.holders()
+    assert (present.holders, present.min_open_txn) == ((), None)
+    assert (present.transactions, present.holds, present.locks) == (0, 0, 0)
+    assert present.low_watermark >= ago(WEEK)
+
+
+def test_every_holder_is_shown_with_its_owner_and_what_it_keeps_back(store: Store) -> None:
+    transactions = store.transactions
+    begun = transactions.begin(user="ann", host="h1", agent="job 7")
+    transactions.allocate([begun.txn_id], FLIGHTS)
+    reader = transactions.begin(user="bob", read_only=True)
+    ended = store.begin(writing=[FLIGHTS])
+    transactions.commit(ended)
+    hold = transactions.holds.acquire("backup", "carl", at=ago(DAY), ttl_ms=1_000)
+    exclusive = [
+        Component(LockMode.EXCLUSIVE, "shop", "orders"),
+        Component(LockMode.SHARED_READ, "s"),
+    ]
+    granted = transactions.locks.acquire(exclusive, owner="dora", host="h2")
+    waiting = transactions.locks.acquire(exclusive[:1], owner="emil", txn_id=reader.txn_id)
+    present = transactions.holders()
+    assert (present.transactions, present.holds, present.locks) == (2, 1, 2)
+    assert present.min_open_txn == begun.txn_id
+    writer, also_reading = present.of_type(HolderType.TRANSACTION)
+    assert writer == Holder(
+        HolderType.TRANSACTION,
+        begun.txn_id,
+        "read-write",
+        "ann",
+        "h1 (job 7)",
+        since=begun.begin_time,
+        heard_of=ago(0),
+        ends=timestamp(START_MS + TIMEOUT_MS),
+        keeps=(writer.keeps[0], "write ids in 1 table"),
+    )
+    assert writer.keeps[0].startswith("history from 2023-11-14T")
+    assert writer.keeps[0].endswith(" on, with version 1 of the catalog")
+    assert (also_reading.kind, also_reading.owner, len(also_reading.keeps)) == (
+        "read-only",
+        "bob",
+        1,
+    )
+    (kept,) = present.of_type(HolderType.HOLD)
+    assert (kept.id, kept.kind, kept.owner) == (hold.hold_id, "backup", "carl")
+    assert (kept.since, kept.ends, kept.heard_of) == (ago(DAY), hold.expires, None)
+    assert kept.keeps == ("history from 2023-11-13T22:13:20.000Z on",)
+    first, second = present.of_type(HolderType.LOCK)
+    assert (first.id, first.kind, first.owner, first.client) == (
+        granted.lock_id,
+        "granted",
+        "dora",
+        "h2",
+    )
+    assert first.keeps == ("EXCLUSIVE on shop.orders", "SHARED_READ on s", "1 other request")
+    assert first.ends == timestamp(START_MS + TIMEOUT_MS)
+    assert (second.id, second.kind, second.since, second.ends) == (
+        waiting.lock_id,
+        "waiting",
+        None,
+        None,
+    )
+    assert second.keeps == (
+        "EXCLUSIVE on shop.orders",
+        f"waits for lock {granted.lock_id}",
+        f"ends with transaction {reader.txn_id}",
+    )
+    only_bob = present.of_owners("bob".__eq__)
+    assert (only_bob.transactions, only_bob.holds, only_bob.locks) == (1, 0, 0)
+    assert only_bob.holders == (also_reading,)
+
+
+def test_a_hold_that_ran_out_is_no_holder(store: Store) -> None:
+    store.transactions.holds.acquire("reader", "ann", at=ago(0), ttl_ms=1_000)
+    store.wall_ms += 1_001
+    assert store.transactions.holders().holders == ()
+
+
+def test_the_low_watermark_is_the_retention_the_oldest_hold_or_the_oldest_transaction(
+    store: Store,
+) -> None:
+    transactions = store.transactions
+    begun = transactions.begin(user="ann").begin_time
+    store.wall_ms += 2 * WEEK
+    transactions.heartbeat([1])
+    assert transactions.holders().low_watermark == begun
+    # History that a transaction keeps is there for others too.
+    held = transactions.holds.acquire("reader", "bob", at=begun, ttl_ms=4 * WEEK)
+    transactions.commit(1)
+    assert transactions.holders().low_watermark == begun
+    transactions.holds.release(held.hold_id)
+    present = store.clock.current()
+    assert transactions.holders().low_watermark == add_milliseconds(present, -WEEK)
+
+
+def test_the_oldest_are_listed_and_all_are_counted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holders, "MOST_HOLDERS", 3)
+    begun = store.transactions.begin_many(5, user="ann")
+    for number in range(4):
+        store.transactions.holds.acquire("r", f"o{number}", at=ago(number), ttl_ms=1_000)
+    for number in range(4):
+        component = Component(LockMode.SHARED_READ, "s", f"t{number}")
+        store.transactions.locks.acquire([component], owner="ann")
+    store.transactions.allocate([t.txn_id for t in begun], CANCELLATIONS)
+    present = store.transactions.holders()
+    assert (present.transactions, present.holds, present.locks) == (5, 4, 4)
+    assert [h.id for h in present.of_type(HolderType.TRANSACTION)] == [t.txn_id for t in begun[:3]]
+    assert [h.owner for h in present.of_type(HolderType.HOLD)] == ["o3", "o2", "o1"]
+    assert len(present.of_type(HolderType.LOCK)) == 3
