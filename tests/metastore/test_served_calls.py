@@ -30,7 +30,7 @@ from strandline.metastore.session import HttpSession
 from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.thrift import ThriftException
 from strandline.node import Node
-from strandline.work.children import ChildPool
+from strandline.work.child_pool import ChildPool
 from tests.log_lines import log_lines
 from tests.metastore.hive.hive_node import HiveNode, hive_node
 from tests.metastore.session.served import serving

@@ -29,7 +29,8 @@ from strandline.errors import (
     UnknownOutcome,
 )
 from strandline.work import children as child_processes
-from strandline.work.children import ChildPool, Fields, serve_tasks
+from strandline.work.child_pool import ChildPool
+from strandline.work.children import Fields, serve_tasks
 from strandline.work.contents import Content
 
 WAIT = 30.0
@@ -370,7 +371,7 @@ def test_a_closed_pool_takes_no_task() -> None:
 FORKS = """
 import os, signal, socket, sys
 from contextlib import contextmanager
-from strandline.work.children import ForkServer, Reply, _receive, _send
+from strandline.work.children import ForkServer, receive_packet, send_packet
 from strandline.work.contents import Content
 
 @contextmanager
@@ -388,13 +389,13 @@ pids = []
 for child in children:
     for word in (b"first", b"second"):
         content = Content.of(word)
-        _send(child, {"name": "echo", "only_reads": True}, content)
-        fields, answer = _receive(child)
+        send_packet(child, {"name": "echo", "only_reads": True}, content)
+        fields, answer = receive_packet(child)
         assert answer.read() == word
         assert not fields["ends"]  # it has given back the memory that it took
         pids.append(fields["pid"])
 assert len(set(pids)) == 2 and os.getpid() not in pids
-_send(children[0], {"name": "sleep", "only_reads": True}, Content.of(b""))
+send_packet(children[0], {"name": "sleep", "only_reads": True}, Content.of(b""))
 print(fields["parent"], *set(pids), flush=True)
 sys.stdin.readline()
 """

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from strandline.errors import Overloaded
 from strandline.metastore.metastore import Metastore
-from strandline.work.children import ChildPool, Data, Fields, Reply
+from strandline.work.child_pool import ChildPool, Data, Reply
+from strandline.work.children import Fields
 
 ALLOWANCE = 256 * 1024
 """Bytes that each owner has beside the pool."""

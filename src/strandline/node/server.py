@@ -35,7 +35,8 @@ from strandline.node.http_connections import HttpConnections
 from strandline.node.monitoring import Monitoring
 from strandline.node.node import Node
 from strandline.node.users import Users
-from strandline.work.children import ChildPool, ForkServer
+from strandline.work.child_pool import ChildPool
+from strandline.work.children import ForkServer
 
 logger = logging.getLogger("strandline.node")
 

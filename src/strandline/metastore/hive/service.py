@@ -71,7 +71,8 @@ from strandline.metastore.thrift.dispatch import (
 )
 from strandline.metastore.thrift.messages import REPLY, ApplicationException
 from strandline.metastore.workers import CallKind, PooledCall, Workers, finish, off_loop
-from strandline.work.children import ChildPool, Fields
+from strandline.work.child_pool import ChildPool
+from strandline.work.children import Fields
 from strandline.work.contents import Content
 
 _OVERHEAD = 200

@@ -70,7 +70,8 @@ from strandline.metastore.session.http_messages import (
 from strandline.metastore.session.local_session import LocalSession
 from strandline.metastore.session.wire_json import PROBLEM_TYPE, write_error
 from strandline.metastore.workers import ClientLeft, Workers
-from strandline.work.children import ChildPool, Fields
+from strandline.work.child_pool import ChildPool
+from strandline.work.children import Fields
 from strandline.work.contents import Content
 
 logger = logging.getLogger(__name__)
