@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 from bench.registry import Measured, benchmark
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.cli.demo.node_process import NodeProcess
-from strandline.metastore.interface import FILE_NUMBER_BITS, Session
+from strandline.metastore.interface import Session
 from strandline.metastore.session import HttpSession
 from strandline.metastore.store.file_scans import data_path
-from strandline.metastore.store.rows import DataFile
+from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.model.type_text import simple_string
 from strandline.model.types import BIGINT, DOUBLE, STRING, DataType
 from strandline.spark.folder import TableFolder, folder_path

@@ -21,7 +21,8 @@ DEFAULT_MAX_CALLS = 512
 
 _MINUTE_MS = 60 * 1000
 _LEAST_CALL_THREADS = 4
-_DAY_MS = 24 * 60 * 60 * 1000
+_HOUR_MS = 60 * _MINUTE_MS
+_DAY_MS = 24 * _HOUR_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class Settings:
     ``http_port``: the port of the HTTP interface; 0 takes a free one.
     ``history_retention_ms``: how long history is kept that nothing holds.
     ``transaction_timeout_ms``: after how long without a heartbeat a transaction is aborted.
+    ``clean_interval_ms``: how often the node removes, with their files, rows that nobody can see
+    any more; 0 leaves that to the command ``strandline clean``.
     ``metadata_staleness_ms``: how old an answer about a plain table's rows may be; 0 looks at the
     store each time. Not set, it is 0 in a folder and 1 s on servers.
     ``clock_ahead_limit_ms``: how far the store's time may be ahead of this machine's clock; a write
@@ -83,6 +86,7 @@ class Settings:
     http_port: int = DEFAULT_HTTP_PORT
     history_retention_ms: int = 7 * _DAY_MS
     transaction_timeout_ms: int = 300_000
+    clean_interval_ms: int = _HOUR_MS
     metadata_staleness_ms: int | None = None
     clock_ahead_limit_ms: int = _DAY_MS
     cache_bytes: int = 256 << 20

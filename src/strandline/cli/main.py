@@ -34,6 +34,7 @@ COMMANDS = {
     "undo": Entry("changes", "Take back what a version did."),
     "undrop": Entry("changes", "Bring back what was dropped."),
     "trim": Entry("changes", "Let go of old versions."),
+    "clean": Entry("cleaning", "Remove what nobody can see any more."),
     "status": Entry("status", "Show how a store stands."),
     "holders": Entry("holders", "Show who keeps history, write ids or locks from others."),
     "backup": Entry("maintenance", "Back up a store, while nodes run on it."),

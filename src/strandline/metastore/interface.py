@@ -57,9 +57,6 @@ class AsOf:
 
 PRESENT = AsOf()
 
-FILE_NUMBER_BITS = 20
-"""The low bits of a file's id number the files of one transaction, whose id is above them."""
-
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTable:

@@ -58,6 +58,7 @@ from strandline.node.node import Node
 from strandline.node.place import DATABASE_FILE
 from strandline.node.relocation import Relocated, relocate
 from strandline.sql import open_sqlite
+from strandline.transactions.holds import BACKUP
 from strandline.transactions.tables import TXN_WRITE_ID
 
 MANIFEST = "backup.json"
@@ -103,7 +104,7 @@ def back_up(node: Node, target: Path, *, user: str) -> Manifest:
     _refuse_target(target, node.folder)
     make_folders(target, mode=node.settings.folder_mode)
     session = node.session(user=user)
-    hold = session.hold("backup", user, at=node.catalogs.complete_now(), ttl_ms=HOLD_MS)
+    hold = session.hold(BACKUP, user, at=node.catalogs.complete_now(), ttl_ms=HOLD_MS)
     try:
         manifest = _copy_database(node, target)
         _forget_hold(target, hold.hold_id)

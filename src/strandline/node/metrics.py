@@ -107,6 +107,11 @@ METRICS: Mapping[str, tuple[Gauge | Count, ...]] = {
         Count("evictions", "cache_evictions", "Tables that left memory for others."),
         Gauge("size", "cache_bytes", "The rows in memory, in bytes, about."),
     ),
+    "cleaner": (
+        Count("files", "cleaned_files", "Files that cleaning deleted."),
+        Count("bytes", "cleaned_bytes", "Their bytes."),
+        Count("failures", "cleaning_failures", "Files and folders that it could not delete."),
+    ),
     "workers": (
         Gauge("calls", "worker_calls", "Calls that run in a thread, or wait for one."),
         Count("refused", "overloaded", "Calls that a full node refused."),

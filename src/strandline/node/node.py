@@ -38,6 +38,7 @@ from strandline.metastore.metastore import Metastore
 from strandline.metastore.partition_places import finish_partition_moves
 from strandline.metastore.session import LocalSession
 from strandline.metastore.store.aborted_rows import AbortedRows
+from strandline.metastore.store.cleaning import Cleaner
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
 from strandline.metastore.store.projection import ProjectedCatalogs, Projector
@@ -94,6 +95,8 @@ class NodeHealth:
 
 CLEANING_SECONDS = 10.0
 """How long after an abort its rows are removed, at most."""
+FIRST_CLEANING_SECONDS = 60.0
+"""How long after its start a node looks for what else can be cleaned."""
 
 
 class Counted(Protocol):
@@ -180,6 +183,16 @@ class Node:
             memory_bytes=settings.cache_bytes,
             staleness=self.configuration.metadata_staleness,
         )
+        self.cleaner = Cleaner(
+            database,
+            clock,
+            self.transactions,
+            self.aborted_rows,
+            self.catalogs,
+            guard=guard,
+            folders=folders,
+            on_rows_gone=self.store.forget,
+        )
         self.metastore = Metastore(
             catalogs=self.catalogs,
             transactions=self.transactions,
@@ -197,6 +210,7 @@ class Node:
         store.watch()
         self._stop = threading.Event()
         self._reaper = threading.Thread(target=self._expire, name="reaper", daemon=True)
+        self._cleaning = threading.Thread(target=self._clean, name="cleaner", daemon=True)
 
     @property
     def folder(self) -> Path:
@@ -270,6 +284,8 @@ class Node:
         self.store.start()
         finish_partition_moves(self.metastore)
         self._reaper.start()
+        if self.settings.clean_interval_ms:
+            self._cleaning.start()
         self._opened_store.examine()
 
     def _expire(self) -> None:
@@ -290,6 +306,22 @@ class Node:
                 except Exception:
                     if not self._stop.is_set():
                         logger.exception("%s failed; tried again soon", chore)
+
+    def _clean(self) -> None:
+        """Clean first a minute after the start: what runs for a moment leaves that to others."""
+        interval = self.settings.clean_interval_ms / 1000
+        pause = min(interval, FIRST_CLEANING_SECONDS)
+        while not self._stop.wait(pause):
+            pause = interval
+            try:
+                self.cleaner.clean_new(stopped=self._stop.is_set)
+            except Stopping:
+                return
+            except Unavailable as error:
+                logger.warning("cleaning failed: %s; tried again in %.0f s", error, interval)
+            except Exception:
+                if not self._stop.is_set():
+                    logger.exception("cleaning failed; tried again in %.0f s", interval)
 
     def finish_half_raised_fence(self) -> None:
         """Called now and then: at the second sight of the same one, its opener is taken for ended.
@@ -332,6 +364,7 @@ class Node:
             "transactions": self.transactions,
             "projection": self.projector,
             "store": self.store,
+            "cleaner": self.cleaner,
             "database": self.database,
         }
 
@@ -350,8 +383,9 @@ class Node:
         self.catalogs.stop(wake=self.database.wake)
         self.projector.stop()
         self.store.stop(wake=self.database.wake)
-        if self._reaper.is_alive():
-            self._reaper.join()
+        for thread in (self._reaper, self._cleaning):
+            if thread.is_alive():
+                thread.join()
         self._opened_store.close()
 
     def __enter__(self) -> Node:

@@ -22,8 +22,8 @@ What must stay true:
   everything after goes through this descriptor, wherever it moves. Spark alone writes by path; what
   it wrote counts only if after the job the path still leads to the same folder.
 
-A client that aborts removes its files. One that is killed leaves files that no row names; they harm
-nobody, and stay until a later release cleans them up.
+A client that aborts removes its files. One that is killed leaves files that no row names; cleaning
+takes them once its transaction has ended (`strandline.metastore.store.cleaning`).
 """
 
 from __future__ import annotations
@@ -38,10 +38,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from strandline.errors import Unavailable, WriteConflict
-from strandline.metastore.store.file_scans import DATA_FOLDER, DELETES_FOLDER, data_path
+from strandline.metastore.store.file_scans import (
+    DATA_FOLDER,
+    DELETES_FOLDER,
+    STAGING_FOLDER,
+    data_path,
+)
 from strandline.metastore.store.warehouse import Warehouse
 
-STAGING = "_staging"
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 
 
@@ -78,7 +82,7 @@ class TableFolder:
 
     def new_staging(self, txn_id: int) -> str:
         """The name of a folder for one job of Spark; the job makes it."""
-        return f"{STAGING}/{txn_id}-{uuid.uuid4().hex}"
+        return f"{STAGING_FOLDER}/{txn_id}-{uuid.uuid4().hex}"
 
     @contextlib.contextmanager
     def staged(self, staging: str) -> Iterator[int]:
@@ -143,7 +147,7 @@ class TableFolder:
         with contextlib.suppress(OSError):
             if not os.path.samestat(os.stat(self.path), os.fstat(self._folder)):
                 # The job made the table's old place anew; an empty one would be in the way.
-                (self.path / STAGING).rmdir()
+                (self.path / STAGING_FOLDER).rmdir()
                 self.path.rmdir()
 
     def _sync(self, folder: str) -> None:

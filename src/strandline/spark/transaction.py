@@ -32,7 +32,6 @@ from strandline.errors import (
     UnsupportedOperation,
 )
 from strandline.metastore.interface import (
-    FILE_NUMBER_BITS,
     ResolvedTable,
     Session,
     TableFiles,
@@ -40,7 +39,7 @@ from strandline.metastore.interface import (
 )
 from strandline.metastore.session.keep_alive import OpenTransaction, transaction_scope
 from strandline.metastore.store.file_scans import deleted_counts
-from strandline.metastore.store.rows import DataFile, DeleteFile
+from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile, DeleteFile
 from strandline.spark.folder import TableFolder
 from strandline.spark.positions import (
     POSITIONS,

@@ -47,6 +47,9 @@ from strandline.transactions.tables import (
     VERSION,
 )
 
+BACKUP = "backup"
+"""The kind of the hold of a backup."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:
@@ -153,6 +156,24 @@ class Holds:
             )
             return tuple(_hold(row) for row in rows.mappings())
 
+    def cleaning_limit(self, *, dry_run: bool = False) -> Timestamp | None:
+        """The time of the oldest snapshot that anybody may still read; None during a backup.
+
+        What was removed by a commit up to then may be cleaned: from the return on no hold is
+        granted below it, and no transaction begins before it. A ``dry_run`` promises and changes
+        nothing.
+        """
+        if dry_run:
+            with self._database.read() as connection:
+                now = present_time(connection, self._clock)
+                lowest = watermark_at(connection, now, retention_ms=self._retention_ms())
+                return _limit(connection, now, lowest)
+        with self._database.write() as connection:
+            self._guard(connection)
+            now = take_time(connection, self._clock)
+            connection.execute(delete(HOLD).where(HOLD.c.expires <= now))
+            return _limit(connection, now, self._raise_watermark(connection, now))
+
     def raise_low_watermark(self, to: Timestamp) -> None:
         """Let go of the history below ``to``, and of the change that was made at ``to``.
 
@@ -207,6 +228,20 @@ def watermark_at(connection: Connection, now: Timestamp, *, retention_ms: int) -
     if oldest_begin is not None:
         needed.append(oldest_begin)
     return max(_given_watermark(connection), min(needed))
+
+
+def _limit(connection: Connection, now: Timestamp, lowest: Timestamp) -> Timestamp | None:
+    """See `Holds.cleaning_limit`; ``lowest`` is the low watermark."""
+    if is_backed_up(connection, now):
+        return None
+    oldest_begin = records.oldest_begin(connection)  # release 0.3.0 let the watermark pass it
+    return lowest if oldest_begin is None else min(lowest, oldest_begin)
+
+
+def is_backed_up(connection: Connection, now: Timestamp) -> bool:
+    """Whether a backup copies files: it names them first, and none of them may go meanwhile."""
+    held = select(HOLD.c.hold_id).where(HOLD.c.kind == BACKUP, HOLD.c.expires > now).limit(1)
+    return connection.execute(held).first() is not None
 
 
 def _given_watermark(connection: Connection) -> Timestamp:

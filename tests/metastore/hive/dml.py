@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strandline.metastore.interface import FILE_NUMBER_BITS, Session
+from strandline.metastore.interface import Session
 from strandline.metastore.store.file_scans import data_path
-from strandline.metastore.store.rows import DataFile
+from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.types import ArrayType, DataType, MapType, StructType, as_stored
 from strandline.spark.folder import TableFolder, folder_path

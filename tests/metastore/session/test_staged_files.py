@@ -11,8 +11,8 @@ import pytest
 
 from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
 from strandline.errors import AlreadyExists, InvalidInput, StrandlineError, WriteConflict
-from strandline.metastore.interface import FILE_NUMBER_BITS as BITS
 from strandline.metastore.session import HttpSession, LocalSession
+from strandline.metastore.store.rows import FILE_NUMBER_BITS as BITS
 from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
 from strandline.model.types import BIGINT
 from strandline.node import Node

@@ -457,6 +457,10 @@ class CachedStore(ObjectStore):
     def tables_at(self, places: Collection[Place]) -> dict[Place, set[int]]:
         return self._store.tables_at(places)
 
+    def forget(self, table_id: int) -> None:
+        """Rows of a table were cleaned: the next read loads it anew."""
+        self._replicas.evict(table_id)
+
     # -- following the log
 
     def apply(self, limit: int = BATCH) -> int:

@@ -169,6 +169,10 @@ class LogApplier:
             for part in _joined(body for _, body in stagings)
             for row in self._store.staged_rows(table_id, write_id, part)
         ]
+        if len(added) < sum(body.rows for _, body in stagings):
+            # Some are cleaned already; what a load reads now says for whom that matters.
+            self._replicas.evict(table_id)
+            return []
 
         def stage(replica: Replica) -> Replica:
             # One that was loaded in the middle of the run holds the rows of the first few.

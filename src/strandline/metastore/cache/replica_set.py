@@ -155,6 +155,11 @@ class ReplicaSet:
             self._applied = event_id
             self._make_room()
 
+    def evict(self, table_id: int) -> None:
+        """Forget a table; the next read loads it."""
+        with self._lock:
+            self._evict(table_id)
+
     def outgrow(self, table_id: int) -> None:
         """Forget a table that is now too large to be held; it is not loaded again."""
         with self._lock:

@@ -102,7 +102,8 @@ class Answers:
 class Replica:
     """See the module. It reflects the notification log up to the event ``event_id``.
 
-    ``rows`` and ``size`` (bytes, about) are totals over ``writes``.
+    ``rows`` and ``size`` (bytes, about) are totals over ``writes``. ``cleaned`` is what a reader
+    has to see at least: rows that it removed are missing here. None where none are.
     """
 
     table_id: int
@@ -112,6 +113,7 @@ class Replica:
     writes: Map[int, Write] = _NO_WRITES
     rows: int = 0
     size: int = REPLICA_BYTES
+    cleaned: ValidWriteIdList | None = None
     answers: Answers = field(default_factory=Answers, compare=False)
 
     @classmethod
@@ -135,6 +137,7 @@ class Replica:
             Map(writes),
             rows=sum(len(write.rows) for write in writes.values()),
             size=REPLICA_BYTES + sum(write.weight for write in writes.values()),
+            cleaned=contents.cleaned,
         )
 
     def staged(
@@ -180,8 +183,12 @@ class Replica:
         )
 
     def can_tell(self, write_ids: ValidWriteIdList) -> bool:
-        """Whether everything that the list has committed is committed here."""
-        return self.committed.covers(write_ids)
+        """Whether all that the list has committed is committed here, and nothing of it is cleaned.
+
+        Of a list from before the purge of an aborted id, the store can tell more.
+        """
+        is_kept = self.cleaned is None or write_ids.covers(self.cleaned)
+        return is_kept and self.committed.covers(write_ids)
 
     def visible(self, kind: RowKind, write_ids: ValidWriteIdList) -> VisibleRows:
         """The rows of a kind that a list shows, by name, in the order of names.

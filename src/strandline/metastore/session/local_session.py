@@ -43,7 +43,6 @@ from strandline.metastore.partition_places import undrop_partitions
 from strandline.metastore.reader import Reader, present_catalog
 from strandline.metastore.session.pruning import may_match, touching, wanted_ranges
 from strandline.metastore.session.staged_files import check_paths, check_staging, stage_files
-from strandline.metastore.store.file_columns import StoredDataFiles
 from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
 from strandline.metastore.workers import finish
 from strandline.model.descriptors import TableDescriptor
@@ -181,6 +180,9 @@ class LocalSession(Session):
         work.spend(len(rows))
         if ranges:
             rows = [row for row in rows if may_match(row.as_(DataFile), ranges)]
+        # It imports pyarrow, which takes longer than a command that reads no file.
+        from strandline.metastore.store.file_columns import StoredDataFiles
+
         data_files = StoredDataFiles(rows)
         rows = store.rows(table_id, RowKind.DELETE_FILE, write_ids=write_ids)
         delete_files = [row.as_(DeleteFile) for row in work.spending(rows)]

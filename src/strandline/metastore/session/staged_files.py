@@ -27,9 +27,16 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from strandline.errors import AlreadyExists, InvalidInput, WriteConflict
-from strandline.metastore.interface import FILE_NUMBER_BITS
 from strandline.metastore.store.file_scans import DATA_FOLDER, DELETES_FOLDER
-from strandline.metastore.store.rows import DataFile, DeleteFile, DeleteForm, Row, RowKind, new_file
+from strandline.metastore.store.rows import (
+    FILE_NUMBER_BITS,
+    DataFile,
+    DeleteFile,
+    DeleteForm,
+    Row,
+    RowKind,
+    new_file,
+)
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import MAX_PART_BYTES, MAX_PATH_BYTES
 

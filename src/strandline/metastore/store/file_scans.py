@@ -27,8 +27,11 @@ from enum import Enum, auto
 
 from strandline.metastore.store.rows import DataFile, DeleteFile
 
-DATA_FOLDER, DELETES_FOLDER = "_files", "_deletes"
-"""The folders for data files and delete files. Each file is directly in it."""
+DATA_FOLDER, DELETES_FOLDER, STAGING_FOLDER = "_files", "_deletes", "_staging"
+"""The folders for data files, delete files, and the folders of jobs that write some.
+
+Each file, and each folder of a job, is directly in it.
+"""
 FILE_COLUMN = "_file"
 """The column in which Spark gives the value of a folder ``_file=<file id>``."""
 

@@ -14,7 +14,8 @@ transactions that run at once and name the same, the first to commit wins. Table
 left out of this, since two writers that count the same table are no conflict; the newest row
 counts. Each staging is one event of the notification log. Every write compares the fence first.
 
-Rows of aborted transactions are removed in the background (`aborted_rows`).
+Rows of aborted transactions are removed in the background (`aborted_rows`), and so is what was
+removed before anybody's snapshot (`cleaning`).
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class ObjectStore(ABC):
     ) -> list[Row]:
         """The visible rows of a table by name; with ``names``, those that have one of them.
 
-        ``write_ids`` None: what is committed now.
+        ``write_ids`` None: what is committed now. Raises `VersionNotFound` for a list that is older
+        than what was cleaned.
         """
 
     def data_files(
@@ -260,6 +262,8 @@ class SqlObjectStore(ObjectStore):
         with self._database.read() as connection:
             if write_ids is None:
                 write_ids = write_ids_at(connection, table_id, at=None)
+            else:
+                queries.require_kept(connection, table_id, write_ids)
             visible = queries.visible_rows(
                 connection, table_id, kind, write_ids=write_ids, names=names
             )

@@ -14,7 +14,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from strandline import work
-from strandline.errors import CorruptData
+from strandline.clock import Timestamp, format_timestamp
+from strandline.errors import CorruptData, VersionNotFound
 from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind, row_context
 from strandline.sql import (
     CHUNK,
@@ -68,13 +69,15 @@ _KINDS = {kind.value: kind for kind in RowKind}
 class TableContents:
     """All rows and removals of a table that are not aborted, and what is committed of them.
 
-    ``event_id`` is the last event of the notification log that they reflect.
+    ``event_id`` is the last event of the notification log that they reflect. ``cleaned`` is what a
+    reader has to see at least, since what was removed by it is gone; None where nothing is.
     """
 
     rows: tuple[Row, ...]
     removals: tuple[Removal, ...]
     committed: ValidWriteIdList
     event_id: int
+    cleaned: ValidWriteIdList | None = None
 
 
 def visible_rows(
@@ -109,6 +112,34 @@ def visible_rows(
 def _count_rows(connection: Connection, table_id: int, kind: RowKind, limit: int) -> int:
     """How many rows of a kind a table has, visible or not; at most ``limit`` are counted."""
     return int(value(connection, _COUNT_OF_KIND, (table_id, kind.value, limit)))
+
+
+def require_kept(connection: Connection, table_id: int, write_ids: ValidWriteIdList) -> None:
+    """Raise `VersionNotFound` if rows that ``write_ids`` shows may have been cleaned.
+
+    A list that sees every commit up to the time of the cleaning is none the poorer.
+    """
+    up_to = cleaned_up_to(connection, table_id)
+    if up_to is None:
+        return
+    unseen = "SELECT 1 FROM txn_write_id WHERE table_id = ? AND commit_time <= ? AND write_id "
+    of_table: tuple[Parameter, ...] = (table_id, up_to)
+    above = value(connection, f"{unseen} > ? LIMIT 1", (*of_table, write_ids.hwm))
+    within = (
+        value(connection, f"{unseen} IN {_marks(chunk)} LIMIT 1", (*of_table, *chunk))
+        for chunk in chunks(write_ids.exceptions)
+    )
+    if above is not None or any(hidden is not None for hidden in within):
+        raise VersionNotFound(
+            f"files that were removed up to {format_timestamp(up_to)} have been cleaned, and this"
+            " snapshot is older; read at a later time, and hold the history that you go on reading"
+        )
+
+
+def cleaned_up_to(connection: Connection, table_id: int) -> Timestamp | None:
+    """Up to which commit time removed rows of a table may be gone; None for none."""
+    up_to = value(connection, "SELECT up_to FROM cleaned_table WHERE table_id = ?", (table_id,))
+    return None if up_to is None else Timestamp(up_to)
 
 
 def _fetched(
@@ -287,6 +318,7 @@ def table_contents(
     if (value(connection, _SIZE, (table_id,)) or 0) > max_bytes:
         return None
     committed = write_ids_at(connection, table_id, at=None)
+    up_to = cleaned_up_to(connection, table_id)
     aborted = _aborted_write_ids(connection, table_id)
     of_table = f"SELECT {_COLUMNS} FROM store_row WHERE table_id = ?"
     rows = map(_row, _fetched(connection, of_table, (table_id,)))
@@ -299,6 +331,7 @@ def table_contents(
         removals=tuple(removal for removal in removals if removal.write_id not in aborted),
         committed=committed,
         event_id=event_id,
+        cleaned=None if up_to is None else write_ids_at(connection, table_id, at=up_to),
     )
 
 

@@ -93,6 +93,10 @@ class ColumnStatistics:
     nulls: int | None = None
 
 
+FILE_NUMBER_BITS = 20
+"""The low bits of a file's id number the files of one transaction, whose id is above them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
     """A data file; the row's name is its path.

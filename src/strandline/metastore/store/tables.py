@@ -24,11 +24,11 @@ from sqlalchemy import (
 from strandline.sql.ground import whole_row
 
 PART = "metastore"
-VERSION = 3
+VERSION = 4
 """Version 2, of release 0.2.1, added ``partition_move`` and indexes that find flipped bytes.
 
 Version 3, of release 0.3.0, finds tables by their places, and notes the folders of dropped
-partitions that are still to be moved.
+partitions that are still to be moved. Version 4, of release 0.4.0, added ``cleaned_table``.
 """
 
 METADATA = MetaData()
@@ -91,6 +91,14 @@ UNFINISHED_MOVE = Table(
     Column("target", Text, nullable=False),
 )
 
+# Of these tables, what was removed up to a time is gone (`cleaning`).
+CLEANED_TABLE = Table(
+    "cleaned_table",
+    METADATA,
+    Column("table_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("up_to", BigInteger, nullable=False),
+)
+
 NOTIFICATION_LOG = Table(
     "notification_log",
     METADATA,
@@ -121,6 +129,7 @@ WHOLE = (
     TABLE_LOCATION,
     PARTITION_MOVE,
     UNFINISHED_MOVE,
+    CLEANED_TABLE,
 )
 for _table in WHOLE:
     whole_row(_table)

@@ -20,6 +20,7 @@ from strandline.metastore.store import partition_moves, row_queries
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import PartitionRow, Row, RowKind
 from strandline.metastore.store.tables import (
+    CLEANED_TABLE,
     NOTIFICATION_SEQUENCE,
     PARTITION_MOVE,
     STORE_REMOVAL,
@@ -110,8 +111,14 @@ def _find_places_and_unfinished_moves(connection: Connection) -> None:
     add_indexes(connection, TABLE_LOCATION, UNFINISHED_MOVE)
 
 
+def _add_cleaned_tables(connection: Connection) -> None:
+    CLEANED_TABLE.create(connection, checkfirst=True)
+    add_indexes(connection, CLEANED_TABLE)
+
+
 STEPS: Mapping[int, Step] = {
     2: _add_partition_moves_and_indexes,
     3: _find_places_and_unfinished_moves,
+    4: _add_cleaned_tables,
 }
 """How the tables of an older release become those of this one."""

@@ -1,0 +1,498 @@
+"""Cleaning: what nobody can see any more goes, with its files.
+
+==================  ==============================================================================
+removed files       data and delete files that a commit removed up to the *limit*
+leftovers           files of transactions that have ended, which no row names: of killed writers
+dropped tables      tables that no kept version of the catalog has: their rows and folders
+==================  ==============================================================================
+
+The limit (`Holds.cleaning_limit`) is the low watermark, or the begin of the oldest open transaction
+where that is earlier: every hold, every transaction, and every reader within the retention sees the
+removal. A reader that is older, and holds nothing, must not get an answer that lacks files. So the
+time is noted with the table in the SQL transaction that deletes the rows, and who presents an older
+list is refused (`row_queries.require_kept`). The memory of this node forgets the table, and learns
+the time when it loads it again. That of another node may go on to show such a reader the rows; its
+read then fails for want of the file.
+
+What must stay true:
+
+* rows go first and files after their SQL transaction: a crash in between leaves leftovers. A file
+  that a row still names stays, whoever removed another row of that name;
+* a leftover is listed before the open transactions and the rows are read. So its transaction cannot
+  have staged it since, and one that is over stages nothing more;
+* only files that Strandline named are leftovers, and files are deleted only in own places of the
+  store, through descriptors that follow no link. External tables are never touched;
+* nothing is cleaned while a backup copies files.
+
+Several nodes may clean one store at once. Partitions of plain tables stay, for `undrop`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Protocol
+
+from sqlalchemy import Connection
+
+from strandline.catalog import Catalog
+from strandline.clock import HybridClock, Timestamp
+from strandline.durable.transaction import OBJECT_IDS
+from strandline.metastore.store.aborted_rows import AbortedRows
+from strandline.metastore.store.file_scans import DATA_FOLDER, DELETES_FOLDER, STAGING_FOLDER
+from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
+from strandline.metastore.store.rows import FILE_NUMBER_BITS, RowKind
+from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.store.table_places import all_places, place_of, put_places
+from strandline.metastore.store.warehouse import FolderRefused, delete_folder
+from strandline.model.descriptors import TableDescriptor, TableKind
+from strandline.model.places import DROPPED, Place
+from strandline.sql import Database, change, chunks, run
+from strandline.transactions import Transactions, TransactionState
+from strandline.transactions.holds import is_backed_up
+
+logger = logging.getLogger(__name__)
+
+MOST_ROWS = 2_000
+"""What one SQL transaction deletes at most: all writers wait for it."""
+
+_FILES = f"stored.kind IN ({RowKind.DATA_FILE.value}, {RowKind.DELETE_FILE.value})"
+_REMOVED = (
+    " FROM store_removal AS removal JOIN txn_write_id AS writer"
+    " ON writer.table_id = removal.table_id AND writer.write_id = removal.write_id"
+    " JOIN store_row AS stored ON stored.row_id = removal.row_id"
+    f" WHERE writer.commit_time <= ? AND {_FILES}"
+)
+_NOTE = (
+    "INSERT INTO cleaned_table (table_id, up_to) VALUES (?, ?) ON CONFLICT (table_id)"
+    " DO UPDATE SET up_to = excluded.up_to WHERE excluded.up_to > cleaned_table.up_to"
+)
+_ABORTED_ROW = (
+    "EXISTS (SELECT 1 FROM txn_write_id AS writer JOIN txn ON txn.txn_id = writer.txn_id"
+    " WHERE writer.table_id = stored.table_id AND writer.write_id = stored.write_id"
+    f" AND txn.state = {TransactionState.ABORTED.value})"
+)
+_NAMED = f"SELECT stored.name FROM store_row AS stored WHERE stored.table_id = ? AND {_FILES}"
+_OPEN = f"SELECT txn_id FROM txn WHERE state = {TransactionState.OPEN.value}"
+
+_OWN_NAME = re.compile(r"([0-9]{1,19})-[0-9a-f]{32}(\.parquet)?")
+_OWNERS: dict[str, Callable[[int], int]] = {
+    DATA_FOLDER: lambda file_id: file_id >> FILE_NUMBER_BITS,
+    DELETES_FOLDER: lambda txn_id: txn_id,
+    STAGING_FOLDER: lambda txn_id: txn_id,
+}
+"""The transaction that wrote a file, by the number in front of its name."""
+
+
+class Catalogs(Protocol):
+    """The versions of the catalog that are kept."""
+
+    def latest_catalog(self) -> Catalog: ...
+
+    def earliest_catalog(self) -> Catalog: ...
+
+
+@dataclass(slots=True)
+class Cleaned:
+    """What was removed of one table, or would be. ``bytes`` are those of the files."""
+
+    what: str
+    table: str
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    names: list[str] = field(default_factory=list)
+    """Paths of files and folders, as far as they are in reach."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerStatistics:
+    """Counts since the start. ``failures`` are files and folders that could not be deleted."""
+
+    runs: int
+    rows: int
+    files: int
+    bytes: int
+    failures: int
+
+
+class Cleaner:
+    """See the module. Safe for threads, and for several processes on one store.
+
+    ``guard`` is called inside every write transaction and raises if this process may no longer
+    write. ``on_rows_gone`` is called with the id of a table whose rows were deleted, before files
+    are.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: HybridClock,
+        transactions: Transactions,
+        aborted_rows: AbortedRows,
+        catalogs: Catalogs,
+        *,
+        guard: Callable[[Connection], None],
+        folders: StoreFolders,
+        on_rows_gone: Callable[[int], None],
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._transactions = transactions
+        self._aborted_rows = aborted_rows
+        self._catalogs = catalogs
+        self._guard = guard
+        self._folders = folders
+        self._on_rows_gone = on_rows_gone
+        self._seen: tuple[int, int] | None = None
+        self._runs = self._rows = self._files = self._bytes = self._failures = 0
+
+    def statistics(self) -> CleanerStatistics:
+        """What this process removed."""
+        return CleanerStatistics(self._runs, self._rows, self._files, self._bytes, self._failures)
+
+    def clean(
+        self, *, dry_run: bool = False, stopped: Callable[[], bool] = lambda: False
+    ) -> list[Cleaned]:
+        """Remove all that is there to remove, until ``stopped``; or say what that would be."""
+        return list(self._clean(dry_run, stopped, everything=True))
+
+    def clean_new(self, *, stopped: Callable[[], bool]) -> None:
+        """`clean`, without looking again for what cannot be there: for a thread, now and then.
+
+        Leftovers come with transactions that were aborted, tables go with the history.
+        """
+        seen = (self._transactions.aborts, self._catalogs.earliest_catalog().version)
+        for cleaned in self._clean(False, stopped, everything=seen != self._seen):
+            logger.info(
+                "cleaned the %s of %s: %d rows, %d files of %d bytes",
+                cleaned.what,
+                cleaned.table,
+                cleaned.rows,
+                cleaned.files,
+                cleaned.bytes,
+            )
+        if not stopped():
+            self._seen = seen
+
+    def _clean(
+        self, dry_run: bool, stopped: Callable[[], bool], *, everything: bool
+    ) -> Iterator[Cleaned]:
+        limit = self._transactions.holds.cleaning_limit(dry_run=dry_run)
+        if limit is None:
+            logger.info("nothing is cleaned while a backup copies files")
+            return
+        self._runs += not dry_run
+        if not dry_run:
+            self._aborted_rows.clean(stopped=stopped)
+        steps = [self._removed_files(limit, dry_run)]
+        if everything:
+            steps += [self._leftovers(dry_run), self._dropped_tables(dry_run)]
+        for cleaned in chain.from_iterable(steps):
+            if not dry_run:
+                self._rows += cleaned.rows
+                self._files += cleaned.files
+                self._bytes += cleaned.bytes
+            yield cleaned
+            if stopped():
+                return
+
+    # -- removed files
+
+    def _removed_files(self, limit: Timestamp, dry_run: bool) -> Iterator[Cleaned]:
+        tables = f"SELECT DISTINCT removal.table_id{_REMOVED}"
+        with self._database.read() as connection:
+            table_ids = [table_id for (table_id,) in run(connection, tables, (limit,))]
+        for table_id in table_ids:
+            table = self._catalogs.latest_catalog().table_by_id(table_id)
+            cleaned = Cleaned("removed files", self._name(table, table_id))
+            if dry_run:
+                with self._database.read() as connection:
+                    rows = _removed(connection, table_id, limit, most=None)
+                    gone = _unnamed(connection, table_id, rows.values(), but=True)
+                cleaned.rows = len(rows)
+                self._count(cleaned, table, table_id, gone)
+            else:
+                while names := self._forget_removed(table_id, limit):
+                    self._on_rows_gone(table_id)
+                    cleaned.rows += len(names)
+                    with self._database.read() as connection:
+                        gone = _unnamed(connection, table_id, names)
+                    self._count(cleaned, table, table_id, gone, delete=True)
+            yield cleaned
+
+    def _forget_removed(self, table_id: int, limit: Timestamp) -> Sequence[str]:
+        """Delete rows that were removed; the names of their files."""
+        with self._database.write() as connection:
+            self._guard(connection)
+            rows = _removed(connection, table_id, limit, most=MOST_ROWS)
+            if not rows or is_backed_up(connection, self._clock.current()):
+                return ()
+            change(connection, _NOTE, (table_id, limit))
+            for chunk in chunks(rows):
+                marks = ", ".join("?" * len(chunk))
+                for name in ("store_removal", "store_row"):
+                    statement = f"DELETE FROM {name} WHERE row_id IN ({marks})"
+                    change(connection, statement, tuple(chunk))
+            return tuple(rows.values())
+
+    def _count(
+        self,
+        cleaned: Cleaned,
+        table: TableDescriptor | None,
+        table_id: int,
+        names: Collection[str],
+        *,
+        delete: bool = False,
+    ) -> None:
+        """Count the files of a managed table, and delete them."""
+        if table is not None and table.kind is not TableKind.MANAGED:
+            return
+        with self._own_folder(table_id) as root:
+            if root is None:
+                return
+            for name in names:
+                self._take(cleaned, root, name, delete=delete)
+
+    # -- leftovers
+
+    def _leftovers(self, dry_run: bool) -> Iterator[Cleaned]:
+        for table in self._catalogs.latest_catalog().tables():
+            if not table.transactional or table.kind is not TableKind.MANAGED:
+                continue
+            cleaned = Cleaned("leftovers", self._name(table, table.id))
+            with self._own_folder(table.id) as root:
+                if root is None:
+                    continue
+                listed = list(_own_files(root))  # before the rows are read: see the module
+                if not listed:
+                    continue
+                with self._database.read() as connection:
+                    still_open = {txn_id for (txn_id,) in run(connection, _OPEN)}
+                    named = {
+                        name
+                        for (name,) in run(
+                            connection, f"{_NAMED} AND NOT {_ABORTED_ROW}", (table.id,)
+                        )
+                    }
+                    if is_backed_up(connection, self._clock.current()):
+                        return
+                for name, owner in listed:
+                    if owner not in still_open and name not in named:
+                        self._take(cleaned, root, name, delete=not dry_run)
+            if cleaned.files:
+                yield cleaned
+
+    # -- dropped tables
+
+    def _dropped_tables(self, dry_run: bool) -> Iterator[Cleaned]:
+        earliest, latest = self._catalogs.earliest_catalog(), self._catalogs.latest_catalog()
+        allocator = earliest.get("id_allocator", OBJECT_IDS)
+        first_id = 1 if allocator is None else allocator.next_id
+        kept = {table.id for table in chain(earliest.tables(), latest.tables())}
+
+        def is_gone(table_id: int) -> bool:
+            """Whether it was made before the earliest kept version, and is not in it."""
+            return table_id < first_id and table_id not in kept
+
+        with self._database.read() as connection:
+            if is_backed_up(connection, self._clock.current()):
+                return
+            places = all_places(connection)
+            tables = run(connection, "SELECT DISTINCT table_id FROM store_row")
+        for table_id in sorted(filter(is_gone, {*places, *(table_id for (table_id,) in tables)})):
+            cleaned = Cleaned("dropped table", self._name(None, table_id))
+            place = places.get(table_id)
+            is_aside = place is not None and place.is_inside and DROPPED in place.path.split("/")
+            if dry_run:
+                with self._database.read() as connection:
+                    count = "SELECT count(*) FROM store_row WHERE table_id = ?"
+                    cleaned.rows = run(connection, count, (table_id,))[0][0]
+            else:
+                cleaned.rows = self._forget_table(table_id, with_place=is_aside)
+            if place is not None and is_aside:
+                for suffix in ("", PARTITIONS_SUFFIX):
+                    aside = Place(f"{place.text}{suffix}")
+                    self._take_folder(cleaned, place, self._folders.path(aside), dry_run=dry_run)
+            yield cleaned
+        yield from self._folders_of_none(is_gone, places, dry_run=dry_run)
+
+    def _folders_of_none(
+        self, is_gone: Callable[[int], bool], places: dict[int, Place], *, dry_run: bool
+    ) -> Iterator[Cleaned]:
+        """Folders of dropped tables that a process left when it died."""
+        warehouse = self._folders.warehouse
+        for dropped in (*warehouse.glob(DROPPED), *warehouse.glob(f"*/{DROPPED}")):
+            with suppress(OSError):
+                for path in sorted(dropped.iterdir()):
+                    number = path.name.removesuffix(PURGED_SUFFIX).removesuffix(PARTITIONS_SUFFIX)
+                    is_purged = path.name.endswith(PURGED_SUFFIX) and number.isdecimal()
+                    is_left = number.isdecimal() and is_gone(int(number))
+                    if (is_left and int(number) not in places) or is_purged:
+                        below = str(dropped.relative_to(warehouse))
+                        cleaned = Cleaned("dropped table", self._name(None, int(number)))
+                        place = Place.below(f"{below}/{number}")
+                        self._take_folder(cleaned, place, path, dry_run=dry_run)
+                        yield cleaned
+
+    def _forget_table(self, table_id: int, *, with_place: bool) -> int:
+        """Delete the rows of a table, and its place; how many rows of files and partitions.
+
+        Its write ids stay: they belong to transactions.
+        """
+        count = 0
+        for name in ("store_removal", "store_row"):
+            some = f"SELECT row_id FROM {name} WHERE table_id = ? LIMIT {MOST_ROWS}"
+            statement = f"DELETE FROM {name} WHERE table_id = ? AND row_id IN ({some})"
+            while deleted := self._change(statement, (table_id, table_id)):
+                count += deleted if name == "store_row" else 0
+        for name in ("partition_move", "unfinished_move", "cleaned_table"):
+            self._change(f"DELETE FROM {name} WHERE table_id = ?", (table_id,))
+        if with_place:
+            with self._database.write() as connection:
+                self._guard(connection)
+                put_places(connection, {table_id: None})
+        return count
+
+    def _change(self, statement: str, parameters: tuple[int, ...]) -> int:
+        """Run a statement in a write transaction of its own; how many rows it changed."""
+        with self._database.write() as connection:
+            self._guard(connection)
+            return change(connection, statement, parameters)
+
+    # -- files
+
+    def _name(self, table: TableDescriptor | None, table_id: int) -> str:
+        if table is None:
+            return f"table {table_id}"
+        return str(self._catalogs.latest_catalog().qualified_name(table))
+
+    @contextmanager
+    def _own_folder(self, table_id: int) -> Iterator[int | None]:
+        """The descriptor of the folder of a managed table; None for one that is not the store's."""
+        with self._database.read() as connection:
+            place = place_of(connection, table_id)
+        with ExitStack() as opened:
+            root = None
+            if place is not None and self._folders.reaches(place):
+                try:
+                    self._folders.verify(place)
+                    root = _open_folder(self._folders.path(place))
+                    opened.callback(os.close, root)
+                except (FolderRefused, OSError) as error:
+                    logger.debug("the folder of table %d is not cleaned: %s", table_id, error)
+            yield root
+
+    def _take(self, cleaned: Cleaned, root: int, name: str, *, delete: bool) -> None:
+        """Count a file, or the folder of a job, below a table's folder; and delete it."""
+        try:
+            size = _size(root, name)
+            if delete:
+                _delete(root, name)
+        except FileNotFoundError:
+            return  # another node was first, or the place of the table has moved
+        except OSError as error:
+            self._failures += 1
+            logger.warning("%s of %s cannot be cleaned: %s", name, cleaned.table, error)
+            return
+        cleaned.files += 1
+        cleaned.bytes += size
+        cleaned.names.append(name)
+
+    def _take_folder(self, cleaned: Cleaned, place: Place, path: Path, *, dry_run: bool) -> None:
+        """Count the files of a dropped table's folder at ``path``; and delete it."""
+        try:
+            self._folders.verify(place)
+            if path.is_symlink() or not path.is_dir():
+                return
+            for folder, _, files in os.walk(path):
+                cleaned.files += len(files)
+                for name in files:
+                    with suppress(FileNotFoundError):
+                        cleaned.bytes += os.lstat(os.path.join(folder, name)).st_size
+            if not dry_run:
+                delete_folder(path)
+        except (FolderRefused, OSError) as error:
+            self._failures += 1
+            logger.warning("the folder %s cannot be cleaned: %s", path, error)
+            return
+        cleaned.names.append(str(path))
+
+
+def _removed(
+    connection: Connection, table_id: int, limit: Timestamp, *, most: int | None
+) -> dict[int, str]:
+    """The names of files by the ids of their rows, which commits removed up to ``limit``."""
+    statement = f"SELECT stored.row_id, stored.name{_REMOVED} AND removal.table_id = ?"
+    if most is not None:
+        statement += f" LIMIT {most}"
+    return dict(run(connection, statement, (limit, table_id)))
+
+
+def _unnamed(
+    connection: Connection, table_id: int, names: Collection[str], *, but: bool = False
+) -> list[str]:
+    """Those of ``names`` that no row has; with ``but``, none other than one that is removed."""
+    unnamed = dict.fromkeys(names, 1 if but else 0)
+    for chunk in chunks(unnamed):
+        marks = ", ".join("?" * len(chunk))
+        counts = f"{_NAMED} AND stored.name IN ({marks})"
+        for (name,) in run(connection, counts, (table_id, *chunk)):
+            unnamed[name] -= 1
+    return [name for name, left in unnamed.items() if left == 0]
+
+
+def _own_files(root: int) -> Iterator[tuple[str, int]]:
+    """What Strandline named in a table's folder, and the transactions that wrote it."""
+    for folder, owner in _OWNERS.items():
+        with suppress(OSError), _within(root, folder) as descriptor:
+            for name in os.listdir(descriptor):
+                match = _OWN_NAME.fullmatch(name)
+                if match is not None:
+                    yield f"{folder}/{name}", owner(int(match[1]))
+
+
+def _open_folder(path: str | Path, *, below: int | None = None) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=below)
+
+
+@contextmanager
+def _within(root: int, folder: str) -> Iterator[int]:
+    """The descriptor of a folder below ``root``, to which no link leads. Raises `OSError`."""
+    with ExitStack() as opened:
+        descriptor = root
+        for part in filter(None, folder.split("/")):
+            if part == "..":
+                raise PermissionError(f"{folder!r} leads out of the folder of its table")
+            descriptor = _open_folder(part, below=descriptor)
+            opened.callback(os.close, descriptor)
+        yield descriptor
+
+
+def _size(root: int, name: str) -> int:
+    folder, _, last = name.rpartition("/")
+    with _within(root, folder) as descriptor:
+        status = os.stat(last, dir_fd=descriptor, follow_symlinks=False)
+    return 0 if stat.S_ISDIR(status.st_mode) else status.st_size
+
+
+def _delete(root: int, name: str) -> None:
+    """Delete a file or a folder, and the folder ``_file=…`` that only this file was in."""
+    folder, _, last = name.rpartition("/")
+    with _within(root, folder) as descriptor:
+        if stat.S_ISDIR(os.stat(last, dir_fd=descriptor, follow_symlinks=False).st_mode):
+            shutil.rmtree(last, dir_fd=descriptor)
+            return
+        os.unlink(last, dir_fd=descriptor)
+    around, _, own = folder.rpartition("/")
+    if own.startswith("_file="):
+        with suppress(OSError), _within(root, around) as descriptor:
+            os.rmdir(own, dir_fd=descriptor)

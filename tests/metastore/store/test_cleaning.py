@@ -1,0 +1,377 @@
+"""What nobody can see any more goes with its files, and nothing that anybody can see does."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner
+
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateTable,
+    DropTable,
+    TableDefinition,
+)
+from strandline.cli import main
+from strandline.clock import system_wall_clock
+from strandline.config import Settings
+from strandline.errors import VersionNotFound
+from strandline.metastore.store import cleaning
+from strandline.metastore.store.cleaning import Cleaned
+from strandline.metastore.store.file_scans import data_path
+from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile, RowKind
+from strandline.model.descriptors import TableKind
+from strandline.model.types import BIGINT
+from strandline.node import Node
+from strandline.transactions import ValidWriteIdList
+from tests.servers import stores
+
+RETENTION = 7 * 24 * 3_600_000
+LATER = RETENTION + 60_000
+
+
+class Lake:
+    """A node whose clock a test moves, with a transactional table ``t``."""
+
+    def __init__(self, node: Node, ahead: list[int]) -> None:
+        self.node = node
+        self.session = node.session(user="ann")
+        self._ahead = ahead
+
+    def wait(self, milliseconds: int = LATER) -> None:
+        """Let so much time pass."""
+        self._ahead[0] += milliseconds
+        with self.node.database.write() as connection:  # the store's time follows its writers
+            self.node.notifications.head_on(connection)
+
+    def create(self, name: str = "t", **definition: object) -> int:
+        columns = (ColumnDefinition("k", BIGINT),)
+        table = TableDefinition(name=name, columns=columns, transactional=True, **definition)  # type: ignore[arg-type]  # fields of it
+        self.session.execute(CreateTable(schema="default", definition=table))
+        return self.session.table(f"default.{name}").descriptor.id
+
+    def folder(self, name: str = "t") -> Path:
+        return Path(urlsplit(self.session.table(f"default.{name}").location).path)
+
+    def write(self, table_id: int, name: str = "t", *, txn_id: int | None = None) -> str:
+        """Put a file into the folder, and stage it; without a transaction, commit it too."""
+        own = self.session.begin().txn_id if txn_id is None else txn_id
+        file_id = own << FILE_NUMBER_BITS
+        path = data_path(file_id, uuid4().hex)
+        self.put(name, path)
+        file = DataFile(file_id=file_id, path=path, rows=1, bytes=4)
+        self.session.stage(own, table_id, add=[file])
+        if txn_id is None:
+            self.session.commit(own)
+        return path
+
+    def put(self, name: str, path: str) -> Path:
+        target = self.folder(name) / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(b"rows")
+        return target
+
+    def remove(self, table_id: int, path: str) -> None:
+        txn_id = self.session.begin().txn_id
+        self.session.stage(txn_id, table_id, remove=[path])
+        self.session.commit(txn_id)
+
+    def write_ids(self, table_id: int) -> ValidWriteIdList:
+        return self.session.open(["default.t"]).write_ids[table_id]
+
+    def paths(self, table_id: int, write_ids: ValidWriteIdList | None = None) -> list[str]:
+        files = self.session.files(table_id, write_ids or self.write_ids(table_id))
+        return sorted(file.path for file in files.data_files)
+
+    def on_disk(self, name: str = "t") -> set[str]:
+        root = self.folder(name)
+        return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+    def clean(self) -> list[tuple[str, int, int]]:
+        """What was cleaned; first it is said, and said right."""
+        said = self.node.cleaner.clean(dry_run=True)
+        cleaned = self.node.cleaner.clean()
+        assert _sorted(said) == _sorted(cleaned)
+        assert self.node.cleaner.clean() == []
+        return [(one.what, one.rows, one.files) for one in cleaned]
+
+
+def _sorted(cleaned: list[Cleaned]) -> list[tuple[object, ...]]:
+    return sorted(
+        (one.what, one.table, one.rows, one.files, one.bytes, sorted(one.names)) for one in cleaned
+    )
+
+
+@pytest.fixture(params=["folder", "postgresql"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
+    ahead = [0]
+    store = stores.new_store(request.param, tmp_path / "lake", settings=Settings())
+    with Node.open(
+        store.address, settings=store.settings, wall=lambda: system_wall_clock() + ahead[0]
+    ) as node:
+        yield Lake(node, ahead)
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path) -> Iterator[Lake]:
+    ahead = [0]
+    with Node.open(tmp_path / "lake", wall=lambda: system_wall_clock() + ahead[0]) as node:
+        yield Lake(node, ahead)
+
+
+def test_removed_files_go_when_the_history_that_shows_them_is_not_kept(lake: Lake) -> None:
+    table = lake.create()
+    gone, kept = lake.write(table), lake.write(table)
+    before = lake.write_ids(table)
+    lake.remove(table, gone)
+    assert lake.clean() == []
+    assert lake.paths(table, before) == sorted([gone, kept])
+    lake.wait()
+    assert lake.clean() == [("removed files", 1, 1)]
+    assert lake.on_disk() == {kept}
+    assert lake.paths(table) == [kept]
+    for store in (lake.node.store, lake.node.store._store):
+        with pytest.raises(VersionNotFound, match="have been cleaned, and this snapshot is older"):
+            store.rows(table, RowKind.DATA_FILE, write_ids=before)
+    later = lake.write(table)
+    assert lake.paths(table) == sorted([kept, later])
+
+
+def test_a_hold_an_open_transaction_and_a_backup_keep_what_they_may_see(in_folder: Lake) -> None:
+    lake = in_folder
+    table = lake.create()
+    path = lake.write(table)
+    held = lake.session.open(["default.t"])
+    reader = lake.session.begin()
+    hold = lake.session.hold("reader", at=held.time, ttl_ms=10 * RETENTION)
+    lake.remove(table, path)
+    lake.wait()
+    lake.session.heartbeat(reader.txn_id)
+    assert lake.clean() == []
+    assert lake.paths(table, held.write_ids[table]) == [path]
+    lake.session.release_hold(hold.hold_id)
+    assert lake.clean() == []
+    own = lake.session.open(["default.t"], txn_id=reader.txn_id).write_ids[table]
+    assert lake.paths(table, own) == [path]
+    lake.session.abort(reader.txn_id)
+    backup = lake.session.hold("backup", at=lake.node.catalogs.complete_now())
+    assert lake.clean() == []
+    assert lake.on_disk() == {path}
+    lake.session.release_hold(backup.hold_id)
+    assert lake.clean() == [("removed files", 1, 1)]
+    assert lake.on_disk() == set()
+
+
+def test_what_a_held_reader_sees_stays_though_an_aborted_id_was_purged(in_folder: Lake) -> None:
+    lake = in_folder
+    table = lake.create()
+    first = lake.write(table)
+    gone = lake.write(table)
+    lake.remove(table, gone)
+    lake.session.abort(aborted := lake.session.begin().txn_id)
+    stale = lake.session.begin().txn_id
+    lake.write(table, txn_id=stale)
+    last = lake.write(table)
+    held = lake.session.open(["default.t"])
+    lake.session.hold("reader", at=held.time, ttl_ms=10 * RETENTION)
+    lake.session.abort(stale)
+    assert held.write_ids[table].exceptions
+    lake.wait()
+    assert ("removed files", 1, 1) in lake.clean()
+    assert lake.node.transactions.get(aborted)
+    for store in (lake.node.store, lake.node.store._store):
+        rows = store.rows(table, RowKind.DATA_FILE, write_ids=held.write_ids[table])
+        assert [row.name for row in rows] == sorted([first, last])
+
+
+def test_leftovers_of_ended_transactions_go_and_others_stay(lake: Lake) -> None:
+    table = lake.create()
+    kept = lake.write(table)
+    ended, still_open = lake.session.begin().txn_id, lake.session.begin().txn_id
+    for txn_id in (ended, still_open):
+        file = data_path(txn_id << FILE_NUMBER_BITS, uuid4().hex)
+        lake.put("t", file)
+        lake.put("t", f"_deletes/{txn_id}-{uuid4().hex}.parquet")
+        lake.put("t", f"_staging/{txn_id}-{uuid4().hex}/part-0.parquet")
+    staged = lake.write(table, txn_id=still_open)
+    by_hand = {"_files/mine.parquet", "_files/1-x.parquet", "readme", "_staging/note"}
+    for path in by_hand:
+        lake.put("t", path)
+    before = lake.on_disk()
+    lake.session.abort(ended)
+    assert lake.clean() == [("leftovers", 0, 3)]
+    left = before - lake.on_disk()
+    assert len(left) == 3
+    assert all(f"{ended}-" in path or str(ended << FILE_NUMBER_BITS) in path for path in left)
+    assert by_hand | {kept, staged} <= lake.on_disk()
+    lake.session.commit(still_open)
+    assert lake.clean() == [("leftovers", 0, 3)]
+    assert lake.on_disk() == by_hand | {kept, staged}
+
+
+def test_a_crash_before_the_files_are_deleted_leaves_leftovers(
+    in_folder: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = in_folder
+    table = lake.create()
+    path = lake.write(table)
+    lake.remove(table, path)
+    lake.wait()
+
+    def die(root: int, name: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(cleaning, "_delete", die)
+        with pytest.raises(KeyboardInterrupt):
+            lake.node.cleaner.clean()
+    assert lake.on_disk() == {path}
+    assert lake.clean() == [("leftovers", 0, 1)]
+    assert lake.on_disk() == set()
+
+
+def test_no_link_leads_cleaning_out_of_the_folder(in_folder: Lake, tmp_path: Path) -> None:
+    lake = in_folder
+    table = lake.create()
+    removed, _ = lake.write(table), lake.session.begin()
+    lake.remove(table, removed)
+    ended = lake.session.begin().txn_id
+    lake.session.abort(ended)
+    outside = tmp_path / "outside"
+    (lake.folder() / "_files").rename(outside)
+    (outside / f"{ended << FILE_NUMBER_BITS}-{uuid4().hex}.parquet").touch()
+    os.symlink(outside, lake.folder() / "_files")
+    files = set(outside.iterdir())
+    lake.wait()
+    lake.node.transactions.expire()
+    lake.node.cleaner.clean()
+    assert set(outside.iterdir()) == files
+
+
+def test_files_of_external_tables_are_never_touched(in_folder: Lake, tmp_path: Path) -> None:
+    lake = in_folder
+    place = tmp_path / "mine"
+    place.mkdir()
+    table = lake.create("x", kind=TableKind.EXTERNAL, location=f"file://{place}")
+    path = lake.write(table, "x")
+    lake.remove(table, path)
+    lake.put("x", data_path(1 << FILE_NUMBER_BITS, uuid4().hex))
+    before = lake.on_disk("x")
+    lake.wait()
+    lake.node.cleaner.clean()
+    assert lake.on_disk("x") == before
+
+
+def test_a_dropped_table_goes_when_no_kept_version_has_it(lake: Lake) -> None:
+    table, _ = lake.create(), lake.create("u")
+    lake.write(table)
+    place = lake.folder()
+    lake.session.execute(DropTable(schema="default", table="t"))
+    aside = place.parent / ".dropped" / str(table)
+    assert lake.clean() == []
+    lake.session.undrop("default.t")
+    lake.session.execute(DropTable(schema="default", table="t"))
+    lake.create("v")
+    latest = lake.node.catalogs.latest_catalog().version
+    lake.wait()
+    assert lake.session.compact(latest)
+    assert aside.is_dir()
+    assert lake.clean() == [("dropped table", 1, 1)]
+    assert not aside.exists()
+    assert lake.node.store.rows_by_id(range(1, 100)) == {}
+    assert [lake.folder("u").is_dir(), lake.folder("v").is_dir()] == [True, True]
+
+
+def test_folders_that_a_dying_process_left_of_dropped_tables_go(in_folder: Lake) -> None:
+    lake = in_folder
+    table = lake.create()
+    lake.session.execute(DropTable(schema="default", table="t"))
+    lake.create("u")
+    warehouse = lake.folder("u").parent
+    lake.wait()
+    lake.session.compact(lake.node.catalogs.latest_catalog().version)
+    lake.clean()
+    for name in (str(table), f"{table}.partitions", "99.purged", "10000", "other"):
+        (warehouse / ".dropped" / name).mkdir()
+    lake.node.cleaner.clean()
+    assert sorted(os.listdir(warehouse / ".dropped")) == ["10000", "other"]
+
+
+def test_memory_that_lags_behind_reads_the_table_anew(in_folder: Lake) -> None:
+    lake = in_folder
+    table = lake.create()
+    kept = lake.write(table)
+    with Node.open(lake.node.folder, background=False) as behind:
+        behind.store.catch_up()
+        behind.store.rows(table, RowKind.DATA_FILE, write_ids=None)
+        gone = lake.write(table)
+        between = lake.write_ids(table)
+        lake.remove(table, gone)
+        lake.wait()
+        lake.clean()
+        behind.store.catch_up()
+        with pytest.raises(VersionNotFound):
+            behind.store.rows(table, RowKind.DATA_FILE, write_ids=between)
+        rows = behind.store.rows(table, RowKind.DATA_FILE, write_ids=lake.write_ids(table))
+        assert [row.name for row in rows] == [kept]
+
+
+def test_the_thread_looks_for_leftovers_only_where_there_can_be_some(
+    in_folder: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = in_folder
+    lake.create()
+    looked: list[str] = []
+    look = cleaning._own_files
+
+    def noted(root: int) -> Iterator[tuple[str, int]]:
+        looked.append("t")
+        return look(root)
+
+    monkeypatch.setattr(cleaning, "_own_files", noted)
+    clean: Callable[[], None] = lambda: lake.node.cleaner.clean_new(stopped=bool)  # noqa: E731
+    clean()
+    clean()
+    assert len(looked) == 1
+    txn_id = lake.session.begin().txn_id
+    lake.session.stage(txn_id, lake.session.table("default.t").descriptor.id)
+    lake.session.abort(txn_id)
+    clean()
+    assert len(looked) == 2
+
+
+def test_the_command_says_first_and_does_it_when_told(tmp_path: Path) -> None:
+    store = tmp_path / "lake"
+    ahead = [0]
+    with Node.open(store, wall=lambda: system_wall_clock() + ahead[0]) as node:
+        lake = Lake(node, ahead)
+        table = lake.create()
+        ended = lake.session.begin().txn_id
+        leftover = lake.put("t", data_path(ended << FILE_NUMBER_BITS, uuid4().hex))
+        lake.session.abort(ended)
+        assert table
+    run = CliRunner().invoke
+    said = run(main, ["clean", str(store)])
+    assert said.exit_code == 0
+    assert "leftovers" in said.output
+    assert said.output.endswith("nothing was removed; --yes removes it\n")
+    assert leftover.exists()
+    done = run(main, ["clean", str(store), "--yes", "--output", "json"])
+    (line,) = map(json.loads, done.output.splitlines())
+    assert line == {
+        "what": "leftovers",
+        "table": "default.t",
+        "rows": 0,
+        "files": 1,
+        "bytes": 4,
+        "names": [f"_files/{leftover.name}"],
+        "removed": True,
+    }
+    assert not leftover.exists()
+    assert run(main, ["clean", str(store)]).output == "there is nothing to clean\n"
