@@ -52,6 +52,8 @@ class Settings:
     ``transaction_timeout_ms``: after how long without a heartbeat a transaction is aborted.
     ``clean_interval_ms``: how often the node removes, with their files, rows that nobody can see
     any more; 0 leaves that to the command ``strandline clean``.
+    ``snapshot_hold_ms``: how long a client can read the files of a snapshot that it got without a
+    hold of its own, as those of the Hive protocol do.
     ``metadata_staleness_ms``: how old an answer about a plain table's rows may be; 0 looks at the
     store each time. Not set, it is 0 in a folder and 1 s on servers.
     ``clock_ahead_limit_ms``: how far the store's time may be ahead of this machine's clock; a write
@@ -87,6 +89,7 @@ class Settings:
     history_retention_ms: int = 7 * _DAY_MS
     transaction_timeout_ms: int = 300_000
     clean_interval_ms: int = _HOUR_MS
+    snapshot_hold_ms: int = _HOUR_MS
     metadata_staleness_ms: int | None = None
     clock_ahead_limit_ms: int = _DAY_MS
     cache_bytes: int = 256 << 20

@@ -24,6 +24,7 @@ from strandline.errors import (
 )
 from strandline.logs import kept
 from strandline.metastore.asked_places import AskedPlaces
+from strandline.metastore.snapshot_holds import SnapshotHolds
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.store_folders import StoreFolders
@@ -49,6 +50,7 @@ class Metastore:
         projector: Projector,
         warehouse: str,
         folders: StoreFolders,
+        snapshot_hold_ms: int = 0,
     ) -> None:
         self.catalogs = catalogs
         self.transactions = transactions
@@ -56,6 +58,7 @@ class Metastore:
         self.projector = projector
         self.warehouse = warehouse.rstrip("/")
         self.folders = folders
+        self.snapshot_holds = SnapshotHolds(transactions.holds, snapshot_hold_ms)
 
     def execute(
         self,

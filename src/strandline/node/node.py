@@ -192,6 +192,7 @@ class Node:
             guard=guard,
             folders=folders,
             on_rows_gone=self.store.forget,
+            snapshot_hold_ms=settings.snapshot_hold_ms,
         )
         self.metastore = Metastore(
             catalogs=self.catalogs,
@@ -200,6 +201,7 @@ class Node:
             projector=self.projector,
             warehouse=warehouse,
             folders=folders,
+            snapshot_hold_ms=settings.snapshot_hold_ms,
         )
         self.health = NodeHealth()
         for name, check in store.checks(environment):

@@ -17,6 +17,7 @@ from strandline.catalog.commands import (
     RenameColumn,
     RenameTable,
 )
+from strandline.clock import format_timestamp
 from strandline.metastore.hive import snapshot_views
 from strandline.metastore.interface import Session
 from strandline.model.type_parser import parse_type
@@ -190,6 +191,16 @@ def test_a_schema_of_the_past_shows_the_rows_of_then(session: Session, stub: Any
     (found,) = hidden(stub, schema=then)
     assert len(names(found)) == 1
     assert found.dbName == then
+
+
+def test_a_snapshot_of_the_past_is_held_for_its_client(
+    hive: HiveNode, session: Session, stub: Any
+) -> None:
+    dml.append(session, "d1.orders", {"id": 1, "item": "x"})
+    moment = session.open(["d1.orders"]).time
+    stub.get_table(f"d1@{format_timestamp(moment)}", "orders")
+    holds = hive.node.transactions.holds.list()
+    assert min(hold.at for hold in holds if hold.kind == "snapshot") <= moment
 
 
 @pytest.mark.parametrize("damage", ["missing", "longer"])

@@ -143,6 +143,18 @@ def test_removed_files_go_when_the_history_that_shows_them_is_not_kept(lake: Lak
     assert lake.paths(table) == sorted([kept, later])
 
 
+def test_what_was_just_removed_stays_though_its_history_is_trimmed(in_folder: Lake) -> None:
+    lake = in_folder
+    table = lake.create()
+    path = lake.write(table)
+    lake.remove(table, path)
+    lake.create("u")
+    lake.session.compact(lake.node.catalogs.latest_catalog().version)
+    assert lake.clean() == []
+    lake.wait(lake.node.settings.snapshot_hold_ms + 1_000)
+    assert lake.clean() == [("removed files", 1, 1)]
+
+
 def test_a_hold_an_open_transaction_and_a_backup_keep_what_they_may_see(in_folder: Lake) -> None:
     lake = in_folder
     table = lake.create()

@@ -198,7 +198,9 @@ class HiveReader(Reader):
             snapshot = await self._snapshot(table, scope.part.last_commit)
             return hidden_struct(snapshot, scope.part, schema=scope.name)
         last_commit = transactions.last_commit(table.id, at=scope.point.moment)
-        if not scope.is_past:
+        if scope.point.moment is not None:
+            self.metastore.snapshot_holds.keep(scope.point.moment)
+        else:
             # Read after the commits: it has every schema that their files were written by.
             present = self.metastore.catalogs.present().table_by_id(table.id)
             if present is None:

@@ -6,13 +6,13 @@ leftovers           files of transactions that have ended, which no row names: o
 dropped tables      tables that no kept version of the catalog has: their rows and folders
 ==================  ==============================================================================
 
-The limit (`Holds.cleaning_limit`) is the low watermark, or the begin of the oldest open transaction
-where that is earlier: every hold, every transaction, and every reader within the retention sees the
-removal. A reader that is older, and holds nothing, must not get an answer that lacks files. So the
-time is noted with the table in the SQL transaction that deletes the rows, and who presents an older
-list is refused (`row_queries.require_kept`). The memory of this node forgets the table, and learns
-the time when it loads it again. That of another node may go on to show such a reader the rows; its
-read then fails for want of the file.
+The limit is the low watermark (`Holds.cleaning_limit`), and at least as long ago as clients may
+read a snapshot without holding it (`snapshot_holds`). Every hold, every open transaction and
+every reader within the retention sees the removal. A reader that is older, and holds nothing, must
+not get an answer that lacks files. So the time is noted with the table in the SQL transaction that
+deletes the rows, and who presents an older list is refused (`row_queries.require_kept`). The memory
+of this node forgets the table, and learns the time when it loads it again. That of another node may
+go on to show such a reader the rows; its read then fails for want of the file.
 
 What must stay true:
 
@@ -44,7 +44,7 @@ from typing import Protocol
 from sqlalchemy import Connection
 
 from strandline.catalog import Catalog
-from strandline.clock import HybridClock, Timestamp
+from strandline.clock import HybridClock, Timestamp, add_milliseconds
 from strandline.durable.transaction import OBJECT_IDS
 from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.file_scans import DATA_FOLDER, DELETES_FOLDER, STAGING_FOLDER
@@ -129,7 +129,7 @@ class Cleaner:
 
     ``guard`` is called inside every write transaction and raises if this process may no longer
     write. ``on_rows_gone`` is called with the id of a table whose rows were deleted, before files
-    are.
+    are. What was removed less than ``snapshot_hold_ms`` ago stays.
     """
 
     def __init__(
@@ -143,6 +143,7 @@ class Cleaner:
         guard: Callable[[Connection], None],
         folders: StoreFolders,
         on_rows_gone: Callable[[int], None],
+        snapshot_hold_ms: int,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -152,6 +153,7 @@ class Cleaner:
         self._guard = guard
         self._folders = folders
         self._on_rows_gone = on_rows_gone
+        self._snapshot_hold_ms = snapshot_hold_ms
         self._seen: tuple[int, int] | None = None
         self._runs = self._rows = self._files = self._bytes = self._failures = 0
 
@@ -190,6 +192,7 @@ class Cleaner:
         if limit is None:
             logger.info("nothing is cleaned while a backup copies files")
             return
+        limit = min(limit, add_milliseconds(self._clock.current(), -self._snapshot_hold_ms))
         self._runs += not dry_run
         if not dry_run:
             self._aborted_rows.clean(stopped=stopped)

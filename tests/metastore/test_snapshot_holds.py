@@ -1,0 +1,44 @@
+"""Snapshots that clients got without a hold are held for them, by few holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.clock import MIN_TIMESTAMP, Timestamp
+from strandline.metastore.snapshot_holds import SnapshotHolds
+from tests.metastore.dml import Dml
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
+def test_one_hold_keeps_all_later_times_until_it_is_half_over(dml: Dml) -> None:
+    now = [0.0]
+    kept = SnapshotHolds(dml.transactions.holds, HOUR_MS, monotonic=lambda: now[0])
+    times: list[Timestamp] = []
+    for name in "abc":
+        dml.append(name)
+        times.append(dml.transactions.latest_time())
+
+    def held() -> list[Timestamp]:
+        return [hold.at for hold in dml.transactions.holds.list()]
+
+    for at in (times[1], times[1], times[2]):
+        kept.keep(at)
+    assert held() == [times[1]]
+    kept.keep(times[0])
+    kept.keep(times[1])
+    assert held() == times[:2]
+    now[0] += HOUR_MS / 1000 + 1
+    dml.wall_ms += HOUR_MS + 1_000
+    kept.keep(times[1])  # the first two last an hour longer, and this one two
+    assert held() == [times[0], times[1], times[1]]
+    kept.keep(MIN_TIMESTAMP)  # its history is not kept
+    assert len(held()) == 3
+
+
+@pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
+def test_without_a_time_nothing_is_held(dml: Dml) -> None:
+    dml.append("a")
+    SnapshotHolds(dml.transactions.holds, 0).keep(dml.transactions.latest_time())
+    assert dml.transactions.holds.list() == ()
