@@ -22,25 +22,28 @@ help:
 	echo 'make teeth   plants faults, each of which the tests must find'
 	echo 'make soak    runs the long and random tests; SEED=7 repeats a run'
 	echo 'make setup   sets up: .venv, and Java where it is missing'
-	echo 'make servers sets up what the tests start: PostgreSQL and etcd, where they are missing'
+	echo 'make servers sets up what the tests start: PostgreSQL, etcd, an archive of the classes of Spark'
 	echo 'make clean   removes what the commands made, except .venv'
 
 setup:
 	PYTHON='$(PYTHON)' scripts/setup
 
-servers:
+servers: setup
 	scripts/setup postgresql etcd-server
+	$(BIN)/python -m tests.spark_classes
 
 demo: setup
 	$(BIN)/strandline demo $(ARGS)
 
-# The static checks use one core, and so does the archive of Spark's classes.
-test: setup servers
-	$(MAKE) --no-print-directory lint & lint=$$!; \
-	$(BIN)/python -m tests.spark_classes; archived=$$?; \
-	wait $$lint && exit $$archived
-	echo 'pytest: the tests'
-	$(PYTEST) -m 'not soak and not teeth' tests $(ARGS)
+# The static checks run beside the rest, where one core is often idle; what they say comes last.
+test: setup
+	mkdir -p build
+	$(MAKE) --no-print-directory lint > build/lint.log 2>&1 & lint=$$!; tested=0; linted=0; \
+	$(MAKE) --no-print-directory servers && echo 'pytest: the tests' && \
+	$(PYTEST) -m 'not soak and not teeth' tests $(ARGS) || tested=$$?; \
+	wait $$lint || linted=$$?; \
+	cat build/lint.log; \
+	exit $$((tested ? tested : linted))
 
 teeth: setup servers
 	echo 'pytest: the planted faults'

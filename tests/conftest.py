@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,20 @@ def pytest_configure(config: pytest.Config) -> None:
         spark_classes.use(os.environ)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Tests are imported and collected without garbage collection, neither then nor later.
+
+    Nearly all of their million objects stay, and each process of the run has them.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What starts a Spark comes first: it takes long, and much of that is waiting.
 
@@ -62,14 +78,19 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) * 3 // 2
 
 
+@cache  # it is asked three times for each test
+def scope_of(file: str) -> str:
+    """The folder of a file whose tests share a Spark with those of others, else the file."""
+    path = Path(file)
+    shares = path.parent == Path("tests/spark") or path.match("hive/test_spark_*.py")
+    return str(path.parent) if shares else file
+
+
 class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """The tests of a file run in one process, and files that can share a Spark are in one too."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = Path(nodeid.partition("::")[0])
-        if file.parent == Path("tests/spark") or file.match("hive/test_spark_*.py"):
-            return str(file.parent)
-        return str(file)
+        return scope_of(nodeid.partition("::")[0])
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -153,6 +153,18 @@ def test_make_test_runs_each_check_and_leaves_out_the_long_tests(tmp_path: Path)
         assert command in output
 
 
+@pytest.mark.parametrize("tool", ["ruff", "mypy", "lint-imports"])
+def test_make_test_fails_where_a_static_check_fails_and_runs_the_tests(
+    tmp_path: Path, tool: str
+) -> None:
+    checkout = planted_checkout(tmp_path, status=0)
+    (checkout / ".venv" / "bin" / tool).write_text("#!/bin/sh\necho what is wrong\nexit 1\n")
+    run = make("test", cwd=checkout)
+    assert run.returncode != 0
+    assert "what is wrong" in run.stdout
+    assert "-m pytest" in run.stdout
+
+
 def test_make_bench_hands_on_the_chosen_groups(tmp_path: Path) -> None:
     checkout = planted_checkout(tmp_path, status=0)
     assert "-m bench --only wire,model" in make("bench", "ONLY=wire,model", cwd=checkout).stdout
