@@ -147,7 +147,7 @@ def test_partitions_of_plain_tables_are_in_the_data_too(store: Path) -> None:
         table_id = session.table("store.plain").descriptor.id
         row = new_partition(PartitionRow(values=("1",), location="k=1"), name="k=1")
         with node.store.change(table_id, author="ann") as change:
-            change.add(row)
+            change.stage(add=[row])
     (commit,) = lines("log", store, "--data", "--table", "store.plain", "--last", 1)
     assert commit["changes"][0]["partitions_added"] == 1
 

@@ -275,10 +275,11 @@ def test_dropped_partitions_are_brought_back_by_name_or_as_the_last_drop(store: 
         table = node.session(user="ann").table("shop.sales").descriptor
         rows = [PartitionRow(values=(value,), location=f"k={value}") for value in "12"]
         with node.store.change(table.id, author="ann") as change:
-            change.add(*(new_partition(row, name=row.location) for row in rows))
+            change.stage(add=[new_partition(row, name=row.location) for row in rows])
         for name in ("k=1", "k=2"):
             with node.store.change(table.id, author="ann") as change:
-                change.remove(*(r.row_id for r in change.rows(RowKind.PARTITION, names=[name])))
+                gone = change.visible(RowKind.PARTITION, [name]).values()
+                change.stage(remove=[row.row_id for row in gone])
     last = strandline("undrop", store, "shop.sales", "--kind", "partitions")
     assert (last.exit_code, last.stdout) == (0, "k=2\n")
     named = ("undrop", store, "shop.sales", "--kind", "partitions", "--partition", "k=1")

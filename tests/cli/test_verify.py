@@ -100,7 +100,7 @@ def store(tmp_path: Path) -> Store:
         (store.folder / "warehouse/shop.db/p/k=1").mkdir()
         plain_id = session.table("shop.p").descriptor.id
         with node.store.change(plain_id, author="ann") as change:
-            change.add(new_partition(partition, name="k=1"))
+            change.stage(add=[new_partition(partition, name="k=1")])
     return store
 
 

@@ -50,7 +50,7 @@ def create(node: Node, name: str, *, location: str | None = None) -> TableDescri
 def add_partition(node: Node, table: TableDescriptor, value: str) -> None:
     name = f"p={value}"
     with node.store.change(table.id, author="ann") as change:
-        change.add(new_partition(PartitionRow(values=(value,), location=name), name=name))
+        change.stage(add=[new_partition(PartitionRow(values=(value,), location=name), name=name)])
 
 
 def reader(node: Node, *, user: str | None = None) -> Reader:

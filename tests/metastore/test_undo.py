@@ -96,7 +96,9 @@ def test_a_plain_table_comes_back_with_its_files_and_partitions(
     (folder(session, "p") / "day=1").mkdir()
     (folder(session, "p") / "day=1" / "f").write_text("rows")
     with node.store.change(before.descriptor.id, author="ann") as change:
-        change.add(new_partition(PartitionRow(values=("1",), location="day=1"), name="day=1"))
+        change.stage(
+            add=[new_partition(PartitionRow(values=("1",), location="day=1"), name="day=1")]
+        )
     session.execute(drop("p"))
     assert not Path(before.location.removeprefix("file://")).exists()
     session.undrop("shop.p")

@@ -73,11 +73,11 @@ def make_store(folder: Path) -> None:
         node.store.stage(lost, ids["a.t1"], add=[data_file("lost")])
         node.transactions.abort(lost)
         with node.store.change(ids["a.t2"], author="ann") as change:
-            change.add(
-                *(
+            change.stage(
+                add=[
                     new_partition(PartitionRow(values=(f"{n}",), location=f"m={n}"), name=f"m={n}")
                     for n in range(12)
-                )
+                ]
             )
         session.execute(DropTable(schema="b", table="t0"))
         at = node.catalogs.latest_catalog().time

@@ -28,7 +28,7 @@ from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.partition_moves import PURGED, PartitionMove, PartitionMoves
 from strandline.metastore.store.rows import NewRow, PartitionRow, Row, new_partition
-from strandline.metastore.store.staging import PlainChange
+from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import (
     FolderRefused,
@@ -119,7 +119,7 @@ class PartitionPlaces:
             except OSError:
                 logger.warning("the purged folder %s cannot be deleted", path, exc_info=True)
 
-    def refuse_unfinished(self, change: PlainChange, locations: Collection[str]) -> None:
+    def refuse_unfinished(self, change: Staging, locations: Collection[str]) -> None:
         """Raise `IllegalChange` where files of dropped partitions lie at these locations still.
 
         A client may have written there already, and its files cannot be told from the old ones.
@@ -164,7 +164,7 @@ class PartitionPlaces:
             return ()
         return finished
 
-    def bring_back(self, change: PlainChange, row: Row) -> tuple[str, str] | None:
+    def bring_back(self, change: Staging, row: Row) -> tuple[str, str] | None:
         """Move the folder of a dropped partition back; from where to where, if it was moved.
 
         Raises `ObjectNotFound` where its files are gone, `IllegalChange` where others lie there.
@@ -191,7 +191,7 @@ class PartitionPlaces:
                     f"partition {row.name} of {self._table.name} cannot be brought back:"
                     f" {refused.message}"
                 ) from refused
-        change.brought_back(move)
+        change.forget_move(move)
         return moved
 
     @property
@@ -256,7 +256,7 @@ def undrop_partitions(
     moved: list[tuple[str, str]] = []
     try:
         with metastore.store.change(table.id, author=author) as change:
-            rows = change.dropped(names or None)
+            rows = change.dropped_partitions(names or None)
             missing = sorted(set(names) - {row.name for row in rows})
             if missing or not rows:
                 what = f"partition {missing[0]}" if missing else "partitions"
@@ -266,7 +266,7 @@ def undrop_partitions(
                 back = places.bring_back(change, row)
                 if back is not None:
                     moved.append(back)
-            change.add(*(_again(row) for row in rows))
+            change.stage(add=[_again(row) for row in rows])
     except BaseException:
         for source, target in reversed(moved):
             with suppress(StrandlineError):
@@ -279,10 +279,10 @@ def _again(row: Row) -> NewRow:
     return new_partition(row.as_(PartitionRow), name=row.name, bucket=row.bucket)
 
 
-def _refuse_present(change: PlainChange, table: TableDescriptor, rows: Sequence[Row]) -> None:
+def _refuse_present(change: Staging, table: TableDescriptor, rows: Sequence[Row]) -> None:
     kind = rows[0].kind
-    there = change.rows(kind, names=[row.name for row in rows])
+    there = change.visible(kind, [row.name for row in rows])
     if there:
         raise AlreadyExists(
-            f"partition {there[0].name} of {table.name} is there; drop or rename it first"
+            f"partition {min(there)} of {table.name} is there; drop or rename it first"
         )

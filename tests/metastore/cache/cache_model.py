@@ -213,12 +213,12 @@ class CacheMachine(RuleBasedStateMachine):
         through: ObjectStore = self.cache if own else self.dml.store
         txn = Txn(dict(self.committed), began_at=len(self.ended))
         with through.change(table_id, author="ann") as change:
-            there = change.rows(FILES)
+            there = list(change.visible(FILES).values())
             assert there == self.visible(table_id, self.committed[table_id])
-            change.add(data_file(f"f{next(_numbers):06d}"))
+            change.stage(add=[data_file(f"f{next(_numbers):06d}")])
             if there:
                 gone = data.draw(st.sampled_from(there))
-                change.remove(gone.row_id)
+                change.stage(remove=[gone.row_id])
                 txn.removed.add(gone.row_id)
         rows, removals = self.dml.store.rows_of_write(table_id, change.write_id)
         self.rows |= {row.row_id: row for row in rows}

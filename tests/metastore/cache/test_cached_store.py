@@ -127,7 +127,7 @@ def test_an_own_change_is_in_memory_when_the_call_returns(dml: Dml) -> None:
     cache = dml.cached(staleness=1_000)
     assert files(cache) == []
     with cache.change(FLIGHTS, author="ann") as change:
-        change.add(data_file("a"))
+        change.stage(add=[data_file("a")])
     assert cache.applied_event == dml.log.head()
     assert files(cache) == ["a"]
     cache.set_parameters(FLIGHTS, (("numRows", "3"),), author="ann")

@@ -107,7 +107,7 @@ def test_rows_of_another_node_are_seen_at_once_however_lazy_memory_may_be(
             table_id = other.session(user="ann").table("d1.t1").descriptor.id
             with other.store.change(table_id, author="ann") as change:
                 row = PartitionRow(values=("a",), location="p=a")
-                change.add(new_partition(row, name="p=a"))
+                change.stage(add=[new_partition(row, name="p=a")])
             assert client.get_partition_names("d1", "t1", -1) == ["p=a"]
 
 

@@ -258,13 +258,13 @@ def test_a_fenced_store_writes_nothing(dml: Dml) -> None:
 
 def test_a_plain_change_is_a_transaction_of_its_own(dml: Dml) -> None:
     with dml.store.change(FLIGHTS, author="hive") as change:
-        change.add(new_partition(partition("month=1"), name="month=1"))
-        assert names(change.rows(RowKind.PARTITION)) == ["month=1"]
+        change.stage(add=[new_partition(partition("month=1"), name="month=1")])
+        assert list(change.visible(RowKind.PARTITION)) == ["month=1"]
     before = dml.transactions.write_ids(FLIGHTS)
     with dml.store.change(FLIGHTS, author="hive") as change:
-        (row,) = change.rows(RowKind.PARTITION)
-        change.replace(row.row_id, new_partition(partition("month=1", "/else"), name="month=1"))
-        change.add(new_partition(partition("month=2"), name="month=2"))
+        (row,) = change.visible(RowKind.PARTITION).values()
+        change.replace({row.row_id: new_partition(partition("month=1", "/else"), name="month=1")})
+        change.stage(add=[new_partition(partition("month=2"), name="month=2")])
     now = dml.store.rows(FLIGHTS, RowKind.PARTITION, write_ids=None)
     assert [row.as_(PartitionRow).location for row in now] == ["/else", "month=2"]
     then = dml.store.rows(FLIGHTS, RowKind.PARTITION, write_ids=before)
@@ -275,7 +275,7 @@ def test_a_plain_change_is_a_transaction_of_its_own(dml: Dml) -> None:
 def test_a_plain_change_that_raises_leaves_nothing(dml: Dml) -> None:
     before = dml.contents()
     with pytest.raises(KeyError), dml.store.change(FLIGHTS, author="hive") as change:
-        change.add(data_file("a"))
+        change.stage(add=[data_file("a")])
         raise KeyError("the caller's own")
     assert dml.contents() == before
 
@@ -286,7 +286,7 @@ def test_a_plain_change_beats_a_transaction_that_began_before(dml: Dml) -> None:
     txn = dml.begin()
     dml.store.stage(txn, FLIGHTS, remove=[row.row_id])
     with dml.store.change(FLIGHTS, author="hive") as change:
-        change.remove(row.row_id)
+        change.stage(remove=[row.row_id])
     with pytest.raises(WriteConflict):
         dml.transactions.commit(txn)
     assert dml.transactions.get(txn).state is TransactionState.ABORTED

@@ -53,7 +53,7 @@ from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import ObjectStore, SqlObjectStore
 from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
 from strandline.metastore.store.rows import Removal, Row, RowKind
-from strandline.metastore.store.staging import PlainChange, Staging
+from strandline.metastore.store.staging import Staging
 from strandline.model.places import Place
 from strandline.transactions import Transactions, ValidWriteIdList
 
@@ -449,7 +449,7 @@ class CachedStore(ObjectStore):
             yield staging
 
     @contextmanager
-    def change(self, table_id: int, *, author: str) -> Iterator[PlainChange]:
+    def change(self, table_id: int, *, author: str) -> Iterator[Staging]:
         with self._store.change(table_id, author=author) as change:
             yield change
         self._applier.apply_own()

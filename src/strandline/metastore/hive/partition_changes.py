@@ -8,7 +8,7 @@ is moved aside, where cleaning finds it, when the partition is dropped with its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -97,7 +97,7 @@ def _add(
     with suppress(_NothingToDo), call.metastore.store.change(
         of.table.id, author=call.user
     ) as change:  # fmt: skip
-        there = {row.name for row in change.rows(RowKind.PARTITION, names=rows.keys())}
+        there = change.visible(RowKind.PARTITION, rows.keys())
         fresh = {name: row for name, row in rows.items() if name not in there}
         if there and not if_not_exists:
             first = next(row for name, row in rows.items() if name in there)
@@ -110,7 +110,7 @@ def _add(
         for name, row in fresh.items():
             _make_folder(call, of, row, name=name, unsynced=unsynced)
         unsynced.sync()
-        change.add(*(new_partition(row, name=name) for name, row in fresh.items()))
+        change.stage(add=[new_partition(row, name=name) for name, row in fresh.items()])
     return list(fresh.values())
 
 
@@ -229,14 +229,14 @@ def _drop(
     with suppress(_NothingToDo), call.metastore.store.change(
         of.table.id, author=call.user
     ) as change:  # fmt: skip
-        rows = change.rows(RowKind.PARTITION, names=names)
+        rows = list(change.visible(RowKind.PARTITION, names).values())
         if missing is not None and len(rows) < len(set(names)):
             raise missing
         if not rows:
             raise _NothingToDo
         if delete_data:
-            change.moved(*places.drop(rows, purge=purge))
-        change.remove(*(row.row_id for row in rows))
+            change.record_moves(*places.drop(rows, purge=purge))
+        change.stage(remove=[row.row_id for row in rows])
     if rows and delete_data:
         places.finish_moves(call.metastore.store)
     return [row.as_(PartitionRow) for row in rows]
@@ -323,7 +323,7 @@ def _alter(
     ]
     names = {name for name, _, _ in new_partitions}
     with call.metastore.store.change(of.table.id, author=call.user) as change:
-        rows = {row.name: row for row in change.rows(RowKind.PARTITION, names=names)}
+        rows = change.visible(RowKind.PARTITION, names)
         if len(rows) < len(names):
             raise IllegalChange("alter is not possible")
         altered: dict[str, PartitionRow] = {}
@@ -334,7 +334,7 @@ def _alter(
             if not (partition.get("sd") or {}).get("location"):
                 kept = replace(kept, location=old.location)
             altered[name] = kept
-        change.replace_each(
+        change.replace(
             {rows[name].row_id: new_partition(row, name=name) for name, row in altered.items()}
         )
 
@@ -370,7 +370,7 @@ async def alter_partitions_req(call: Call) -> Struct:
 def give_table_columns(call: Call, table: TableDescriptor) -> None:
     """Let every partition have the columns of its table, as a cascading alter asks for."""
 
-    def without_own(rows: Sequence[Row]) -> dict[int, NewRow]:
+    def without_own(rows: Iterable[Row]) -> dict[int, NewRow]:
         partitions = [(row, row.as_(PartitionRow)) for row in rows]
         return {
             row.row_id: new_partition(replace(partition, columns=None), name=row.name)
@@ -383,7 +383,7 @@ def give_table_columns(call: Call, table: TableDescriptor) -> None:
     names = [row.name for row in rows if row.as_(PartitionRow).columns is not None]
     if names:
         with call.metastore.store.change(table.id, author=call.user) as change:
-            change.replace_each(without_own(change.rows(RowKind.PARTITION, names=names)))
+            change.replace(without_own(change.visible(RowKind.PARTITION, names).values()))
 
 
 @changes("rename_partition")
@@ -408,7 +408,7 @@ def _rename(call: Call, of: Partitioned, values: Sequence[str], partition: Struc
     places = partition_places(call.metastore, of.table, location=of.location)
     try:
         with call.metastore.store.change(of.table.id, author=call.user) as change:
-            rows = {r.name: r for r in change.rows(RowKind.PARTITION, names=[old_name, new_name])}
+            rows = change.visible(RowKind.PARTITION, [old_name, new_name])
             if old_name not in rows:
                 raise IllegalChange(
                     "Unable to rename partition because old partition does not exist"
@@ -419,9 +419,10 @@ def _rename(call: Call, of: Partitioned, values: Sequence[str], partition: Struc
             kept = replace(new, created=old.created, location=old.location)
             if places.is_own(rows[old_name]):
                 kept = replace(kept, location=new_name)
-            row_id = change.replace(rows[old_name].row_id, new_partition(kept, name=new_name))
+            renamed = {rows[old_name].row_id: new_partition(kept, name=new_name)}
+            (row_id,) = change.replace(renamed)
             if kept.location != old.location:
-                change.moved(
+                change.record_moves(
                     PartitionMove(old.location, rows[old_name].row_id, kept.location, row_id)
                 )
             if kept.location != old.location:

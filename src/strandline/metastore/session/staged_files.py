@@ -61,9 +61,9 @@ def stage_files(
         _check_data_files(staging, [file for file in add if isinstance(file, DataFile)])
         named = _check_deletes(staging, add, removed=removed, touched=touched)
         staging.stage(
-            [new_file(file) for file in add],
-            [row.row_id for row in removed],
-            {row.row_id for row in (*touched, *named)},
+            add=[new_file(file) for file in add],
+            remove=[row.row_id for row in removed],
+            touch={row.row_id for row in (*touched, *named)},
         )
     except (AlreadyExists, InvalidInput, WriteConflict):
         if not _is_repeated(staging, add, remove):
@@ -253,7 +253,7 @@ def _check_deletes(
     rows = {file.file_id: file.rows for file in add if isinstance(file, DataFile)}
     known = _by_file_id(row for row in touched if row.kind is RowKind.DATA_FILE)
     if deleted_rows.keys() - rows.keys() - known.keys():
-        known = _by_file_id(staging.visible(RowKind.DATA_FILE, None).values())
+        known = _by_file_id(staging.visible(RowKind.DATA_FILE).values())
     rows |= {file_id: row.as_(DataFile).rows for file_id, row in known.items()}
     foreign = deleted_rows.keys() - rows.keys()
     if foreign:
@@ -262,7 +262,7 @@ def _check_deletes(
             " of it can be deleted; read again, and begin again"
         )
     removed_ids = {row.row_id for row in removed}
-    for row in staging.visible(RowKind.DELETE_FILE, None).values():
+    for row in staging.visible(RowKind.DELETE_FILE).values():
         if row.row_id in removed_ids:
             continue
         file = row.as_(DeleteFile)

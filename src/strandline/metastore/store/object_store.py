@@ -46,7 +46,7 @@ from strandline.metastore.store.rows import (
     RowKind,
     TableParametersRow,
 )
-from strandline.metastore.store.staging import PlainChange, Staged, Staging
+from strandline.metastore.store.staging import Staged, Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.upgrades import STEPS
 from strandline.model.descriptors import Properties
@@ -128,10 +128,10 @@ class ObjectStore(ABC):
     ) -> Staged:
         """`Staging.stage` in a `staging` of its own."""
         with self.staging(txn_id, table_id) as staging:
-            return staging.stage(add, remove, touch)
+            return staging.stage(add=add, remove=remove, touch=touch)
 
     @abstractmethod
-    def change(self, table_id: int, *, author: str) -> AbstractContextManager[PlainChange]:
+    def change(self, table_id: int, *, author: str) -> AbstractContextManager[Staging]:
         """A change of a table that is committed when the block ends, undone when it raises."""
 
     @abstractmethod
@@ -364,10 +364,10 @@ class SqlObjectStore(ObjectStore):
         faults.reached("rows-staged")
 
     @contextmanager
-    def change(self, table_id: int, *, author: str) -> Iterator[PlainChange]:
+    def change(self, table_id: int, *, author: str) -> Iterator[Staging]:
         with ExitStack() as opened:
             step = self._begin_change(opened, table_id, author)
-            yield PlainChange(Staging(step, self._notifications))
+            yield Staging(step, self._notifications)
 
     def tables_at(self, places: Collection[Place]) -> dict[Place, set[int]]:
         with self._database.read() as connection:

@@ -48,8 +48,8 @@ class Staging:
         self.write_id = step.write_id
         self.seen = step.seen
 
-    def visible(self, kind: RowKind, names: Collection[str] | None) -> dict[str, Row]:
-        """The rows that the transaction sees."""
+    def visible(self, kind: RowKind, names: Collection[str] | None = None) -> dict[str, Row]:
+        """The rows that the transaction sees, by name; with ``names``, those that have one."""
         return queries.visible_rows(
             self._connection, self.table_id, kind, write_ids=self.seen, names=names
         )
@@ -85,7 +85,11 @@ class Staging:
         return list(queries.rows_by_id(self._connection, row_ids).values())
 
     def stage(
-        self, add: Sequence[NewRow], remove: Collection[int], touch: Collection[int]
+        self,
+        *,
+        add: Sequence[NewRow] = (),
+        remove: Collection[int] = (),
+        touch: Collection[int] = (),
     ) -> Staged:
         """Add and remove rows, all or nothing.
 
@@ -148,17 +152,26 @@ class Staging:
             records.add_footprint(connection, self.txn_id, table_id, frozenset(footprint))
             return row_ids, self._log(events(row_ids, removed.keys()))
 
+    def set_parameters(self, parameters: Properties) -> None:
+        """Make these the table's parameters."""
+        old = self.visible(RowKind.TABLE_PARAMETERS).values()
+        # Empty ones are a row too: without it, one that a concurrent writer left would show again.
+        self.stage(add=[new_parameters(parameters)], remove=[row.row_id for row in old])
+
     def unfinished_moves(self) -> list[PartitionMove]:
+        """The dropped partitions whose folders may still be where they were."""
         return partition_moves.unfinished(self._connection, self.table_id)
 
     def record_moves(self, *moves: PartitionMove) -> None:
+        """Note where the folders of partitions go that are dropped or renamed here."""
         partition_moves.record(self._connection, self.table_id, *moves)
 
-    def forget_moves(self, *moves: PartitionMove) -> None:
-        for move in moves:
-            partition_moves.forget(self._connection, self.table_id, move)
+    def forget_move(self, move: PartitionMove) -> None:
+        """Note that the folder of this move is where it was before."""
+        partition_moves.forget(self._connection, self.table_id, move)
 
     def dropped_partitions(self, names: Collection[str] | None) -> list[Row]:
+        """The partitions that were dropped last under ``names``, or in the last drop of all."""
         dropped = queries.dropped_partitions(
             self._connection, self.table_id, write_ids=self.seen, names=names
         )
@@ -210,57 +223,6 @@ class Staging:
                     raise AlreadyExists(
                         f"{there.name!r} is already in table {self.table_id}, as row {there.row_id}"
                     )
-
-
-class PlainChange:
-    """A change of one table by a client without a transaction, while it runs."""
-
-    def __init__(self, staging: Staging) -> None:
-        self._staging = staging
-        self.table_id = staging.table_id
-        self.write_id = staging.write_id
-
-    def rows(self, kind: RowKind, *, names: Collection[str] | None = None) -> list[Row]:
-        """The visible rows as they are now, with what this change did so far."""
-        return list(self._staging.visible(kind, names).values())
-
-    def add(self, *rows: NewRow) -> tuple[int, ...]:
-        """Add rows; their ids. Raises `AlreadyExists`."""
-        return self._staging.stage(rows, (), ()).row_ids
-
-    def remove(self, *row_ids: int) -> None:
-        """Remove rows. Raises `WriteConflict` for one that is not there."""
-        self._staging.stage((), row_ids, ())
-
-    def replace(self, row_id: int, row: NewRow) -> int:
-        """Put ``row`` in the place of another one; its id."""
-        return self._staging.replace({row_id: row})[0]
-
-    def replace_each(self, replacements: Mapping[int, NewRow]) -> tuple[int, ...]:
-        """`replace` for several rows at once; the new ids, in the order of the old ones."""
-        return self._staging.replace(replacements)
-
-    def moved(self, *moves: PartitionMove) -> None:
-        """Note where the folders of partitions go that this change drops or renames."""
-        self._staging.record_moves(*moves)
-
-    def unfinished_moves(self) -> list[PartitionMove]:
-        """The dropped partitions whose folders may still be where they were."""
-        return self._staging.unfinished_moves()
-
-    def dropped(self, names: Collection[str] | None) -> list[Row]:
-        """The partitions that were dropped last under ``names``, or in the last drop of all."""
-        return self._staging.dropped_partitions(names)
-
-    def brought_back(self, *moves: PartitionMove) -> None:
-        """Note that the folders of these moves are where they were before."""
-        self._staging.forget_moves(*moves)
-
-    def set_parameters(self, parameters: Properties) -> None:
-        """Make these the table's parameters."""
-        old = self._staging.visible(RowKind.TABLE_PARAMETERS, None).values()
-        # Empty ones are a row too: without it, one that a concurrent writer left would show again.
-        self._staging.stage((new_parameters(parameters),), [row.row_id for row in old], ())
 
 
 def _contended(kind: RowKind) -> bool:
