@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.ddl import new_table
@@ -21,6 +22,7 @@ from strandline.metastore.session import HttpSession
 from strandline.metastore.store.rows import ColumnStatistics, DataFile
 from strandline.node import Node
 from strandline.node.opened_store import SERVERS_DELAY_MS, SERVERS_SKEW_MS
+from strandline.transactions import Transactions
 from tests.servers import stores
 from tests.sql.statements import recorded
 
@@ -147,3 +149,77 @@ def statement_counts(kind: str) -> list[Measured]:
         Measured(statistics.median(numbers), label=f"{kind}, {call}")
         for call, numbers in counts.items()
     ]
+
+
+OPEN_TRANSACTIONS, BATCH = 5_000, 1_000
+COMMITS = 60
+
+
+@benchmark(
+    group="session",
+    name="begin and commit beside 5,000 open transactions, p50",
+    unit="ms",
+    better="lower",
+)
+def commits_beside_open_transactions() -> list[Measured]:
+    """In process, in turn with the same on a store where no other transaction is open.
+
+    The others have write ids of another table, and then of the same one.
+    """
+    return [row for kind in LIMITS_MS for row in beside_open_transactions(kind)]
+
+
+def beside_open_transactions(kind: str) -> list[Measured]:
+    """The rows of one kind of store."""
+    with new_writer(kind) as alone, new_writer(kind) as beside:
+        txn_ids = [
+            transaction.txn_id
+            for _ in range(OPEN_TRANSACTIONS // BATCH)
+            for transaction in beside.transactions.begin_many(BATCH, user="bench")
+        ]
+        measured = []
+        for table_id, label in zip(
+            beside.table_ids, ("another table", "the same table"), strict=True
+        ):
+            for start in range(0, OPEN_TRANSACTIONS, BATCH):
+                beside.transactions.allocate(txn_ids[start : start + BATCH], table_id)
+            spent = [(alone.write(), beside.write()) for _ in range(COMMITS)]
+            reference, value = (statistics.median(times) for times in zip(*spent, strict=True))
+            measured.append(Measured(value, reference=reference, label=f"{kind}, {label}"))
+        return measured
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A node in this process and the ids of two tables, the second of which it writes."""
+
+    node: Node
+    table_ids: tuple[int, int]
+
+    @property
+    def transactions(self) -> Transactions:
+        return self.node.transactions
+
+    def write(self) -> float:
+        """Milliseconds of a transaction with a write id."""
+        session = self.node.session(user="bench")
+        began = time.perf_counter()
+        txn_id = session.begin().txn_id
+        self.transactions.allocate([txn_id], self.table_ids[1])
+        session.commit(txn_id)
+        return (time.perf_counter() - began) * 1000
+
+
+@contextmanager
+def new_writer(kind: str) -> Iterator[Writer]:
+    """A writer on an empty store."""
+    with tempfile.TemporaryDirectory() as name:
+        store = stores.new_store(kind, Path(name) / "lake", settings=SETTINGS[kind])
+        with Node.open(store.address, settings=store.settings) as node:
+            session = node.session(user="bench")
+            for table in ("others", "files"):
+                session.execute(new_table(table))
+            others, files = (
+                session.table(f"default.{table}").descriptor.id for table in ("others", "files")
+            )
+            yield Writer(node, (others, files))

@@ -285,6 +285,7 @@ class Node:
         self.projector.start()
         self.store.start()
         finish_partition_moves(self.metastore)
+        self.transactions.heartbeats.start()
         self._reaper.start()
         if self.settings.clean_interval_ms:
             self._cleaning.start()
@@ -388,6 +389,7 @@ class Node:
         for thread in (self._reaper, self._cleaning):
             if thread.is_alive():
                 thread.join()
+        self.transactions.heartbeats.stop()
         self._opened_store.close()
 
     def __enter__(self) -> Node:

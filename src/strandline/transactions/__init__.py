@@ -4,6 +4,7 @@ from strandline.transactions.catalog_view import (
     Behind,
     CatalogVersion,
 )
+from strandline.transactions.heartbeats import Heartbeats
 from strandline.transactions.holders import Holder, Holders, HolderType
 from strandline.transactions.holds import Hold, Holds
 from strandline.transactions.id_lists import NO_OPEN, RangeResponse
@@ -35,6 +36,7 @@ __all__ = [
     "Component",
     "ForeignTransaction",
     "Heartbeat",
+    "Heartbeats",
     "Hold",
     "Holder",
     "HolderType",

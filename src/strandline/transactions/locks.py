@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from sqlalchemy import Connection, RowMapping
@@ -45,6 +45,7 @@ from strandline.clock import HybridClock, milliseconds
 from strandline.errors import InvalidInput, LimitExceeded, LockNotFound, TransactionFinished
 from strandline.sql import Database, present_time
 from strandline.transactions import lock_records, records
+from strandline.transactions.heartbeats import Heartbeats
 from strandline.transactions.transaction import TransactionState
 
 MAX_COMPONENTS = 1_000
@@ -155,11 +156,13 @@ class Locks:
         clock: HybridClock,
         *,
         guard: Callable[[Connection], None],
+        heartbeats: Heartbeats,
         timeout_ms: int,
     ) -> None:
         self._database = database
         self._clock = clock
         self._guard = guard
+        self._heartbeats = heartbeats
         self._timeout_ms = timeout_ms
 
     def acquire(
@@ -189,7 +192,7 @@ class Locks:
             if txn_id is not None:
                 _require_open(connection, txn_id)
             now = self._now_ms(connection)
-            lock_records.delete_silent(connection, at=now)
+            self._delete_silent(connection, now)
             if lock_records.component_count(connection) + len(components) > MAX_STORED:
                 raise LimitExceeded(
                     f"the locks of all clients may have {MAX_STORED} components, and have nearly as"
@@ -223,10 +226,15 @@ class Locks:
 
         Raises `LockNotFound`.
         """
-        if self._stays_as_it_is(lock_id):
-            # The usual answer to a client that polls; it must not cost a sync.
-            self.heartbeat(lock_id, may_touch=may_touch)
-            return self.get(lock_id)
+        with self._database.read() as connection:
+            self._guard(connection)
+            request = self._find(connection, lock_id, may_touch)
+            now = self._now_ms(connection)
+            stays = self._stays_as_it_is(connection, request, now)
+        if stays:
+            # The usual answer to a client that polls; it must not cost a write.
+            self._heartbeats.note(locks=[lock_id], at=now)
+            return replace(request, last_heartbeat=max(now, request.last_heartbeat))
         with self._database.write() as connection:
             self._guard(connection)
             request = self._find(connection, lock_id, may_touch)
@@ -234,19 +242,21 @@ class Locks:
             lock_records.set_state(connection, lock_id, last_heartbeat=now)
             if request.acquired:
                 return request
-            lock_records.delete_silent(connection, at=now)
+            self._delete_silent(connection, now)
             return self._settle(connection, lock_id, now)
 
     def heartbeat(
         self, lock_id: int, *, may_touch: Callable[[LockRequest], None] | None = None
     ) -> None:
-        """Say that the client of a request is alive. Raises `LockNotFound`."""
-        # Worth remembering only while the machine runs: after a power cut clients beat again.
-        with self._database.write_unsynced() as connection:
+        """Say that the client of a request is alive. Raises `LockNotFound`.
+
+        It waits for no writer, and no writer waits for it: see `Heartbeats`.
+        """
+        with self._database.read() as connection:
             self._guard(connection)
             self._find(connection, lock_id, may_touch)
             now = self._now_ms(connection)
-            lock_records.set_state(connection, lock_id, last_heartbeat=now)
+        self._heartbeats.note(locks=[lock_id], at=now)
 
     def release(
         self, lock_id: int, *, may_touch: Callable[[LockRequest], None] | None = None
@@ -318,20 +328,22 @@ class Locks:
         with self._database.write() as connection:
             self._guard(connection)
             # Looked at again: a heartbeat that came meanwhile wins.
-            return lock_records.delete_silent(connection, at=now)
-
-    def _stays_as_it_is(self, lock_id: int) -> bool:
-        """Whether the request is granted, or still has to wait for one that is not silent."""
-        with self._database.read() as connection:
-            request = self._find(connection, lock_id, None)
-            if request.acquired:
-                return True
-            if lock_records.has_silent(connection, at=self._now_ms(connection)):
-                return False
-            blocker = _first_conflict(connection, request)
-            return blocker is not None and blocker == request.blocked_by
+            return self._delete_silent(connection, now)
 
     # -- inside one SQL transaction
+
+    def _stays_as_it_is(self, connection: Connection, request: LockRequest, now: int) -> bool:
+        """Whether the request is granted, or still has to wait for one that is not silent."""
+        if request.acquired:
+            return True
+        if lock_records.has_silent(connection, at=now):
+            return False
+        blocker = _first_conflict(connection, request)
+        return blocker is not None and blocker == request.blocked_by
+
+    def _delete_silent(self, connection: Connection, now: int) -> int:
+        self._heartbeats.write_locks(connection)
+        return lock_records.delete_silent(connection, at=now)
 
     def _settle(self, connection: Connection, lock_id: int, now: int) -> LockRequest:
         """Grant a waiting request unless an earlier one conflicts; note which one does."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, delete, func, select
 
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import TransactionFinished, TransactionNotFound, UnsupportedOperation
@@ -45,6 +45,7 @@ _FIND_WITH_WRITES, _FIND_FOR_TABLE = (
     for condition in ("", " AND own.table_id = ?")
 )
 _PAIRS = "SELECT table_id, write_id FROM txn_write_id WHERE txn_id = ? ORDER BY table_id"
+_STATES = "SELECT txn_id, state FROM txn WHERE txn_id IN"
 _OWN_WRITE_IDS = "SELECT txn_id, write_id FROM txn_write_id WHERE table_id = ? AND txn_id IN"
 _ALLOCATE = (
     "INSERT INTO next_write_id (table_id, next) VALUES (?, ?)"
@@ -274,17 +275,13 @@ def silent(connection: Connection, *, at: int) -> list[int]:
     return list(connection.execute(statement).scalars())
 
 
-def beat(connection: Connection, txn_ids: frozenset[int], *, at: int) -> Heartbeat:
-    """Note at ``at`` (ms) that the clients of the open ones among ``txn_ids`` are alive."""
+def heard(connection: Connection, txn_ids: frozenset[int]) -> Heartbeat:
+    """Which of the transactions are no longer open."""
     states: dict[int, TransactionState] = {}
     for chunk in chunks(sorted(t for t in txn_ids if 0 < t <= LAST_ID)):
-        connection.execute(
-            update(TXN)
-            .where(TXN.c.txn_id.in_(chunk), _IS_OPEN, TXN.c.last_heartbeat < at)
-            .values(last_heartbeat=at)
-        )
-        statement = select(TXN.c.txn_id, TXN.c.state).where(TXN.c.txn_id.in_(chunk))
-        states |= {t: TransactionState(state) for t, state in connection.execute(statement)}
+        marks = ", ".join("?" * len(chunk))
+        rows = run(connection, f"{_STATES} ({marks})", tuple(chunk))
+        states |= {txn_id: TransactionState(state) for txn_id, state in rows}
     aborted, committed = (
         frozenset(txn_id for txn_id, state in states.items() if state is ended)
         for ended in (TransactionState.ABORTED, TransactionState.COMMITTED)

@@ -58,6 +58,7 @@ from strandline.sql import Database, chunks, present_time, take_time, together
 from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogView, GuardedWrites
 from strandline.transactions.conflicts import NameRow, catalog_conflict, row_conflict
+from strandline.transactions.heartbeats import Heartbeats
 from strandline.transactions.holds import Holds
 from strandline.transactions.list_records import write_ids_at
 from strandline.transactions.locks import Locks
@@ -129,7 +130,10 @@ class Transactions(TransactionReads):
         self._counting = threading.Lock()
         self._uncounted = 0
         self.holds = Holds(database, clock, guard=guard, history_retention_ms=history_retention_ms)
-        self.locks = Locks(database, clock, guard=guard, timeout_ms=timeout_ms)
+        self.heartbeats = Heartbeats(database, guard=guard)
+        self.locks = Locks(
+            database, clock, guard=guard, heartbeats=self.heartbeats, timeout_ms=timeout_ms
+        )
 
     # -- the life of a transaction
 
@@ -180,12 +184,17 @@ class Transactions(TransactionReads):
         return begun
 
     def heartbeat(self, txn_ids: Iterable[int]) -> Heartbeat:
-        """Say that the clients of these transactions are alive; tells which are gone."""
-        # Worth remembering only while the machine runs: after a power cut clients beat again.
-        with self._database.write_unsynced() as connection:
+        """Say that the clients of these transactions are alive; tells which are gone.
+
+        It waits for no commit, and no commit waits for it: see `Heartbeats`.
+        """
+        wanted = frozenset(txn_ids)
+        with self._database.read() as connection:
             self._guard(connection)
             now = milliseconds(present_time(connection, self._clock))
-            return records.beat(connection, frozenset(txn_ids), at=now)
+            heard = records.heard(connection, wanted)
+        self.heartbeats.note(txns=wanted - heard.aborted - heard.committed - heard.missing, at=now)
+        return heard
 
     @contextmanager
     def writing(self, txn_id: int, table_id: int, *, owner: str | None = None) -> Iterator[Step]:
@@ -285,6 +294,7 @@ class Transactions(TransactionReads):
         A transaction that cannot be aborted is logged, and tried again by the next call. Also
         deletes silent locks, and footprints that no open transaction can clash with any more.
         """
+        self.heartbeats.store()
         self.locks.expire()
         with self._database.read() as connection:
             now = milliseconds(present_time(connection, self._clock))
@@ -511,11 +521,13 @@ class Transactions(TransactionReads):
 
     def _expired(self, txn_id: int, *, silent_at: int) -> bool:
         """Abort a silent transaction; False if it was heard of again, or if that failed."""
+
+        def end(connection: Connection) -> Transaction | None:
+            self.heartbeats.write_txn(connection, txn_id)
+            return self._abort_on(connection, txn_id, silent_at=silent_at)
+
         try:
-            aborted = self._writes.run(
-                lambda connection: self._abort_on(connection, txn_id, silent_at=silent_at),
-                timeout=PATIENCE,
-            )
+            aborted = self._writes.run(end, timeout=PATIENCE)
         except (Fenced, Stopping, Unavailable):
             raise  # the others would fail as well
         except Exception:

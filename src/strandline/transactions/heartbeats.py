@@ -1,0 +1,178 @@
+"""Heartbeats of transactions and locks: noted in memory at once, and stored soon after.
+
+The problem: a database has one write lock, and the clients of thousands of open transactions say
+now and then that they live. If each of them took the lock, commits would wait for heartbeats, and
+heartbeats for commits.
+
+The model. A heartbeat is a note: which transaction or lock, and when. `Heartbeats.note` keeps it in
+memory, waits for nothing and takes no lock of the database. A thread stores what was noted, all of
+it in one short write, at most once in `PERIOD` seconds. While that thread does not run, in a
+program that has no node, each call stores its own note.
+
+What must stay true:
+
+* a note that a caller was told of is stored within `LATEST` seconds while the process runs: a call
+  that finds the thread behind by more stores by itself, and fails if that fails;
+* whatever ends what is silent writes the notes of its own process first, in the same write
+  transaction: a heartbeat that was noted before wins;
+* a note never makes a transaction or lock older, and none brings back what has ended.
+
+A process that is killed loses the notes of the last `PERIOD`. Clients beat at a third or half of
+the time-out, so the next heartbeat comes in time, on any node.
+
+Rejected: to store a heartbeat only if the stored one is old: each client would then be that one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from sqlalchemy import Connection
+
+from strandline.errors import Stopping, StrandlineError
+from strandline.sql import Database, change_each
+from strandline.sql.database import PATIENCE
+from strandline.transactions.tables import LAST_ID
+from strandline.transactions.transaction import TransactionState
+
+logger = logging.getLogger(__name__)
+
+PERIOD = 0.25
+"""Seconds between two writes of the thread, at least."""
+LATEST = 2.0
+"""Seconds after which a call no longer relies on the thread."""
+_MOST = 500
+"""How many notes of each kind one write stores: others wait for it."""
+
+_STORE_TXN = (
+    "UPDATE txn SET last_heartbeat = ? WHERE txn_id = ?"
+    f" AND state = {TransactionState.OPEN.value} AND last_heartbeat < ?"
+)
+_STORE_LOCK = "UPDATE lock_request SET last_heartbeat = ? WHERE lock_id = ? AND last_heartbeat < ?"
+
+Notes = dict[int, int]
+"""Times in milliseconds, by the ids of what was heard of."""
+
+
+class Heartbeats:
+    """See the module. Safe for threads. ``guard`` raises if this process may no longer write."""
+
+    def __init__(self, database: Database, *, guard: Callable[[Connection], None]) -> None:
+        self._database = database
+        self._guard = guard
+        self._txns: Notes = {}
+        self._locks: Notes = {}
+        self._oldest: float | None = None
+        self._changed = threading.Condition()
+        self._storing = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def note(self, *, txns: Iterable[int] = (), locks: Iterable[int] = (), at: int) -> None:
+        """The clients of these transactions and locks were heard of at ``at`` (ms).
+
+        Raises what `store` raises, where the thread does not run or is behind.
+        """
+        with self._changed:
+            for notes, ids in ((self._txns, txns), (self._locks, locks)):
+                for number in ids:
+                    notes[number] = max(at, notes.get(number, at))
+            if self._oldest is None:
+                self._oldest = time.monotonic()
+            is_late = time.monotonic() - self._oldest > LATEST
+            self._changed.notify_all()
+        if self._thread is None or is_late:
+            self.store()
+
+    def store(self, *, timeout: float = PATIENCE) -> None:
+        """Store what was noted. Raises what the database raises, and then it is still noted.
+
+        It waits for the write lock until ``timeout`` seconds from now.
+        """
+        deadline = time.monotonic() + timeout
+        with self._storing:
+            while True:
+                began = time.monotonic()
+                txns, locks = self._noted()
+                if not txns and not locks:
+                    return
+                # Worth remembering only while the machine runs: after a power cut clients beat
+                # again.
+                with self._database.write_unsynced(deadline=deadline) as connection:
+                    self._guard(connection)
+                    _write(connection, _STORE_TXN, txns)
+                    _write(connection, _STORE_LOCK, locks)
+                self._forget(txns, locks, began)
+
+    def write_txn(self, connection: Connection, txn_id: int) -> None:
+        """Store the note of one transaction, if there is any, in a write of the caller."""
+        with self._changed:
+            at = self._txns.get(txn_id)
+        if at is not None:
+            _write(connection, _STORE_TXN, {txn_id: at})
+
+    def write_locks(self, connection: Connection) -> None:
+        """Store the notes of all locks in a write of the caller."""
+        with self._changed:
+            locks = self._locks.copy()
+        _write(connection, _STORE_LOCK, locks)
+
+    def start(self) -> None:
+        """Store in a thread from now on."""
+        self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Store what is left, as far as the database answers at once, and end the thread."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._stopping.set()
+        with self._changed:
+            self._changed.notify_all()
+        thread.join()
+        self._store_or_tell(timeout=PERIOD)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            with self._changed:
+                self._changed.wait_for(lambda: self._oldest is not None or self._stopping.is_set())
+            stored = self._stopping.is_set() or self._store_or_tell()
+            self._stopping.wait(PERIOD if stored else LATEST)
+
+    def _store_or_tell(self, *, timeout: float = PATIENCE) -> bool:
+        """Store what was noted; if that fails, say so in the log. Whether it is stored."""
+        try:
+            self.store(timeout=timeout)
+        except Stopping:
+            return False
+        except StrandlineError as error:
+            logger.warning("heartbeats are not stored: %s; tried again soon", error)
+            return False
+        except Exception:
+            logger.exception("heartbeats are not stored; tried again soon")
+            return False
+        return True
+
+    def _noted(self) -> tuple[Notes, Notes]:
+        """Some notes of transactions, and of locks."""
+        with self._changed:
+            return dict(islice(self._txns.items(), _MOST)), dict(islice(self._locks.items(), _MOST))
+
+    def _forget(self, txns: Notes, locks: Notes, began: float) -> None:
+        """Forget the notes that are stored, unless they were renewed since."""
+        with self._changed:
+            for notes, stored in ((self._txns, txns), (self._locks, locks)):
+                for number, at in stored.items():
+                    if notes.get(number) == at:
+                        del notes[number]
+            self._oldest = began if self._txns or self._locks else None
+
+
+def _write(connection: Connection, statement: str, notes: Notes) -> None:
+    rows = [(at, number, at) for number, at in sorted(notes.items()) if 0 < number <= LAST_ID]
+    change_each(connection, statement, rows)

@@ -1,0 +1,182 @@
+"""Heartbeats: what a call waits for, and what is stored of it when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from unittest.mock import patch
+
+import pytest
+
+from strandline.errors import Fenced
+from strandline.transactions import Component, Heartbeats, LockMode, TransactionState, heartbeats
+from tests.sql.statements import recorded
+from tests.transactions.stores import FLIGHTS, START_MS, Store
+
+TIMEOUT_MS = 300_000
+ON_A_TABLE = (Component(LockMode.EXCLUSIVE, "shop", "orders"),)
+
+
+@pytest.fixture
+def noted(store: Store) -> Iterator[Store]:
+    """A store whose heartbeats are stored by a thread, as those of a node are."""
+    store.transactions.heartbeats.start()
+    yield store
+    store.transactions.heartbeats.stop()
+
+
+@pytest.fixture
+def unstored(store: Store) -> Iterator[Store]:
+    """The same, with a thread that never comes to store anything."""
+    with patch.object(Heartbeats, "_run", lambda _: None):
+        store.transactions.heartbeats.start()
+        yield store
+        store.transactions.heartbeats.stop()
+
+
+def wait_until(fact: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30.0
+    while not fact():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def heard_of(store: Store, txn_id: int) -> int:
+    return store.transactions.get(txn_id).last_heartbeat
+
+
+def test_a_heartbeat_returns_while_a_writer_holds_the_database(noted: Store) -> None:
+    txn_id = noted.begin(writing=[FLIGHTS])
+    locks = noted.transactions.locks
+    lock_id = locks.acquire(ON_A_TABLE, owner="ann").lock_id
+    noted.wall_ms += 1_000
+    with noted.database.write():
+        assert not noted.transactions.heartbeat([txn_id]).aborted
+        locks.heartbeat(lock_id)
+        assert locks.check(lock_id).last_heartbeat == START_MS + 1_000
+    noted.transactions.heartbeats.stop()
+    assert heard_of(noted, txn_id) == START_MS + 1_000
+    assert locks.get(lock_id).last_heartbeat == START_MS + 1_000
+
+
+def test_a_heartbeat_only_reads(unstored: Store) -> None:
+    txn_ids = [t.txn_id for t in unstored.transactions.begin_many(700, user="ann")]
+    with recorded(of_this_thread=True) as statements:
+        unstored.transactions.heartbeat(txn_ids)
+    sent = [statement for statement, _ in statements]
+    assert any("FROM txn" in statement for statement in sent)
+    assert not [s for s in sent if s.startswith(("UPDATE", "INSERT", "DELETE")) or "LOCK" in s]
+
+
+def test_what_many_clients_said_is_stored_by_few_writes(unstored: Store) -> None:
+    txn_ids = [t.txn_id for t in unstored.transactions.begin_many(1_000, user="ann")]
+    unstored.wall_ms += 1_000
+    for txn_id in txn_ids:
+        unstored.transactions.heartbeat([txn_id])
+    before = unstored.database.statistics().unsynced_writes
+    unstored.transactions.heartbeats.store()
+    assert unstored.database.statistics().unsynced_writes - before == 2
+    found = unstored.transactions.find_many(txn_ids).values()
+    assert {t.last_heartbeat for t in found} == {START_MS + 1_000}
+    unstored.transactions.heartbeats.store()
+    assert unstored.database.statistics().unsynced_writes - before == 2
+
+
+def test_a_heartbeat_that_is_not_stored_yet_keeps_a_silent_transaction(unstored: Store) -> None:
+    silent, beating = unstored.begin(), unstored.begin()
+    unstored.wall_ms += TIMEOUT_MS + 1
+    unstored.transactions.heartbeat([beating])
+    with patch.object(Heartbeats, "store", lambda *_, **__: None):
+        assert heard_of(unstored, beating) == START_MS
+        assert unstored.transactions.expire() == [silent]
+    assert heard_of(unstored, beating) == START_MS + TIMEOUT_MS + 1
+
+
+def test_a_heartbeat_that_is_not_stored_yet_keeps_a_silent_lock(unstored: Store) -> None:
+    locks = unstored.transactions.locks
+    lock_id = locks.acquire(ON_A_TABLE, owner="ann").lock_id
+    unstored.wall_ms += TIMEOUT_MS + 1
+    locks.heartbeat(lock_id)
+    assert not locks.acquire(ON_A_TABLE, owner="bob").acquired
+    assert locks.expire() == 0
+    assert locks.get(lock_id).acquired
+
+
+def test_a_call_that_finds_the_thread_behind_stores_by_itself(
+    unstored: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txn_id = unstored.begin()
+    unstored.wall_ms += 1_000
+    unstored.transactions.heartbeat([txn_id])
+    assert heard_of(unstored, txn_id) == START_MS
+    monkeypatch.setattr(heartbeats, "LATEST", -1.0)
+    unstored.transactions.heartbeat([txn_id])
+    assert heard_of(unstored, txn_id) == START_MS + 1_000
+
+
+def test_what_cannot_be_stored_is_stored_later(unstored: Store) -> None:
+    txn_id = unstored.begin()
+    unstored.wall_ms += 1_000
+    unstored.transactions.heartbeat([txn_id])
+    unstored.fenced = True
+    with pytest.raises(Fenced):
+        unstored.transactions.heartbeats.store()
+    with pytest.raises(Fenced):
+        unstored.transactions.heartbeat([txn_id])
+    assert heard_of(unstored, txn_id) == START_MS
+    unstored.fenced = False
+    unstored.transactions.heartbeats.store()
+    assert heard_of(unstored, txn_id) == START_MS + 1_000
+
+
+def test_a_heartbeat_neither_makes_older_nor_brings_back(unstored: Store) -> None:
+    transactions = unstored.transactions
+    living, ended = unstored.begin(), unstored.begin()
+    transactions.heartbeat([living, ended])
+    transactions.heartbeats.note(txns=[living], at=START_MS - 5_000)
+    transactions.commit(ended)
+    before = transactions.get(ended)
+    unstored.wall_ms += 1_000
+    transactions.heartbeats.note(txns=[ended, 777, -1, 1 << 70], at=START_MS + 1_000)
+    transactions.heartbeats.store()
+    assert transactions.get(ended) == before
+    assert before.state is TransactionState.COMMITTED
+    assert heard_of(unstored, living) == START_MS
+
+
+def test_the_thread_stores_by_itself_and_a_failure_does_not_end_it(
+    store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeats, "LATEST", 0.01)
+    monkeypatch.setattr(heartbeats, "PERIOD", 0.01)
+    beats = store.transactions.heartbeats
+    txn_id = store.begin()
+    store.wall_ms += 1_000
+    beats.start()
+    store.fenced = True
+    with beats._changed:
+        beats._txns[txn_id] = START_MS + 1_000
+        beats._oldest = 0.0
+        beats._changed.notify_all()
+    wait_until(lambda: "heartbeats are not stored" in caplog.text)
+    store.fenced = False
+    wait_until(lambda: heard_of(store, txn_id) > START_MS)
+    beats.stop()
+
+
+@pytest.mark.parametrize("count", [5, 300])
+def test_a_commit_runs_the_same_statements_however_many_others_are_open(
+    store: Store, count: int
+) -> None:
+    def statements_of_a_write() -> list[str]:
+        with recorded(of_this_thread=True) as statements:
+            txn_id = store.begin(writing=[FLIGHTS])
+            store.change_rows(txn_id, 7)
+            store.transactions.commit(txn_id)
+        return [statement for statement, _ in statements]
+
+    statements_of_a_write()  # the first one counts what is open
+    alone = statements_of_a_write()
+    others = [t.txn_id for t in store.transactions.begin_many(count, user="ann")]
+    store.transactions.allocate(others, FLIGHTS)
+    assert statements_of_a_write() == alone
