@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -62,7 +62,9 @@ from strandline.model.types import BIGINT, INT, STRING
 from strandline.wire.registry import encode
 from strandline.wire.stored import Stored
 from tests.catalog.scenario import SCHEMA, column, create_table
-from tests.catalog.taking_back import MADE, before_and_after, objects
+from tests.catalog.taking_back import MADE, objects
+from tests.catalog.test_scenarios import commands_of
+from tests.catalog.validated import after_setup, validated
 from tests.positions import NOTHING, At
 
 
@@ -277,10 +279,10 @@ def test_what_the_program_keeps_for_itself_is_left_out_unless_asked_for(
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_every_object_that_a_version_changed_is_told_and_no_other(
-    new_manager: Callable[[], CatalogManager], name: str
-) -> None:
-    before, after = before_and_after(new_manager(), MADE[name])
+def test_every_object_that_a_version_changed_is_told_and_no_other(name: str) -> None:
+    before = after_setup(MADE[name])
+    after = validated(before, commands_of(MADE[name].run, before)).catalog
+    assert after is not before
     for old, new in ((before, after), (after, before)):
         told = Counter((one.kind, one.id, one.change) for one in differences(old, new))
         assert told == Counter(changes(objects(old), objects(new)))

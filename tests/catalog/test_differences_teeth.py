@@ -38,7 +38,7 @@ def by(test: Callable[[CatalogManager], None]) -> Check:
 def by_scenario(name: str) -> Check:
     """The comparison with what a scenario changed."""
     test = tests.test_every_object_that_a_version_changed_is_told_and_no_other
-    return lambda new_manager, _: test(new_manager, name)
+    return lambda _new_manager, _patch: test(name)
 
 
 def by_any_contents(new_manager: NewManager, patch: Patch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strandline.catalog import Catalog, CatalogManager, Command, initial_catalog
+from strandline.catalog import CatalogManager
 from strandline.catalog.commands import (
     CreateIndex,
     CreateSchema,
@@ -18,35 +18,20 @@ from strandline.catalog.commands import (
     MakeIndexAvailable,
     StartBuildingIndex,
 )
-from strandline.catalog.requests import Request, Validated, validate
+from strandline.catalog.requests import Validated
 from strandline.clock import Timestamp
-from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Change, Entry, Snapshot, Update
 from strandline.model.descriptors import IndexStatus
 from strandline.wire.registry import encode
 from tests.catalog.scenario import SCHEMA, Refused, Scenario, create_table, index_id
 from tests.catalog.test_scenarios import ALL, commands_of
-from tests.positions import NOTHING
+from tests.catalog.validated import after_setup, new_catalog, validated
 
 Managers = Callable[..., CatalogManager]
 
-NOW = Timestamp(1 << 40)
-FILL = initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/w")
 
-
-def new_catalog() -> Catalog:
-    transaction = CatalogTransaction(NOTHING, author="ann")
-    FILL(transaction)
-    return Catalog(1, NOW, transaction.contents)
-
-
-def validated(base: Catalog, commands: list[Command]) -> Validated:
-    transaction = CatalogTransaction(base, author="ann")
-    return validate(base, transaction, Request(commands, "ann", 1e12, identity=None), NOW)
-
-
-def entries(validated: Validated) -> list[Entry]:
-    return [] if validated.transaction is None else validated.transaction.entries
+def entries(done: Validated) -> list[Entry]:
+    return [] if done.transaction is None else done.transaction.entries
 
 
 # -- a command that is validated twice -------------------------------------------------------------
@@ -59,11 +44,7 @@ SAID = [(module, s) for module, s in ALL if "cannot even be said" not in s.name]
     "scenario", [s for _, s in SAID], ids=[f"{module}: {s.name}" for module, s in SAID]
 )
 def test_a_command_that_is_validated_again_comes_to_the_same(scenario: Scenario) -> None:
-    base = new_catalog()
-    for step in scenario.setup:
-        done = validated(base, commands_of(step, base))
-        assert done.error is None
-        base = done.catalog
+    base = after_setup(scenario)
     commands = commands_of(scenario.run, base)
     first, second = validated(base, commands), validated(base, commands)
     assert entries(first) == entries(second)
