@@ -376,10 +376,11 @@ from strandline.work.contents import Content
 
 @contextmanager
 def service(announce):
+    kept = []
     def serve(fields, data):
         if fields["name"] == "sleep":
             signal.pause()
-        del [bytes(1000) for _ in range(100_000)][:]
+        kept.append([bytes(1_000) for _ in range(100_000)][-1])
         return {"pid": os.getpid(), "parent": os.getppid()}, data
     yield serve
 

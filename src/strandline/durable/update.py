@@ -26,6 +26,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from sys import intern
+from typing import Any
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
 from strandline.errors import CorruptData
@@ -170,6 +171,9 @@ class EntryArguments(Mapping[str, Argument]):
 
     def __getitem__(self, name: str) -> Argument:
         return self.values_by_name[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.values_by_name.get(name, default)  # without an error for each absent name
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.values_by_name)

@@ -136,6 +136,11 @@ def chunks(items: Iterable[T]) -> Iterator[list[T]]:
         yield chunk
 
 
+def marks(values: Sequence[object]) -> str:
+    """The marks of so many parameters, in brackets."""
+    return f"({', '.join('?' * len(values))})"
+
+
 def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
     """All rows of a statement as the ``driver`` writes it, on a connection of the driver."""
     ahead = getattr(driver, "read_ahead", None)

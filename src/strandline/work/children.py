@@ -26,6 +26,7 @@ answers as pickles through a thread of the node, and cannot end a child for one 
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import logging
@@ -149,8 +150,9 @@ class _EndsEarly:
 
 def _give_memory_back() -> None:
     """Return to the system what the allocators of C and Arrow keep for later."""
-    for pool in (pyarrow.default_memory_pool(), pyarrow.system_memory_pool()):
-        pool.release_unused()
+    pyarrow.default_memory_pool().release_unused()
+    with suppress(AttributeError):  # only glibc has this function, and needs it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _memory_bytes() -> int:

@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from json.encoder import encode_basestring
-from typing import Any
+from typing import Any, NamedTuple
 
 from strandline.errors import CorruptData
 from strandline.metastore.hive.storage_descriptors import Struct
@@ -38,7 +38,6 @@ PLACE = "file:/\ud801place"
 """Marks, which stand for the name and for the place of a definition."""
 _CUT = re.compile("(\ud800name|file:/\ud801place)")
 
-_QUOTED = "\ud802"
 _write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 FORMS = 16
@@ -80,15 +79,16 @@ class Form:
         return "".join(pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """A record of a table or a view of which the head alone was read."""
+class Definition(NamedTuple):
+    """A record of a table or a view of which the head alone was read.
+
+    ``rest`` is the version of its format, and all bytes behind the name.
+    """
 
     kind: str
     id: int
     name: str
     rest: tuple[int, bytes]
-    """The version of its format, and all bytes behind the name."""
     record: bytes
 
 
@@ -109,8 +109,7 @@ class _Kept:
     """Whether the definition does not say where the table lies."""
 
 
-@dataclass(frozen=True, slots=True)
-class DefinitionText:
+class DefinitionText(NamedTuple):
     """What an event says of a definition: the type, and the text of its ``Table``."""
 
     table_type: str
@@ -152,16 +151,16 @@ class DefinitionTexts:
 
 def message_text(message: Mapping[str, object]) -> str:
     """The object of JSON with these values, some of which are `Quoted`."""
-    plain = dict(message)
-    quoted: dict[str, Quoted] = {}
-    for name, value in message.items():
-        if isinstance(value, Quoted):
-            plain[name] = mark = f"{_QUOTED}{name}"
-            quoted[f'"{mark}"'] = value
-    text = _write_json(plain)
-    for mark, value in quoted.items():
-        text = text.replace(mark, value)
-    return text
+    values = [f'"{name}":{_value_text(value)}' for name, value in message.items()]
+    return f"{{{','.join(values)}}}"
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, Quoted):
+        return value
+    if isinstance(value, str):
+        return encode_basestring(value)
+    return repr(value) if value.__class__ is int else _write_json(value)
 
 
 def relation_struct(

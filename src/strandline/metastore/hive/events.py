@@ -21,11 +21,11 @@ one, and a COMMIT_TXN says nothing but its number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from json.encoder import encode_basestring
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from strandline import work
 from strandline.catalog import Catalog
@@ -77,8 +77,7 @@ _CLASSES: dict[str, type[Any]] = {  # Any: descriptors of different kinds
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Ddl:
+class _Ddl(NamedTuple):
     """An event of the catalog, and the table or view before and after it, if it changed one."""
 
     event: DdlEvent
@@ -119,22 +118,19 @@ class HiveEvents:
         self._latest: _Written | None = None
         self._texts = DefinitionTexts(self._place_of, self._shown)
 
-    def render(self, events: Sequence[Notification]) -> list[Struct]:
+    def render(self, events: Sequence[Notification]) -> Iterator[Struct]:
         """``NotificationEvent`` structs, one for each event.
 
         The rows and places of `PAGE` events are read at once, and a definition that several
         events in a row share is written as text once.
         """
-        structs: list[Struct] = []
         for first in range(0, len(events), PAGE):
             page = events[first : first + PAGE]
             bodies = [_body(event) for event in page]
             store = self._metastore.store
             self._rows = store.rows_by_id(_row_ids(bodies))
             self._places = store.places_by_id(_table_ids(page, bodies))
-            structs += map(self._render, page, bodies)
-        self._rows, self._places = {}, {}
-        return structs
+            yield from map(self._render, page, bodies)
 
     def _render(self, event: Notification, body: _Body) -> Struct:
         if isinstance(body, WriteEvent):
@@ -467,4 +463,11 @@ async def get_next_notification(call: Call) -> Struct:
     work.spend(min(limit, max(0, call.notifications.head() - last)))
     events = HiveEvents(call.metastore).render(call.notifications.read(last, limit=limit))
     skipped = set(request.get("eventTypeSkipList") or ())
-    return {"events": [event for event in events if event["eventType"] not in skipped]}
+    # Encoded one by one: the texts of all would take the memory of the answer once more.
+    return {
+        "events": [
+            HIVE_CODEC.encode_struct("NotificationEvent", event)
+            for event in events
+            if event["eventType"] not in skipped
+        ]
+    }

@@ -21,6 +21,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -111,9 +112,11 @@ class NewEvent:
     write_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Notification:
-    """An event of the log. Which of the optional fields are there depends on the verb."""
+class Notification(NamedTuple):
+    """An event of the log. Which of the optional fields are there depends on the verb.
+
+    A tuple, since thousands are read at once.
+    """
 
     event_id: int
     time: Timestamp
@@ -205,7 +208,7 @@ class NotificationLog:
 
         Where the log was cleaned, the first event is not ``after`` + 1.
         """
-        return [Notification(*row) for row in self._database.rows(_READ, (after, limit))]
+        return list(map(Notification._make, self._database.rows(_READ, (after, limit))))
 
     def read_next(self, after: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
         """Where the log stands, and what `read` gives, at one moment."""

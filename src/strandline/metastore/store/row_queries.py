@@ -22,6 +22,7 @@ from strandline.sql import (
     Parameter,
     change_each,
     chunks,
+    marks,
     run,
     run_in_parts,
     value,
@@ -159,12 +160,7 @@ def _narrowed(
         yield statement, parameters
         return
     for chunk in chunks(dict.fromkeys(names)):
-        yield f"{statement} AND store_row.name IN {_marks(chunk)}", (*parameters, *chunk)
-
-
-def _marks(values: Sequence[object]) -> str:
-    """The marks of so many parameters, in brackets."""
-    return f"({', '.join('?' * len(values))})"
+        yield f"{statement} AND store_row.name IN {marks(chunk)}", (*parameters, *chunk)
 
 
 def dropped_partitions(
@@ -197,7 +193,7 @@ def rows_with_removers(
     """The rows that exist among ``row_ids``, each with the write ids that removed it."""
     rows = {row.row_id: (row, list[int]()) for row in rows_by_id(connection, row_ids).values()}
     for chunk in chunks(rows):
-        removers = f"SELECT row_id, write_id FROM store_removal WHERE row_id IN {_marks(chunk)}"
+        removers = f"SELECT row_id, write_id FROM store_removal WHERE row_id IN {marks(chunk)}"
         for row_id, write_id in run(connection, removers, tuple(chunk)):
             rows[row_id][1].append(write_id)
     return rows
@@ -207,7 +203,7 @@ def rows_by_id(connection: Connection, row_ids: Collection[int]) -> dict[int, Ro
     """The rows that exist among ``row_ids``, visible or not."""
     rows: dict[int, Row] = {}
     for chunk in chunks(row_id for row_id in row_ids if 0 < row_id <= LAST_ID):
-        statement = f"SELECT {_COLUMNS} FROM store_row WHERE row_id IN {_marks(chunk)}"
+        statement = f"SELECT {_COLUMNS} FROM store_row WHERE row_id IN {marks(chunk)}"
         rows |= {row.row_id: row for row in map(_row, run(connection, statement, tuple(chunk)))}
     return rows
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, select
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.tables import TABLE_LOCATION
 from strandline.model.places import Place
-from strandline.sql import Query, chunks, run_all, value
+from strandline.sql import Query, chunks, marks, run, run_all, value
 from strandline.transactions.tables import LAST_ID
 
 _COLUMNS = TABLE_LOCATION.c
@@ -24,6 +24,7 @@ _PUT = (
     "INSERT INTO table_location (table_id, location) VALUES (?, ?)"
     " ON CONFLICT (table_id) DO UPDATE SET location = excluded.location"
 )
+_BY_ID = "SELECT table_id, location FROM table_location WHERE table_id"
 _REMOVE = "DELETE FROM table_location WHERE table_id = ?"
 
 
@@ -42,8 +43,10 @@ def places_by_id(connection: Connection, table_ids: Collection[int]) -> dict[int
     """The places of those of these managed tables that have one."""
     places: dict[int, Place] = {}
     for chunk in chunks(table_id for table_id in table_ids if 0 < table_id <= LAST_ID):
-        statement = select(_COLUMNS.table_id, _COLUMNS.location)
-        rows = connection.execute(statement.where(_COLUMNS.table_id.in_(chunk)))
+        statement = (
+            f"SELECT table_id, location FROM table_location WHERE table_id IN {marks(chunk)}"
+        )
+        rows = run(connection, statement, tuple(chunk))
         places |= {table_id: Place(text) for table_id, text in rows}
     return places
 
