@@ -186,11 +186,12 @@ class EntryArguments(Mapping[str, Argument]):
 
 
 _write_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+_read_json = json.JSONDecoder().decode
 
 
 def _parse_arguments(text: bytes) -> dict[str, Argument]:
     try:
-        values = json.loads(text)
+        values = _read_json(text.decode())
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):

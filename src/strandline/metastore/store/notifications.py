@@ -74,7 +74,7 @@ _FIRST = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DdlEvent:
     """One entry of a catalog version: who did what, with the records before and after."""
 
