@@ -127,7 +127,7 @@ def require_kept(connection: Connection, table_id: int, write_ids: ValidWriteIdL
     of_table: tuple[Parameter, ...] = (table_id, up_to)
     above = value(connection, f"{unseen} > ? LIMIT 1", (*of_table, write_ids.hwm))
     within = (
-        value(connection, f"{unseen} IN {_marks(chunk)} LIMIT 1", (*of_table, *chunk))
+        value(connection, f"{unseen} IN {marks(chunk)} LIMIT 1", (*of_table, *chunk))
         for chunk in chunks(write_ids.exceptions)
     )
     if above is not None or any(hidden is not None for hidden in within):
