@@ -95,8 +95,7 @@ class Database(ABC):
     mark_is_proof: ClassVar[bool]
     """Whether an unmoved mark proves that nothing was committed since it was taken."""
 
-    def __init__(self, url: str, name: str, *, patience: float, read_only: bool = False) -> None:
-        self.url = url
+    def __init__(self, name: str, *, patience: float, read_only: bool = False) -> None:
         self.read_only = read_only
         self.name = name
         self._patience = patience

@@ -82,7 +82,7 @@ class PostgresDatabase(Database):
 
     def __init__(self, url: str, *, patience: float, read_only: bool = False) -> None:
         self._address, name = driver.address_of(url)
-        super().__init__(url, name, patience=patience, read_only=read_only)
+        super().__init__(name, patience=patience, read_only=read_only)
         self._open_outcomes = 0
         self._settled_outcomes = 0
         self._engine = create_engine(

@@ -76,36 +76,18 @@ def open_sqlite(
     `UnsupportedOperation`, `CorruptData`, `IncompatibleFormat` or `Unavailable`; then nothing was
     changed.
     """
-    return open_url(
-        sqlite_file.sqlite_url(path),
-        patience=patience,
-        check_bytes=check_bytes,
-        before_creation=before_creation,
-        read_only=read_only,
-    )
-
-
-def open_url(
-    url: str,
-    *,
-    patience: float = PATIENCE,
-    check_bytes: int = CHECK_BYTES,
-    before_creation: Callable[[], None] | None = None,
-    read_only: bool = False,
-) -> SqliteDatabase:
-    """`open_sqlite` for a URL (``sqlite:////folder/file``)."""
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         raise UnsupportedOperation(
             f"SQLite {sqlite3.sqlite_version} is too old; 3.35 or newer is needed"
         )
-    path = sqlite_file.file_of(url)
+    path = sqlite_file.checked_place(Path(path))
     sqlite_file.refuse_network_file_system(path)
     size = sqlite_file.size_of(path)
     if before_creation is not None and not size:
         before_creation()
     if 0 < size <= check_bytes and (damage := sqlite_file.find_damage(path)):
         raise sqlite_file.damaged(path, damage)
-    database = SqliteDatabase(url, path, patience=patience, read_only=read_only)
+    database = SqliteDatabase(path, patience=patience, read_only=read_only)
     try:
         if before_creation is not None and size:
             with database.read() as connection:
@@ -123,14 +105,19 @@ def open_url(
     return database
 
 
+def open_url(url: str, *, patience: float = PATIENCE, read_only: bool = False) -> SqliteDatabase:
+    """`open_sqlite` for a URL (``sqlite:////folder/file``)."""
+    return open_sqlite(sqlite_file.file_of(url), patience=patience, read_only=read_only)
+
+
 class SqliteDatabase(Database):
     """See `Database`; ``path`` is the file."""
 
     dialect = "sqlite"
     mark_is_proof = True
 
-    def __init__(self, url: str, path: Path, *, patience: float, read_only: bool = False) -> None:
-        super().__init__(url, str(path), patience=patience, read_only=read_only)
+    def __init__(self, path: Path, *, patience: float, read_only: bool = False) -> None:
+        super().__init__(str(path), patience=patience, read_only=read_only)
         self.path = path
         self._log_path = sqlite_file.write_ahead_log(path)
         connect = partial(sqlite_file.connect, path)

@@ -64,10 +64,9 @@ def sqlite_url(path: Path | str) -> str:
 
 
 def file_of(url: str) -> Path:
-    """The file that a ``sqlite:///…`` URL names, absolute and with symbolic links resolved.
+    """The file that a ``sqlite:///…`` URL names.
 
-    Raises `InvalidInput` for a URL that is none, for a database in memory, for a folder that is
-    missing and for a folder in place of the file; `UnsupportedOperation` for other databases.
+    Raises `InvalidInput` for a URL that is none and for a database in memory.
     """
     try:
         parsed = make_url(url)
@@ -75,16 +74,19 @@ def file_of(url: str) -> Path:
         raise InvalidInput(
             f"{url!r} is not a database URL; write it like sqlite:////folder/strandline.db"
         ) from None
-    if parsed.get_backend_name() != "sqlite":
-        raise UnsupportedOperation(
-            f"this release keeps its data in SQLite; {parsed.get_backend_name()!r} is not supported"
-        )
     name = parsed.database or ""
     if name in ("", ":memory:") or "\0" in name or parsed.query:
         raise InvalidInput(
             f"{url!r} names no database file; write it like sqlite:////folder/strandline.db"
         )
-    path = Path(name)
+    return Path(name)
+
+
+def checked_place(path: Path) -> Path:
+    """The file, absolute and with symbolic links resolved.
+
+    Raises `InvalidInput` for a folder that is missing, and for a folder in place of the file.
+    """
     try:
         path = path.resolve()
         if not path.parent.is_dir():
