@@ -20,6 +20,7 @@ from strandline.errors import (
 )
 from strandline.sql import (
     Database,
+    FenceRow,
     change,
     change_each,
     first_row,
@@ -28,7 +29,6 @@ from strandline.sql import (
     run_all,
     stored_time,
     take_time,
-    together,
     value,
 )
 from strandline.sql.ground import GROUND_VERSION, Step
@@ -473,23 +473,46 @@ def test_changes_that_wait_for_no_answer_are_there_for_the_next_question(
     database: Database,
 ) -> None:
     with database.write() as connection:
-        with together(connection):
-            change_each(connection, "INSERT INTO counter VALUES (?, ?)", [(1, 10), (2, 20)])
-            change_each(connection, "UPDATE counter SET value = ? WHERE id = ?", [(11, 1)])
-            assert value(connection, "SELECT sum(value) FROM counter") == 31
-            change_each(connection, "DELETE FROM counter WHERE id = ?", [(2,)])
-        assert run(connection, "SELECT * FROM counter") == [(1, 11)]
+        change_each(connection, "INSERT INTO counter VALUES (?, ?)", [(1, 10), (2, 20)])
+        change_each(connection, "UPDATE counter SET value = ? WHERE id = ?", [(11, 1)])
+        assert value(connection, "SELECT sum(value) FROM counter") == 31
+        change_each(connection, "DELETE FROM counter WHERE id = ?", [(2,)])
+        assert connection.execute(COUNTER.select()).all() == [(1, 11)]
+        change_each(connection, "INSERT INTO counter VALUES (?, ?)", [(3, 30)])
+        answers = run_all(
+            connection, ("SELECT sum(value) FROM counter", ()), ("SELECT max(id) FROM counter", ())
+        )
+        assert answers == [[(41,)], [(3,)]]
+        change_each(connection, "DELETE FROM counter WHERE id = ?", [(3,)])
     assert database.rows("SELECT * FROM counter") == [(1, 11)]
 
 
 def test_an_error_of_a_change_that_waits_for_no_answer_undoes_the_write(database: Database) -> None:
     insert = "INSERT INTO counter VALUES (?, ?)"
-    with pytest.raises(Exception, match=r"(?i)unique"), database.write() as connection:
-        with together(connection):
+    for ask in (False, True):
+        with pytest.raises(Exception, match=r"(?i)unique"), database.write() as connection:
             change_each(connection, insert, [(1, 1)])
             change_each(connection, insert, [(1, 2)])
             change_each(connection, insert, [(3, 3)])
-        pytest.fail("the error is raised before the block's end")
-    assert database.rows("SELECT * FROM counter") == []
+            if ask:
+                run(connection, "SELECT 1")
+                pytest.fail("the error is raised before the next answer")
+        assert database.rows("SELECT * FROM counter") == []
     with database.write() as connection:
         assert change(connection, insert, (1, 1)) == 1
+
+
+def test_what_is_asked_first_is_asked_once_and_as_of_the_write(database: Database) -> None:
+    put(database, 1, 10)
+    raised = "UPDATE counter SET value = value + 1 WHERE id = ? RETURNING value"
+    asked = "SELECT value FROM counter WHERE id = ?"
+    named = "SELECT ?, ?, ?"
+    first = ((raised, (1,)), (asked, (1,)), (named, ("it's\\", None, 7)), (asked, (1,)))
+    with database.write(first=first) as connection:
+        FenceRow.read(connection)
+        assert value(connection, raised, (1,)) == 11
+        assert value(connection, asked, (1,)) == 11
+        assert run(connection, named, ("it's\\", None, 7)) == [("it's\\", None, 7)]
+        change_each(connection, "UPDATE counter SET value = ? WHERE id = ?", [(20, 1)])
+        assert value(connection, asked, (1,)) == 20  # and not what was read ahead of the change
+    assert database.rows("SELECT value FROM counter") == [(20,)]

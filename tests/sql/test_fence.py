@@ -115,7 +115,10 @@ def test_what_a_derived_write_begins_with_is_read_once_and_as_the_write_has_left
     fenced: Database,
 ) -> None:
     noted = "SELECT catalog_version FROM strandline_fence"
-    with recorded(of_this_thread=True) as sent, fenced.write_derived(first=[noted]) as connection:
+    with (
+        recorded(of_this_thread=True) as sent,
+        fenced.write_derived(first=[(noted, ())]) as connection,
+    ):
         assert FenceRow.read(connection) == FenceState("here", FIRST, 0)
         assert value(connection, noted) == 0
         run(connection, *FenceRow.noting(7))

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from strandline.clock import Timestamp
 from strandline.errors import VersionNotFound
+from strandline.sql import Query
 from strandline.transactions import Behind, CatalogVersion
 
 
@@ -56,6 +57,10 @@ class Catalogs:
             number = len(self.versions) + len(self.unapplied)
             made = Version(number, {table.id: table for table in tables})
             (self.versions if applied else self.unapplied).append(made)
+
+    @property
+    def ahead(self) -> tuple[Query, ...]:
+        return ()
 
     def catalog_at(self, connection: Connection, at: Timestamp, /) -> CatalogVersion:
         with self.lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from unittest.mock import patch
@@ -173,7 +174,8 @@ def test_a_commit_runs_the_same_statements_however_many_others_are_open(
             txn_id = store.begin(writing=[FLIGHTS])
             store.change_rows(txn_id, 7)
             store.transactions.commit(txn_id)
-        return [statement for statement, _ in statements]
+        # What a write on a server begins with has its values in its text.
+        return [re.sub(r"\d+", "0", statement) for statement, _ in statements]
 
     statements_of_a_write()  # the first one counts what is open
     alone = statements_of_a_write()

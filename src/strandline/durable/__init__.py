@@ -2,7 +2,7 @@
 
 from strandline.durable.contents import Contents
 from strandline.durable.log import Checked, Frontier, UpdateLog
-from strandline.durable.metastorage_log import MetastorageLog, upper_within
+from strandline.durable.metastorage_log import VERSION, MetastorageLog, upper_within
 from strandline.durable.state import (
     AppliedUpdate,
     DurableCatalogState,
@@ -17,6 +17,7 @@ from strandline.durable.transaction import CatalogTransaction, Position
 from strandline.durable.update import Arguments, AuditEvent, Change, Entry, Snapshot, Update
 
 __all__ = [
+    "VERSION",
     "AppliedUpdate",
     "Arguments",
     "AuditEvent",

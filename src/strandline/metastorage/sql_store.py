@@ -145,8 +145,12 @@ class SqlMetastorage(Metastorage):
 
     def get_on(self, connection: Connection, key: str) -> KeyValue | None:
         """`get` inside a transaction that the caller has open on the same database."""
-        row = first_row(connection, _GET, (check_key(key),))
+        row = first_row(connection, *self.getting(key))
         return None if row is None else _key_value(key, row)
+
+    def getting(self, key: str) -> Query:
+        """What `get_on` asks."""
+        return _GET, (check_key(key),)
 
     def range(self, start: str, end: str, *, limit: int | None = None) -> list[KeyValue]:
         self._enter("ranges")

@@ -23,13 +23,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection
-
 from strandline.clock import HybridClock, WallClock, system_wall_clock
 from strandline.config import Settings
-from strandline.durable import MetastorageLog, upper_within
+from strandline.durable import VERSION, MetastorageLog, upper_within
 from strandline.errors import InvalidInput
 from strandline.metastorage import SqlMetastorage, open_metastorage
+from strandline.metastore.store.projection import UpperWithin
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
 from strandline.metastore.store.warehouse import make_folders
 from strandline.node.address import StoreAddress, store_address
@@ -67,7 +66,7 @@ class OpenedStore:
     folder: Path | None
     database: Database
     log: MetastorageLog
-    upper_within: Callable[[Connection], int] | None
+    upper_within: UpperWithin | None
     clock: HybridClock
     folders: StoreFolders
     warehouse: str
@@ -198,12 +197,13 @@ def _open_servers(
 
 def _log_in(
     database: Database, clock: HybridClock, opened: ExitStack
-) -> tuple[MetastorageLog, Callable[[Connection], int] | None]:
+) -> tuple[MetastorageLog, UpperWithin | None]:
     """The catalog's log in the database that keeps all else, and how its upper is read there."""
     metastorage = SqlMetastorage(database, clock)
     opened.callback(metastorage.close)
     _move_past(clock, database)
-    return MetastorageLog(metastorage), upper_within(metastorage.get_on)
+    within = UpperWithin(upper_within(metastorage.get_on), metastorage.getting(VERSION))
+    return MetastorageLog(metastorage), within
 
 
 def _move_past(clock: HybridClock, database: Database) -> None:

@@ -6,6 +6,7 @@ from strandline.sql.clock_row import (
     present_time,
     stored_time,
     take_time,
+    taking_time,
 )
 from strandline.sql.database import PATIENCE, Database, DatabaseStatistics
 from strandline.sql.engine import DIALECTS, open_engine
@@ -25,7 +26,6 @@ from strandline.sql.statements import (
     run,
     run_all,
     run_in_parts,
-    together,
     value,
 )
 
@@ -57,6 +57,6 @@ __all__ = [
     "sqlite_url",
     "stored_time",
     "take_time",
-    "together",
+    "taking_time",
     "value",
 ]

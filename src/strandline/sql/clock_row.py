@@ -19,7 +19,7 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp, milliseconds
-from strandline.sql.statements import run, value
+from strandline.sql.statements import Query, run, value
 
 _LAST, _ACCEPTED = 1, 2
 _TAKE = (
@@ -36,14 +36,21 @@ def take_time(connection: Connection, clock: HybridClock, *, bounded: bool = Tru
     the time. Not ``bounded`` is what leaves nothing in the history, a look or a lease: that the
     store's time is ahead already is no reason to refuse it. Raises `WrongClock`.
     """
-    now = clock.now() if bounded else clock.current()
-    taken = Timestamp(value(connection, _TAKE, (now,)))
+    taken = Timestamp(value(connection, *taking_time(clock, bounded=bounded)))
     if bounded and clock.is_too_far_ahead(taken):
         accepted = milliseconds(accepted_time(connection))
         if milliseconds(taken) > accepted + clock.max_ahead_ms:
             raise clock.too_far_ahead(taken, todo="run `strandline repair-clock FOLDER`")
     clock.update(taken)
     return taken
+
+
+def taking_time(clock: HybridClock, *, bounded: bool = True) -> Query:
+    """What `take_time` runs, for a write that begins with it.
+
+    The clock is asked before the write lock is there then: the row decides all the same.
+    """
+    return _TAKE, (clock.now() if bounded else clock.current(),)
 
 
 def stored_time(connection: Connection) -> Timestamp:

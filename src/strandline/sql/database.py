@@ -50,7 +50,7 @@ from strandline.errors import (
     UnsupportedOperation,
 )
 from strandline.sql import ground
-from strandline.sql.statements import Parameter, Row, run
+from strandline.sql.statements import Parameter, Query, Row, run
 from strandline.sql.turns import Turns
 
 PATIENCE = 30.0
@@ -117,15 +117,26 @@ class Database(ABC):
         with self.read() as connection:
             return run(connection, statement, parameters)
 
-    def write(self, *, deadline: float | None = None) -> AbstractContextManager[Connection]:
+    def write(
+        self,
+        *,
+        deadline: float | None = None,
+        first: Sequence[Query] = (),
+        is_news: bool = True,
+    ) -> AbstractContextManager[Connection]:
         """A write transaction: committed, on disk, when the block ends; undone when it raises.
 
         ``deadline`` is an instant of `time.monotonic`, by default the database's patience from
         now. Raises `DeadlineExceeded` when the write lock was not free by then; a deadline that
         has passed still tries once. Raises `UnknownOutcome` when disk or connection failed during
         the commit. Not reentrant within a thread.
+
+        ``first`` are the statements that the block begins with behind the look at the fence, in
+        their order: from a server they are read ahead. They are known again by their text. Where
+        it changes nothing that any memory shows, it is no news, and moves a mark only where that
+        cannot be avoided.
         """
-        return self._write(deadline, synced=True)
+        return self._write(deadline, synced=True, first=first, is_news=is_news)
 
     def write_unsynced(
         self, *, deadline: float | None = None
@@ -138,12 +149,11 @@ class Database(ABC):
 
     @abstractmethod
     def write_derived(
-        self, *, deadline: float | None = None, first: Sequence[str] = ()
+        self, *, deadline: float | None = None, first: Sequence[Query] = ()
     ) -> AbstractContextManager[Connection]:
         """Like `write`, for what follows from rows that are durable and is made again if lost.
 
-        As durable as those who see it need it. ``first`` are the statements that the block begins
-        with behind the look at the fence, in their order: from a server they are read ahead.
+        As durable as those who see it need it.
         """
 
     @property
@@ -298,7 +308,12 @@ class Database(ABC):
 
     @abstractmethod
     def _write(
-        self, deadline: float | None, *, synced: bool
+        self,
+        deadline: float | None,
+        *,
+        synced: bool,
+        first: Sequence[Query] = (),
+        is_news: bool = True,
     ) -> AbstractContextManager[Connection]: ...
 
     @abstractmethod

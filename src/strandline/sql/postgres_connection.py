@@ -19,7 +19,8 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from itertools import chain, zip_longest
 from typing import Any, TypeVar
 
 from sqlalchemy.exc import DBAPIError
@@ -32,11 +33,13 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
 )
+from strandline.sql.statements import with_waiting
 
 try:
     import psycopg
     from psycopg.abc import PQGen
     from psycopg.pq import TransactionStatus
+    from psycopg.sql import quote
 except ImportError as missing:
     raise InvalidInput(
         "a postgresql:// address needs the PostgreSQL driver; pip install 'strandline[postgres]'"
@@ -81,9 +84,17 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     is_given_up: Callable[[], bool] | None = None
     kept_cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
     """For statements whose answer is fetched before the next one is sent."""
-    open_pipeline: psycopg.Pipeline | None = None
+    waiting: list[tuple[str, Sequence[tuple[Any, ...]]]] | None = None
+    """Changes of a write transaction that go with the next statement; None outside of one."""
     read_ahead: list[tuple[str, list[tuple[Any, ...]]]] | None = None
     """Statements, and their rows, which came in the round trip that began the transaction."""
+
+    def cursor(self, *arguments: Any, **options: Any) -> Any:
+        """What SQLAlchemy sends its statements with; the changes that wait come before them."""
+        if self.waiting:
+            with with_waiting(self):
+                pass
+        return super().cursor(*arguments, **options)
 
     def wait(self, gen: PQGen[T], *arguments: Any, **options: Any) -> T:
         """What every call of the driver waits in; ``gen`` does the sending and reading."""
@@ -181,13 +192,21 @@ def connect(address: str, *, patience: float) -> Connection:
     return connection
 
 
+def written_out(text: str, parameters: Sequence[Any]) -> str:
+    """A statement with the values in the places of their marks."""
+    parts = text.split("?")
+    values = [str(value) if type(value) is int else quote(value) for value in parameters]
+    return "".join(chain.from_iterable(zip_longest(parts, values, fillvalue="")))
+
+
 def last_rows(connection: Connection, statements: int) -> list[list[tuple[Any, ...]]]:
     """The rows of the last of the statements that `Connection.kept_cursor` was given together."""
     cursor = connection.kept_cursor
     assert cursor is not None  # it has just answered
     rows: deque[list[tuple[Any, ...]]] = deque(maxlen=statements)
     while cursor.nextset():
-        rows.append([] if cursor.description is None else cursor.fetchall())
+        result = cursor.pgresult
+        rows.append(cursor.fetchall() if result is not None and result.nfields else [])
     return list(rows)
 
 

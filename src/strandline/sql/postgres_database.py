@@ -40,7 +40,7 @@ from strandline.sql import postgres_connection as driver
 from strandline.sql.database import PATIENCE, Database
 from strandline.sql.fence import FENCE_ROW
 from strandline.sql.postgres_listener import PostgresListener
-from strandline.sql.statements import Parameter, Row, run
+from strandline.sql.statements import Parameter, Query, Row, run, with_waiting
 
 _POOL = 8
 _OVERFLOW = 8
@@ -56,7 +56,7 @@ _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _LOCK = "SELECT 1 FROM strandline_clock WHERE id = 1 FOR UPDATE"
 _LOCK_NOT_AVAILABLE = "55P03"
 CHANNEL = "strandline"
-_NEWS_AND_COMMIT = f"NOTIFY {CHANNEL}; COMMIT".encode()
+_NEWS, _COMMIT = f"NOTIFY {CHANNEL}".encode(), b"COMMIT"
 
 
 def open_url(url: str, *, patience: float = PATIENCE, read_only: bool = False) -> PostgresDatabase:
@@ -122,7 +122,7 @@ class PostgresDatabase(Database):
         return int(self.rows("SELECT pg_database_size(current_database())")[0][0])
 
     def write_derived(
-        self, *, deadline: float | None = None, first: Sequence[str] = ()
+        self, *, deadline: float | None = None, first: Sequence[Query] = ()
     ) -> AbstractContextManager[Connection]:
         """See `Database.write_derived`.
 
@@ -144,7 +144,7 @@ class PostgresDatabase(Database):
         Synced: the machines that saw the time go on when the server's machine loses it. It moves no
         mark.
         """
-        return self._write(None, synced=True, moves_mark=False)
+        return self._write(None, synced=True, is_news=False)
 
     def mark(self) -> int:
         self._refuse_in_a_fork()
@@ -167,8 +167,8 @@ class PostgresDatabase(Database):
         deadline: float | None,
         *,
         synced: bool,
-        moves_mark: bool = True,
-        first: Sequence[str] = (),
+        is_news: bool = True,
+        first: Sequence[Query] = (),
     ) -> Iterator[Connection]:
         began = time.monotonic()
         deadline = began + self._patience if deadline is None else deadline
@@ -178,7 +178,7 @@ class PostgresDatabase(Database):
                 connection = self._locked(began, deadline, synced=synced, first=first)
                 with _returned(connection):
                     yield connection
-                    self._commit(connection, moves_mark=moves_mark)
+                    self._commit(connection, is_news=is_news)
             except BaseException:
                 self._count("failed_writes")
                 raise
@@ -200,7 +200,7 @@ class PostgresDatabase(Database):
             connection, _ = self._first(f"{_WRITE}; SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
             with _returned(connection):
                 yield connection
-                self._commit(connection, moves_mark=True)
+                self._commit(connection, is_news=True)
 
     def _first(
         self,
@@ -219,7 +219,8 @@ class PostgresDatabase(Database):
             connection = self._engine.connect()
             try:
                 _allow(connection, self._patience if seconds is None else seconds, is_given_up)
-                _raw(connection).read_ahead = None
+                raw = _raw(connection)
+                raw.read_ahead = raw.waiting = None
                 rows = run(connection, statement, parameters)
                 _allow(connection, self._patience)
             except BaseException as error:
@@ -240,15 +241,16 @@ class PostgresDatabase(Database):
                 return connection, rows
 
     def _locked(
-        self, began: float, deadline: float, *, synced: bool, first: Sequence[str] = ()
+        self, began: float, deadline: float, *, synced: bool, first: Sequence[Query] = ()
     ) -> Connection:
         """A transaction that has the write lock; the fence and ``first`` are read ahead in it."""
         opened = self._open_outcomes
         may_wait = not self._nobody_waits
         left = max(deadline - time.monotonic(), 0.001) if may_wait else 0.001
         timeout = round(max(1, min(left * 1000, _LONGEST_TIMEOUT_MS)))
-        ahead = (FENCE_ROW, *first)
-        begin = f"{_WRITE}; SET LOCAL lock_timeout = {timeout}; {_LOCK}; {'; '.join(ahead)}"
+        ahead = ((FENCE_ROW, ()), *first)
+        asked = "; ".join(driver.written_out(text, values) for text, values in ahead)
+        begin = f"{_WRITE}; SET LOCAL lock_timeout = {timeout}; {_LOCK}; {asked}"
         if not synced:
             begin = begin.replace("; ", "; SET LOCAL synchronous_commit = off; ", 1)
         try:
@@ -266,7 +268,10 @@ class PostgresDatabase(Database):
             self._count("lost_turns")
             raise self._late(began, "another process") from None
         raw = _raw(connection)
-        raw.read_ahead = list(zip(ahead, driver.last_rows(raw, len(ahead)), strict=True))
+        answers = driver.last_rows(raw, len(ahead))
+        texts = [text.replace("?", "%s") for text, _ in ahead]
+        raw.read_ahead = list(zip(texts, answers, strict=True))
+        raw.waiting = []
         with self._state:
             self._waited += time.monotonic() - began
             self._settled_outcomes = max(self._settled_outcomes, opened)
@@ -278,7 +283,7 @@ class PostgresDatabase(Database):
             began = time.monotonic()
             self._locked(began, began + self._patience, synced=True).close()
 
-    def _commit(self, connection: Connection, *, moves_mark: bool) -> None:
+    def _commit(self, connection: Connection, *, is_news: bool) -> None:
         raw = _raw(connection)
         if not driver.in_transaction(raw):
             # PostgreSQL answers COMMIT after a failed statement by a rollback, without an error,
@@ -286,8 +291,13 @@ class PostgresDatabase(Database):
             raise Unavailable(f"{self.name} gave this write up after an error; nothing was written")
         raw.deadline = time.monotonic() + self._patience
         try:
-            assert raw.kept_cursor is not None  # each connection is made with one
-            raw.kept_cursor.execute(_NEWS_AND_COMMIT if moves_mark else b"COMMIT")
+            if raw.waiting:
+                with with_waiting(raw):
+                    for statement in (_NEWS, _COMMIT) if is_news else (_COMMIT,):
+                        raw.cursor().execute(statement)
+            else:
+                assert raw.kept_cursor is not None  # each connection is made with one
+                raw.kept_cursor.execute(_NEWS + b"; " + _COMMIT if is_news else _COMMIT)
         except driver.DriverError as error:
             if not raw.closed:
                 raise
@@ -299,7 +309,7 @@ class PostgresDatabase(Database):
                 " may not be there: read before trying again"
             ) from error
         finally:
-            if moves_mark:
+            if is_news:
                 self._listener.tell()
 
     @contextmanager
@@ -330,6 +340,7 @@ def _returned(connection: Connection) -> Iterator[None]:
     try:
         yield
     finally:
+        raw.waiting = raw.read_ahead = None
         # Undoing needs an answer too, and on a broken connection is the server's to do.
         raw.deadline = time.monotonic() + _ANSWER_SECONDS
         if raw.closed and not connection.invalidated:

@@ -48,7 +48,7 @@ from strandline.sql import ground, sqlite_file
 from strandline.sql.database import PATIENCE, Database
 from strandline.sql.head_file import HeadFile, Marks
 from strandline.sql.sqlite_file import describe_holder
-from strandline.sql.statements import Parameter, Row, rows_of
+from strandline.sql.statements import Parameter, Query, Row, rows_of
 
 _POOL = 32
 _POLL_SECONDS = 0.001
@@ -234,7 +234,7 @@ class SqliteDatabase(Database):
             return rows
 
     def write_derived(
-        self, *, deadline: float | None = None, first: Sequence[str] = ()
+        self, *, deadline: float | None = None, first: Sequence[Query] = ()
     ) -> AbstractContextManager[Connection]:
         """See `Database.write_derived`.
 
@@ -335,7 +335,14 @@ class SqliteDatabase(Database):
         return self.write()
 
     @contextmanager
-    def _write(self, deadline: float | None, *, synced: bool) -> Iterator[Connection]:
+    def _write(
+        self,
+        deadline: float | None,
+        *,
+        synced: bool,
+        first: Sequence[Query] = (),
+        is_news: bool = True,
+    ) -> Iterator[Connection]:
         began = time.monotonic()
         deadline = began + self._patience if deadline is None else deadline
         count, synchronous = ("writes", "FULL") if synced else ("unsynced_writes", "NORMAL")

@@ -13,13 +13,14 @@ whole numbers, are parameters.
     change(connection, "DELETE FROM t WHERE id < ?", (7,))         how many rows it changed
     change_each(connection, "INSERT INTO t (id) VALUES (?)", rows) once for each tuple of parameters
     run_all(connection, (statement, parameters), …)                the rows of each of them
-    with together(connection): …                                   changes that wait for no answer
 
-`run_all` and `together` send statements that do not depend on each other's answers: to a server
-they are one round trip. A text names its columns with quotes where a name is a word of SQL
-(``"user"``), and its values are the driver's: a truth value is 0 or 1 in SQLite. Tables are made,
-and rare statements of many forms are built, with SQLAlchemy's Core on the same connection, but not
-inside `together`.
+`run_all` sends statements that do not depend on each other's answers: to a server they are one
+round trip. What `change_each` changes in a write transaction has no answer that is waited for: it
+is sent with the next statement that has one, or with the commit, and raises there.
+
+A text names its columns with quotes where a name is a word of SQL (``"user"``), and its values are
+the driver's: a truth value is 0 or 1 in SQLite. Tables are made, and rare statements of many forms
+are built, with SQLAlchemy's Core on the same connection.
 """
 
 from __future__ import annotations
@@ -92,31 +93,34 @@ def change(connection: Connection, statement: str, parameters: tuple[Parameter, 
 def change_each(
     connection: Connection, statement: str, rows: Sequence[tuple[Parameter, ...]]
 ) -> None:
-    """Run ``statement`` once for each tuple of parameters, in one round trip."""
-    cursor, text = _driver_of(connection).cursor(), _text_for(connection, statement)
-    if len(rows) == 1:
-        _sent(cursor, text, rows[0])
+    """Run ``statement`` once for each tuple of parameters.
+
+    It has been done, or has raised, when the next statement is answered, or the write commits.
+    """
+    driver, text = _driver_of(connection), _text_for(connection, statement)
+    waiting = getattr(driver, "waiting", None)
+    if waiting is None:
+        _change_each(driver, text, rows)
     elif rows:
-        _sent(cursor, text, rows, many=True)
+        driver.read_ahead = None
+        waiting.append((text, rows))
+
+
+def _change_each(driver: Any, text: str, rows: Sequence[tuple[Parameter, ...]]) -> None:
+    if len(rows) == 1:
+        _sent(driver.cursor(), text, rows[0])
+    elif rows:
+        _sent(driver.cursor(), text, rows, many=True)
 
 
 @contextmanager
-def together(connection: Connection) -> Iterator[None]:
-    """Sends what `change_each` changes in the block without waiting for the server each time.
-
-    It has been done, or has raised, when the block ends, or when any other statement of the block
-    is answered.
-    """
-    if connection.dialect.name == "sqlite":
+def with_waiting(driver: Any) -> Iterator[None]:
+    """What the block sends to a server goes with the changes that wait; answered at its end."""
+    waiting, driver.waiting = driver.waiting, []
+    with driver.pipeline():
+        for text, rows in waiting:
+            _change_each(driver, text, rows)
         yield
-        return
-    driver = _driver_of(connection)
-    kept_cursor, driver.kept_cursor = driver.kept_cursor, None
-    try:
-        with driver.pipeline() as driver.open_pipeline:
-            yield
-    finally:
-        driver.kept_cursor, driver.open_pipeline = kept_cursor, None
 
 
 def run_all(connection: Connection, *queries: Query) -> list[list[Row]]:
@@ -124,7 +128,7 @@ def run_all(connection: Connection, *queries: Query) -> list[list[Row]]:
     if connection.dialect.name == "sqlite" or len(queries) < 2:
         return [run(connection, *query) for query in queries]
     driver = _driver_of(connection)
-    with driver.pipeline():
+    with with_waiting(driver) if driver.waiting else driver.pipeline():
         answers = [_sent(driver.cursor(), _formatted(text), values) for text, values in queries]
     return [_fetched(answer) for answer in answers]
 
@@ -155,12 +159,11 @@ def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] = ()) -> l
 
 def _answered(driver: Any, text: str, parameters: tuple[Parameter, ...]) -> Any:
     """The cursor with the answer to a statement; it is good for this one answer."""
+    if getattr(driver, "waiting", None):
+        with with_waiting(driver):
+            return _sent(driver.cursor(), text, parameters)
     # To make a cursor of PostgreSQL's driver takes half as long as an answer.
-    cursor = _sent(getattr(driver, "kept_cursor", None) or driver.cursor(), text, parameters)
-    pipeline = getattr(driver, "open_pipeline", None)
-    if pipeline is not None:
-        pipeline.sync()
-    return cursor
+    return _sent(getattr(driver, "kept_cursor", None) or driver.cursor(), text, parameters)
 
 
 def _sent(
@@ -175,7 +178,10 @@ def _sent(
 
 
 def _fetched(cursor: Any) -> list[Row]:
-    return [] if cursor.description is None else cast("list[Row]", cursor.fetchall())
+    # PostgreSQL's driver makes a description anew each time that it is asked for it.
+    result = getattr(cursor, "pgresult", None)
+    has_rows = cursor.description is not None if result is None else result.nfields > 0
+    return cast("list[Row]", cursor.fetchall()) if has_rows else []
 
 
 def _driver_of(connection: Connection) -> Any:

@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 from strandline.catalog import Behind
 from strandline.clock import Timestamp
 from strandline.errors import DeadlineExceeded
-from strandline.sql import Database
+from strandline.sql import Database, Query
 
 __all__ = ["Behind", "CatalogVersion", "CatalogView", "ColumnView", "GuardedWrites", "TableView"]
 
@@ -72,6 +72,10 @@ class CatalogVersion(Protocol):
 class CatalogView(Protocol):
     """Where catalogs come from."""
 
+    @property
+    def ahead(self) -> Sequence[Query]:
+        """What `catalog_at` asks on its connection."""
+
     def catalog_at(self, connection: Connection, at: Timestamp, /) -> CatalogVersion:
         """The catalog active at ``at``. Never waits.
 
@@ -105,21 +109,45 @@ class GuardedWrites:
         self._guard = guard
         self._on_behind = on_behind
 
-    def run(self, body: Callable[[Connection], T], *, timeout: float) -> T:
+    def run(
+        self,
+        body: Callable[[Connection], T],
+        *,
+        timeout: float,
+        first: Callable[[], Sequence[Query]] = tuple,
+        is_news: bool = True,
+    ) -> T:
         """The result of ``body``, once it is durable.
+
+        ``first`` gives what ``body`` asks first; for this and ``is_news`` see `Database.write`.
 
         Raises what the guard or ``body`` raise, and then nothing has happened, except that
         `Behind` is tried again for ``timeout`` seconds and ends as `DeadlineExceeded`.
         """
         with ExitStack() as opened:
-            return self.enter(opened, body, timeout=timeout)
+            return self.enter(opened, body, timeout=timeout, first=first, is_news=is_news)
 
-    def enter(self, opened: ExitStack, body: Callable[[Connection], T], *, timeout: float) -> T:
+    def enter(
+        self,
+        opened: ExitStack,
+        body: Callable[[Connection], T],
+        *,
+        timeout: float,
+        first: Callable[[], Sequence[Query]] = tuple,
+        is_news: bool = True,
+    ) -> T:
         """Like `run`, but the write transaction stays open until ``opened`` ends it."""
         deadline = time.monotonic() + timeout
         while True:
             try:
-                return self._attempt(opened, body, deadline=deadline)
+                with ExitStack() as attempt:
+                    connection = attempt.enter_context(
+                        self._database.write(deadline=deadline, first=first(), is_news=is_news)
+                    )
+                    self._guard(connection)
+                    result = body(connection)
+                    opened.push(attempt.pop_all())
+                return result
             except Behind as behind:
                 self._on_behind()
                 left = deadline - time.monotonic()
@@ -129,11 +157,3 @@ class GuardedWrites:
                         f" ({behind.message}); nothing was changed, try again"
                     ) from behind
                 self._catalogs.catch_up(timeout=left)
-
-    def _attempt(self, opened: ExitStack, body: Callable[[Connection], T], *, deadline: float) -> T:
-        with ExitStack() as attempt:
-            connection = attempt.enter_context(self._database.write(deadline=deadline))
-            self._guard(connection)
-            result = body(connection)
-            opened.push(attempt.pop_all())
-        return result

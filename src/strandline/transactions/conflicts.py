@@ -15,13 +15,19 @@ from collections.abc import Callable, Iterable
 from sqlalchemy import Connection
 
 from strandline.clock import Timestamp, format_timestamp
-from strandline.sql import first_row
+from strandline.sql import Query, first_row
 from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogVersion, TableView
+from strandline.transactions.tables import LAST_ID
 from strandline.transactions.transaction import Transaction
 
 NameRow = Callable[[Connection, int, int, int], str | None]
 """What users call a row, and what was done to it: of a table, a row and a write id (by id)."""
+
+
+def clashing_rows(txn_id: int) -> tuple[Query, ...]:
+    """What `row_conflict` asks first; nothing for an id that none can have."""
+    return ((_CLASHING, (txn_id, txn_id, txn_id)),) if 0 < txn_id <= LAST_ID else ()
 
 
 def row_conflict(
@@ -32,13 +38,8 @@ def row_conflict(
     name_row: NameRow,
 ) -> str | None:
     """What another transaction did first to a row of this one's footprint; None if nothing."""
-    first = first_row(
-        connection,
-        "SELECT other.table_id, other.row_id, other.txn_id, other.commit_time"
-        " FROM txn_footprint AS own JOIN txn_footprint AS other ON own.row_id = other.row_id"
-        " WHERE own.txn_id = ? AND other.txn_id <> ? AND other.commit_time > ? LIMIT 1",
-        (transaction.txn_id, transaction.txn_id, transaction.begin_time),
-    )
+    (clashing,) = clashing_rows(transaction.txn_id)
+    first = first_row(connection, *clashing)
     if first is None:
         return None
     table_id, row_id, txn_id, commit_time = first
@@ -52,6 +53,14 @@ def row_conflict(
         f" {format_timestamp(Timestamp(commit_time))},"
         f" {deed or f'changed row {row_id}'}, which this transaction changes too"
     )
+
+
+_CLASHING = (
+    "SELECT other.table_id, other.row_id, other.txn_id, other.commit_time"
+    " FROM txn_footprint AS own JOIN txn_footprint AS other ON own.row_id = other.row_id"
+    " WHERE own.txn_id = ? AND other.txn_id <> ? AND other.commit_time >"
+    " (SELECT begin_time FROM txn WHERE txn_id = ?) LIMIT 1"
+)
 
 
 def _full_name(catalog: CatalogVersion, table: TableView) -> str:

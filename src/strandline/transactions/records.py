@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from sqlalchemy import Connection, delete, func, select
 
 from strandline.clock import Timestamp, format_timestamp
 from strandline.errors import TransactionFinished, TransactionNotFound, UnsupportedOperation
-from strandline.sql import Row, change, change_each, chunks, first_row, run, together, value
+from strandline.sql import Query, Row, change, change_each, chunks, first_row, run, value
 from strandline.transactions import lock_records
 from strandline.transactions.tables import LAST_ID, TXN, TXN_FOOTPRINT
 from strandline.transactions.transaction import Heartbeat, Transaction, TransactionState
@@ -38,11 +39,14 @@ _BEGIN_MANY = (
     "WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?)"
     f" {_BEGIN} SELECT {_OPEN}, ?, ?, ?, ?, ?, ?, ?, ? FROM number RETURNING {_COLUMNS}"
 )
-_FIND_WITH_WRITES, _FIND_FOR_TABLE = (
+_FIND_FOR_TABLE, _FIND_WITH_WRITES = (
     f"SELECT {', '.join(f'txn.{column}' for column in _COLUMNS.split(', '))},"
-    " own.table_id, own.write_id FROM txn"
+    f" own.table_id, own.write_id{column} FROM txn"
     f" LEFT JOIN txn_write_id AS own ON own.txn_id = txn.txn_id{condition} WHERE txn.txn_id = ?"
-    for condition in ("", " AND own.table_id = ?")
+    for condition, column in (
+        (" AND own.table_id = ?", ""),
+        ("", ", EXISTS (SELECT 1 FROM lock_request WHERE lock_request.txn_id = txn.txn_id)"),
+    )
 )
 _PAIRS = "SELECT table_id, write_id FROM txn_write_id WHERE txn_id = ? ORDER BY table_id"
 _STATES = "SELECT txn_id, state FROM txn WHERE txn_id IN"
@@ -53,8 +57,9 @@ _ALLOCATE = (
 )
 _OWN_WRITE_ID = "SELECT write_id FROM txn_write_id WHERE txn_id = ? AND table_id = ?"
 _COMMIT = (
-    f"UPDATE txn SET state = {_COMMITTED}, commit_time = ? WHERE txn_id = ? AND state = {_OPEN}"
-    " RETURNING (SELECT max(lock_id) FROM lock_request WHERE lock_request.txn_id = txn.txn_id)"
+    "UPDATE txn_write_id SET commit_time = ? WHERE txn_id = ?",
+    "UPDATE txn_footprint SET commit_time = ? WHERE txn_id = ?",
+    f"UPDATE txn SET state = {_COMMITTED}, commit_time = ? WHERE txn_id = ? AND state = {_OPEN}",
 )
 
 
@@ -114,17 +119,26 @@ def open_ones(connection: Connection, *, limit: int) -> list[Transaction]:
     return [_transaction(row) for row in run(connection, _OPEN_ONES, (limit,))]
 
 
-def find_with_writes(
-    connection: Connection, txn_id: int
-) -> tuple[Transaction, tuple[tuple[int, int], ...]]:
-    """The transaction and its `write_id_pairs`, in one round trip. Raises `TransactionNotFound`."""
-    if not 0 < txn_id <= LAST_ID:
-        return find(connection, txn_id), ()
-    rows = run(connection, _FIND_WITH_WRITES, (txn_id,))
+class WithWrites(NamedTuple):
+    """A transaction, its `write_id_pairs`, and whether it has requests for locks."""
+
+    transaction: Transaction
+    writes: tuple[tuple[int, int], ...]
+    has_locks: bool
+
+
+def find_with_writes(connection: Connection, txn_id: int) -> WithWrites:
+    """All that its end needs, in one round trip. Raises `TransactionNotFound`."""
+    rows = [row for query in finding_with_writes(txn_id) for row in run(connection, *query)]
     if not rows:
         raise _not_found(txn_id)
-    pairs = [(row[-2], row[-1]) for row in rows if row[-1] is not None]
-    return _transaction(rows[0][:-2]), tuple(sorted(pairs))
+    pairs = [(row[-3], row[-2]) for row in rows if row[-2] is not None]
+    return WithWrites(_transaction(rows[0][:-3]), tuple(sorted(pairs)), bool(rows[0][-1]))
+
+
+def finding_with_writes(txn_id: int) -> tuple[Query, ...]:
+    """What `find_with_writes` asks; nothing for an id that none can have."""
+    return ((_FIND_WITH_WRITES, (txn_id,)),) if 0 < txn_id <= LAST_ID else ()
 
 
 def find_for_writing(connection: Connection, txn_id: int) -> Transaction:
@@ -139,12 +153,20 @@ def find_for_table(
     connection: Connection, txn_id: int, table_id: int
 ) -> tuple[Transaction, int | None]:
     """`find_for_writing`, and the transaction's write id of a table, None without one."""
-    if not (0 < txn_id <= LAST_ID and 0 < table_id <= LAST_ID):
+    queries = finding_for_table(txn_id, table_id)
+    if not queries:
         return find_for_writing(connection, txn_id), None
-    row = first_row(connection, _FIND_FOR_TABLE, (table_id, txn_id))
+    row = first_row(connection, *queries[0])
     if row is None:
         raise _not_found(txn_id)
     return _writable(_transaction(row[:-2])), row[-1]
+
+
+def finding_for_table(txn_id: int, table_id: int) -> tuple[Query, ...]:
+    """What `find_for_table` asks first; nothing for ids that none can have."""
+    if not (0 < txn_id <= LAST_ID and 0 < table_id <= LAST_ID):
+        return ()
+    return ((_FIND_FOR_TABLE, (table_id, txn_id)),)
 
 
 def _not_found(txn_id: int) -> TransactionNotFound:
@@ -234,16 +256,13 @@ def forget_impossible_writes(connection: Connection, txn_id: int) -> None:
 
 
 def mark_committed(
-    connection: Connection, transaction: Transaction, *, at: Timestamp
+    connection: Connection, transaction: Transaction, *, at: Timestamp, has_locks: bool
 ) -> Transaction:
     """Commit a transaction, read on this connection and open, with everything that hangs on it."""
     txn_id = transaction.txn_id
-    with together(connection):
-        for table in ("txn_write_id", "txn_footprint"):
-            statement = f"UPDATE {table} SET commit_time = ? WHERE txn_id = ?"
-            change_each(connection, statement, [(at, txn_id)])
-        lock_id = value(connection, _COMMIT, (at, txn_id))
-    if lock_id is not None:
+    for statement in _COMMIT:
+        change_each(connection, statement, [(at, txn_id)])
+    if has_locks:
         lock_records.delete_of_txn(connection, txn_id)
     return replace(transaction, state=TransactionState.COMMITTED, commit_time=at)
 

@@ -73,8 +73,9 @@ class Step:
     """An open transaction with its write id of a table, inside the SQL transaction that read it.
 
     Rows are staged on ``connection``, whose write lock keeps the transaction open meanwhile.
-    ``seen`` is what the transaction sees of the table, its own writes included. ``is_first`` says
-    that the write id was given here, so that nothing was staged under it before.
+    ``seen`` is what the transaction sees of the table, its own writes included, ``time`` that of
+    the step. ``is_first`` says that the write id was given here, so that nothing was staged under
+    it before.
     """
 
     connection: Connection
@@ -82,6 +83,7 @@ class Step:
     table_id: int
     write_id: int
     seen: ValidWriteIdList
+    time: Timestamp
     is_first: bool = False
 
 

@@ -54,10 +54,15 @@ from strandline.errors import (
     UnsupportedOperation,
     WriteConflict,
 )
-from strandline.sql import Database, chunks, present_time, take_time, together
+from strandline.sql import Database, chunks, present_time, take_time, taking_time
 from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogView, GuardedWrites
-from strandline.transactions.conflicts import NameRow, catalog_conflict, row_conflict
+from strandline.transactions.conflicts import (
+    NameRow,
+    catalog_conflict,
+    clashing_rows,
+    row_conflict,
+)
 from strandline.transactions.heartbeats import Heartbeats
 from strandline.transactions.holds import Holds
 from strandline.transactions.list_records import write_ids_at
@@ -179,6 +184,8 @@ class Transactions(TransactionReads):
                 connection, count, user=user, host=host, agent=agent, read_only=read_only
             ),
             timeout=timeout,
+            first=lambda: (taking_time(self._clock), *self._catalogs.ahead),
+            is_news=False,
         )
         self._count(*["begun"] * count)
         return begun
@@ -213,6 +220,11 @@ class Transactions(TransactionReads):
                 opened,
                 lambda connection: self._write_on(connection, txn_id, table_id, owner),
                 timeout=PATIENCE,
+                first=lambda: (
+                    *records.finding_for_table(txn_id, table_id),
+                    taking_time(self._clock),
+                ),
+                is_news=False,
             )
 
     def commit(
@@ -227,7 +239,14 @@ class Transactions(TransactionReads):
         """
         faults.reached("commit-sent")
         ended = self._writes.run(
-            lambda connection: self._commit_on(connection, txn_id, owner), timeout=timeout
+            lambda connection: self._commit_on(connection, txn_id, owner),
+            timeout=timeout,
+            first=lambda: (
+                taking_time(self._clock),
+                *records.finding_with_writes(txn_id),
+                *self._catalogs.ahead,
+                *clashing_rows(txn_id),
+            ),
         )
         if ended.conflict is not None:
             self._count("conflicts", "aborted")
@@ -323,7 +342,7 @@ class Transactions(TransactionReads):
                 (begun,) = self._begin_on(
                     connection, 1, user=user, host="", agent=agent, read_only=False
                 )
-                return self._first_step(connection, begun, table_id)
+                return self._first_step(connection, begun, table_id, now=begun.begin_time)
 
             step = self._writes.enter(opened, start, timeout=PATIENCE)
             yield step
@@ -414,17 +433,20 @@ class Transactions(TransactionReads):
         """See `writing`. Raises `Behind` where the catalog of the begin is not applied here."""
         transaction, write_id = records.find_for_table(connection, txn_id, table_id)
         require_owner(transaction, owner)
+        now = take_time(connection, self._clock)
         if write_id is None:
             self._require_writable(transaction, table_id)
-            return self._first_step(connection, transaction, table_id)
+            return self._first_step(connection, transaction, table_id, now=now)
         seen = write_ids_at(connection, table_id, at=transaction.begin_time)
-        return Step(connection, transaction, table_id, write_id, seen.with_own_write(write_id))
+        seen = seen.with_own_write(write_id)
+        return Step(connection, transaction, table_id, write_id, seen, time=now)
 
-    def _first_step(self, connection: Connection, transaction: Transaction, table_id: int) -> Step:
+    def _first_step(
+        self, connection: Connection, transaction: Transaction, table_id: int, *, now: Timestamp
+    ) -> Step:
         """The step of a transaction that has no write id of the table yet."""
-        with together(connection):
-            own = records.allocate(connection, [transaction.txn_id], table_id)
-            seen = write_ids_at(connection, table_id, at=transaction.begin_time)
+        own = records.allocate(connection, [transaction.txn_id], table_id)
+        seen = write_ids_at(connection, table_id, at=transaction.begin_time)
         write_id = own[transaction.txn_id]
         return Step(
             connection,
@@ -432,6 +454,7 @@ class Transactions(TransactionReads):
             table_id,
             write_id,
             seen.with_own_write(write_id),
+            time=now,
             is_first=True,
         )
 
@@ -466,7 +489,7 @@ class Transactions(TransactionReads):
     def _commit_on(self, connection: Connection, txn_id: int, owner: str | None) -> _End:
         """Commit, or abort and say which conflict was the reason."""
         commit_time = take_time(connection, self._clock)
-        transaction, writes = records.find_with_writes(connection, txn_id)
+        transaction, writes, has_locks = records.find_with_writes(connection, txn_id)
         require_owner(transaction, owner)
         if transaction.state is TransactionState.COMMITTED:
             return _End(transaction, changed=False)
@@ -474,7 +497,9 @@ class Transactions(TransactionReads):
             raise TransactionFinished(
                 f"transaction {txn_id} cannot be committed: it {records.ending(transaction)}"
             )
-        return self._commit_open_on(connection, transaction, writes, at=commit_time)
+        return self._commit_open_on(
+            connection, transaction, writes, at=commit_time, has_locks=has_locks
+        )
 
     def _commit_open_on(
         self,
@@ -483,6 +508,7 @@ class Transactions(TransactionReads):
         writes: Sequence[tuple[int, int]],
         *,
         at: Timestamp,
+        has_locks: bool = False,
     ) -> _End:
         """`_commit_on` for a transaction that was read on this connection and is open."""
         txn_id = transaction.txn_id
@@ -497,7 +523,7 @@ class Transactions(TransactionReads):
         if conflict is None:
             for listener in self._listeners if writes else ():
                 listener.committing(connection, transaction, time=at, writes=writes, catalog=now)
-            committed = records.mark_committed(connection, transaction, at=at)
+            committed = records.mark_committed(connection, transaction, at=at, has_locks=has_locks)
             return _End(committed, changed=True)
         aborted = self._abort_on(connection, txn_id)
         reason = (

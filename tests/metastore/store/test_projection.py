@@ -22,14 +22,14 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.clock import HybridClock
-from strandline.durable import MetastorageLog, durable_state, upper_within
+from strandline.durable import VERSION, MetastorageLog, durable_state, upper_within
 from strandline.errors import Fenced, Unavailable
 from strandline.fencing import FenceToken
 from strandline.metastorage import SqlMetastorage
 from strandline.metastore.store.folder_effects import MOST_EFFECTS, Turn
 from strandline.metastore.store.notifications import COMMIT, NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
-from strandline.metastore.store.projection import ProjectedCatalogs, Projector
+from strandline.metastore.store.projection import ProjectedCatalogs, Projector, UpperWithin
 from strandline.metastore.store.rows import DataFile, RowKind, new_file
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.transaction_events import TransactionEvents
@@ -75,7 +75,9 @@ class Node:
             catalogs=ProjectedCatalogs(
                 self.catalogs,
                 self.projector,
-                upper_within=upper_within(metastorage.get_on),
+                upper_within=UpperWithin(
+                    upper_within(metastorage.get_on), metastorage.getting(VERSION)
+                ),
             ),
             guard=self.guard,
             listeners=[TransactionEvents(self.log, projector=self.projector)],

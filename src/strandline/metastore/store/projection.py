@@ -74,7 +74,7 @@ from strandline.metastore.store.notifications import (
 )
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places
-from strandline.sql import Database, FenceRow
+from strandline.sql import Database, FenceRow, Query
 from strandline.wire import encode
 
 logger = logging.getLogger(__name__)
@@ -196,7 +196,9 @@ class Projector:
     def _project_batch(self, version: int, deadline: float) -> None:
         """Project what one SQL transaction may have, at most up to ``version``."""
         try:
-            with self._database.write_derived(deadline=deadline, first=[POSITION]) as connection:
+            with self._database.write_derived(
+                deadline=deadline, first=[(POSITION, ())]
+            ) as connection:
                 self._guard(connection)
                 turn = self._turn(connection)
                 reached = self._advance(connection, version, turn)
@@ -433,6 +435,14 @@ class AppliedUpdates:
         return read
 
 
+@dataclass(frozen=True, slots=True)
+class UpperWithin:
+    """Reads the log's upper in a SQL transaction on its own database; ``query`` is what it asks."""
+
+    read: Callable[[Connection], int]
+    query: Query
+
+
 class ProjectedCatalogs:
     """The catalogs of a manager, as transactions ask for them: catching up projects too.
 
@@ -445,7 +455,7 @@ class ProjectedCatalogs:
         catalogs: CatalogManager,
         projector: Projector,
         *,
-        upper_within: Callable[[Connection], int] | None,
+        upper_within: UpperWithin | None,
     ) -> None:
         if upper_within is None and not catalogs.delay:
             raise InvalidInput(
@@ -457,10 +467,16 @@ class ProjectedCatalogs:
         self._projector = projector
         self._upper_within = upper_within
 
+    @property
+    def ahead(self) -> Sequence[Query]:
+        """What `catalog_at` asks on its connection."""
+        return () if self._upper_within is None else (self._upper_within.query,)
+
     def catalog_at(self, connection: Connection, at: Timestamp, /) -> Catalog:
         """The catalog active at ``at``. Raises `Behind`."""
-        read = self._upper_within
-        return self._catalogs.catalog_at(at, upper=None if read is None else read(connection))
+        within = self._upper_within
+        upper = None if within is None else within.read(connection)
+        return self._catalogs.catalog_at(at, upper=upper)
 
     def catch_up(self, *, timeout: float) -> None:
         """Look at the log, apply it, and project it."""

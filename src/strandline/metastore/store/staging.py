@@ -19,7 +19,6 @@ from strandline.metastore.store.notifications import WRITE, NewEvent, Notificati
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import DataFile, NewRow, Row, RowKind, new_parameters
 from strandline.model.descriptors import Properties
-from strandline.sql import together
 from strandline.transactions import Step, records
 from strandline.wire import encode
 
@@ -47,6 +46,7 @@ class Staging:
         self.table_id = step.table_id
         self.write_id = step.write_id
         self.seen = step.seen
+        self._time = step.time
 
     def visible(self, kind: RowKind, names: Collection[str] | None = None) -> dict[str, Row]:
         """The rows that the transaction sees, by name; with ``names``, those that have one."""
@@ -146,11 +146,10 @@ class Staging:
         }
         self._may_have_rows = True
         connection, table_id, write_id = self._connection, self.table_id, self.write_id
-        with together(connection):
-            row_ids = queries.add_rows(connection, table_id, write_id, add)
-            queries.add_removals(connection, table_id, write_id, removed)
-            records.add_footprint(connection, self.txn_id, table_id, frozenset(footprint))
-            return row_ids, self._log(events(row_ids, removed.keys()))
+        row_ids = queries.add_rows(connection, table_id, write_id, add)
+        queries.add_removals(connection, table_id, write_id, removed)
+        records.add_footprint(connection, self.txn_id, table_id, frozenset(footprint))
+        return row_ids, self._log(events(row_ids, removed.keys()))
 
     def set_parameters(self, parameters: Properties) -> None:
         """Make these the table's parameters."""
@@ -185,6 +184,7 @@ class Staging:
             NewEvent(
                 verb=WRITE,
                 body=encode(body),
+                time=self._time,
                 txn_id=self.txn_id,
                 table_id=self.table_id,
                 write_id=self.write_id,
