@@ -192,6 +192,7 @@ class Node:
             guard=guard,
             folders=folders,
             on_rows_gone=self.store.forget,
+            notification_retention_ms=settings.notification_retention_ms,
             snapshot_hold_ms=settings.snapshot_hold_ms,
         )
         self.metastore = Metastore(

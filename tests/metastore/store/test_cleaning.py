@@ -29,12 +29,17 @@ from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile, RowKind
 from strandline.model.descriptors import TableKind
 from strandline.model.types import BIGINT
 from strandline.node import Node
+from strandline.node.address import StoreAddress
 from strandline.transactions import ValidWriteIdList
 from tests.servers import stores
 
 RETENTION = 7 * 24 * 3_600_000
 LATER = RETENTION + 60_000
-SETTINGS = Settings(transaction_timeout_ms=1_000 * RETENTION, clean_interval_ms=0)
+SETTINGS = Settings(
+    transaction_timeout_ms=1_000 * RETENTION,
+    clean_interval_ms=0,
+    notification_retention_ms=100 * RETENTION,
+)
 """No transaction times out though a test moves the clock, and nobody else cleans."""
 
 
@@ -43,6 +48,7 @@ class Lake:
 
     def __init__(self, node: Node, ahead: list[int]) -> None:
         self.node = node
+        self.address: str | Path | StoreAddress = node.name
         self.session = node.session(user="ann")
         self._ahead = ahead
 
@@ -117,7 +123,9 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
     with Node.open(
         store.address, settings=store.settings, wall=lambda: system_wall_clock() + ahead[0]
     ) as node:
-        yield Lake(node, ahead)
+        made = Lake(node, ahead)
+        made.address = store.address
+        yield made
 
 
 @pytest.fixture
@@ -314,6 +322,25 @@ def test_folders_that_a_dying_process_left_of_dropped_tables_go(in_folder: Lake)
         (warehouse / ".dropped" / name).mkdir()
     lake.node.cleaner.clean()
     assert sorted(os.listdir(warehouse / ".dropped")) == ["10000", "other"]
+
+
+def test_old_events_go_and_who_comes_later_finds_a_gap_and_the_rest(lake: Lake) -> None:
+    table = lake.create()
+    kept = lake.write(table)
+    log, cache = lake.node.notifications, lake.node.store
+    head = log.head()
+    with Node.open(lake.address, settings=SETTINGS, background=False) as behind:
+        behind.store.rows(table, RowKind.DATA_FILE, write_ids=None)
+        lake.wait(101 * RETENTION)
+        lake.clean()
+        assert [event.event_id for event in log.read(0, limit=100)] == [head]
+        later = lake.write(table)
+        ids = [event.event_id for event in log.read(0, limit=100)]
+        assert ids == list(range(head, log.head() + 1))
+        for store in (cache, behind.store):
+            store.catch_up()
+            rows = store.rows(table, RowKind.DATA_FILE, write_ids=None)
+            assert [row.name for row in rows] == sorted([kept, later])
 
 
 def test_memory_that_lags_behind_reads_the_table_anew(in_folder: Lake) -> None:

@@ -4,6 +4,7 @@
 removed files       data and delete files that a commit removed up to the *limit*
 leftovers           files of transactions that have ended, which no row names: of killed writers
 dropped tables      tables that no kept version of the catalog has: their rows and folders
+events              of the notification log, when their time is over; the newest one stays
 ==================  ==============================================================================
 
 The limit is the low watermark (`Holds.cleaning_limit`), and at least as long ago as clients may
@@ -61,7 +62,7 @@ from strandline.transactions.holds import is_backed_up
 
 logger = logging.getLogger(__name__)
 
-MOST_ROWS = 2_000
+MOST_ROWS, MOST_EVENTS = 2_000, 10_000
 """What one SQL transaction deletes at most: all writers wait for it."""
 
 _FILES = f"stored.kind IN ({RowKind.DATA_FILE.value}, {RowKind.DELETE_FILE.value})"
@@ -82,6 +83,16 @@ _ABORTED_ROW = (
 )
 _NAMED = f"SELECT stored.name FROM store_row AS stored WHERE stored.table_id = ? AND {_FILES}"
 _OPEN = f"SELECT txn_id FROM txn WHERE state = {TransactionState.OPEN.value}"
+
+_OLD_EVENTS = (
+    "SELECT coalesce((SELECT min(event_id) FROM notification_log WHERE time > ?),"
+    " (SELECT max(event_id) FROM notification_log)) - min(event_id), min(event_id)"
+    " FROM notification_log"
+)
+"""How many events are older than a time, up to the first younger one; and the first of them.
+
+The times of events do not quite grow with their numbers, and what is left must have no gap.
+"""
 
 _OWN_NAME = re.compile(r"([0-9]{1,19})-[0-9a-f]{32}(\.parquet)?")
 _OWNERS: dict[str, Callable[[int], int]] = {
@@ -144,6 +155,7 @@ class Cleaner:
         folders: StoreFolders,
         on_rows_gone: Callable[[int], None],
         snapshot_hold_ms: int,
+        notification_retention_ms: int,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -154,6 +166,7 @@ class Cleaner:
         self._folders = folders
         self._on_rows_gone = on_rows_gone
         self._snapshot_hold_ms = snapshot_hold_ms
+        self._notification_retention_ms = notification_retention_ms
         self._seen: tuple[int, int] | None = None
         self._runs = self._rows = self._files = self._bytes = self._failures = 0
 
@@ -196,7 +209,7 @@ class Cleaner:
         self._runs += not dry_run
         if not dry_run:
             self._aborted_rows.clean(stopped=stopped)
-        steps = [self._removed_files(limit, dry_run)]
+        steps = [self._removed_files(limit, dry_run), self._old_events(dry_run)]
         if everything:
             steps += [self._leftovers(dry_run), self._dropped_tables(dry_run)]
         for cleaned in chain.from_iterable(steps):
@@ -293,6 +306,20 @@ class Cleaner:
                         self._take(cleaned, root, name, delete=not dry_run)
             if cleaned.files:
                 yield cleaned
+
+    # -- events
+
+    def _old_events(self, dry_run: bool) -> Iterator[Cleaned]:
+        oldest = add_milliseconds(self._clock.current(), -self._notification_retention_ms)
+        with self._database.read() as connection:
+            ((count, first),) = run(connection, _OLD_EVENTS, (oldest,))
+        if not count:
+            return
+        if not dry_run:
+            delete = "DELETE FROM notification_log WHERE event_id < ?"
+            for end in range(first, first + count, MOST_EVENTS):
+                self._change(delete, (min(end + MOST_EVENTS, first + count),))
+        yield Cleaned("events", "the notification log", rows=count)
 
     # -- dropped tables
 
