@@ -68,7 +68,7 @@ DEFAULT_TIMEOUT = 30.0
 ROUND_SECONDS = 0.1
 LONGEST_ROUND_SECONDS = 0.5
 """How long the applier waits for news before it looks whether it is to stop; after long quiet."""
-ROOM_SECONDS = 0.02
+ROOM_SECONDS = 0.05
 """How long after a commit of this node the applier leaves the log alone."""
 OWN_SECONDS = 1.0
 """How long a reader waits for a large update of this node."""

@@ -24,7 +24,9 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, count
+from typing import NamedTuple
 from urllib.parse import quote
 
 DROPPED = ".dropped"
@@ -53,31 +55,22 @@ class Place:
     @property
     def is_inside(self) -> bool:
         """Whether it lies in the warehouse."""
-        return not self.text.startswith("/") and not _SCHEME.match(self.text)
+        return _form_of(self.text).is_inside
 
     @property
     def path(self) -> str:
         """The path below the warehouse, of a place inside it."""
-        return "" if self.text == _WAREHOUSE else self.text.removeprefix("./")
+        return _form_of(self.text).path
 
     @property
     def is_of_schema(self) -> bool:
         """Whether it has the form of a schema's own place, or is the warehouse."""
-        return self.is_inside and (not self.path or _is_schema(self.path))
+        return _form_of(self.text).is_of_schema
 
     @property
     def is_of_table(self) -> bool:
         """Whether it has the form of a table's own place, dropped or not."""
-        if not self.is_inside:
-            return False
-        parts = self.path.split("/")
-        if len(parts) > 1 and _is_schema(parts[0]):
-            del parts[0]
-        elif parts[0].endswith(SCHEMA_SUFFIX):
-            return False
-        if len(parts) == 2:
-            return parts[0] == DROPPED and parts[1].isascii() and parts[1].isdecimal()
-        return len(parts) == 1 and bool(parts[0]) and not parts[0].startswith(".")
+        return _form_of(self.text).is_of_table
 
     def aside(self, table_id: int) -> Place:
         """Where the folder of the table at this place goes when the table is dropped."""
@@ -98,6 +91,34 @@ class Place:
         """Where a table may lie that cannot lie here, the first choice first."""
         first = f"{self.text}~{table_id}"
         return (Place(text) for text in chain([first], (f"{first}~{n}" for n in count(2))))
+
+
+class _Form(NamedTuple):
+    """What the properties of a `Place` say."""
+
+    is_inside: bool
+    path: str
+    is_of_schema: bool
+    is_of_table: bool
+
+
+@lru_cache(maxsize=1024)  # of one place, these are asked for many times in a row
+def _form_of(text: str) -> _Form:
+    is_inside = not text.startswith("/") and not _SCHEME.match(text)
+    path = "" if text == _WAREHOUSE else text.removeprefix("./")
+    is_of_schema = is_inside and (not path or _is_schema(path))
+    return _Form(is_inside, path, is_of_schema, is_inside and _is_of_table(path))
+
+
+def _is_of_table(path: str) -> bool:
+    parts = path.split("/")
+    if len(parts) > 1 and _is_schema(parts[0]):
+        del parts[0]
+    elif parts[0].endswith(SCHEMA_SUFFIX):
+        return False
+    if len(parts) == 2:
+        return parts[0] == DROPPED and parts[1].isascii() and parts[1].isdecimal()
+    return len(parts) == 1 and bool(parts[0]) and not parts[0].startswith(".")
 
 
 def places_of_schema(name: str) -> Iterator[Place]:

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 BATCH = 256
 """Events that are read and applied at once."""
-ROOM_SECONDS = 0.02
+ROOM_SECONDS = 0.05
 """How long after a look at the log the thread that follows it leaves it alone."""
 ROUND_SECONDS = 0.25
 SHORTEST_PATIENCE = 0.05

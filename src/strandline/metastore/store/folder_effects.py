@@ -129,14 +129,15 @@ class Turn:
         return True
 
     def _touch(self, making: set[str], moving: set[str]) -> None:
-        self._touched |= making | moving
-        _add_above(self._above_touched, making | moving)
+        for paths in (making, moving) if moving else (making,):
+            self._touched |= paths
+            _add_above(self._above_touched, paths)
         self._moved |= moving
         _add_above(self._above_moved, moving)
 
     def _free(self, making: set[str], moving: set[str]) -> bool:
         """Whether none was touched, and none that is moved lies above or below one that was."""
-        if not self._touched.isdisjoint(making | moving):
+        if not (self._touched.isdisjoint(making) and self._touched.isdisjoint(moving)):
             return False
         if moving and not (
             self._touched.isdisjoint(_add_above(set(), moving))
@@ -293,17 +294,18 @@ class FolderEffects:
         asked = self._named(task) or self._default_place(task, table, argument="table")
         if asked is None:
             return None
-        place, places = asked, task.turn.places
-        # Where nothing is there, no files can be shown, and no check is needed.
-        if not (self._folders.reaches(asked) and self._folders.missing(asked)):
-            replaced = task.entry.arguments.get("instead_of")
-            holders = places.holders(asked) - {table.id}
-            if holders and holders == {replaced}:
-                places.put(next(iter(holders)), None)
-            choices = chain([asked], asked.beside(table.id))
-            place = next(
-                choice for choice in choices if not places.taken(choice, by_other_than=table.id)
-            )
+        if self._folders.reaches(asked) and self._folders.missing(asked):
+            # Where nothing is there, no files can be shown, and no check is needed.
+            do = partial(self._make_table, task, table.id, asked)
+            return _Work(do, makes=(asked,))
+        places, replaced = task.turn.places, task.entry.arguments.get("instead_of")
+        holders = places.holders(asked) - {table.id}
+        if holders and holders == {replaced}:
+            places.put(next(iter(holders)), None)
+        choices = chain([asked], asked.beside(table.id))
+        place = next(
+            choice for choice in choices if not places.taken(choice, by_other_than=table.id)
+        )
         return _Work(partial(self._make_table, task, table.id, place), makes=(asked, place))
 
     def _table_moved(self, task: _Task) -> _Work | None:
