@@ -14,8 +14,9 @@ from strandline.cli.main import main
 from strandline.metastore.store.rows import DataFile
 from strandline.model.types import BIGINT
 from strandline.node import Node
-from strandline.sql import open_engine, sqlite_url
+from strandline.sql import open_engine
 from tests.servers import postgresql, stores
+from tests.servers.sqlite import sqlite_url
 from tests.servers.stores import EmptyStore
 
 

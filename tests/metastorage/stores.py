@@ -14,8 +14,8 @@ from typing import Protocol
 
 from strandline.clock import HybridClock
 from strandline.metastorage import Metastorage, open_metastorage
-from strandline.sql import sqlite_url
 from tests.servers import etcd, postgresql
+from tests.servers.sqlite import sqlite_url
 
 PATIENCE = 30.0
 

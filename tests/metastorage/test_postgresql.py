@@ -318,7 +318,7 @@ def test_a_write_sees_what_it_waited_for_whatever_isolation_the_server_is_set_up
 
 def hears(store: Metastorage) -> bool:
     """Whether a connection listens for news."""
-    return listener(store).hears()
+    return listener(store)._hears
 
 
 def listener(store: Metastorage) -> PostgresListener:

@@ -17,8 +17,9 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import put_places
 from strandline.metastore.store.transaction_events import TransactionEvents
 from strandline.model.places import Place
-from strandline.sql import open_engine, sqlite_url
+from strandline.sql import open_engine
 from strandline.transactions import Transactions
+from tests.servers.sqlite import sqlite_url
 from tests.transactions.catalogs import Catalogs, Table
 
 START_MS = 1_700_000_000_000

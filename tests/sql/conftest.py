@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from strandline.sql import Database, SqliteDatabase, open_engine, open_sqlite, sqlite_url
+from strandline.sql import Database, SqliteDatabase, open_engine, open_sqlite
 from tests.servers import postgresql
+from tests.servers.sqlite import sqlite_url
 from tests.sql import work
 
 

@@ -23,8 +23,9 @@ from strandline.errors import (
     StrandlineError,
     UnsupportedOperation,
 )
-from strandline.sql import SqliteDatabase, open_engine, open_sqlite, sqlite_url
+from strandline.sql import SqliteDatabase, open_engine, open_sqlite
 from strandline.sql.sqlite_file import describe_holder, file_of, refuse_network_file_system
+from tests.servers.sqlite import sqlite_url
 from tests.sql.processes import Process
 from tests.sql.work import BLOB, METADATA, file_named
 

@@ -15,10 +15,11 @@ from strandline.metastorage import sql_tables as metastorage_tables
 from strandline.metastore.store import tables as metastore_tables
 from strandline.metastore.store import upgrades as metastore_upgrades
 from strandline.node.store_database import PARTS
-from strandline.sql import Database, ground, open_engine, run, sqlite_url
+from strandline.sql import Database, ground, open_engine, run
 from strandline.sql.ground import Step
 from strandline.transactions import tables as transaction_tables
 from tests.servers import postgresql
+from tests.servers.sqlite import sqlite_url
 from tests.sql import work
 
 UPGRADERS = 4

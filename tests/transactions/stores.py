@@ -9,8 +9,9 @@ from sqlalchemy import Connection, inspect
 
 from strandline.clock import HybridClock
 from strandline.errors import Fenced
-from strandline.sql import open_engine, sqlite_url
+from strandline.sql import open_engine
 from strandline.transactions import TransactionListener, Transactions, records
+from tests.servers.sqlite import sqlite_url
 from tests.transactions.catalogs import Catalogs, Table
 
 START_MS = 1_700_000_000_000

@@ -12,7 +12,6 @@ from strandline.sql.database import PATIENCE, Database, DatabaseStatistics
 from strandline.sql.engine import DIALECTS, open_engine
 from strandline.sql.fence import FenceRow, FenceState
 from strandline.sql.sqlite_database import SqliteDatabase, open_sqlite
-from strandline.sql.sqlite_file import sqlite_url
 from strandline.sql.statements import (
     CHUNK,
     Parameter,
@@ -54,7 +53,6 @@ __all__ = [
     "run",
     "run_all",
     "run_in_parts",
-    "sqlite_url",
     "stored_time",
     "take_time",
     "taking_time",

@@ -92,11 +92,6 @@ class PostgresListener:
         """Move the number: this process has committed."""
         self._move(hears=None)
 
-    def hears(self) -> bool:
-        """Whether it listens."""
-        with self._moved:
-            return self._hears
-
     def connections(self) -> int:
         """How often it began to listen."""
         return self._connections

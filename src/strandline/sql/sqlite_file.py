@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from sqlalchemy import URL, Connection, make_url
+from sqlalchemy import Connection, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -56,11 +56,6 @@ WRITER_BUSY_MS = 3
 """SQLite sleeps 1 ms, then 2, and gives the decision back to our own loop, which has a deadline."""
 _JOURNAL_LIMIT = 64 << 20
 _FIRST_OPEN_PATIENCE = 10.0
-
-
-def sqlite_url(path: Path | str) -> str:
-    """The URL of a database file; any character of the path survives."""
-    return URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
 
 
 def file_of(url: str) -> Path:

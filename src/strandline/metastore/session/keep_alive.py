@@ -99,16 +99,6 @@ class KeepAlive:
             if watched is not None and watched.failure is not None:
                 raise type(watched.failure)(watched.failure.message) from watched.failure
 
-    def wait_for_failure(self, txn_id: int, *, timeout: float) -> bool:
-        """Wait until `check` would raise, or ``timeout`` seconds; whether it would."""
-
-        def failed() -> bool:
-            watched = self._watched.get(txn_id)
-            return watched is not None and watched.failure is not None
-
-        with self._changed:
-            return self._changed.wait_for(failed, timeout=timeout)
-
     def statistics(self) -> KeepAliveStatistics:
         """What it did so far."""
         with self._changed:

@@ -1,0 +1,12 @@
+"""The address of a SQLite file, as `strandline.sql.open_engine` takes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import URL
+
+
+def sqlite_url(path: Path | str) -> str:
+    """The URL of a database file; any character of the path survives."""
+    return URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
