@@ -189,7 +189,6 @@ def data_file(number: int) -> DataFile:
         path=f"data/{number // 1000:03d}/part-{number:08d}-5f2c0ad1.parquet",
         rows=10_000,
         bytes=1_234_567,
-        partition="",
         statistics=tuple(
             ColumnStatistics(column_id=c, lower=str(number), upper=str(number + 9_999), nulls=0)
             for c in (1, 2, 3)
@@ -275,9 +274,7 @@ def works(store: Store) -> dict[str, tuple[list[Callable[[], None]], float | Non
         write_ids = snapshot.write_ids_of("bench.files")
     tables = [new_table(f"table_{n}", "many") for n in range(TABLES)]
     changed = [store.partition("altered", n, written="2") for n in range(ALTERED)]
-    files = store.http_call(
-        "files", table_id=table_id, write_ids=write_ids, partitions=None, bounds=()
-    )
+    files = store.http_call("files", table_id=table_id, write_ids=write_ids, bounds=())
     with store.thrift() as client:
         head = client.call("get_current_notificationEventId")["eventId"]
     # Those of the tables that are made before, each with the definition of one.

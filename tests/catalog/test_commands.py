@@ -66,6 +66,7 @@ KEYED = CreateTable(
         primary_key=("id",),
     ),
 )
+FIRST_PARTITIONS = table("t", transactional=False, partition_columns=("a",))
 VIEW = CreateView(
     schema="s",
     definition=ViewDefinition(
@@ -135,7 +136,7 @@ REFUSALS = [
     ),
     Refused(
         "partition column first",
-        [SCHEMA, CreateTable(schema="s", definition=table("t", partition_columns=("a",)))],
+        [SCHEMA, CreateTable(schema="s", definition=FIRST_PARTITIONS)],
         InvalidInput,
         "last columns",
     ),

@@ -14,7 +14,6 @@ GOLDENS: list[tuple[object, bytes]] = [
             path="_files/1048576-a.parquet",
             rows=300,
             bytes=128,
-            partition="",
             statistics=(ColumnStatistics(column_id=3, lower="1", upper="9", nulls=0),),
             schema_version=2,
         ),

@@ -43,7 +43,6 @@ GOLDEN: list[tuple[object, bytes]] = [
             path="_file=1048576/a.parquet",
             rows=300,
             bytes=128,
-            partition="",
             statistics=(ColumnStatistics(column_id=3, lower="1", upper="9", nulls=0),),
         ),
         record(

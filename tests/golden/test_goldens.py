@@ -18,7 +18,7 @@ from strandline.errors import CorruptData, IncompatibleFormat
 from strandline.wire import registry, types
 from strandline.wire.registry import decode, encode, formats
 from strandline.wire.stored import RECENT
-from tests.golden import goldens_0_1_0, goldens_0_2_0, goldens_0_2_1, goldens_0_3_0
+from tests.golden import goldens_0_1_0, goldens_0_2_0, goldens_0_2_1, goldens_0_3_0, goldens_0_4_0
 from tests.golden.layout import nested
 from tests.positions import At
 
@@ -27,6 +27,7 @@ RELEASES = {
     "0.2.0": goldens_0_2_0.GOLDENS,
     "0.2.1": goldens_0_2_1.GOLDENS,
     "0.3.0": goldens_0_3_0.GOLDENS,
+    "0.4.0": goldens_0_4_0.GOLDENS,
 }
 UNSEALED = ("0.1.0", "0.2.0")
 """The releases whose records have no checksum."""

@@ -14,7 +14,7 @@ from strandline.durable.collections import APPEND_ONLY, COLLECTIONS
 from strandline.model.privileges import ObjectKind, Privilege
 from strandline.wire import Reader, formats
 from strandline.wire.types import DATA_TYPE, TypeTree
-from tests.golden import goldens_0_1_0, goldens_0_2_0, goldens_0_2_1, goldens_0_3_0
+from tests.golden import goldens_0_1_0, goldens_0_2_0, goldens_0_2_1, goldens_0_3_0, goldens_0_4_0
 from tests.project.checkout import ROOT
 
 GOLDENS = [
@@ -24,6 +24,7 @@ GOLDENS = [
         *goldens_0_2_0.GOLDENS,
         *goldens_0_2_1.GOLDENS,
         *goldens_0_3_0.GOLDENS,
+        *goldens_0_4_0.GOLDENS,
         goldens_0_2_1.FENCE,
     ]
     if not isinstance(value, TypeTree)
@@ -31,7 +32,7 @@ GOLDENS = [
 WORD = re.compile(r"\w+|[(),]")
 FORMATS = {(one.of.__name__, one.version): one for one in formats()}
 PAGE = (ROOT / "docs/reference/wire-format.md").read_text(encoding="utf-8")
-AS_BEFORE = "as version 1; "
+AS_BEFORE = re.compile(r"as version (\d+); ")
 
 
 def fields_of_types() -> dict[tuple[str, int], list[tuple[str, str]]]:
@@ -41,8 +42,9 @@ def fields_of_types() -> dict[tuple[str, int], list[tuple[str, str]]]:
     for name, version, cell in rows:
         key = name, int(version or 1)
         if key in FORMATS:
-            before = found[name, 1] if cell.startswith(AS_BEFORE) else []
-            found[key] = before + list(fields_of(cell.removeprefix(AS_BEFORE)))
+            older = AS_BEFORE.match(cell)
+            before = found[name, int(older[1])] if older else []
+            found[key] = before + list(fields_of(AS_BEFORE.sub("", cell, count=1)))
     return found
 
 

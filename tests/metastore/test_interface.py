@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from pathlib import Path
 from zlib import crc32
 
@@ -22,6 +23,7 @@ from strandline.catalog.commands import (
     CreateSchema,
     CreateTable,
     CreateView,
+    DropColumns,
     DropTable,
     RenameColumn,
     SetTableProperties,
@@ -49,7 +51,16 @@ from strandline.metastore.session import HttpSession
 from strandline.metastore.session.calls import CALLS
 from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
-from strandline.model.types import BIGINT, INT, STRING, ArrayType, StructField, StructType
+from strandline.model.partitioning import PartitionValue, Physical
+from strandline.model.types import (
+    BIGINT,
+    INT,
+    STRING,
+    TIMESTAMP,
+    ArrayType,
+    StructField,
+    StructType,
+)
 from strandline.node import Node
 from strandline.transactions import HolderType, TransactionState, ValidWriteIdList
 from tests.metastore.session.served import serving
@@ -202,7 +213,7 @@ def test_a_table_is_the_same_through_both(served: Served, session: Session, sche
     command = create(schema, "t", *columns)
     definition = replace(
         command.definition,
-        partition_columns=("p",),
+        partitioned_by=("bucket(4, k)", "p"),
         primary_key=("k",),
         properties=(("a", "1"), ("b", "zwei")),
         comment="flights",
@@ -341,8 +352,7 @@ def test_files_cross_with_all_they_say(session: Session, table: ResolvedTable) -
         ColumnStatistics(column_id=2, lower="é", upper=None, nulls=None),
     )
     file = DataFile(
-        file_id=7, path="p=1/ü b.parquet", rows=1, bytes=2**40, partition="p=1",
-        statistics=statistics,
+        file_id=7, path="p=1/ü b.parquet", rows=1, bytes=2**40, statistics=statistics,
     )  # fmt: skip
     deletes = DeleteFile(path="d.parquet", file_ids=(7, 8), counts=(1, 3))
     txn_id = session.begin().txn_id
@@ -359,31 +369,114 @@ def test_a_reader_of_a_part_is_sent_the_files_that_may_hold_it(
 
     def file(number: int, *, low: int, high: int) -> DataFile:
         k = ColumnStatistics(column_id=1, lower=str(low), upper=str(high), nulls=0)
-        partition = f"p={number % 2}"
-        return replace(data(f"{number}", file_id=number), partition=partition, statistics=(k,))
+        return replace(data(f"{number}", file_id=number), statistics=(k,))
 
     deletes = [DeleteFile(path=f"d{number}", file_ids=(number,), counts=(1,)) for number in (1, 2)]
     write(session, table_id, *(file(n, low=9 * n, high=9 * n + 9) for n in range(4)), *deletes)
     write_ids = session.open([table.name]).write_ids_of(table.name)
 
-    def parts(partitions: list[str] | None, *bounds: ColumnBounds) -> list[str]:
-        files = session.files(table_id, write_ids, partitions=partitions, bounds=bounds)
+    def parts(*bounds: ColumnBounds) -> list[str]:
+        files = session.files(table_id, write_ids, bounds=bounds)
         paths = [file.path for file in files.data_files]
         return [*paths, *(file.path for file in files.delete_files)]
 
-    assert parts(None) == ["0", "1", "2", "3", "d1", "d2"]
-    assert parts(["p=1"]) == ["1", "3", "d1"]
-    assert parts(["p=1", "p=0", "p=1", "p=7"]) == ["0", "1", "2", "3", "d1", "d2"]
-    assert parts([]) == parts(["p=7"]) == []
-    assert parts(None, ColumnBounds(1, lower="28")) == ["3"]
-    assert parts(None, ColumnBounds(1, upper="9")) == ["0", "1", "d1"]
-    assert parts(["p=0"], ColumnBounds(1, lower="9", upper="10")) == ["0"]
-    assert parts(None, ColumnBounds(1, "9", "10"), ColumnBounds(2, lower="x")) == ["0", "1", "d1"]
-    assert parts(None, ColumnBounds(99, lower="x")) == parts(None)
+    assert parts() == ["0", "1", "2", "3", "d1", "d2"]
+    assert parts(ColumnBounds(1, lower="28")) == ["3"]
+    assert parts(ColumnBounds(1, upper="9")) == ["0", "1", "d1"]
+    assert parts(ColumnBounds(1, values=("0", "36"))) == ["0", "3"]
+    assert parts(ColumnBounds(1, null=True)) == parts(ColumnBounds(1, values=())) == []
+    assert parts(ColumnBounds(1, "9", "10"), ColumnBounds(2, lower="x")) == ["0", "1", "d1"]
+    assert parts(ColumnBounds(99, lower="x")) == parts()
     with pytest.raises(InvalidInput, match="'x' is no bound of column 1; write it as"):
-        parts(None, ColumnBounds(1, lower="x"))
-    with pytest.raises(InvalidInput, match="expected a list of names"):
-        session.files(table_id, write_ids, partitions="p=1")
+        parts(ColumnBounds(1, lower="x"))
+
+
+PARTITIONED = ("day(ts)", "bucket(4, k)", "v")
+
+
+def test_a_partitioned_table_takes_files_of_its_partitions_and_finds_them_by_its_columns(
+    session: Session, schema: str
+) -> None:
+    columns = (
+        ColumnDefinition("k", BIGINT),
+        ColumnDefinition("v", STRING),
+        ColumnDefinition("ts", TIMESTAMP),
+    )
+    command = create(schema, "t", *columns)
+    definition = replace(command.definition, partitioned_by=PARTITIONED)
+    session.execute(replace(command, definition=definition))
+    table = session.table(f"{schema}.t")
+    fields = table.descriptor.partitioning
+    assert [str(field) for field in fields] == [
+        "day of column 3", "bucket[4] of column 1", "identity of column 2",
+    ]  # fmt: skip
+
+    def file(number: int, *values: Physical | None) -> DataFile:
+        partition = zip((field.id for field in fields), values, strict=False)
+        return replace(
+            data(f"{number}", file_id=number), partition=tuple(starmap(PartitionValue, partition))
+        )
+
+    table_id = table.descriptor.id
+    write(session, table_id, file(1, 0, 2, "a"), file(2, -1, 3, ""), file(3, None, None, None))
+    write_ids = session.open([table.name]).write_ids_of(table.name)
+
+    def found(*bounds: ColumnBounds) -> list[str]:
+        return paths(session.files(table_id, write_ids, bounds=bounds))
+
+    assert found() == ["1", "2", "3"]
+    assert found(ColumnBounds(3, upper="1969-12-31T23:59:59Z")) == ["2"]
+    assert found(ColumnBounds(3, lower="1970-01-01T00:00:00Z")) == ["1"]
+    assert found(ColumnBounds(2, without=("a",))) == ["2"]
+    assert found(ColumnBounds(2, null=True)) == ["3"]
+    assert found(ColumnBounds(2)) == ["1", "2"]
+    assert found(ColumnBounds(1, values=("0",))) == []  # its bucket is 0
+    assert session.files(table_id, write_ids).data_files[1] == file(2, -1, 3, "")
+    session.execute(RenameColumn(schema=schema, table="t", column="v", new_name="w"))
+    assert session.table(table.name).descriptor.partitioning == fields
+    assert found(ColumnBounds(2, lower="a")) == ["1"]
+
+    txn_id = session.begin().txn_id
+    for bad, message in (
+        (file(4), r"values of the fields \[\], the table has \[1000, 1001, 1002\]"),
+        (file(4, 0, 2), r"values of the fields \[1000, 1001\]"),
+        (file(4, "1970-01-01", 2, "a"), "'1970-01-01' is no value of ts_day, day"),
+        (file(4, 0, 4, "a"), r"4 is no value of k_bucket, bucket\[4\]"),
+        (file(4, 0, 2, 7), "7 is no value of v, identity"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            session.stage(txn_id, table_id, add=[bad])
+    session.abort(txn_id)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (DropColumns(schema="", table="t", names=("v",)), "identity of 'v', which cannot be"),
+        (AlterColumn(schema="", table="t", column="k", type=BIGINT), r"bucket\[4\] of 'k', which"),
+    ],
+)
+def test_a_column_that_partitions_is_kept_as_it_is(
+    session: Session, schema: str, command: DropColumns | AlterColumn, message: str
+) -> None:
+    made = create(schema, "t", ColumnDefinition("k", INT), ColumnDefinition("v", STRING))
+    definition = replace(made.definition, partitioned_by=PARTITIONED[1:])
+    session.execute(replace(made, definition=definition))
+    with pytest.raises(IllegalChange, match=message):
+        session.execute(replace(command, schema=schema))
+
+
+def test_the_partitions_of_plain_and_of_transactional_tables_are_not_mixed_up(
+    session: Session, schema: str
+) -> None:
+    made = create(schema)
+    wrong = (
+        replace(made.definition, partition_columns=("v",)),
+        replace(made.definition, partitioned_by=("v",), transactional=False),
+    )
+    for definition in wrong:
+        with pytest.raises(UnsupportedOperation, match="partition"):
+            session.execute(replace(made, definition=definition))
 
 
 def test_a_table_that_was_never_written_has_no_files(

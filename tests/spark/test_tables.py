@@ -127,9 +127,7 @@ def test_tables_of_other_kinds_are_refused(tables: Tables) -> None:
     for definition, message in (
         (TableDefinition(name="t", columns=columns), r"plain parquet .*spark\.table\('shop\.t'\)"),
         (
-            TableDefinition(
-                name="p", columns=columns, transactional=True, partition_columns=("day",)
-            ),
+            TableDefinition(name="p", columns=columns, transactional=True, partitioned_by=("day",)),
             "partitioned",
         ),
     ):

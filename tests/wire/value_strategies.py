@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from strandline.clock import Timestamp
 from strandline.durable.update import Argument, Snapshot, Update
 from strandline.metastore.store.rows import DeleteFile
+from strandline.model.partitioning import Transform, TransformKind
 from strandline.model.types import DataType
 from strandline.wire.types import TypeTree
 from tests.model.type_strategies import texts
@@ -32,6 +33,7 @@ SIMPLE: dict[object, st.SearchStrategy[object]] = {
     float: st.floats(allow_nan=False, allow_infinity=False),
     types.NoneType: st.none(),
     DataType: data_types(),
+    Transform: st.builds(Transform, st.sampled_from(TransformKind), st.integers(1, 2**31 - 1)),
     Mapping[str, Argument]: arguments,
 }
 BESIDE_THE_BYTES: dict[type, tuple[str, ...]] = {Update: ("time", "appended")}

@@ -116,14 +116,19 @@ def distinct_names(names: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ColumnBounds:
-    """The values of a column that a reader wants: from ``lower`` to ``upper``, both included.
+    """The values of a column that a reader wants.
 
-    Texts as in `ColumnStatistics`; None leaves a side open. NULL is not among them.
+    They are those from ``lower`` to ``upper``, both included, that are among ``values`` and not
+    among ``without``; None is no limit. NULL is not one of them, and with ``null`` it is the only
+    one. Texts as in `ColumnStatistics`.
     """
 
     column_id: int
     lower: str | None = None
     upper: str | None = None
+    values: tuple[str, ...] | None = None
+    without: tuple[str, ...] = ()
+    null: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +214,13 @@ class Session(ABC):
         table_id: int,
         write_ids: ValidWriteIdList,
         *,
-        partitions: Sequence[str] | None = None,
         bounds: Sequence[ColumnBounds] = (),
     ) -> TableFiles:
         """The files of a table at ``write_ids``.
 
-        With ``partitions`` (names like ``year=2013``) and ``bounds``, those that may hold rows of
-        one of the partitions and within all the bounds, and the delete files that touch them.
-        Raises `ObjectNotFound`, and `InvalidInput` for a bound that is no value of its column.
+        With ``bounds``, those that may hold rows within all of them, as their partitions and
+        statistics tell, and the delete files that touch them. Raises `ObjectNotFound`, and
+        `InvalidInput` for a bound that is no value of its column.
         """
 
     @abstractmethod

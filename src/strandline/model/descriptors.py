@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
+from strandline.model.partitioning import PartitionField
 from strandline.model.privileges import Grants, ObjectKind
 from strandline.model.types import DataType
 
@@ -145,10 +146,11 @@ class TableDescriptor:
 
     Partitions, files, counters and the place of a managed table belong to the object store.
     ``location`` is set for external tables only. ``partition_columns``, ``primary_key`` and
-    ``colocation`` are column ids. ``created`` is in seconds since 1970. ``next_column_id`` is above
-    every column and nested field id ever given in this table. ``primary_key_index`` is the id of
-    the index that came with the primary key, 0 where there is none. ``storage_profile`` is one of
-    the zone's; empty is the zone's first. Statistics of the table are stale when more than
+    ``colocation`` are column ids. A plain table has ``partition_columns``, a transactional one has
+    ``partitioning``. ``created`` is in seconds since 1970. ``next_column_id`` is above every column
+    and nested field id ever given in this table. ``primary_key_index`` is the id of the index that
+    came with the primary key, 0 where there is none. ``storage_profile`` is one of the zone's;
+    empty is the zone's first. Statistics of the table are stale when more than
     ``min_stale_rows`` rows and more than ``stale_rows_fraction`` (0 to 1) of all have changed.
     """
 
@@ -175,6 +177,7 @@ class TableDescriptor:
     storage_profile: str = ""
     stale_rows_fraction: float = 0.2
     min_stale_rows: int = 500
+    partitioning: tuple[PartitionField, ...] = ()
 
     @property
     def columns(self) -> tuple[ColumnDescriptor, ...]:

@@ -169,7 +169,7 @@ def check_supported(table: ResolvedTable, name: str) -> None:
             f"{name} is a plain {table.descriptor.provider} table without transactions; read and"
             f" write it through Spark itself: spark.table({name!r})"
         )
-    if table.descriptor.partition_columns:
+    if table.descriptor.partition_columns or table.descriptor.partitioning:
         raise UnsupportedOperation(
             f"{name} is partitioned; this release reads and writes transactional tables without"
             " partition columns only"

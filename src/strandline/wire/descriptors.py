@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
+from strandline.errors import CorruptData, InvalidInput
 from strandline.fencing import FenceToken
 from strandline.model.descriptors import (
     ClusterDescriptor,
@@ -49,6 +50,7 @@ from strandline.model.descriptors import (
     ZoneDescriptor,
     default_quorum,
 )
+from strandline.model.partitioning import PartitionField, Transform, TransformKind
 from strandline.model.privileges import (
     DefaultPrivilege,
     Grant,
@@ -274,18 +276,47 @@ _TABLE_1: Fields = (
     ("created", UINT),
 )
 
+
+def _partition_field(
+    field_id: int, source_id: int, kind: TransformKind, width: int, name: str
+) -> PartitionField:
+    try:
+        return PartitionField(field_id, source_id, Transform(kind, width), name)
+    except InvalidInput as error:
+        raise CorruptData(f"a partition field of a table: {error.message}") from None
+
+
+register(
+    PartitionField,
+    type_id=67,
+    version=1,
+    since="0.4.0",
+    fields=[
+        ("id", UINT),
+        ("source_id", UINT),
+        ("transform.kind", enum(TransformKind)),
+        ("transform.width", UINT),
+        ("name", TEXT),
+    ],
+    build=_partition_field,
+)
+_TABLE_2: Fields = (
+    *_TABLE_1,
+    ("privileges", GRANTS),
+    ("primary_key_index", UINT),
+    ("storage_profile", TEXT),
+    ("stale_rows_fraction", FLOAT),
+    ("min_stale_rows", UINT),
+)
+
 _new_in_0_1_0(TableDescriptor, type_id=12, fields=_TABLE_1)
-_second_in_0_2_0(
+_second_in_0_2_0(TableDescriptor, type_id=12, fields=_TABLE_2)
+register(
     TableDescriptor,
     type_id=12,
-    fields=[
-        *_TABLE_1,
-        ("privileges", GRANTS),
-        ("primary_key_index", UINT),
-        ("storage_profile", TEXT),
-        ("stale_rows_fraction", FLOAT),
-        ("min_stale_rows", UINT),
-    ],
+    version=3,
+    since="0.4.0",
+    fields=[*_TABLE_2, ("partitioning", nested_list(PartitionField))],
 )
 
 _VIEW_1: Fields = (

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from strandline.catalog.commands import (
     AddColumns,
+    AlterColumn,
     AlterTable,
     ColumnDefinition,
     CreateIndex,
@@ -23,7 +24,7 @@ from strandline.errors import (
     ObjectNotFound,
     UnsupportedOperation,
 )
-from strandline.model.types import INT
+from strandline.model.types import BIGINT, INT
 from tests.catalog.scenario import (
     SCHEMA,
     Made,
@@ -51,6 +52,10 @@ KEYED = create_table(
     primary_key=("id",),
     partition_columns=("d",),
     colocation=("id",),
+    transactional=False,
+)
+PARTITIONED = create_table(
+    "s.f", "id int not null", "ts timestamp", partitioned_by=("day(ts)", "bucket(4, ID)")
 )
 INDEX = CreateIndex(schema="s", index="i", table="t", columns=("a",))
 MANY = tuple(ColumnDefinition(f"c{n}", INT) for n in range(9_998))
@@ -345,6 +350,12 @@ SCENARIOS = [
         expect=Refused(IllegalChange, "partition column"),
     ),
     Scenario(
+        "a column that files are partitioned by",
+        setup=[SCHEMA, PARTITIONED],
+        run=drop("ts", table="f"),
+        expect=Refused(IllegalChange, "f is partitioned by day of 'ts', which cannot be dropped"),
+    ),
+    Scenario(
         "a column that colocates the table",
         cases=[38],
         setup=[SCHEMA, create_table("s.t", colocation=("b",))],
@@ -464,6 +475,26 @@ SCENARIOS = [
         setup=[SCHEMA, KEYED],
         run=RenameColumn(schema="s", table="k", column="id", new_name="y"),
         expect=Refused(IllegalChange, "cannot be renamed"),
+    ),
+    Scenario(
+        "a column renamed that files are partitioned by",
+        setup=[SCHEMA, PARTITIONED],
+        run=RenameColumn(schema="s", table="f", column="ts", new_name="at"),
+        expect=Made(),
+        checks=[
+            (columns("s.f"), ["1 id int not null", "2 at timestamp"]),
+            (
+                lambda r: [(f.name, f.source_id) for f in table_of(r.after, "s.f").partitioning],
+                [("ts_day", 2), ("ID_bucket", 1)],
+            ),
+        ],
+        note="Partition fields name their columns by id.",
+    ),
+    Scenario(
+        "a type changed of a column that files are partitioned by",
+        setup=[SCHEMA, PARTITIONED],
+        run=AlterColumn(schema="s", table="f", column="id", type=BIGINT),
+        expect=Refused(IllegalChange, "cannot change its type"),
     ),
     Scenario(
         "the names of a schema after all this",

@@ -25,7 +25,8 @@ from tests.catalog.scenario import (
 
 PLAIN = create_table("s.t", "a int", "b string", transactional=False, owner="eve", comment="c")
 TABLE = create_table("s.t", "a int", "b string", "d int not null")
-PARTITIONED = create_table("s.t", "a int", "p date", partition_columns=("p",))
+PARTITIONED = create_table("s.t", "a int", "p date", partition_columns=("p",), transactional=False)
+BY_DAY = create_table("s.t", "a int", "p date", partitioned_by=("day(p)",))
 KEYED = create_table("s.t", "id int not null", "v int", primary_key=("id",))
 INDEX = CreateIndex(schema="s", index="i", table="t", columns=("a",))
 COMPLETED = column("c int not null default 7", metadata='{"EXISTS_DEFAULT":"7"}')
@@ -177,6 +178,13 @@ SCENARIOS = [
                 redefine("a int", "p date"),
                 IllegalChange,
                 "partition keys can not be changed",
+            ),
+            (
+                "partition files in another way",
+                BY_DAY,
+                redefine("a int", "p date", transactional=True, partitioned_by=("month(p)",)),
+                IllegalChange,
+                "how t is partitioned cannot be changed",
             ),
             (
                 "name a column twice",

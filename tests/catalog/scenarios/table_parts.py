@@ -228,18 +228,42 @@ SCENARIOS = [
         for what, more, error, says in (
             ("no columns", {"columns": ()}, InvalidInput, "needs at least one column"),
             (
+                "columns that partition it as they do plain ones",
+                {"partition_columns": ("b",)},
+                UnsupportedOperation,
+                "give the columns, or transforms of them, in partitioned_by",
+            ),
+            (
+                "transforms, and plain",
+                {"partitioned_by": ("b",), "transactional": False},
+                UnsupportedOperation,
+                "partitioned by its last columns alone",
+            ),
+            (
+                "a transform that its column does not have",
+                {"partitioned_by": ("day(b)",)},
+                UnsupportedOperation,
+                "day does not take values of the type int",
+            ),
+            ("an unknown column in it", {"partitioned_by": ("z",)}, ObjectNotFound, "'z'"),
+        )
+    ),
+    *(
+        Scenario(
+            f"a plain table with {what}",
+            setup=[SCHEMA],
+            run=create_table("s.t", "a int", "b int", partition_columns=names, transactional=False),
+            expect=Refused(error, says),
+        )
+        for what, names, error, says in (
+            (
                 "a first column that partitions it",
-                {"partition_columns": ("a",)},
+                ("a",),
                 InvalidInput,
                 "must be the last columns",
             ),
-            (
-                "a partition column twice",
-                {"partition_columns": ("b", "B")},
-                InvalidInput,
-                "in the partition columns",
-            ),
-            ("an unknown partition column", {"partition_columns": ("z",)}, ObjectNotFound, "'z'"),
+            ("a partition column twice", ("b", "B"), InvalidInput, "in the partition columns"),
+            ("an unknown partition column", ("z",), ObjectNotFound, "'z'"),
         )
     ),
     Scenario(

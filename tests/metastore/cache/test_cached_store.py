@@ -18,6 +18,7 @@ from strandline.metastore.store.row_queries import TableContents
 from strandline.metastore.store.rows import DataFile, RowKind, new_file
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.tables import NOTIFICATION_LOG
+from strandline.model.partitioning import Partition, PartitionValue
 from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files, names
 
 FILES = RowKind.DATA_FILE
@@ -58,10 +59,14 @@ def test_a_list_beyond_what_is_applied_is_answered_by_the_store(dml: Dml) -> Non
     assert names(known) == ["a", "b"]
 
 
+def in_part(value: int) -> Partition:
+    return (PartitionValue(1000, value),)
+
+
 def test_a_partition_of_a_large_table_costs_memory_no_more_than_its_own_files(dml: Dml) -> None:
     cache, count = dml.cached(), 3_000
     added = [
-        DataFile(file_id=n, path=f"{n:04d}", rows=1, bytes=1, partition=f"p={n % 1_000}")
+        DataFile(file_id=n, path=f"{n:04d}", rows=1, bytes=1, partition=in_part(n % 1_000))
         for n in range(count)
     ]
     txn = dml.begin()
@@ -69,12 +74,13 @@ def test_a_partition_of_a_large_table_costs_memory_no_more_than_its_own_files(dm
     dml.transactions.commit(txn)
     cache.catch_up()
     write_ids = dml.transactions.write_ids(FLIGHTS)
-    with work.budget(10):
-        rows = cache.data_files(FLIGHTS, write_ids=write_ids, partitions=["p=7", "p=5", "p=x"])
+    wanted = {in_part(7), in_part(5), in_part(-1)}.__contains__
+    with work.budget(206):  # 6 files, and 1,000 partitions that are asked about
+        rows = cache.data_files(FLIGHTS, write_ids=write_ids, in_partition=wanted)
         with pytest.raises(work.TooLong):
             cache.data_files(FLIGHTS, write_ids=write_ids)
     assert names(rows) == ["0005", "0007", "1005", "1007", "2005", "2007"]
-    assert rows == dml.store.data_files(FLIGHTS, write_ids=write_ids, partitions=["p=5", "p=7"])
+    assert rows == dml.store.data_files(FLIGHTS, write_ids=write_ids, in_partition=wanted)
 
 
 def test_a_transaction_reads_its_own_writes_from_the_store(dml: Dml) -> None:

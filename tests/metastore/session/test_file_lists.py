@@ -19,6 +19,7 @@ from strandline.metastore.session.file_lists import (
     write_staging,
 )
 from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile, DeleteForm
+from strandline.model.partitioning import PartitionValue
 
 numbers = st.integers(0, 2**63 - 1)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -28,7 +29,12 @@ data_rows = st.builds(
     path=texts,
     rows=numbers,
     bytes=numbers,
-    partition=texts,
+    partition=st.lists(
+        st.builds(
+            PartitionValue, numbers, st.none() | st.booleans() | texts | st.integers() | st.binary()
+        ),
+        max_size=2,
+    ).map(tuple),
     statistics=st.lists(
         st.builds(
             ColumnStatistics,
@@ -83,7 +89,8 @@ def test_many_files_of_which_some_know_no_bounds_cross_unchanged() -> None:
 
 
 def test_any_arrow_reader_can_read_them() -> None:
-    file = DataFile(file_id=7, path="a", rows=1, bytes=2, partition="p=1", schema_version=3)
+    partition = (PartitionValue(3, "é"), PartitionValue(4, None))
+    file = DataFile(file_id=7, path="a", rows=1, bytes=2, partition=partition, schema_version=3)
     body = write_files(TableFiles((file,), ()))
     with pa.ipc.open_stream(body) as reader:
         assert reader.read_all().to_pylist() == [
@@ -92,7 +99,7 @@ def test_any_arrow_reader_can_read_them() -> None:
                 "path": "a",
                 "rows": 1,
                 "bytes": 2,
-                "partition": "p=1",
+                "partition": b"\x03\x04\x02\xc3\xa9\x04\x00",
                 "statistics": [],
                 "schema_version": 3,
             }

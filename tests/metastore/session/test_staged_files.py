@@ -14,6 +14,7 @@ from strandline.errors import AlreadyExists, InvalidInput, StrandlineError, Writ
 from strandline.metastore.session import HttpSession, LocalSession
 from strandline.metastore.store.rows import FILE_NUMBER_BITS as BITS
 from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile
+from strandline.model.partitioning import PartitionValue
 from strandline.model.types import BIGINT
 from strandline.node import Node
 
@@ -208,6 +209,10 @@ def test_the_same_staging_once_more_changes_nothing(session: LocalSession) -> No
     session.commit(txn)
 
 
+def in_partition(value: Any) -> DataFile:
+    return replace(data(file_id=1), partition=(PartitionValue(1000, value),))
+
+
 WRONG_NUMBER: Any = "5"
 NO_TEXT: Any = 5
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -217,8 +222,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"add": [replace(data(file_id=1), rows=True)]}, "not whole numbers, 0 to"),
     ({"add": [deletes("d", (1, -1))]}, "not whole numbers, 0 to"),
     ({"add": [data("", file_id=1)]}, "needs a path"),
-    ({"add": [replace(data(file_id=1), partition="\ud800")]}, "half a character"),
-    ({"add": [replace(data(file_id=1), partition=NO_TEXT)]}, "is no text: 5"),
+    ({"add": [in_partition("\ud800")]}, "half a character"),
+    ({"add": [in_partition(1.5)]}, "give a bool, int, str, bytes or None"),
+    ({"add": [in_partition("x" * 65_537)]}, "a value of 65537 bytes in the field 1000"),
+    ({"add": [in_partition(1 << 600_000)]}, "a value of 75000 bytes"),
+    ({"add": [replace(data(file_id=1), partition=NO_TEXT)]}, "give a PartitionValue for each"),
+    ({"add": [replace(data(file_id=1), partition=(NO_TEXT,))]}, "give a PartitionValue for each"),
     ({"add": ["f"]}, "is no file; give a DataFile or a DeleteFile"),
     (
         {"add": [replace(data(file_id=1), statistics=(ColumnStatistics(column_id=1),) * 2)]},

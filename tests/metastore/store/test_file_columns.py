@@ -21,6 +21,7 @@ from strandline.metastore.store.rows import (
     new_file,
     row_context,
 )
+from strandline.model.partitioning import PartitionValue
 from strandline.wire.registry import seal
 
 numbers = st.integers(0, 300) | st.integers(0, 2**63 - 1)
@@ -31,7 +32,12 @@ data_files = st.builds(
     path=texts,
     rows=numbers,
     bytes=numbers,
-    partition=texts,
+    partition=st.lists(
+        st.builds(
+            PartitionValue, numbers, st.none() | st.booleans() | texts | st.integers() | st.binary()
+        ),
+        max_size=3,
+    ).map(tuple),
     statistics=st.lists(
         st.builds(
             ColumnStatistics,
@@ -49,7 +55,7 @@ USUAL = DataFile(
     path="data/a.parquet",
     rows=1_000,
     bytes=70_000,
-    partition="m=1",
+    partition=(PartitionValue(1000, "é"), PartitionValue(1001, -3)),
     statistics=(ColumnStatistics(column_id=1, lower="1", upper="é", nulls=0),),
 )
 
@@ -94,13 +100,15 @@ def test_no_object_is_made_of_a_row(known: tuple[ColumnStatistics, ...]) -> None
     assert values(columns) == values(FileColumns.of([row.as_(DataFile) for row in rows]))
 
 
-def test_rows_without_the_version_of_their_schema_are_read_as_they_are() -> None:
+def test_rows_of_older_formats_are_read_as_they_are() -> None:
     row = row_of(USUAL)
     record = row.body[SEAL_BYTES:]
-    older = sealed(row, record[:2] + b"\1" + record[3:-1])  # the version is the last byte
-    (columns,) = StoredDataFiles([row, older, row]).columns()
-    assert older._content is None
-    assert values(columns) == values(FileColumns.of([USUAL] * 3))
+    second = sealed(row, record[:2] + b"\2" + record[3:])
+    first = sealed(row, record[:2] + b"\1" + record[3:-1])  # the version is the last byte
+    (columns,) = StoredDataFiles([row, second, first, row]).columns()
+    assert first._content is None
+    older = replace(USUAL, partition=())  # a text stood there, which means nothing
+    assert values(columns) == values(FileColumns.of([USUAL, older, older, USUAL]))
 
 
 @pytest.mark.parametrize("change", [lambda body: body[:-1], lambda body: body + b"\0"])

@@ -27,6 +27,7 @@ from strandline.metastore.store.rows import (
     row_context,
 )
 from strandline.model.descriptors import StorageFormat
+from strandline.model.partitioning import PartitionValue
 from strandline.wire import decode, encode
 from strandline.wire.codecs import Reader
 from strandline.wire.registry import seal
@@ -46,7 +47,7 @@ FILE = DataFile(
     path="p/a",
     rows=7,
     bytes=128,
-    partition="m=1",
+    partition=(PartitionValue(1000, 7),),
     statistics=(ColumnStatistics(column_id=2, lower="1", upper=None, nulls=0),),
 )
 
@@ -64,7 +65,7 @@ GOLDEN: list[tuple[object, str]] = [
     ),
     (
         FILE,
-        "0100 2900 02 ac02 03 702f61 07 8001 03 6d3d31"
+        "0100 2900 03 ac02 03 702f61 07 8001 05 e807 03 01 07"
         " 01 2d00 01 02 01 01 31 00 01 00"  # statistics: count, header, then the payload
         " 00",  # schema version
     ),

@@ -21,6 +21,7 @@ from strandline.catalog.commands.definition import (
     checked_columns,
     new_columns,
     refuse_indexed_column,
+    refuse_partitioning_column,
     refuse_used_column,
     with_columns,
 )
@@ -43,6 +44,7 @@ def check_redefinition(
         new = kept.get(column.id)
         if new is None:
             refuse_used_column(old, column, what="cannot be dropped")
+            refuse_partitioning_column(old, column, what="cannot be dropped")
             refuse_indexed_column(old, column, indexes)
             if old.transactional:
                 raise IllegalChange(
@@ -65,6 +67,7 @@ def check_column_change(
     """Refuse a change of one column that existing rows may not satisfy."""
     if new.type != old.type:
         refuse_used_column(table, old, what="cannot change its type")
+        refuse_partitioning_column(table, old, what="cannot change its type")
         check_change(old.type, new.type)
     if old.nullable and not new.nullable:
         raise IllegalChange(
@@ -176,6 +179,7 @@ class DropColumns:
         indexes = planning.catalog.indexes(table.id)
         for column in dropped:
             refuse_used_column(table, column, what="cannot be dropped")
+            refuse_partitioning_column(table, column, what="cannot be dropped")
             refuse_indexed_column(table, column, indexes)
         columns = tuple(c for c in table.columns if normalize(c.name) not in wanted)
         if not columns:

@@ -21,6 +21,7 @@ from strandline.model.descriptors import (
     TableKind,
 )
 from strandline.model.identifiers import MAX_NAME_LENGTH, check_name, normalize
+from strandline.model.partitioning import PartitionField, partition_fields
 from strandline.model.type_changes import assign_ids, carry_ids, check_field_names
 from strandline.model.type_text import simple_string
 from strandline.model.types import (
@@ -59,7 +60,11 @@ class ColumnDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDefinition:
-    """A table as a client defines it. Partition columns are the last of ``columns``."""
+    """A table as a client defines it.
+
+    A plain table is partitioned by columns, the last of ``columns``. A transactional one is
+    ``partitioned_by`` texts like ``day(ts)`` (`strandline.model.partitioning`).
+    """
 
     name: str
     columns: tuple[ColumnDefinition, ...]
@@ -84,6 +89,7 @@ class TableDefinition:
     """One of the zone's; empty is the zone's first."""
     stale_rows_fraction: float = 0.2
     min_stale_rows: int = 500
+    partitioned_by: tuple[str, ...] = ()
 
 
 def generated_key_name(table: str) -> str:
@@ -289,6 +295,7 @@ def checked(definition: TableDefinition) -> TableDefinition:
         )
     if definition.transactional and not definition.columns:
         raise InvalidInput(f"transactional table {name!r} needs at least one column")
+    _check_kind_of_partitions(definition)
     check_columns(definition.columns, table=name)
     _check_key(definition)
     columns = checked_columns(definition.columns, transactional=definition.transactional)
@@ -305,6 +312,19 @@ def checked(definition: TableDefinition) -> TableDefinition:
     if all(map(operator.is_, columns, definition.columns)):
         return definition
     return replace(definition, columns=columns)
+
+
+def _check_kind_of_partitions(definition: TableDefinition) -> None:
+    if definition.transactional and definition.partition_columns:
+        raise UnsupportedOperation(
+            f"transactional table {definition.name!r} is not partitioned by columns of their own;"
+            f" give the columns, or transforms of them, in partitioned_by"
+        )
+    if definition.partitioned_by and not definition.transactional:
+        raise UnsupportedOperation(
+            f"plain table {definition.name!r} is partitioned by its last columns alone; name them"
+            " in partition_columns"
+        )
 
 
 def _check_key(definition: TableDefinition) -> None:
@@ -375,7 +395,18 @@ def describe(
         storage_profile=definition.storage_profile,
         stale_rows_fraction=definition.stale_rows_fraction,
         min_stale_rows=definition.min_stale_rows,
+        partitioning=partitioning_of(definition, columns),
     )
+
+
+def partitioning_of(
+    definition: TableDefinition, columns: Iterable[ColumnDescriptor]
+) -> tuple[PartitionField, ...]:
+    """The partition fields that a definition asks for. Raises as `partition_fields`."""
+    if not definition.partitioned_by:
+        return ()
+    known = {normalize(column.name): (column.id, column.type) for column in columns}
+    return partition_fields(definition.partitioned_by, known, table=definition.name)
 
 
 def with_columns(
@@ -393,7 +424,10 @@ def with_columns(
 
 
 def refuse_used_column(table: TableDescriptor, column: ColumnDescriptor, *, what: str) -> None:
-    """Refuse to do ``what`` to a column that partitions, keys or colocates its table."""
+    """Refuse to do ``what`` to a column that partitions, keys or colocates its table.
+
+    A column that partition fields are made of is one of `refuse_partitioning_column`.
+    """
     for role, ids in (
         ("partition column", table.partition_columns),
         ("primary key column", table.primary_key),
@@ -401,6 +435,17 @@ def refuse_used_column(table: TableDescriptor, column: ColumnDescriptor, *, what
     ):
         if column.id in ids:
             raise IllegalChange(f"{column.name!r} is a {role} of {table.name} and {what}")
+
+
+def refuse_partitioning_column(
+    table: TableDescriptor, column: ColumnDescriptor, *, what: str
+) -> None:
+    """Refuse to do ``what`` to a column that partition fields of its table are made of."""
+    for field in table.partitioning:
+        if field.source_id == column.id:
+            raise IllegalChange(
+                f"{table.name} is partitioned by {field.transform} of {column.name!r}, which {what}"
+            )
 
 
 def refuse_indexed_column(

@@ -18,6 +18,7 @@ from strandline.catalog.commands.definition import (
     column_ids,
     describe,
     generated_key_name,
+    partitioning_of,
     redefine_columns,
     with_columns,
 )
@@ -90,6 +91,7 @@ class CreateTable:
             table=f"{schema.name}.{table.name}",
             id=table_id,
             columns=[f"{c.name} {simple_string(c.type)}" for c in table.columns],
+            partitioned_by=list(definition.partitioned_by) or None,
             instead_of=self.instead_of,
         ) as transaction:
             transaction.allocate_id(amount=2 if has_key else 1)
@@ -329,6 +331,8 @@ class AlterTable:
         columns, next_id = redefine_columns(old, wanted.columns)
         if column_ids(columns, wanted.partition_columns) != old.partition_columns:
             raise IllegalChange("partition keys can not be changed.")
+        if wanted.partitioned_by and partitioning_of(wanted, columns) != old.partitioning:
+            raise IllegalChange(f"how {old.name} is partitioned cannot be changed")
         check_redefinition(old, columns, planning.catalog.indexes(old.id))
         self._columns(planning, old, with_columns(old, columns, next_id))
         self._rest(planning)

@@ -54,6 +54,7 @@ from strandline.metastore.store.object_store import ObjectStore, SqlObjectStore
 from strandline.metastore.store.partition_moves import PartitionMove, PartitionMoves
 from strandline.metastore.store.rows import Removal, Row, RowKind
 from strandline.metastore.store.staging import Staging
+from strandline.model.partitioning import Partition
 from strandline.model.places import Place
 from strandline.transactions import Transactions, ValidWriteIdList
 
@@ -119,6 +120,8 @@ class Follower:
 DEFAULT_STALENESS = 1.0
 DEFAULT_MEMORY_BYTES = 256 << 20
 MAX_LOCATIONS = 100_000
+_PARTITIONS_OF_A_THING = 5
+"""Partitions that are asked about in the time of one thing (`strandline.work`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,14 +291,15 @@ class CachedStore(ObjectStore):
         table_id: int,
         *,
         write_ids: ValidWriteIdList,
-        partitions: Collection[str] | None = None,
+        in_partition: Callable[[Partition], bool] | None = None,
     ) -> list[Row]:
-        if partitions is None:
+        if in_partition is None:
             return self.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids)
         answer = self._answer(table_id, RowKind.DATA_FILE, write_ids)
         if answer is None:
-            return self._store.data_files(table_id, write_ids=write_ids, partitions=partitions)
-        wanted = [answer.by_partition.get(name, ()) for name in dict.fromkeys(partitions)]
+            return self._store.data_files(table_id, write_ids=write_ids, in_partition=in_partition)
+        work.spend(len(answer.by_partition) // _PARTITIONS_OF_A_THING)
+        wanted = [rows for known, rows in answer.by_partition.items() if in_partition(known)]
         work.spend(sum(map(len, wanted)))
         return sorted(chain.from_iterable(wanted), key=lambda row: row.name)
 

@@ -31,6 +31,7 @@ from strandline import work
 from strandline.errors import CorruptData
 from strandline.metastore.store.row_queries import TableContents
 from strandline.metastore.store.rows import TABLE_LEVEL, DataFile, Row, RowKind
+from strandline.model.partitioning import Partition
 from strandline.transactions import ValidWriteIdList
 
 ROW_BYTES = 700
@@ -65,9 +66,9 @@ class VisibleRows(dict[str, Row]):
     """The rows of one kind that a list shows, by name, in the order of names. Not changed."""
 
     @cached_property
-    def by_partition(self) -> Mapping[str, Sequence[Row]]:
-        """Data files by the name of their partition; the first use decodes all of them."""
-        rows: defaultdict[str, list[Row]] = defaultdict(list)
+    def by_partition(self) -> Mapping[Partition, Sequence[Row]]:
+        """Data files by the values of their partition; the first use decodes all of them."""
+        rows: defaultdict[Partition, list[Row]] = defaultdict(list)
         for row in self.values():
             rows[row.as_(DataFile).partition].append(row)
         return dict(rows)

@@ -25,7 +25,7 @@ from strandline.metastore.workers import CallKind
 PREFIX = "/v1"
 USER_HEADER = "X-Strandline-User"
 """Who calls, percent-encoded."""
-PROTOCOL = "2"
+PROTOCOL = "3"
 """Changes when a call does. What has no header is 1 where it answers, and any where it asks."""
 PROTOCOL_HEADER = "X-Strandline-Protocol"
 ANONYMOUS = "anonymous"

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from strandline import work
-from strandline.errors import InvalidInput
+from strandline.errors import CorruptData, InvalidInput
 from strandline.metastore.interface import TableFiles
 from strandline.metastore.store.file_columns import (
     FileColumns,
@@ -30,6 +30,8 @@ from strandline.metastore.store.file_columns import (
     texts,
 )
 from strandline.metastore.store.rows import ColumnStatistics, DataFile, DeleteFile, DeleteForm
+from strandline.model.partitioning import Partition
+from strandline.wire.partitions import decode_partition
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
 
@@ -51,7 +53,7 @@ DATA_FILES = _columns(
     path=pa.string(),
     rows=pa.int64(),
     bytes=pa.int64(),
-    partition=pa.string(),
+    partition=pa.binary(),
     statistics=pa.list_(pa.field("element", _STATISTICS, nullable=False)),
     schema_version=pa.int64(),
 )
@@ -153,7 +155,7 @@ def _read_data_files(source: _Source) -> tuple[DataFile, ...]:
             path=path,
             rows=rows,
             bytes=size,
-            partition=partition,
+            partition=_partition(partition),
             statistics=statistics,
             schema_version=schema_version,
         )
@@ -161,6 +163,15 @@ def _read_data_files(source: _Source) -> tuple[DataFile, ...]:
             DATA_FILES
         )
     )
+
+
+def _partition(data: bytes) -> Partition:
+    try:
+        return decode_partition(data)
+    except CorruptData as error:
+        raise InvalidInput(
+            f"the partition of a data file in the list of files is none: {error.message}"
+        ) from None
 
 
 def _read_delete_files(source: _Source) -> tuple[DeleteFile, ...]:

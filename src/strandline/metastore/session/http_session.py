@@ -143,13 +143,10 @@ class HttpSession(Session):
         table_id: int,
         write_ids: ValidWriteIdList,
         *,
-        partitions: Sequence[str] | None = None,
         bounds: Sequence[ColumnBounds] = (),
     ) -> TableFiles:
-        if partitions is not None:
-            partitions = distinct_names(partitions)
         files: TableFiles = self._repeat(
-            "files", table_id=table_id, write_ids=write_ids, partitions=partitions, bounds=bounds
+            "files", table_id=table_id, write_ids=write_ids, bounds=bounds
         )
         return files
 

@@ -41,12 +41,14 @@ from strandline.metastore.interface import (
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.partition_places import undrop_partitions
 from strandline.metastore.reader import Reader, present_catalog
+from strandline.metastore.session.partition_pruning import partition_filter
 from strandline.metastore.session.pruning import may_match, touching, wanted_ranges
 from strandline.metastore.session.staged_files import check_paths, check_staging, stage_files
 from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
 from strandline.metastore.workers import finish
 from strandline.model.descriptors import TableDescriptor
 from strandline.model.identifiers import normalize
+from strandline.model.partitioning import misfit
 from strandline.model.privileges import Privilege
 from strandline.transactions import (
     ForeignTransaction,
@@ -149,10 +151,9 @@ class LocalSession(Session):
         table_id: int,
         write_ids: ValidWriteIdList,
         *,
-        partitions: Sequence[str] | None = None,
         bounds: Sequence[ColumnBounds] = (),
     ) -> TableFiles:
-        files = self.stored_files(table_id, write_ids, partitions=partitions, bounds=bounds)
+        files = self.stored_files(table_id, write_ids, bounds=bounds)
         return TableFiles(tuple(files.data_files), tuple(files.delete_files))
 
     def stored_files(
@@ -160,7 +161,6 @@ class LocalSession(Session):
         table_id: int,
         write_ids: ValidWriteIdList,
         *,
-        partitions: Sequence[str] | None = None,
         bounds: Sequence[ColumnBounds] = (),
     ) -> TableFiles:
         """`files`, for a caller that writes them down: none is decoded that is not compared.
@@ -174,9 +174,8 @@ class LocalSession(Session):
         if table is None and store.location(table_id) is None:
             raise ObjectNotFound(f"no table has, or had, the id {table_id}; ask for it by its name")
         ranges = {} if table is None else wanted_ranges(bounds, table)
-        if partitions is not None:
-            partitions = distinct_names(partitions)
-        rows = store.data_files(table_id, write_ids=write_ids, partitions=partitions)
+        in_partition = None if table is None else partition_filter(ranges, table)
+        rows = store.data_files(table_id, write_ids=write_ids, in_partition=in_partition)
         work.spend(len(rows))
         if ranges:
             rows = [row for row in rows if may_match(row.as_(DataFile), ranges)]
@@ -186,7 +185,7 @@ class LocalSession(Session):
         data_files = StoredDataFiles(rows)
         rows = store.rows(table_id, RowKind.DELETE_FILE, write_ids=write_ids)
         delete_files = [row.as_(DeleteFile) for row in work.spending(rows)]
-        if ranges or partitions is not None:
+        if ranges:
             delete_files = touching(delete_files, data_files)
         return TableFiles(data_files, delete_files)
 
@@ -249,7 +248,7 @@ class LocalSession(Session):
         check_staging(add, remove=remove, touch=touch)
         reader = self._reader()
         _may_stage(reader, table_id, add, replaces=bool(remove or touch))
-        _check_schema_versions(reader.catalog.table_by_id(table_id), add)
+        _check_files(reader.catalog.table_by_id(table_id), add)
         check_paths(add, folder=self._folder_of(table_id, present=reader.catalog))
 
         def stage(owner: str | None) -> int:
@@ -324,17 +323,24 @@ class LocalSession(Session):
         return may_touch
 
 
-def _check_schema_versions(
-    table: TableDescriptor | None, add: Sequence[DataFile | DeleteFile]
-) -> None:
+def _check_files(table: TableDescriptor | None, add: Sequence[DataFile | DeleteFile]) -> None:
+    """Raise `InvalidInput` for a data file that says what cannot be of a file of the table."""
     if table is None:
         return  # it was dropped since the transaction began, which its commit finds
+    types = {column.id: column.type for column in table.columns}
     for file in add:
-        if isinstance(file, DataFile) and file.schema_version > table.schema_version:
+        if not isinstance(file, DataFile):
+            continue
+        if file.schema_version > table.schema_version:
             raise InvalidInput(
                 f"file {file.path!r:.200} names version {file.schema_version} of the schema of"
                 f" {table.name}, which has {table.schema_version}; name the one that the file was"
                 " written by"
+            )
+        problem = misfit(file.partition, table.partitioning, types)
+        if problem is not None:
+            raise InvalidInput(
+                f"the partition of file {file.path!r:.200} is none of {table.name}: {problem}"
             )
 
 

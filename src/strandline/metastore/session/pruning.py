@@ -1,9 +1,10 @@
 """Which files of a snapshot can hold rows that a reader wants.
 
-A reader that wants one partition, or values of a column between two bounds, is sent only the files
-that may hold such rows. What must stay true: a file is left out only if what is known of it proves
-that it holds none. Bounds are texts, as in `ColumnStatistics`, and are compared as values of the
-column's type in the present: a file of an earlier type has values that the present type has too.
+A reader that wants some values of a column is sent only the files that may hold such rows. What
+must stay true: a file is left out only if what is known of it proves that it holds none. Here that
+is its statistics; `partition_pruning` goes by partitions. Bounds are texts, as in
+`ColumnStatistics`, and are compared as values of the column's type in the present: a file of an
+earlier type has values that the present type has too.
 Several bounds of one column are one range, so a file costs one look at each of its statistics,
 however many bounds a request names.
 
@@ -47,21 +48,62 @@ _FLOATING = (FLOAT, DOUBLE)
 
 @dataclass(frozen=True, slots=True)
 class WantedRange:
-    """The bounds of one column as values; ``has_nan`` says that values may be above all bounds."""
+    """What is wanted of one column, as values; ``has_nan``: some may be above all bounds.
+
+    ``nulls``: NULL is wanted. ``others``: other values are, those that the rest describes.
+    """
 
     parse: Parse
     has_nan: bool
     lower: Value | None = None
     upper: Value | None = None
+    values: frozenset[Value] | None = None
+    without: frozenset[Value] = frozenset()
+    nulls: bool = True
+    others: bool = True
 
-    def within(self, *, lower: Value | None, upper: Value | None) -> WantedRange:
-        """The values of this range that are also within these bounds."""
-        lowers = [bound for bound in (self.lower, lower) if bound is not None]
-        uppers = [bound for bound in (self.upper, upper) if bound is not None]
-        return replace(self, lower=max(lowers, default=None), upper=min(uppers, default=None))
+    def within(self, other: WantedRange) -> WantedRange:
+        """What both want."""
+        lowers = [bound for bound in (self.lower, other.lower) if bound is not None]
+        uppers = [bound for bound in (self.upper, other.upper) if bound is not None]
+        values = self.values
+        if other.values is not None:
+            values = other.values if values is None else values & other.values
+        return replace(
+            self,
+            lower=max(lowers, default=None),
+            upper=min(uppers, default=None),
+            values=values,
+            without=self.without | other.without,
+            nulls=self.nulls and other.nulls,
+            others=self.others and other.others,
+        )
 
-    def overlaps(self, known: ColumnStatistics) -> bool:
-        """Whether a value of a file with these statistics may be within the bounds."""
+    def may_hold(self, known: ColumnStatistics, *, rows: int) -> bool:
+        """Whether a file of so many rows, with these statistics, may hold what is wanted."""
+        if self.nulls and known.nulls != 0:
+            return True
+        return self.others and known.nulls != rows and self._overlaps(known)
+
+    def _overlaps(self, known: ColumnStatistics) -> bool:
+        if self.values is not None or self.without:
+            return self._overlaps_values(known)
+        return self._overlaps_bounds(known)
+
+    def _overlaps_values(self, known: ColumnStatistics) -> bool:
+        if not self._overlaps_bounds(known):
+            return False
+        if known.lower is None or known.upper is None:
+            return self.values is None or bool(self.values)
+        try:
+            lower, upper = self.parse(known.lower), self.parse(known.upper)
+        except (ValueError, InvalidOperation, TypeError):
+            return True
+        if self.values is not None and not any(lower <= v <= upper for v in self.values):
+            return False
+        return self.has_nan or lower != upper or lower not in self.without
+
+    def _overlaps_bounds(self, known: ColumnStatistics) -> bool:
         try:
             below = self.upper is not None and known.lower is not None
             if below and self.parse(known.lower or "") > self.upper:
@@ -75,9 +117,9 @@ class WantedRange:
 
 
 def may_match(file: DataFile, ranges: Mapping[int, WantedRange]) -> bool:
-    """Whether a row of ``file`` may have values within all of ``ranges``, by column id."""
+    """Whether a row of ``file`` may have what all of ``ranges`` want, by column id."""
     return all(
-        known.nulls != file.rows and ranges[known.column_id].overlaps(known)
+        ranges[known.column_id].may_hold(known, rows=file.rows)
         for known in file.statistics
         if known.column_id in ranges
     )
@@ -96,13 +138,26 @@ def wanted_ranges(bounds: Iterable[ColumnBounds], table: TableDescriptor) -> dic
         parse = None if data_type is None else _parser(data_type)
         if parse is None:
             continue
-        lower, upper = (
-            None if text is None else _parsed(parse, text, wanted.column_id)
-            for text in (wanted.lower, wanted.upper)
-        )
-        column = ranges.get(wanted.column_id) or WantedRange(parse, data_type in _FLOATING)
-        ranges[wanted.column_id] = column.within(lower=lower, upper=upper)
+        column = _wanted(wanted, parse, has_nan=data_type in _FLOATING)
+        before = ranges.get(wanted.column_id)
+        ranges[wanted.column_id] = column if before is None else before.within(column)
     return ranges
+
+
+def _wanted(bounds: ColumnBounds, parse: Parse, *, has_nan: bool) -> WantedRange:
+    def parsed(text: str) -> Value:
+        return _parsed(parse, text, bounds.column_id)
+
+    return WantedRange(
+        parse,
+        has_nan,
+        lower=None if bounds.lower is None else parsed(bounds.lower),
+        upper=None if bounds.upper is None else parsed(bounds.upper),
+        values=None if bounds.values is None else frozenset(map(parsed, bounds.values)),
+        without=frozenset(map(parsed, bounds.without)),
+        nulls=bounds.null,
+        others=not bounds.null,
+    )
 
 
 def touching(files: Iterable[DeleteFile], data_files: Sequence[DataFile]) -> list[DeleteFile]:

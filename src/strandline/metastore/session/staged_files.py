@@ -39,6 +39,7 @@ from strandline.metastore.store.rows import (
 )
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import MAX_PART_BYTES, MAX_PATH_BYTES
+from strandline.model.partitioning import MAX_VALUE_BYTES, PartitionValue
 
 _LARGEST = (1 << 63) - 1
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -116,7 +117,8 @@ def check_staging(
         match file:
             case DataFile():
                 numbers = [file.file_id, file.rows, file.bytes, file.schema_version]
-                texts = [file.path, file.partition]
+                texts = [file.path]
+                _check_partition(file)
                 for column in file.statistics:
                     numbers += [column.column_id, 0 if column.nulls is None else column.nulls]
                     texts += [column.lower or "", column.upper or ""]
@@ -142,6 +144,38 @@ def check_staging(
             _require_text(text, "a text", file.path)
         if len(set(columns)) < len(columns):
             raise InvalidInput(f"file {file.path!r:.200} has two statistics of one column")
+
+
+def _check_partition(file: DataFile) -> None:
+    partition = file.partition
+    if not isinstance(partition, tuple) or not all(
+        isinstance(known, PartitionValue) and type(known.field_id) is int for known in partition
+    ):
+        raise InvalidInput(
+            f"the partition of file {file.path!r:.200} is {partition!r:.80}; give a PartitionValue"
+            " for each partition field of the table"
+        )
+    for known in partition:
+        value = known.value
+        if isinstance(value, str):
+            _require_text(value, "the partition", file.path)
+        if isinstance(value, int):
+            size = value.bit_length() // 8
+        elif isinstance(value, str | bytes):
+            size = len(value)
+        elif value is None:
+            continue
+        else:
+            raise InvalidInput(
+                f"the partition of file {file.path!r:.200} has the value {value!r:.80}; give a"
+                " bool, int, str, bytes or None"
+            )
+        if not 0 <= known.field_id <= _LARGEST or size > MAX_VALUE_BYTES:
+            raise InvalidInput(
+                f"the partition of file {file.path!r:.200} has a value of {size} bytes in the field"
+                f" {known.field_id}; at most {MAX_VALUE_BYTES} are allowed: partition by"
+                " truncate or bucket"
+            )
 
 
 def check_paths(files: Iterable[DataFile | DeleteFile], *, folder: Path | None) -> None:

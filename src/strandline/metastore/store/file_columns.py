@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.metastore.store.rows import NUMBERS, ColumnStatistics, DataFile, Row, RowKind
+from strandline.wire.partitions import encode_partition
 from strandline.wire.registry import PROTOCOL, newest_header
 
 PART = 10_000
@@ -36,14 +37,18 @@ PART = 10_000
 _KIND = RowKind.DATA_FILE
 _SEAL = struct.Struct("<HI")
 _FILE_HEADER, _STATISTICS_HEADER = (newest_header(of) for of in (DataFile, ColumnStatistics))
-_VERSIONED = 2
-"""The format of a data file that has the version of its schema; the one before has all else."""
+_VERSIONED, _TYPED = 2, 3
+"""The formats of a data file that have the version of its schema, and values of a partition.
+
+The first one has all else, and a text in the place of the values, which means nothing.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileColumns:
     """A column for each field of `DataFile`: numbers of 64 bits, texts in UTF-8.
 
+    Partitions are the bytes that `strandline.wire.partitions` writes.
     The statistics of all files follow each other, ``statistics[i]`` of them for file i.
     """
 
@@ -67,7 +72,7 @@ class FileColumns:
             paths=texts([file.path for file in files]),
             rows=numbers([file.rows for file in files]),
             bytes=numbers([file.bytes for file in files]),
-            partitions=texts([file.partition for file in files]),
+            partitions=binaries([encode_partition(file.partition) for file in files]),
             statistics=numbers([len(file.statistics) for file in files]),
             column_ids=numbers([of.column_id for of in known]),
             lowers=texts([of.lower for of in known]),
@@ -123,8 +128,16 @@ def numbers(values: Sequence[int | None]) -> pa.Array:
 def texts(values: Sequence[str | None]) -> pa.Array:
     """A column of texts."""
     encoded = [(value or "").encode() for value in values]
-    starts = pa.py_buffer(_starts(map(len, encoded)))
-    return _column(pa.string(), values, starts, pa.py_buffer(b"".join(encoded)))
+    return _column(pa.string(), values, *_pieces(encoded))
+
+
+def binaries(values: Sequence[bytes]) -> pa.Array:
+    """A column of bytes."""
+    return _column(pa.binary(), values, *_pieces(values))
+
+
+def _pieces(values: Sequence[bytes]) -> tuple[pa.Buffer, pa.Buffer]:
+    return pa.py_buffer(_starts(map(len, values))), pa.py_buffer(b"".join(values))
 
 
 def booleans(values: Sequence[bool]) -> pa.Array:
@@ -190,10 +203,13 @@ def _read(rows: Sequence[Row]) -> FileColumns:
     )
     bodies.skip(_FILE_HEADER[:-1])
     version = bodies.number()
-    is_versioned = pc.equal(version, _number(_VERSIONED))
-    _require_all(pc.or_(is_versioned, pc.equal(version, _number(_VERSIONED - 1))))
+    _require_all(pc.and_(pc.greater(version, _number(0)), pc.less_equal(version, _number(_TYPED))))
+    is_versioned = pc.greater_equal(version, _number(_VERSIONED))
     file_ids, paths = bodies.number(), bodies.text()
-    row_counts, sizes, partitions = bodies.number(), bodies.number(), bodies.text()
+    row_counts, sizes = bodies.number(), bodies.number()
+    partition_begins, partition_ends = bodies.text()
+    is_typed = pc.equal(version, _number(_TYPED))
+    partition_ends = pc.if_else(is_typed, partition_ends, partition_begins)
     counts = bodies.number()
     column_ids, lowers, uppers, nulls = _read_statistics(bodies, counts)
     schema_versions = bodies.number(is_versioned)
@@ -203,7 +219,7 @@ def _read(rows: Sequence[Row]) -> FileColumns:
         paths=bodies.cut(*paths),
         rows=row_counts,
         bytes=sizes,
-        partitions=bodies.cut(*partitions),
+        partitions=bodies.cut(partition_begins, partition_ends).cast(pa.binary()),
         statistics=counts,
         column_ids=column_ids,
         lowers=lowers,

@@ -50,6 +50,7 @@ from strandline.metastore.store.staging import Staged, Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.upgrades import STEPS
 from strandline.model.descriptors import Properties
+from strandline.model.partitioning import Partition
 from strandline.model.places import Place
 from strandline.sql import Database
 from strandline.transactions import Behind, Step, Transactions, ValidWriteIdList
@@ -93,14 +94,13 @@ class ObjectStore(ABC):
         table_id: int,
         *,
         write_ids: ValidWriteIdList,
-        partitions: Collection[str] | None = None,
+        in_partition: Callable[[Partition], bool] | None = None,
     ) -> list[Row]:
-        """The visible data files of a table by path; with ``partitions``, those of one of them."""
+        """The visible data files of a table by path, of those partitions that are asked for."""
         rows = self.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids)
-        if partitions is None:
+        if in_partition is None:
             return rows
-        wanted = frozenset(partitions)
-        return [row for row in rows if row.as_(DataFile).partition in wanted]
+        return [row for row in rows if in_partition(row.as_(DataFile).partition)]
 
     @abstractmethod
     def row(

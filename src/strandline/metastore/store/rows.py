@@ -23,11 +23,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from struct import Struct, error
 from typing import NamedTuple, TypeVar
 
 from strandline.errors import CorruptData, InvalidInput
 from strandline.model.descriptors import Properties, StorageFormat
+from strandline.model.partitioning import Partition
 from strandline.wire import decode, encode, nested, nested_list, register
 from strandline.wire.codecs import (
     OPTIONAL_TEXT,
@@ -42,6 +44,7 @@ from strandline.wire.codecs import (
     sequence,
     triple,
 )
+from strandline.wire.partitions import PARTITION
 from strandline.wire.registry import Fields, compare, register_codec
 
 TABLE_LEVEL = -1
@@ -102,8 +105,8 @@ class DataFile:
     """A data file; the row's name is its path.
 
     ``file_id`` is unique in the table for ever: delete files name it. ``path`` is relative to the
-    table's location. ``rows`` and ``bytes`` are counts. ``partition`` is the name of the partition
-    that all its rows belong to, empty without one. ``statistics`` may be empty. ``schema_version``
+    table's location. ``rows`` and ``bytes`` are counts. ``partition`` has the values of the table's
+    partition fields that all rows of the file have. ``statistics`` may be empty. ``schema_version``
     numbers the table's schema whose names and types the file has; 0 where that was not recorded.
     """
 
@@ -111,7 +114,7 @@ class DataFile:
     path: str
     rows: int
     bytes: int
-    partition: str = ""
+    partition: Partition = ()
     statistics: tuple[ColumnStatistics, ...] = ()
     schema_version: int = 0
 
@@ -320,45 +323,48 @@ def _read_statistics(reader: Reader) -> ColumnStatistics:
     return _read_any_statistics(reader)
 
 
-def _write_data_file(out: bytearray, value: DataFile) -> None:
+def _write_data_file(
+    out: bytearray, value: DataFile, partition: Codec[Partition], *, versioned: bool
+) -> None:
     UINT.write(out, value.file_id)
     TEXT.write(out, value.path)
     UINT.write(out, value.rows)
     UINT.write(out, value.bytes)
-    TEXT.write(out, value.partition)
+    partition.write(out, value.partition)
     _STATISTICS.write(out, value.statistics)
+    if versioned:
+        UINT.write(out, value.schema_version)
 
 
-def _read_data_file(reader: Reader) -> DataFile:
+def _read_data_file(reader: Reader, partition: Codec[Partition], *, versioned: bool) -> DataFile:
     return DataFile(
         file_id=reader.uint(),
         path=TEXT.read(reader),
         rows=reader.uint(),
         bytes=reader.uint(),
-        partition=TEXT.read(reader),
+        partition=partition.read(reader),
         statistics=_STATISTICS.read(reader),
+        schema_version=reader.uint() if versioned else 0,
     )
 
 
-def _write_versioned_file(out: bytearray, value: DataFile) -> None:
-    _write_data_file(out, value)
-    UINT.write(out, value.schema_version)
+def _read_partition_name(reader: Reader) -> Partition:
+    """Up to 0.3.0 a client could give a file a name here, which says nothing about its rows."""
+    TEXT.read(reader)
+    return ()
 
 
-def _read_versioned_file(reader: Reader) -> DataFile:
-    return DataFile(
-        file_id=reader.uint(),
-        path=TEXT.read(reader),
-        rows=reader.uint(),
-        bytes=reader.uint(),
-        partition=TEXT.read(reader),
-        statistics=_STATISTICS.read(reader),
-        schema_version=reader.uint(),
-    )
-
-
+_PARTITION_NAME: Codec[Partition] = Codec(lambda out, _: TEXT.write(out, ""), _read_partition_name)
 _OPTIONAL_UINT = optional(UINT)
 _STATISTICS = nested_list(ColumnStatistics)
+
+
+def _data_file_codec(partition: Codec[Partition], *, versioned: bool) -> Codec[DataFile]:
+    return Codec(
+        partial(_write_data_file, partition=partition, versioned=versioned),
+        partial(_read_data_file, partition=partition, versioned=versioned),
+    )
+
 
 # Tens of thousands are read at once, so these two go without the loop over fields.
 register_codec(
@@ -373,14 +379,21 @@ register_codec(
     type_id=41,
     version=1,
     since="0.1.0",
-    codec=Codec(_write_data_file, _read_data_file),
+    codec=_data_file_codec(_PARTITION_NAME, versioned=False),
 )
 register_codec(
     DataFile,
     type_id=41,
     version=2,
     since="0.3.0",
-    codec=Codec(_write_versioned_file, _read_versioned_file),
+    codec=_data_file_codec(_PARTITION_NAME, versioned=True),
+)
+register_codec(
+    DataFile,
+    type_id=41,
+    version=3,
+    since="0.4.0",
+    codec=_data_file_codec(PARTITION, versioned=True),
 )
 _DELETE_FIELDS: Fields = [
     ("path", TEXT),

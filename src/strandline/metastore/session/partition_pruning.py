@@ -1,0 +1,138 @@
+"""Which partitions of a table can hold rows that a reader wants.
+
+What is wanted of a column is projected through the transform of each field that is made of it, as
+Iceberg's inclusive projection does. What must stay true: if a row is wanted, the value of its
+partition passes. So with a transform f and a wanted value v
+
+* f(v) is among the values that pass: for ``=`` and IN, through every transform;
+* if f keeps order, what is between two bounds is between their values of f, ends included;
+* NULL has NULL, and nothing else has: it passes where NULL is wanted, and only there;
+* a value that is not wanted excludes a partition only if f is the identity.
+
+Bounds come as texts of any number of digits, and fields have values of a type. A bound between two
+values of the type is moved to the next one inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+
+from strandline.metastore.session.pruning import Value, WantedRange
+from strandline.model.descriptors import TableDescriptor
+from strandline.model.partitioning import Partition, PartitionField, TransformKind
+from strandline.model.types import DataType, DecimalType
+
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LOCAL_EPOCH = datetime(1970, 1, 1)
+_MICRO = timedelta(microseconds=1)
+_DIGITS = 100
+_DOWN, _UP = (Context(prec=_DIGITS, rounding=way, traps=[]) for way in (ROUND_FLOOR, ROUND_CEILING))
+_BEYOND: int = 10**_DIGITS
+"""Above every value of a column."""
+
+
+@dataclass(frozen=True, slots=True)
+class _WantedValues:
+    """What is wanted of a field; ``values`` and bounds as in `WantedRange`, but of the field."""
+
+    nulls: bool
+    others: bool
+    lower: Value | None = None
+    upper: Value | None = None
+    values: frozenset[Value] | None = None
+    without: frozenset[Value] = frozenset()
+
+    def has(self, value: Value | None) -> bool:
+        if value is None:
+            return self.nulls
+        return (
+            self.others
+            and (self.lower is None or value >= self.lower)
+            and (self.upper is None or value <= self.upper)
+            and (self.values is None or value in self.values)
+            and value not in self.without
+        )
+
+
+def partition_filter(
+    ranges: Mapping[int, WantedRange], table: TableDescriptor
+) -> Callable[[Partition], bool] | None:
+    """Whether a partition of ``table`` may hold rows within all ``ranges``; None: all may."""
+    types = {column.id: column.type for column in table.columns}
+    wanted = {
+        field.id: _projected(field, ranges[field.source_id], types[field.source_id])
+        for field in table.partitioning
+        if field.source_id in ranges
+    }
+    if not wanted:
+        return None
+
+    def may_hold(partition: Partition) -> bool:
+        return all(
+            wanted[known.field_id].has(known.value)
+            for known in partition
+            if known.field_id in wanted
+        )
+
+    return may_hold
+
+
+def _projected(field: PartitionField, wanted: WantedRange, data_type: DataType) -> _WantedValues:
+    transform = field.transform
+    lower = None if wanted.lower is None else _inside(wanted.lower, data_type, up=True)
+    upper = None if wanted.upper is None else _inside(wanted.upper, data_type, up=False)
+    values = None if wanted.values is None else _exact(wanted.values, data_type)
+    if lower is not None and upper is not None and lower >= upper:
+        single = frozenset({lower} if lower == upper else ())
+        values = single if values is None else values & single
+
+    def of(value: Value | None) -> Value | None:
+        return None if value is None else transform.apply(value, data_type)
+
+    is_identity = transform.kind is TransformKind.IDENTITY
+    return _WantedValues(
+        wanted.nulls,
+        wanted.others,
+        lower=of(lower) if transform.keeps_order else None,
+        upper=of(upper) if transform.keeps_order else None,
+        values=None if values is None else frozenset(map(of, values)),
+        without=_exact(wanted.without, data_type) if is_identity else frozenset(),
+    )
+
+
+def _exact(values: Iterable[Value], data_type: DataType) -> frozenset[Value]:
+    """Those of ``values`` that a column of the type can have."""
+    short = [v for v in values if not isinstance(v, Decimal) or _DOWN.plus(v) == v]
+    both = [(_inside(v, data_type, up=True), _inside(v, data_type, up=False)) for v in short]
+    return frozenset(low for low, high in both if low == high)
+
+
+def _inside(value: Value, data_type: DataType, *, up: bool) -> Value:
+    """``value`` as the column keeps it; the next one ``up`` or down if it cannot be in it."""
+    match value:
+        case Decimal():
+            scale = data_type.scale if isinstance(data_type, DecimalType) else 0
+            return _whole(value, scale, up=up)
+        case datetime():
+            epoch = _LOCAL_EPOCH if value.tzinfo is None else _EPOCH
+            return (value - epoch) // _MICRO
+        case date():
+            return value.toordinal() - _EPOCH_DAY
+        case str() | bool():
+            return value
+    raise AssertionError(f"{value!r} is no value of a partitioned column")
+
+
+def _whole(value: Decimal, scale: int, *, up: bool) -> int:
+    """``value`` times ten to the ``scale``, as a whole number.
+
+    Of very many digits the last are dropped, to the side on which more is wanted.
+    """
+    if value and value.adjusted() >= _DIGITS:
+        return -_BEYOND if value < 0 else _BEYOND
+    short: Decimal = _DOWN.scaleb((_DOWN if up else _UP).plus(value), scale)
+    return int(short.to_integral_value(ROUND_CEILING if up else ROUND_FLOOR))

@@ -1,0 +1,80 @@
+"""The format of the values by which a data file belongs to its partition: one run of bytes.
+
+Each value is the field's id (``UINT``), a kind (one byte) and what follows: 0 NULL, 1 false, 2 true
+(nothing); 3 a number (``BYTES``: its shortest two's complement, high ones first), 4 a text
+(``TEXT``), 5 bytes (``BYTES``). A file of a table that is not partitioned has no bytes. The same
+values always have the same bytes, so these may be compared and sent in the place of the values.
+"""
+
+from __future__ import annotations
+
+from strandline.errors import InvalidInput
+from strandline.model.partitioning import Partition, PartitionValue, Physical, shortest_bytes
+from strandline.wire.codecs import BYTES, TEXT, Codec, Reader, write_uint
+
+_NULL, _FALSE, _TRUE, _NUMBER, _STRING, _BINARY = range(6)
+
+
+def encode_partition(partition: Partition) -> bytes:
+    """The bytes of the values of a partition. Raises `InvalidInput` for text that is none."""
+    out = bytearray()
+    for known in partition:
+        write_uint(out, known.field_id)
+        _write_value(out, known.value)
+    return bytes(out)
+
+
+def decode_partition(data: bytes) -> Partition:
+    """The values that `encode_partition` wrote. Raises `CorruptData` for other bytes."""
+    reader = Reader(data)
+    values = []
+    while reader.position < reader.end:
+        values.append(PartitionValue(reader.uint(), _read_value(reader)))
+    return tuple(values)
+
+
+def _write_value(out: bytearray, value: Physical | None) -> None:
+    match value:
+        case None:
+            out.append(_NULL)
+        case bool():
+            out.append(_TRUE if value else _FALSE)
+        case int():
+            out.append(_NUMBER)
+            BYTES.write(out, shortest_bytes(value))
+        case str():
+            out.append(_STRING)
+            TEXT.write(out, value)
+        case bytes():
+            out.append(_BINARY)
+            BYTES.write(out, value)
+        case _:
+            raise InvalidInput(
+                f"{value!r:.80} is no value of a partition: give a bool, int, str, bytes or None"
+            )
+
+
+def _read_value(reader: Reader) -> Physical | None:
+    kind = reader.take(1)[0]
+    if kind in _CONSTANTS:
+        return _CONSTANTS[kind]
+    if kind == _NUMBER:
+        data = BYTES.read(reader)
+        number = int.from_bytes(data, "big", signed=True)
+        if data != shortest_bytes(number):
+            raise reader.corrupt("a number that is not in its shortest form")
+        return number
+    if kind == _STRING:
+        return TEXT.read(reader)
+    if kind == _BINARY:
+        return BYTES.read(reader)
+    raise reader.corrupt(f"{kind}, which is no kind of value of a partition")
+
+
+_CONSTANTS: dict[int, bool | None] = {_NULL: None, _FALSE: False, _TRUE: True}
+
+PARTITION: Codec[Partition] = Codec(
+    lambda out, value: BYTES.write(out, encode_partition(value)),
+    lambda reader: decode_partition(BYTES.read(reader)),
+)
+"""The values behind the number of their bytes."""

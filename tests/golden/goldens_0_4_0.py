@@ -1,0 +1,87 @@
+"""What 0.4.0 wrote first: partitioned tables, and files with their partitions in typed values."""
+
+from __future__ import annotations
+
+from strandline.metastore.store.rows import ColumnStatistics, DataFile
+from strandline.model import descriptors as d
+from strandline.model.partitioning import (
+    PartitionField,
+    PartitionValue,
+    Transform,
+    TransformKind,
+)
+from tests.golden.goldens_0_1_0 import STORAGE, STORAGE_PAYLOAD
+from tests.golden.goldens_0_2_0 import COLUMN, COLUMNS, GRANT_LIST, GRANTS
+from tests.golden.layout import NONE, YES, n, nested, sealed, some, text
+
+FIELDS = (
+    PartitionField(1000, 1, Transform(TransformKind.BUCKET, 16), "id_bucket"),
+    PartitionField(1001, 2, Transform(TransformKind.DAY), "ts_day"),
+)
+BUCKET_PAYLOAD = b"\xe8\x07" + n(1, 6, 16) + text("id_bucket")
+DAY_PAYLOAD = b"\xe9\x07" + n(2, 4, 0) + text("ts_day")
+VALUES: list[tuple[PartitionValue, bytes]] = [
+    (PartitionValue(1000, None), b"\xe8\x07" + n(0)),
+    (PartitionValue(1, False), n(1, 1)),
+    (PartitionValue(1, True), n(1, 2)),
+    (PartitionValue(2, -1), n(2, 3, 1) + b"\xff"),
+    (PartitionValue(3, 128), n(3, 3, 2) + b"\x00\x80"),
+    (PartitionValue(4, "Lyon"), n(4, 4) + text("Lyon")),
+    (PartitionValue(5, b"\xfe"), n(5, 5, 1) + b"\xfe"),
+]
+PARTITION = b"".join(data for _, data in VALUES)
+
+GOLDENS: list[tuple[object, bytes]] = [
+    (FIELDS[0], sealed(67, 1, BUCKET_PAYLOAD)),
+    (
+        d.TableDescriptor(
+            id=6,
+            schema_id=5,
+            name="t",
+            owner="ann",
+            kind=d.TableKind.MANAGED,
+            transactional=True,
+            provider="strandline",
+            schema_versions=(d.SchemaVersion(1, (COLUMN,)),),
+            next_column_id=3,
+            zone_id=3,
+            primary_key=(1,),
+            storage=STORAGE,
+            comment="c",
+            created=100,
+            privileges=GRANTS,
+            primary_key_index=12,
+            storage_profile="fast",
+            stale_rows_fraction=0.25,
+            min_stale_rows=300,
+            partitioning=FIELDS,
+        ),
+        sealed(
+            12, 3,
+            n(6, 5), text("t"), text("ann"), n(1), YES, text("strandline"),
+            n(1), nested(16, 1, n(1), COLUMNS),
+            n(3, 3), n(0), n(1, 1), n(0),
+            nested(17, 1, STORAGE_PAYLOAD),
+            NONE, n(0), some(text("c")), n(100),
+            GRANT_LIST, n(12), text("fast"), b"\x00\x00\x00\x00\x00\x00\xd0\x3f", b"\xac\x02",
+            n(2), nested(67, 1, BUCKET_PAYLOAD, DAY_PAYLOAD),
+        ),
+    ),
+    (
+        DataFile(
+            file_id=1 << 20,
+            path="_files/1048576-a.parquet",
+            rows=300,
+            bytes=128,
+            partition=tuple(value for value, _ in VALUES),
+            statistics=(ColumnStatistics(column_id=3, lower="1", upper="9", nulls=0),),
+            schema_version=2,
+        ),
+        sealed(
+            41, 3,
+            b"\x80\x80\x40", text("_files/1048576-a.parquet"), b"\xac\x02", b"\x80\x01",
+            n(len(PARTITION)), PARTITION,
+            n(1), nested(45, 1, n(3), some(text("1")), some(text("9")), some(n(0))), n(2),
+        ),
+    ),
+]  # fmt: skip
