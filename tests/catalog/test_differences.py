@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -432,11 +431,9 @@ def test_equal_tables_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
         return value(self)
 
     monkeypatch.setattr(Stored, "value", property(counting))
-    started = time.perf_counter()
     found = differences(
         Catalog(1, Timestamp(1), one), Catalog(2, Timestamp(2), transaction.contents)
     )
-    took = time.perf_counter() - started
     assert [(d.id, [f.field for f in d.fields]) for d in found] == [(7, ["comment"])]
     assert set(decoded) == {7}
-    assert took < 1.0
+    assert len(decoded) < 20, decoded

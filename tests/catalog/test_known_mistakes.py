@@ -65,11 +65,11 @@ def test_a_version_that_a_snapshot_took_the_place_of_is_ready_after_a_restart(
     done = manager.execute(CreateSchema(name="s"), author="ann")
     assert manager.compact(done.version)
     again = new_manager()
-    assert again.catalog_ready(done.version, timeout=5).version == done.version
+    assert again.catalog_ready(done.version, timeout=60).version == done.version
     following = again.ready(done.version + 1)
     assert not following.done()
     again.execute(CreateSchema(name="t"), author="ann")
-    assert following.result(timeout=5).version == done.version + 1
+    assert following.result(timeout=60).version == done.version + 1
 
 
 def test_a_stopping_index_of_a_dropped_column_survives_a_snapshot(new_manager: Managers) -> None:

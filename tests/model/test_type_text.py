@@ -189,12 +189,15 @@ def test_a_text_is_read_whatever_its_case_and_spaces() -> None:
     )
 
 
-def test_ten_thousand_columns_are_read_and_printed_in_well_under_a_second() -> None:
-    text = "struct<" + ",".join(f"column_{i}:decimal(38,{i % 38})" for i in range(10_000)) + ">"
-    start = time.process_time()
-    data_type = parse_type(text)
-    assert simple_string(data_type) == text
-    assert time.process_time() - start < 1.0
+def test_reading_and_printing_columns_costs_what_their_number_does() -> None:
+    def cost(count: int) -> float:
+        text = "struct<" + ",".join(f"column_{i}:decimal(38,{i % 38})" for i in range(count)) + ">"
+        start = time.process_time()
+        assert simple_string(parse_type(text)) == text
+        return time.process_time() - start
+
+    few = min(cost(500) for _ in range(5))
+    assert cost(10_000) < 100 * few  # twenty times as many; four hundred times if each asks all
 
 
 @pytest.mark.parametrize("text", ["array<" * 100_000, "struct<a:" * 5_000, "map<int," * 101])

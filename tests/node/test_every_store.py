@@ -204,7 +204,7 @@ def test_a_past_version_is_read_while_another_process_holds_the_write_lock(
         point = AsOf(version=version)
         reader = Reader(node.metastore, node.catalogs.latest_catalog(), user=None)
         reading = threads.submit(finish, reader.open(["default.t"], at=point))
-        write_ids = reading.result(timeout=5).write_ids[table_id]
+        write_ids = reading.result(timeout=60).write_ids[table_id]
         assert node.store.rows(table_id, RowKind.DATA_FILE, write_ids=write_ids) == []
 
 
