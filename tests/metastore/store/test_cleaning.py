@@ -25,6 +25,7 @@ from strandline.errors import VersionNotFound
 from strandline.metastore.store import cleaning
 from strandline.metastore.store.cleaning import Cleaned
 from strandline.metastore.store.file_scans import data_path
+from strandline.metastore.store.own_files import own_files
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile, RowKind
 from strandline.model.descriptors import TableKind
 from strandline.model.types import BIGINT
@@ -250,7 +251,7 @@ def test_a_crash_before_the_files_are_deleted_leaves_leftovers(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(cleaning, "_delete", die)
+        broken.setattr(cleaning, "delete_below", die)
         with pytest.raises(KeyboardInterrupt):
             lake.node.cleaner.clean()
     assert lake.on_disk() == {path}
@@ -368,13 +369,12 @@ def test_the_thread_looks_for_leftovers_only_where_there_can_be_some(
     lake = in_folder
     lake.create()
     looked: list[str] = []
-    look = cleaning._own_files
 
     def noted(root: int) -> Iterator[tuple[str, int]]:
         looked.append("t")
-        return look(root)
+        return own_files(root)
 
-    monkeypatch.setattr(cleaning, "_own_files", noted)
+    monkeypatch.setattr(cleaning, "own_files", noted)
     clean: Callable[[], None] = lambda: lake.node.cleaner.clean_new(stopped=bool)  # noqa: E731
     clean()
     clean()

@@ -32,9 +32,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-import shutil
-import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -48,9 +45,9 @@ from strandline.catalog import Catalog
 from strandline.clock import HybridClock, Timestamp, add_milliseconds
 from strandline.durable.transaction import OBJECT_IDS
 from strandline.metastore.store.aborted_rows import AbortedRows
-from strandline.metastore.store.file_scans import DATA_FOLDER, DELETES_FOLDER, STAGING_FOLDER
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
-from strandline.metastore.store.rows import FILE_NUMBER_BITS, RowKind
+from strandline.metastore.store.own_files import delete_below, open_folder, own_files, size_of
+from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import all_places, place_of, put_places
 from strandline.metastore.store.warehouse import FolderRefused, delete_folder
@@ -93,14 +90,6 @@ _OLD_EVENTS = (
 
 The times of events do not quite grow with their numbers, and what is left must have no gap.
 """
-
-_OWN_NAME = re.compile(r"([0-9]{1,19})-[0-9a-f]{32}(\.parquet)?")
-_OWNERS: dict[str, Callable[[int], int]] = {
-    DATA_FOLDER: lambda file_id: file_id >> FILE_NUMBER_BITS,
-    DELETES_FOLDER: lambda txn_id: txn_id,
-    STAGING_FOLDER: lambda txn_id: txn_id,
-}
-"""The transaction that wrote a file, by the number in front of its name."""
 
 
 class Catalogs(Protocol):
@@ -288,7 +277,7 @@ class Cleaner:
             with self._own_folder(table.id) as root:
                 if root is None:
                     continue
-                listed = list(_own_files(root))  # before the rows are read: see the module
+                listed = list(own_files(root))  # before the rows are read: see the module
                 if not listed:
                     continue
                 with self._database.read() as connection:
@@ -415,7 +404,7 @@ class Cleaner:
             if place is not None and self._folders.reaches(place):
                 try:
                     self._folders.verify(place)
-                    root = _open_folder(self._folders.path(place))
+                    root = open_folder(self._folders.path(place))
                     opened.callback(os.close, root)
                 except (FolderRefused, OSError) as error:
                     logger.debug("the folder of table %d is not cleaned: %s", table_id, error)
@@ -424,9 +413,9 @@ class Cleaner:
     def _take(self, cleaned: Cleaned, root: int, name: str, *, delete: bool) -> None:
         """Count a file, or the folder of a job, below a table's folder; and delete it."""
         try:
-            size = _size(root, name)
+            size = size_of(root, name)
             if delete:
-                _delete(root, name)
+                delete_below(root, name)
         except FileNotFoundError:
             return  # another node was first, or the place of the table has moved
         except OSError as error:
@@ -478,51 +467,3 @@ def _unnamed(
         for (name,) in run(connection, counts, (table_id, *chunk)):
             unnamed[name] -= 1
     return [name for name, left in unnamed.items() if left == 0]
-
-
-def _own_files(root: int) -> Iterator[tuple[str, int]]:
-    """What Strandline named in a table's folder, and the transactions that wrote it."""
-    for folder, owner in _OWNERS.items():
-        with suppress(OSError), _within(root, folder) as descriptor:
-            for name in os.listdir(descriptor):
-                match = _OWN_NAME.fullmatch(name)
-                if match is not None:
-                    yield f"{folder}/{name}", owner(int(match[1]))
-
-
-def _open_folder(path: str | Path, *, below: int | None = None) -> int:
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=below)
-
-
-@contextmanager
-def _within(root: int, folder: str) -> Iterator[int]:
-    """The descriptor of a folder below ``root``, to which no link leads. Raises `OSError`."""
-    with ExitStack() as opened:
-        descriptor = root
-        for part in filter(None, folder.split("/")):
-            if part == "..":
-                raise PermissionError(f"{folder!r} leads out of the folder of its table")
-            descriptor = _open_folder(part, below=descriptor)
-            opened.callback(os.close, descriptor)
-        yield descriptor
-
-
-def _size(root: int, name: str) -> int:
-    folder, _, last = name.rpartition("/")
-    with _within(root, folder) as descriptor:
-        status = os.stat(last, dir_fd=descriptor, follow_symlinks=False)
-    return 0 if stat.S_ISDIR(status.st_mode) else status.st_size
-
-
-def _delete(root: int, name: str) -> None:
-    """Delete a file or a folder, and the folder ``_file=…`` that only this file was in."""
-    folder, _, last = name.rpartition("/")
-    with _within(root, folder) as descriptor:
-        if stat.S_ISDIR(os.stat(last, dir_fd=descriptor, follow_symlinks=False).st_mode):
-            shutil.rmtree(last, dir_fd=descriptor)
-            return
-        os.unlink(last, dir_fd=descriptor)
-    around, _, own = folder.rpartition("/")
-    if own.startswith("_file="):
-        with suppress(OSError), _within(root, around) as descriptor:
-            os.rmdir(own, dir_fd=descriptor)

@@ -1,0 +1,79 @@
+"""The files that Strandline puts into the folder of a table, reached through descriptors.
+
+A folder is opened once, and everything below it by its descriptor, through folders only and never
+through a link. So a table may be renamed meanwhile, and no link leads to files of others.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from strandline.metastore.store.file_scans import (
+    DATA_FOLDER,
+    DELETES_FOLDER,
+    FILE_COLUMN,
+    STAGING_FOLDER,
+)
+from strandline.metastore.store.rows import FILE_NUMBER_BITS
+
+_OWN_NAME = re.compile(r"([0-9]{1,19})-[0-9a-f]{32}(\.parquet)?")
+_OWNERS: dict[str, Callable[[int], int]] = {
+    DATA_FOLDER: lambda file_id: file_id >> FILE_NUMBER_BITS,
+    DELETES_FOLDER: lambda txn_id: txn_id,
+    STAGING_FOLDER: lambda txn_id: txn_id,
+}
+"""The transaction that wrote a file, by the number in front of its name."""
+
+
+def own_files(root: int) -> Iterator[tuple[str, int]]:
+    """What Strandline named in a table's folder, and the transactions that wrote it."""
+    for folder, owner in _OWNERS.items():
+        with suppress(OSError), _within(root, folder) as descriptor:
+            for name in os.listdir(descriptor):
+                match = _OWN_NAME.fullmatch(name)
+                if match is not None:
+                    yield f"{folder}/{name}", owner(int(match[1]))
+
+
+def open_folder(path: str | Path, *, below: int | None = None) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=below)
+
+
+@contextmanager
+def _within(root: int, folder: str) -> Iterator[int]:
+    """The descriptor of a folder below ``root``, to which no link leads. Raises `OSError`."""
+    with ExitStack() as opened:
+        descriptor = root
+        for part in filter(None, folder.split("/")):
+            if part == "..":
+                raise PermissionError(f"{folder!r} leads out of the folder of its table")
+            descriptor = open_folder(part, below=descriptor)
+            opened.callback(os.close, descriptor)
+        yield descriptor
+
+
+def size_of(root: int, name: str) -> int:
+    folder, _, last = name.rpartition("/")
+    with _within(root, folder) as descriptor:
+        status = os.stat(last, dir_fd=descriptor, follow_symlinks=False)
+    return 0 if stat.S_ISDIR(status.st_mode) else status.st_size
+
+
+def delete_below(root: int, name: str) -> None:
+    """Delete a file or a folder, and the folder ``_file=…`` that only this file was in."""
+    folder, _, last = name.rpartition("/")
+    with _within(root, folder) as descriptor:
+        if stat.S_ISDIR(os.stat(last, dir_fd=descriptor, follow_symlinks=False).st_mode):
+            shutil.rmtree(last, dir_fd=descriptor)
+            return
+        os.unlink(last, dir_fd=descriptor)
+    around, _, own = folder.rpartition("/")
+    if own.startswith(f"{FILE_COLUMN}="):
+        with suppress(OSError), _within(root, around) as descriptor:
+            os.rmdir(own, dir_fd=descriptor)
