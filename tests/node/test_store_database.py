@@ -23,7 +23,7 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.cli.main import main
-from strandline.errors import CorruptData, IncompatibleFormat, StoreMoved
+from strandline.errors import CorruptData, IncompatibleFormat, StoreMoved, Unavailable
 from strandline.metastore.store.rows import DataFile, new_file
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, HEAD_FILE, Node, relocate
@@ -194,6 +194,25 @@ def test_files_written_in_the_place_of_a_dropped_table_stay_there_after_a_power_
         session = node.session(user="ann")
         session.execute(create_t())
         assert session.table("default.t").location == f"file://{crashed}/warehouse/t"
+
+
+def test_a_move_that_was_not_synced_is_synced_before_the_next_answer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, syncs = SqliteDatabase.sync, 0
+
+    def fail_first(database: SqliteDatabase) -> None:
+        nonlocal syncs
+        syncs += 1
+        if syncs == 1:
+            raise Unavailable("the disk fails")
+        sync(database)
+
+    with Node.open(folder) as node:
+        node.session(user="ann").execute(create_t())
+        monkeypatch.setattr(SqliteDatabase, "sync", fail_first)
+        node.session(user="ann").execute(DropTable(schema="default", table="t"))
+        assert syncs == 2
 
 
 def write_nothing(node: Node) -> None:

@@ -141,6 +141,7 @@ class Projector:
         self._projecting = False
         self._projected = 0  # committed, as far as this process knows
         self._own_end: tuple[int, int] | None = None  # where the last own batch ended
+        self._moved = False  # a folder, by a batch that is committed and perhaps not synced
         self._applied = 0
         self._delegated = 0
         self._failed_batch: tuple[int, Unavailable] | None = None
@@ -205,8 +206,10 @@ class Projector:
         except _NotCarriedOut as error:
             self._failed_batch = self._batches, error
             raise
-        if turn.moves:  # its callers may write into the folder that is gone
+        self._moved = self._moved or turn.moves
+        if self._moved:  # its callers may write into the folder that is gone
             self._database.sync()
+            self._moved = False
         self._note_projected(reached.projected_version)  # only now is it committed
         self._own_end = reached.projected_version, reached.projected_entries
         self._folders.delete_purged()
