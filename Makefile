@@ -22,14 +22,14 @@ help:
 	echo 'make teeth   plants faults, each of which the tests must find'
 	echo 'make soak    runs the long and random tests; SEED=7 repeats a run'
 	echo 'make setup   sets up: .venv, and Java where it is missing'
-	echo 'make servers sets up what the tests start: PostgreSQL, etcd, an archive of the classes of Spark'
+	echo 'make servers sets up what the tests start: PostgreSQL, its Java driver, etcd, an archive of the classes of Spark'
 	echo 'make clean   removes what the commands made, except .venv'
 
 setup:
 	PYTHON='$(PYTHON)' scripts/setup
 
 servers: setup
-	scripts/setup postgresql etcd-server
+	scripts/setup postgresql jdbc etcd-server
 	$(BIN)/python -m tests.spark_classes
 
 demo: setup

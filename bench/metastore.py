@@ -28,10 +28,10 @@ from hive_metastore.ttypes import (
 )
 
 from bench.peers.apache_client import connect
-from bench.peers.hive_peer import hive_metastore
 from bench.peers.released_node import NotInThisClone, released_node
 from bench.registry import Measured, benchmark
 from strandline.cli.demo.node_process import NodeProcess
+from tests.servers.hive_metastore import hive_metastore
 
 SECONDS = 4.0
 WARM_UP = 500

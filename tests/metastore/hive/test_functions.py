@@ -87,11 +87,11 @@ def test_what_cannot_be_done_with_functions_is_said_as_hive_does(served: HiveNod
                 ),
                 (
                     lambda c: c.create_function(function("a-b", "fx")),
-                    Throws("InvalidObjectException", "a-b is not a valid function name"),
+                    Throws("InvalidObjectException", "a-b is not a valid object name"),
                 ),
                 (
                     lambda c: c.create_function(function("f2", "fx", className=None)),
-                    Throws("InvalidObjectException", "function f2 needs the name of a class"),
+                    Throws("InvalidObjectException", "Function class name cannot be null"),
                 ),
                 (lambda c: c.drop_function("fx", "nope"), not_there),
                 (lambda c: c.get_function("fx", "nope"), not_there),

@@ -244,12 +244,11 @@ def _refuse_incompatible(old: TableDescriptor, columns: tuple[ColumnDefinition, 
     incompatible = []
     for column in columns:
         known = old.column(column.name)
+        if known is None or known.id in old.partition_columns:
+            continue
         try:
-            if known is not None:
-                check_change(known.type, column.type)
+            check_change(known.type, column.type)
         except IllegalChange:
-            if known is not None and known.id in old.partition_columns:
-                raise IllegalChange("partition keys can not be changed.") from None
             incompatible.append(column.name.lower())
     if incompatible:
         raise IllegalChange(

@@ -14,7 +14,7 @@ from strandline.catalog.commands import (
     DropTable,
 )
 from strandline.catalog.planning import Planning
-from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound
+from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
 from strandline.metastore.hive.names import (
     hadoop_location,
     is_hive_name,
@@ -99,16 +99,18 @@ async def create_database(call: Call) -> None:
     location = database.get("locationUri")
     if location and _is_chosen_by_spark(location, name):
         location = None
-    call.execute(
-        CreateSchema(
-            name=name,
-            owner=call.owner(database.get("ownerName")),
-            owner_type=owner_type(database) or PrincipalType.USER,
-            comment=database.get("description"),
-            location=hadoop_location(location) if location else "",
-            properties=properties(database.get("parameters") or {}),
-        )
+    command = CreateSchema(
+        name=name,
+        owner=call.owner(database.get("ownerName")),
+        owner_type=owner_type(database) or PrincipalType.USER,
+        comment=database.get("description"),
+        location=hadoop_location(location) if location else "",
+        properties=properties(database.get("parameters") or {}),
     )
+    try:
+        call.execute(command)
+    except AlreadyExists:
+        raise AlreadyExists(f"Database {database['name']} already exists") from None
 
 
 def _is_chosen_by_spark(location: str, schema: str) -> bool:

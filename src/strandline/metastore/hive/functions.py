@@ -158,14 +158,14 @@ def _schema(sent: str) -> str:
 def _name(function: Struct) -> str:
     name: str = (function.get("functionName") or "").lower()
     if not is_hive_name(name):
-        raise InvalidInput(f"{name} is not a valid function name")
+        raise InvalidInput(f"{name} is not a valid object name")
     return name
 
 
 def _class(function: Struct) -> str:
     name: str = function.get("className") or ""
     if not name.strip():
-        raise InvalidInput(f"function {function.get('functionName')} needs the name of a class")
+        raise InvalidInput("Function class name cannot be null")
     return name
 
 

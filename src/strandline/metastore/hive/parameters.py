@@ -24,9 +24,9 @@ only for tables whose creator knows it.
 ``numFiles`` and ``totalSize`` are counted where Hive counts them (`QuickStatistics`). Spark decides
 by ``totalSize`` whether a table is small enough to be sent to every executor; a table without it
 counts as endless. Hive counts the files of a table without partition keys when it is created over
-files and at each alter, and those of a partition when it is added and at each alter, unless the
-client says not to. The counts belong to the object store: they make no version. Tables of Iceberg
-are not counted, since Iceberg alone knows their files.
+files and at each alter but a rename that moves them, and those of a partition when it is added and
+at each alter, unless the client says not to. The counts belong to the object store: they make no
+version. Tables of Iceberg are not counted, since Iceberg alone knows their files.
 
 **Spark's schema.** Spark keeps what Hive cannot say (case of names, NOT NULL, types without a Hive
 spelling, metadata) as JSON in ``spark.sql.sources.schema``. A text of more than `MAX_PARAMETER`
@@ -121,8 +121,8 @@ _BASIC = '{"BASIC_STATS":"true"}'
 class QuickStatistics:
     """The counting for one request, whose environment context is ``context``.
 
-    A client may also say in the ``parameters`` of the table that nothing is to be counted; this is
-    an instruction, and is taken out of them.
+    An alter counts nothing if the context says so. A client may also say it in the ``parameters``
+    of the table, for a creation too; this is an instruction, and is taken out of them.
     """
 
     def __init__(
@@ -134,8 +134,7 @@ class QuickStatistics:
     ) -> None:
         self._folders = folders
         self._options: Mapping[str, str] = (context or {}).get("properties") or {}
-        marks = (self._options.get(_NOT, ""), (parameters or {}).pop(_NOT, ""))
-        self._counts = "true" not in map(str.lower, marks)
+        self._counts = (parameters or {}).pop(_NOT, "").lower() != "true"
         self._counter = FileCounter()
 
     def of_new(self, parameters: Properties, location: str) -> Properties:
@@ -154,6 +153,8 @@ class QuickStatistics:
 
         A folder without files has none, unless it had some before.
         """
+        if self._options.get(_NOT, "").lower() == "true":
+            return parameters
         sent = dict(parameters)
         counts = self._count(location)
         if counts is None or not (counts.files or _NUM_FILES in sent):

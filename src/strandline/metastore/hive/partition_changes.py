@@ -118,8 +118,9 @@ def _check_home(of: Partitioned, partition: Mapping[str, Any]) -> None:
     home = (partition.get("dbName", ""), partition.get("tableName", ""))
     if tuple(map(str.lower, home)) != (of.schema, of.table.name.lower()):
         raise meta_exception(
-            f"Partition does not belong to target table {of.schema}.{of.table.name.lower()}: it "
-            f"names {home[0]}.{home[1]}"
+            f"Partition does not belong to target table {of.schema}.{of.table.name.lower()}: "
+            f"Partition(values:[{', '.join(partition.get('values') or ())}], dbName:{home[0]}, "
+            f"tableName:{home[1]})"
         )
 
 
@@ -172,7 +173,7 @@ def _append(call: Call, of: Partitioned, values: Sequence[str]) -> Struct:
 
 @changes("add_partitions")
 async def add_partitions(call: Call) -> int:
-    partitions = call.args.get("new_parts") or []
+    partitions = call.structs("new_parts")
     if not partitions:
         return 0
     schema, table = partitions[0].get("dbName", ""), partitions[0].get("tableName", "")
@@ -190,10 +191,10 @@ async def add_partitions_req(call: Call) -> Struct:
             f"Unable to add partitions because database or table {schema}.{table} does not exist"
         )
 
-    of = await _target(request, schema, table, need=Privilege.INSERT, missing=missing)
-    partitions = request.args.get("parts") or []
+    partitions = request.structs("parts")
     if not partitions:
         return {}
+    of = await _target(request, schema, table, need=Privilege.INSERT, missing=missing)
     if_not_exists = bool(request.args.get("ifNotExists"))
     added = _add(request, of, partitions, if_not_exists=if_not_exists)
     return {"partitions": [of.struct(row) for row in added]} if _wants_result(request) else {}
@@ -230,7 +231,7 @@ def _drop(
         of.table.id, author=call.user
     ) as change:  # fmt: skip
         rows = list(change.visible(RowKind.PARTITION, names).values())
-        if missing is not None and len(rows) < len(set(names)):
+        if missing is not None and len(rows) < len(names):
             raise missing
         if not rows:
             raise _NothingToDo
@@ -311,6 +312,10 @@ def _no_table_to_alter(message: str) -> Exception:
     return IllegalChange("Unable to alter partition because table or database does not exist.")
 
 
+def _no_tables_to_alter(message: str) -> Exception:
+    return IllegalChange("Unable to alter partitions because table or database does not exist.")
+
+
 def _alter(
     call: Call, of: Partitioned, partitions: Sequence[Struct], context: Struct | None
 ) -> None:
@@ -351,8 +356,8 @@ async def alter_partition(call: Call) -> None:
 
 @changes("alter_partitions", "alter_partitions_with_environment_context")
 async def alter_partitions(call: Call) -> None:
-    partitions = call.args.get("new_parts") or []
-    of = await _named(call, need=Privilege.UPDATE, missing=_no_table_to_alter)
+    partitions = call.structs("new_parts")
+    of = await _named(call, need=Privilege.UPDATE, missing=_no_tables_to_alter)
     if partitions:
         _alter(call, of, partitions, call.args.get("environment_context"))
 
@@ -413,8 +418,9 @@ def _rename(call: Call, of: Partitioned, values: Sequence[str], partition: Struc
                 raise IllegalChange(
                     "Unable to rename partition because old partition does not exist"
                 )
-            if new_name != old_name and new_name in rows:
-                raise IllegalChange(f"Partition already exists: {of.described(new.values)}")
+            if new_name == old_name or new_name in rows:
+                shown = f"{of.schema}.{of.table.name.lower()}.[{', '.join(new.values)}]"
+                raise IllegalChange(f"Partition already exists:{shown}")
             old = rows[old_name].as_(PartitionRow)
             kept = replace(new, created=old.created, location=old.location)
             if places.is_own(rows[old_name]):

@@ -7,7 +7,7 @@
     conjunction := condition { "and" condition }
     condition   := "(" disjunction ")" | "(" key ")" [ "not" ] "in" "(" literal { "," literal } ")"
                  | key operator literal | literal operator key
-                 | key "like" text | key "between" literal "and" literal
+                 | key "like" text | key [ "not" ] "between" literal "and" literal
     operator    := "=" | "!=" | "<>" | "<" | "<=" | ">" | ">="
     literal     := "text" | 'text' | 12 | 12.5 | true | false
                  | [ "date" ] 2013-01-31 | "date" 'text' | "timestamp" 'text'
@@ -18,9 +18,10 @@ does not contain, and writes backslashes as they are. ``like`` has its own kind 
 
 Values are compared as values of the key's type, in memory. (Hive casts in SQL, and refuses the
 whole filter once a stored value does not cast or a ``like`` occurs.) A value that does not cast is
-NULL, and no condition chooses it. The default partition is NULL too, with two exceptions that are
-Hive's: ``!=`` and ``not in`` choose it, and its name as a text stands for it. Since the language
-has no negation, NULL and false are the same, and a filter answers yes or no.
+NULL, and no condition chooses it. The default partition is NULL too, but its name as a text stands
+for it. For a key of texts Hive compares the stored texts, and the name of the default partition and
+the empty text are texts like others. Since the language has no negation, NULL and false are the
+same, and a filter answers yes or no.
 
 A wrong filter is refused when it is read or bound to a table's keys, never in the middle of a scan.
 """
@@ -188,14 +189,22 @@ class _Parser:
         if self.keyword("like"):
             return Like(key, self.quoted("a pattern in quotes"))
         if self.keyword("between"):
-            low = self.required_literal()
-            if not self.keyword("and"):
-                self.fail("'and' between the two ends of 'between'")
-            high = self.required_literal()
+            low, high = self.ends()
             return And((Comparison(key, ">=", low), Comparison(key, "<=", high)))
+        if [token.text.lower() for token in self.tokens[self.next :][:2]] == ["not", "between"]:
+            self.next += 2
+            low, high = self.ends()
+            return Or((Comparison(key, "<", low), Comparison(key, ">", high)))
         if self.word() in ("in", "not"):
             self.fail(f"an operator; for 'in', write the key in parentheses: ({key}) in (…)")
         return Comparison(key, self.operator(), self.required_literal())
+
+    def ends(self) -> tuple[Literal, Literal]:
+        """The two ends of ``between``."""
+        low = self.required_literal()
+        if not self.keyword("and"):
+            self.fail("'and' between the two ends of 'between'")
+        return low, self.required_literal()
 
     def parenthesised(self) -> Expression:
         """What follows a ``(``: a key for ``in``, or a filter of its own."""
@@ -303,11 +312,13 @@ class _Parser:
         )
 
 
+_TEXTS = (StringType, CharType, VarcharType)
+
 MAX_CONDITIONS = 1_000
 """In one filter. Equalities with the same key that ``or`` joins are one condition."""
 
-Chooser: TypeAlias = Callable[[Sequence[str]], bool]
-"""Whether a partition with these values, in the order of the keys, is chosen."""
+Chooser: TypeAlias = Callable[[Sequence[str | None]], bool]
+"""Whether a partition with these values, in the order of the keys, is chosen. None is NULL."""
 
 
 def partition_chooser(text: str, keys: Sequence[tuple[str, DataType]]) -> Chooser:
@@ -359,7 +370,7 @@ def _bound(
     match expression:
         case Like(_, pattern):
             matches = like(pattern)
-            return lambda values: not is_default(values[position]) and matches(values[position])
+            return lambda values: (value := values[position]) is not None and matches(value)
         case In(_, literals, negated):
             return _bound_in(literals, key_type, position, negated=negated)
         case Comparison(_, "=", literal):
@@ -389,19 +400,23 @@ def _bound_in(
     literals: Sequence[Literal], key_type: DataType, position: int, *, negated: bool
 ) -> Chooser:
     """Equality with one of the literals, or with none of them."""
-    names_default = any(literal.text == DEFAULT_PARTITION for literal in literals)
+    is_text = isinstance(key_type, _TEXTS)
+    default = frozenset() if is_text else frozenset({DEFAULT_PARTITION})
+    names_default = any(literal.text in default for literal in literals)
     by_cast: list[tuple[Cast, set[Any]]] = []
     for kind in sorted({literal.kind for literal in literals}, key=lambda kind: kind.value):
         cast, cast_literal = _casts(key_type, kind)
         texts = {literal.text for literal in literals if literal.kind is kind}
-        by_cast.append((cast, {cast_literal(text) for text in texts - {DEFAULT_PARTITION}}))
+        by_cast.append((cast, {cast_literal(text) for text in texts - default}))
     if negated and any(None in wanted for _, wanted in by_cast):
-        return lambda values: is_default(values[position])
+        return lambda _: False
 
-    def chooses(values: Sequence[str]) -> bool:
+    def chooses(values: Sequence[str | None]) -> bool:
         value = values[position]
-        if is_default(value):
-            return names_default != negated
+        if value is None:
+            return False
+        if not is_text and is_default(value):
+            return names_default and not negated
         for cast, wanted in by_cast:
             cast_value = cast(value)
             if negated and (cast_value is None or cast_value in wanted):
@@ -417,13 +432,13 @@ def _bound_order(
     holds: Callable[[Any, Any], bool], literal: Literal, key_type: DataType, position: int
 ) -> Chooser:
     cast, cast_literal = _casts(key_type, literal.kind)
-    limit = None if literal.text == DEFAULT_PARTITION else cast_literal(literal.text)
+    limit = cast_literal(literal.text)
     if limit is None:
         return lambda _: False
 
-    def chooses(values: Sequence[str]) -> bool:
+    def chooses(values: Sequence[str | None]) -> bool:
         value = values[position]
-        cast_value = None if is_default(value) else cast(value)
+        cast_value = None if value is None else cast(value)
         return cast_value is not None and holds(cast_value, limit)
 
     return chooses
@@ -437,7 +452,7 @@ def _casts(key_type: DataType, kind: LiteralKind) -> tuple[Cast, Cast]:
     """
     if key_type in INTEGRAL_TYPES:
         return cast_to(key_type), number
-    if kind is LiteralKind.NUMBER and isinstance(key_type, StringType | CharType | VarcharType):
+    if kind is LiteralKind.NUMBER and isinstance(key_type, _TEXTS):
         return number, number
     return cast_to(key_type), cast_to(key_type)
 

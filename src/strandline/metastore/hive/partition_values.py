@@ -102,7 +102,7 @@ def parse_partition_name(name: str) -> tuple[tuple[str, str], ...]:
     """
     pairs = []
     for part in name.split("/"):
-        key, equals, value = part.partition("=")
+        key, equals, value = part.rpartition("=")
         if not key or not equals or not value:
             raise InvalidInput(
                 f"{name!r} is not the name of a partition: expected key=value, found {part!r}"
@@ -116,9 +116,14 @@ def partition_values(name: str, keys: Sequence[str]) -> tuple[str, ...]:
 
     Raises `InvalidInput` unless the name has each key once and no other.
     """
+    if not name:
+        raise meta_exception(f"Partition name is invalid. {name}")
     pairs = parse_partition_name(name)
     by_key = {key.lower(): value for key, value in pairs}
     wanted = [key.lower() for key in keys]
+    missing = [key for key in wanted if key not in by_key]
+    if missing:
+        raise InvalidInput(f"incomplete partition name - missing {missing[0]}")
     if len(pairs) != len(by_key) or sorted(by_key) != sorted(wanted):
         raise InvalidInput(
             f"{name!r} is not the name of a partition with the keys {', '.join(keys)}"

@@ -1,9 +1,9 @@
 """Methods that read partitions.
 
 Hive's numbers: at most ``max_parts`` partitions, all for a negative number. For 0 it gives none,
-but all names. Transactional tables and views have no partitions that a client could ask for. A
-plain table of the past is shown as a view and still has partitions, under its own name and under
-the hidden one.
+but `get_partition_names` gives all. Transactional tables and views have no partitions that a client
+could ask for. A plain table of the past is shown as a view and still has partitions, under its own
+name and under the hidden one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from strandline import work
 from strandline.errors import InvalidInput, ObjectNotFound
 from strandline.metastore.hive.hive_reader import Scope
 from strandline.metastore.hive.partition_filter import partition_chooser
-from strandline.metastore.hive.partition_values import Partitioned, partition_values
+from strandline.metastore.hive.partition_values import (
+    DEFAULT_PARTITION,
+    Partitioned,
+    partition_values,
+)
 from strandline.metastore.hive.registry import Call, meta_exception, reads
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.partition_places import partition_places
@@ -81,7 +85,10 @@ class _Partitions:
         return struct
 
     async def matching(self, values: Sequence[str]) -> list[Row]:
-        """The rows whose first values are these; an empty one stands for any."""
+        """The rows whose first values are these; an empty one stands for any.
+
+        A value is what a partition's name has of it: NULL and the empty text are one.
+        """
         if len(values) > len(self.key_names):
             raise meta_exception(
                 f"Incorrect number of partition values. numPartKeys={len(self.key_names)}, "
@@ -91,7 +98,10 @@ class _Partitions:
         return [
             row
             for row in await self.rows()
-            if all(row.as_(PartitionRow).values[position] == value for position, value in wanted)
+            if all(
+                (row.as_(PartitionRow).values[position] or DEFAULT_PARTITION) == value
+                for position, value in wanted
+            )
         ]
 
     async def filtered(self, text: str) -> list[Row]:
@@ -127,8 +137,7 @@ def _at_most(call: Call, items: Sequence[T], name: str = "max_parts") -> list[T]
 
 
 def _names_at_most(call: Call, rows: Sequence[Row], name: str = "max_parts") -> list[str]:
-    names = [row.name for row in rows]
-    return names if call.args.get(name, -1) == 0 else _at_most(call, names, name)
+    return [row.name for row in _at_most(call, rows, name)]
 
 
 @reads("get_partition", "get_partition_with_auth")
@@ -173,7 +182,8 @@ async def get_partitions_req(call: Call) -> Struct:
 
 @reads("get_partition_names")
 async def get_partition_names(call: Call) -> list[str]:
-    return _names_at_most(call, await (await _partitions(call)).rows())
+    names = [row.name for row in await (await _partitions(call)).rows()]
+    return names if call.args.get("max_parts") == 0 else _at_most(call, names)
 
 
 @reads("get_partition_names_ps")
@@ -237,6 +247,8 @@ async def get_partition_values(call: Call) -> Struct:
     request = call.of("request")
     partitions = await _partitions(request, schema="dbName", table="tblName")
     positions = _positions(partitions, request.args.get("partitionKeys"))
+    if not positions:
+        raise meta_exception("the request names no partition keys; name one at least")
     order = _positions(partitions, request.args.get("partitionOrder"))
     rows = await partitions.filtered(request.args.get("filter") or "")
     values = [row.as_(PartitionRow).values for row in rows]

@@ -65,10 +65,17 @@ class Request:
 
     def texts(self, name: str) -> list[str]:
         """The list of texts of that name. Raises `InvalidInput` if it was not sent."""
+        return self._listed(name)
+
+    def _listed(self, name: str) -> list[Any]:
         value = self.args.get(name)
         if not isinstance(value, list):
             raise InvalidInput(f"the argument {name} is missing")
         return value
+
+    def structs(self, name: str) -> list[dict[str, Any]]:
+        """The list of structs of that name. Raises `InvalidInput` if it was not sent."""
+        return self._listed(name)
 
     def of(self, request: str) -> Self:
         """The request whose arguments are the fields of the struct in that argument."""

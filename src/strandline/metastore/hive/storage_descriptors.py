@@ -138,7 +138,8 @@ def read_storage(
         buckets=sd.get("numBuckets", 0),
         bucket_columns=tuple(sd.get("bucketCols") or ()),
         sort_columns=tuple(
-            (order.get("col", ""), order.get("order", 1)) for order in sd.get("sortCols") or ()
+            (order.get("col", "").lower(), order.get("order", 1))
+            for order in sd.get("sortCols") or ()
         ),
         properties=properties(own),
         hive_columns=hive_columns,
@@ -200,20 +201,20 @@ _FIRST_WORDS = frozenset(
 )
 
 
-def parse_column_type(text: str) -> DataType:
-    """The type of a column that a Hive client declared.
+def parse_column_type(text: str, *, of: str = "column") -> DataType:
+    """The type of a column that a Hive client declared, or of what else the message calls it.
 
     Hive's names of types are in lower case. Raises `InvalidInput` in Hive's words.
     """
     first = text.split("<", 1)[0].split("(", 1)[0].strip()
     if first == "uniontype":
         raise InvalidInput(
-            f"Invalid column type: {text} (Spark has no type for a union and cannot read such a "
+            f"Invalid {of} type: {text} (Spark has no type for a union and cannot read such a "
             "table; declare a struct with one field for each type)"
         )
     try:
         if first in _FIRST_WORDS:
             return parse_hive_type(text)
     except InvalidType as error:
-        raise InvalidInput(f"Invalid column type: {text} ({error.message})") from None
-    raise InvalidInput(f"Invalid column type: {text}")
+        raise InvalidInput(f"Invalid {of} type: {text} ({error.message})") from None
+    raise InvalidInput(f"Invalid {of} type: {text}")

@@ -237,7 +237,9 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
     if options.get(CASCADE, "").lower() == "true":
         give_table_columns(call, new)
     new_counted = wanted.counted
-    if is_counted_table(new):
+    renamed = (new.schema_id, new.name.lower()) != (old.schema_id, old.name.lower())
+    moved = renamed and new.kind is TableKind.MANAGED
+    if is_counted_table(new) and not moved:
         new_counted = quick.of_altered(new_counted, call.metastore.location(new))
     if without_time(new_counted) != without_time(counted):
         _set_counted(call, new, new_counted)

@@ -183,9 +183,13 @@ def _columns(
         return schema.columns, names
     columns = tuple(
         ColumnDefinition(name, parse_column_type(text), comment=comment)
-        for name, text, comment in (*read_fields(table["sd"].get("cols")), *keys)
+        for name, text, comment in read_fields(table["sd"].get("cols"))
     )
-    return columns, tuple(name for name, _, _ in keys)
+    key_columns = tuple(
+        ColumnDefinition(name, parse_column_type(text, of="partition column"), comment=comment)
+        for name, text, comment in keys
+    )
+    return columns + key_columns, tuple(name for name, _, _ in keys)
 
 
 def _followed(
@@ -268,6 +272,7 @@ def view_struct(view: ViewDescriptor, *, schema: str) -> Struct:
     if parameters.get(SCHEMA) == DERIVED:
         del parameters[SCHEMA]
         parameters.update(schema_parameters(view.columns, ()))
+    texts = {"viewOriginalText": view.original_text, "viewExpandedText": view.expanded_text}
     return {
         **_relation_struct(view, schema=schema, parameters=parameters),
         "lastAccessTime": 0,
@@ -278,8 +283,7 @@ def view_struct(view: ViewDescriptor, *, schema: str) -> Struct:
             table_location=None,
         ),
         "partitionKeys": [],
-        "viewOriginalText": view.original_text,
-        "viewExpandedText": view.expanded_text,
+        **{name: text for name, text in texts.items() if text},
         "tableType": VIRTUAL_VIEW,
     }
 

@@ -21,9 +21,9 @@ from strandline.metastore.hive.partition_filter import (
     bind_filter,
     parse_filter,
 )
-from strandline.metastore.hive.partition_values import DEFAULT_PARTITION
 from strandline.metastore.hive.registry import (
     Call,
+    invalid_operation,
     meta_exception,
     reads,
     unknown_database,
@@ -103,11 +103,14 @@ async def get_tables_by_type(call: Call) -> list[str]:
 @reads("get_table_names_by_filter")
 async def get_table_names_by_filter(call: Call) -> list[str]:
     """The names of the tables that a filter on owner, last access and parameters chooses."""
+    text = call.args.get("filter")
+    if text is None:
+        raise invalid_operation("null cannot apply null filter")
     scope = await call.reader.find_scope(call.text("dbname"))
     if scope is None:
-        raise unknown_database(call.text("dbname"))
+        return []
     await off_loop()
-    chooses = table_chooser(call.args.get("filter") or "")
+    chooses = table_chooser(text)
     names = await _names(call, scope, None)
     tables = await _structs(call, scope, names)
     chosen = [table["tableName"] for table in tables if chooses(table)]
@@ -148,6 +151,8 @@ async def get_table_meta(call: Call) -> list[Struct]:
 async def get_table_objects_by_name(call: Call) -> list[Struct]:
     """Of the tables that are named those that exist and that the user may read, each once."""
     name = call.text("dbname")
+    if call.args.get("tbl_names") is None:
+        raise invalid_operation(f"{name} cannot find null tables")
     scope = await call.reader.find_scope(name)
     if scope is None:
         raise unknown_database(name)
@@ -159,7 +164,7 @@ async def get_table_objects_by_name_req(call: Call) -> Struct:
     request = call.of("req")
     scope = await call.reader.find_scope(request.text("dbName"))
     if scope is None:
-        raise ObjectNotFound(request.text("dbName"))
+        raise unknown_database(request.text("dbName"))
     names = request.args.get("tblNames")
     if names is None:
         names = await _names(call, scope, request.args.get("tablesPattern"))
@@ -271,11 +276,10 @@ def _type(key: str) -> DataType:
     )
 
 
-def _value(table: Mapping[str, Any], key: str) -> str:
+def _value(table: Mapping[str, Any], key: str) -> str | None:
     if key == _OWNER:
         return str(table.get("owner", ""))
     if key == _LAST_ACCESS:
         return str(table.get("lastAccessTime", 0))
     parameters: Mapping[str, str] = table.get("parameters") or {}
-    # The chooser takes the name of the default partition as a missing value.
-    return parameters.get(key.removeprefix(_PARAMETER), DEFAULT_PARTITION)
+    return parameters.get(key.removeprefix(_PARAMETER))

@@ -1,0 +1,94 @@
+"""The same calls to this service and to Hive's metastore 2.3.10: equal answers and exceptions.
+
+The answers of Hive are in a file, so that this costs seconds. ``make soak`` asks Hive itself
+whether they still are its answers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from strandline.metastore.hive import partition_filter, partitions, table_changes, table_structs
+from tests.metastore.hive.differential.differences import (
+    DIFFERENCES,
+    MAX_DIFFERENCES,
+    Part,
+    parts,
+)
+from tests.metastore.hive.differential.recorded import (
+    SCENARIOS,
+    answers_of_hive,
+    recorded_answers,
+)
+from tests.metastore.hive.differential.scenario import Scenario, ask, shown
+from tests.metastore.hive.hive_node import HiveNode
+
+HIVE = recorded_answers()
+
+
+def differing(scenario: Scenario, node: HiveNode) -> list[Part]:
+    """The parts of the answers of ``node`` that are not those of Hive."""
+    with node.client() as client:
+        ours = ask(scenario, client, node.folder / "warehouse")
+    return [
+        part
+        for call, hive, our in zip(scenario.calls, HIVE[scenario.name], ours, strict=True)
+        for part in parts(f"{scenario.name}: {shown(call)}", hive, our)
+    ]
+
+
+def unexplained(found: list[Part]) -> list[str]:
+    return [str(part) for part in found if not any(d.covers(part) for d in DIFFERENCES)]
+
+
+@pytest.fixture(scope="module")
+def found(running: HiveNode) -> dict[str, list[Part]]:
+    """Where the answers of one node differ, by scenario."""
+    return {scenario.name: differing(scenario, running) for scenario in SCENARIOS}
+
+
+@pytest.mark.parametrize("name", [scenario.name for scenario in SCENARIOS])
+def test_the_answers_are_those_of_hive_except_where_a_reason_is_given(
+    found: dict[str, list[Part]], name: str
+) -> None:
+    assert not unexplained(found[name]), "\n" + "\n".join(unexplained(found[name]))
+
+
+def test_every_intended_difference_is_one_and_they_are_few(found: dict[str, list[Part]]) -> None:
+    differing_parts = [part for listed in found.values() for part in listed]
+    unused = [d.why for d in DIFFERENCES if not any(map(d.covers, differing_parts))]
+    assert not unused
+    assert len(DIFFERENCES) <= MAX_DIFFERENCES
+    assert all(difference.why and difference.client for difference in DIFFERENCES)
+
+
+@pytest.mark.teeth
+@pytest.mark.parametrize(
+    ("module", "name", "fault", "scenario"),
+    [
+        (partitions, "DEFAULT_PARTITION", "NULL", "odd values"),
+        (partition_filter, "is_default", lambda _: False, "filters on numbers"),
+        (table_structs, "VIRTUAL_VIEW", "VIEW", "tables of several kinds"),
+        (table_changes, "is_counted_table", lambda _: False, "tables over files"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_planted_fault_is_found(
+    running: HiveNode,
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    name: str,
+    fault: object,
+    scenario: str,
+) -> None:
+    monkeypatch.setattr(module, name, fault)
+    (planted,) = (one for one in SCENARIOS if one.name == scenario)
+    assert unexplained(differing(planted, running))
+
+
+@pytest.mark.soak
+def test_hive_answers_what_is_recorded(tmp_path: Path) -> None:
+    assert answers_of_hive(tmp_path) == HIVE
