@@ -67,6 +67,8 @@ DELETE_FILES = _columns(
 
 CHANGES = _columns(path=pa.string(), touched=pa.bool_())
 _IDS = ("txn_id", "table_id")
+_OPTIONS = pa.ipc.IpcWriteOptions()
+"""The usual ones: without them pyarrow asks the environment at each stream."""
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _INT64 = 1 << 63
 
@@ -89,8 +91,8 @@ def write_staging(arguments: Mapping[str, Any]) -> bytes:
     sink = pa.BufferOutputStream()
     metadata = {name: str(arguments[name]) for name in _IDS}
     _write(sink, DATA_FILES, _data_batches(data_files), metadata=metadata)
-    _write(sink, DELETE_FILES, [_delete_files(delete_files)])
-    _write(sink, CHANGES, [[texts(paths), booleans(touched)]])
+    _write(sink, DELETE_FILES, [_delete_files(delete_files)] if delete_files else ())
+    _write(sink, CHANGES, [[texts(paths), booleans(touched)]] if paths else ())
     return bytes(sink.getvalue())
 
 
@@ -221,6 +223,10 @@ class _Source:
             raise InvalidInput(f"the list of files ends {behind} bytes before its body does")
 
     def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        at, nothing = self._reader.tell(), _WITHOUT_ROWS[id(schema)]
+        if self._body.startswith(nothing, at):
+            self._reader.seek(at + len(nothing))
+            return
         try:
             messages = pa.ipc.MessageReader.open_stream(self._reader)
             written = _schema(messages.read_next_message())
@@ -316,7 +322,22 @@ def _write(
     *,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    with pa.ipc.new_stream(sink, schema.with_metadata(metadata)) as writer:
+    if not batches and metadata is None:
+        sink.write(_WITHOUT_ROWS[id(schema)])
+        return
+    with pa.ipc.new_stream(sink, schema.with_metadata(metadata), options=_OPTIONS) as writer:
         for columns in batches:
             if len(columns[0]):
                 writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def _without_rows(schema: pa.Schema) -> bytes:
+    sink = pa.BufferOutputStream()
+    pa.ipc.new_stream(sink, schema, options=_OPTIONS).close()
+    return bytes(sink.getvalue())
+
+
+_WITHOUT_ROWS = {
+    id(schema): _without_rows(schema) for schema in (DATA_FILES, DELETE_FILES, CHANGES)
+}
+"""The streams of lists without rows, as most lists beside that of the data files are."""
