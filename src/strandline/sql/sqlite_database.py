@@ -155,6 +155,7 @@ class SqliteDatabase(Database):
         self._damage: list[str] = []
         self.was_checked = False
         self._watcher: sqlite3.Connection | None = None
+        self._look: sqlite3.Cursor | None = None
         self._watching = threading.Lock()
         self._commits = self._wakes = 0
         self._synced = True
@@ -268,9 +269,10 @@ class SqliteDatabase(Database):
             if self._closed:
                 raise self._stopping()
             try:
-                if self._watcher is None:
+                if self._look is None:
                     self._watcher = self._connect_reader()
-                version: int = self._watcher.execute("PRAGMA data_version").fetchone()[0]
+                    self._look = self._watcher.cursor()
+                version: int = self._look.execute("PRAGMA data_version").fetchall()[0][0]
             except sqlite3.Error as error:
                 raise sqlite_file.translate(error, self.path) or error from error
             if version != self._version:
@@ -321,7 +323,7 @@ class SqliteDatabase(Database):
         with self._watching:
             if self._watcher is not None:
                 self._watcher.close()
-                self._watcher = None
+                self._watcher = self._look = None
 
     def _columns(self, connection: Connection) -> Mapping[str, Collection[str]]:
         return ground.columns_of(

@@ -78,6 +78,7 @@ class LogApplier:
     ) -> None:
         self._store = store
         self._notifications = notifications
+        self._mark_is_proof = notifications.mark_is_proof
         self._transactions = transactions
         self._replicas = replicas
         self._on_move = on_move
@@ -211,9 +212,10 @@ class LogApplier:
         return self._notifications.mark_is_proof or self._is_young(level)
 
     def mark(self) -> int | None:
-        mark, level = self._notifications.mark(), self._level
-        if self._notifications.mark_is_proof:
+        mark = self._notifications.mark()
+        if self._mark_is_proof:
             return mark
+        level = self._level
         if level is None or level.mark != mark or not self._is_young(level):
             return None
         return mark + level.trust  # neither ever falls, so no sum comes back

@@ -153,8 +153,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def in_work(self) -> bool:
-        working = (self._running, self._slicing, self._decoding)
-        return self._outgoing.in_work or any(work is not None for work in working)
+        return (
+            self._running is not None
+            or self._slicing is not None
+            or self._decoding is not None
+            or self._outgoing.in_work
+        )
 
     @property
     def is_idle(self) -> bool:
