@@ -36,6 +36,7 @@ from strandline.metastore.thrift.messages import ThriftException
 from strandline.node import DATABASE_FILE
 from strandline.node.users import new_token
 from strandline.sql import FenceRow, open_sqlite
+from strandline.work import IN_THREAD
 from tests.servers.thrift_client import ThriftClient
 from tests.sql.processes import Command
 
@@ -115,17 +116,40 @@ def test_it_stops_at_once_though_calls_wait_for_a_lock_that_another_process_hold
     def begin() -> object:
         return httpx.post(f"{url}/begin", json={}, headers={"X-Strandline-User": "ann"})
 
+    storage = {"cols": [], "serdeInfo": {"parameters": {}}}
+    keys = [{"name": "p", "type": "string"}]
+    table = {"dbName": "kept", "tableName": "t", "sd": storage, "partitionKeys": keys}
+    added = [
+        {
+            "dbName": "kept",
+            "tableName": "t",
+            "values": [f"{n}"],
+            "sd": {**storage, "location": f"s3a://b/{n}"},
+        }
+        for n in range(3 * IN_THREAD)
+    ]
+
+    def add_many() -> object:  # in a child process
+        with ThriftClient("127.0.0.1", thrift, timeout=60) as client:
+            return client.call("add_partitions", new_parts=added)
+
     create("kept")
+    with ThriftClient("127.0.0.1", thrift) as client:
+        client.call("create_table", tbl=table)
     holder = sqlite3.connect(tmp_path / "s" / DATABASE_FILE, isolation_level=None)
     with closing(holder), ThreadPoolExecutor(4) as threads:
         holder.execute("BEGIN IMMEDIATE")
         calls = [*(threads.submit(create, f"lost{n}") for n in range(2)), threads.submit(begin)]
-        while httpx.get(f"{url}/statistics").json()["workers"]["running"] < len(calls):
+        calls.append(threads.submit(add_many))
+        while True:
+            counted = httpx.get(f"{url}/statistics").json()
+            if (counted["workers"]["running"], counted["children"]["tasks"]) == (3, 1):
+                break
             assert not any(call.done() for call in calls)
         process.send_signal(signal.SIGTERM)
         # Well before the 30 seconds after which the calls give up by themselves.
         _, errors = process.communicate(timeout=15)
-        refusals = [call.exception() for call in calls[:2]]
+        refusals = [calls[n].exception() for n in (0, 1, 3)]
         holder.execute("ROLLBACK")
     assert process.returncode == 0
     assert "Traceback" not in errors

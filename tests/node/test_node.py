@@ -319,6 +319,15 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         Node.open(tmp_path / "file" / "below")
 
 
+def test_a_store_is_opened_and_read_while_another_process_holds_its_lock(folder: Path) -> None:
+    with Node.open(folder) as node:
+        node.session(user="ann").execute(CreateSchema(name="s"))
+    with closing(sqlite3.connect(folder / DATABASE_FILE, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        with Node.open(folder, background=False) as child:
+            assert child.session(user="ann").tables("s") == []
+
+
 def test_closing_twice_is_closing_once(folder: Path) -> None:
     node = Node.open(folder)
     node.close()

@@ -46,6 +46,7 @@ class Children:
         self.go = threading.Event()
         self.begun = threading.Semaphore(0)
         self.opened = 0
+        self.refuses = False
         self.kinds: list[bool] = []
         self.failures: list[Exception] = []
         self._threads: list[threading.Thread] = []
@@ -66,7 +67,7 @@ class Children:
     @contextmanager
     def _open(
         self, connection: socket.socket, announce: child_processes.Announce
-    ) -> Iterator[child_processes.Serve]:
+    ) -> Iterator[child_processes.Service]:
         self.opened += 1
         if self.failures:
             raise self.failures.pop()
@@ -76,6 +77,8 @@ class Children:
             match fields["name"]:
                 case "wait":
                     assert self.go.wait(WAIT)
+                    if self.refuses:
+                        raise Stopping("nothing was done")
                 case "end":
                     connection.shutdown(socket.SHUT_RDWR)
                 case "announce":
@@ -86,7 +89,11 @@ class Children:
                     raise ZeroDivisionError("secret")
             return {"echo": fields.get("word")}, data
 
-        yield serve
+        yield child_processes.Service(serve, self._stop_waiting)
+
+    def _stop_waiting(self) -> None:
+        self.refuses = True
+        self.go.set()
 
     def join(self) -> None:
         self.go.set()
@@ -353,6 +360,32 @@ def test_a_cancelled_caller_leaves_a_change_to_its_end() -> None:
     run(body, max_children=1)
 
 
+def test_a_pool_that_stops_waiting_has_a_change_refused_that_waits() -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
+        waiting = asyncio.create_task(ask(pool, "wait"))
+        await begun(children)
+        queued = asyncio.create_task(ask(pool, "echo"))
+        await asyncio.sleep(0)
+        pool.stop_waiting()
+        children.go.set()
+        for refused in (waiting, queued, ask(pool, "echo")):
+            with pytest.raises(Stopping):
+                await refused
+
+    run(body, max_children=1)
+
+
+def test_a_pool_that_stops_waiting_still_answers_what_reads() -> None:
+    async def body(pool: ChildPool, children: Children) -> None:
+        reading = asyncio.create_task(ask(pool, "wait", b"x", only_reads=True))
+        await begun(children)
+        pool.stop_waiting()
+        children.go.set()
+        assert await reading == b"x"
+
+    run(body)
+
+
 def test_a_closed_pool_takes_no_task() -> None:
     async def body(pool: ChildPool, children: Children) -> None:
         first = asyncio.create_task(ask(pool, "wait"))
@@ -371,7 +404,7 @@ def test_a_closed_pool_takes_no_task() -> None:
 FORKS = """
 import os, signal, socket, sys
 from contextlib import contextmanager
-from strandline.work.children import ForkServer, receive_packet, send_packet
+from strandline.work.children import ForkServer, Service, receive_packet, send_packet
 from strandline.work.contents import Content
 
 @contextmanager
@@ -382,7 +415,7 @@ def service(announce):
             signal.pause()
         kept.append([bytes(1_000) for _ in range(100_000)][-1])
         return {"pid": os.getpid(), "parent": os.getppid()}, data
-    yield serve
+    yield Service(serve, bool)
 
 server = ForkServer.start(service)
 children = [server.child(only_reads=True) for _ in range(2)]

@@ -17,17 +17,17 @@ from strandline.metastore.hive.service import SERVICE as HIVE
 from strandline.metastore.session.http_app import SERVICE as HTTP
 from strandline.metastore.session.http_app import answer_task
 from strandline.node.node import Node
-from strandline.work.children import Announce, Fields, Serve
+from strandline.work.children import Announce, Fields, Service
 
 
 @contextmanager
-def open_child(store: str | Path, settings: Settings, announce: Announce) -> Iterator[Serve]:
+def open_child(store: str | Path, settings: Settings, announce: Announce) -> Iterator[Service]:
     """Open the ``store`` to answer tasks. Raises what `Node.open` raises."""
     own_settings = replace(settings, cache_bytes=0)
     with Node.open(store, settings=own_settings, background=False, announce=announce) as node:
         hive = HiveMetastoreService(node.metastore, notifications=node.notifications)
 
-        def serve(fields: Fields, data: bytes) -> tuple[Fields, bytes]:
+        def answer(fields: Fields, data: bytes) -> tuple[Fields, bytes]:
             match fields["service"]:
                 case str(service) if service == HIVE:
                     return hive.answer_task(fields, data)
@@ -36,4 +36,4 @@ def open_child(store: str | Path, settings: Settings, announce: Announce) -> Ite
                 case unknown:
                     raise ValueError(f"a child has no service {unknown!r}")
 
-        yield serve
+        yield Service(answer, node.stop_waiting)

@@ -130,13 +130,15 @@ def _not_empty(_: CatalogTransaction) -> None:
 
 
 def _agree(database: Database, state: DurableCatalogState) -> None:
+    """Raise unless both halves of the store say the same. Waits for no other writer."""
     environment = state.environment or ""
-    with database.write() as connection:
+    with database.read() as connection:
         fence = FenceRow.read(connection)
-        if fence is None:  # the process that created the catalog ended before it could say so here
-            FenceRow.initialize(connection, environment, state.token)
-        else:
+        if fence is not None:
             FenceRow.check(connection, environment=environment, token=state.token)
+    if fence is None:  # the process that created the catalog ended before it could say so here
+        with database.write() as connection:
+            FenceRow.initialize(connection, environment, state.token)
     last = state.log.frontier().upper - 1  # others go on while we join
     if fence is not None and fence.catalog_version > last:
         raise WrongEnvironment(

@@ -272,6 +272,7 @@ class Node:
             raise
 
     def _follow(self) -> None:
+        self.projector.catch_up()
         self.projector.project_up_to(self.catalogs.latest_catalog().version)
         self.catalogs.subscribe(
             lambda applied: self.projector.applied(applied.update),

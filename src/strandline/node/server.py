@@ -184,6 +184,7 @@ async def _serve(
         logger.warning("stopping: %s", replaced.result(), extra=kept())
     replaced.cancel()
     node.stop_waiting()  # another process may hold the write lock for long
+    children.stop_waiting()
     http.leave()
     await thrift.stop()
     stopping.cancel()

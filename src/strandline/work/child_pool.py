@@ -110,6 +110,11 @@ class _Child:
         except OSError:
             return None
 
+    def stop_waiting(self) -> None:
+        """Send no more: the child refuses to wait for another writer, and ends after its task."""
+        with suppress(OSError):  # it has ended
+            self._connection.shutdown(socket.SHUT_WR)
+
     def close(self) -> None:
         if self.closing is not None:
             self.closing.cancel()
@@ -143,7 +148,8 @@ class ChildPool:
         self._idle: list[_Child] = []
         self._waiting = 0
         self._running: set[asyncio.Task[Reply]] = set()
-        self._closed = False
+        self._writing: set[_Child] = set()
+        self._stopping = False
         self._tasks = self._children = self._turned_away = self._lost = 0
 
     async def run(self, name: str, fields: Fields, data: Data, *, only_reads: bool) -> Reply:
@@ -185,21 +191,30 @@ class ChildPool:
             await self._places.acquire()
         finally:
             self._waiting -= 1
-        if self._closed:
+        if self._stopping:
             self._places.release()
             self._require_open()
 
     def _require_open(self) -> None:
-        if self._closed:
+        if self._stopping:
             raise Stopping("this node is stopping; nothing was done")
 
     def _ended(self, task: asyncio.Task[Reply]) -> None:
         self._running.discard(task)
         self._places.release()
 
+    def stop_waiting(self) -> None:
+        """Take no more tasks; those that wait for a child or another writer get `Stopping`.
+
+        All others go on.
+        """
+        self._stopping = True
+        for child in self._writing:
+            child.stop_waiting()
+
     def close(self) -> None:
         """End the children: tasks that read are lost, others go on to their end unheard."""
-        self._closed = True
+        self.stop_waiting()
         for task in self._running:
             task.cancel()
         while self._idle:
@@ -223,11 +238,17 @@ class ChildPool:
         finally:
             content.close()
         self._tasks += 1
+        if not child.only_reads:
+            self._writing.add(child)
+            if self._stopping:
+                child.stop_waiting()
         try:
             reply = await child.reply(self._on_announced)
         except BaseException:
             child.close()
             raise
+        finally:
+            self._writing.discard(child)
         if reply is None:
             child.close()
             self._lost += 1
@@ -265,9 +286,9 @@ class ChildPool:
         return _Child(self._start(only_reads=only_reads), only_reads=only_reads)
 
     def _keep(self, child: _Child, *, ends: bool) -> None:
-        if ends or self._closed:
+        if ends or self._stopping:
             child.close()
-        if self._closed:
+        if self._stopping:
             return
         if ends:
             if not child.only_reads:

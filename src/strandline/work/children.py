@@ -16,7 +16,7 @@ it goes on when the node has taken note of it.
 What must stay true:
 
 * A child ends when the node closes its connection, or dies. In the middle of a task it ends at
-  once if the task only reads; else it finishes the task first.
+  once if the task only reads; else it finishes the task first, but waits for no other writer.
 * A child gives the memory of a task back after it. One that cannot give back most of it ends after
   its reply. It takes at most `MEMORY_BYTES`.
 
@@ -38,6 +38,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +67,24 @@ _MESSAGE = 8 * 1024
 """Bytes of a packet, and characters of a message in it; each may take six bytes."""
 
 Fields = Mapping[str, Any]  # JSON
-Serve = Callable[[Fields, bytes], tuple[Fields, bytes]]
+Answering = Callable[[Fields, bytes], tuple[Fields, bytes]]
 """Answers a task: its fields and content, to those of the reply. May raise `StrandlineError`."""
 Announce = Callable[[bytes], None]
 """Tells the node of a child, and returns when it has taken note."""
-OpenService = Callable[[Announce], AbstractContextManager[Serve]]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a child does: ``answer`` is called for each task.
+
+    ``stop_waiting``, called in another thread, has it refuse what waits for another writer.
+    """
+
+    answer: Answering
+    stop_waiting: Callable[[], None]
+
+
+OpenService = Callable[[Announce], AbstractContextManager[Service]]
 
 
 # -- in a child -------------------------------------------------------------------------------
@@ -85,18 +99,19 @@ def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
             connection.recv(len(NOTED))
 
     with ExitStack() as opened:
-        serve: Serve | None = None
+        service: Service | None = None
         with suppress(Exception):  # the first task tries again, and reports it
-            serve = opened.enter_context(open_service(announce))
+            service = opened.enter_context(open_service(announce))
         before = _memory_bytes()
         while (task := receive_packet(connection)) is not None:
             fields, content = task
             data = content.read()
             content.close()
             try:
-                with _EndsEarly(connection, only_reads=fields["only_reads"]):
-                    serve = serve or opened.enter_context(open_service(announce))
-                    reply_fields, answer = serve(fields, data)
+                service = service or opened.enter_context(open_service(announce))
+                only_reads = fields["only_reads"]
+                with _Watched(connection, _exit if only_reads else service.stop_waiting):
+                    reply_fields, answer = service.answer(fields, data)
             except StrandlineError as error:
                 reply_fields, answer = {"error": [error.code, error.message[:_MESSAGE]]}, b""
             except MemoryError:
@@ -121,12 +136,12 @@ def serve_tasks(connection: socket.socket, open_service: OpenService) -> None:
                 return
 
 
-class _EndsEarly:
-    """Ends this process when its connection is closed during the block, if the task only reads."""
+class _Watched:
+    """Watches the connection during the block: if the node sends no more, ``leave`` is called."""
 
-    def __init__(self, connection: socket.socket, *, only_reads: bool) -> None:
+    def __init__(self, connection: socket.socket, leave: Callable[[], None]) -> None:
         self._connection = connection
-        self._only_reads = only_reads
+        self._leave = leave
         self._done, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -135,17 +150,19 @@ class _EndsEarly:
         poll.register(self._connection, select.POLLRDHUP | select.POLLHUP)
         poll.register(self._done, select.POLLIN)
         if all(descriptor != self._done for descriptor, _ in poll.poll()):
-            os._exit(0)
+            self._leave()
 
     def __enter__(self) -> None:
-        if self._only_reads:
-            self._thread.start()
+        self._thread.start()
 
     def __exit__(self, *_: object) -> None:
         os.close(self._wake)
-        if self._only_reads:
-            self._thread.join()
+        self._thread.join()
         os.close(self._done)
+
+
+def _exit() -> None:
+    os._exit(0)
 
 
 def _give_memory_back() -> None:

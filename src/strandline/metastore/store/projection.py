@@ -155,6 +155,10 @@ class Projector:
         with self._database.read() as connection:
             return self._notifications.position_on(connection).projected_version
 
+    def catch_up(self) -> None:
+        """Note what is projected already, by whatever process. Waits for no writer."""
+        self._note_projected(self.projected_version())
+
     def project_up_to(self, version: int, *, timeout: float = PATIENCE) -> None:
         """Return when ``version`` and all before it are projected.
 
@@ -309,7 +313,7 @@ class Projector:
             self._news.clear()  # before the look at what was applied: what comes now comes again
             try:
                 if self._applied > self._projected:  # perhaps another process did it
-                    self._note_projected(self.projected_version())
+                    self.catch_up()
                 self.project_up_to(self._applied)
                 pause = FIRST_PAUSE
             except Stopping:
