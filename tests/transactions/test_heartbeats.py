@@ -79,6 +79,8 @@ def test_what_many_clients_said_is_stored_by_few_writes(unstored: Store) -> None
     assert unstored.database.statistics().unsynced_writes - before == 2
     found = unstored.transactions.find_many(txn_ids).values()
     assert {t.last_heartbeat for t in found} == {START_MS + 1_000}
+    counted = unstored.transactions.statistics()
+    assert (counted.heartbeats, counted.unstored_heartbeats) == (1_000, 0)
     unstored.transactions.heartbeats.store()
     assert unstored.database.statistics().unsynced_writes - before == 2
 

@@ -264,6 +264,20 @@ def test_a_lock_of_a_transaction_lives_as_long_as_its_transaction(store: Store) 
         store.transactions.locks.get(held.lock_id)
 
 
+def test_a_client_that_asks_for_its_lock_keeps_the_transaction_of_the_lock_alive(
+    store: Store,
+) -> None:
+    txn_id = store.begin()
+    held = ask(store, on(EXCLUSIVE, "d.t"), txn_id=txn_id)
+    waiting = ask(store, on(EXCLUSIVE, "d.t"), txn_id=store.begin())
+    store.wall_ms += TIMEOUT_MS
+    for request in (held, waiting):
+        store.transactions.locks.check(request.lock_id)
+    store.wall_ms += TIMEOUT_MS
+    assert store.transactions.expire() == []
+    assert not store.transactions.locks.check(waiting.lock_id).acquired
+
+
 def test_locks_of_one_transaction_do_not_wait_for_each_other(store: Store) -> None:
     txn_id = store.begin()
     ask(store, on(EXCLUSIVE, "d.t"), txn_id=txn_id)

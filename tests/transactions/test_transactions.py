@@ -459,6 +459,17 @@ def test_silent_transactions_expire_and_others_live(store: Store) -> None:
     assert store.transactions.statistics().expired == 1
 
 
+def test_many_silent_transactions_are_aborted_by_few_writes(store: Store) -> None:
+    many = [t.txn_id for t in store.transactions.begin_many(120, user="ann")]
+    store.transactions.allocate(many, FLIGHTS)
+    store.wall_ms += 300_001
+    before = store.database.statistics().writes
+    assert store.transactions.expire() == many
+    assert store.database.statistics().writes - before == 3
+    assert {t.state for t in store.transactions.find_many(many).values()} == {ABORTED}
+    assert store.transactions.statistics().expired == 120
+
+
 def test_a_heartbeat_that_comes_just_before_the_abort_still_wins(store: Store) -> None:
     first, second = store.begin(writing=[FLIGHTS]), store.begin(writing=[FLIGHTS])
     store.wall_ms += 300_001

@@ -99,6 +99,8 @@ METRICS: Mapping[str, tuple[Gauge | Count, ...]] = {
         Count("aborted", "transactions_aborted", "Transactions that were aborted here."),
         Count("conflicts", "transaction_conflicts", "Commits for which another was first."),
         Count("expired", "transactions_expired", "Transactions that lacked a heartbeat."),
+        Count("heartbeats", "heartbeats", "Heartbeats of transactions and locks."),
+        Gauge("unstored_heartbeats", "unstored_heartbeats", "Those that are only in memory yet."),
     ),
     "store": (
         Count("hits", "cache_hits", "Reads of rows that memory answered."),

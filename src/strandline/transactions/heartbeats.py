@@ -29,6 +29,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import islice
 
 from sqlalchemy import Connection
@@ -54,6 +55,15 @@ _STORE_TXN = (
 )
 _STORE_LOCK = "UPDATE lock_request SET last_heartbeat = ? WHERE lock_id = ? AND last_heartbeat < ?"
 
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatStatistics:
+    """``noted`` were noted since the start, of which ``unstored`` are only in memory yet."""
+
+    noted: int
+    unstored: int
+
+
 Notes = dict[int, int]
 """Times in milliseconds, by the ids of what was heard of."""
 
@@ -67,6 +77,7 @@ class Heartbeats:
         self._txns: Notes = {}
         self._locks: Notes = {}
         self._oldest: float | None = None
+        self._notes = 0
         self._changed = threading.Condition()
         self._storing = threading.Lock()
         self._stopping = threading.Event()
@@ -81,6 +92,7 @@ class Heartbeats:
             for notes, ids in ((self._txns, txns), (self._locks, locks)):
                 for number in ids:
                     notes[number] = max(at, notes.get(number, at))
+                    self._notes += 1
             if self._oldest is None:
                 self._oldest = time.monotonic()
             is_late = time.monotonic() - self._oldest > LATEST
@@ -108,12 +120,17 @@ class Heartbeats:
                     _write(connection, _STORE_LOCK, locks)
                 self._forget(txns, locks, began)
 
-    def write_txn(self, connection: Connection, txn_id: int) -> None:
-        """Store the note of one transaction, if there is any, in a write of the caller."""
+    def statistics(self) -> HeartbeatStatistics:
+        """What was noted here."""
         with self._changed:
-            at = self._txns.get(txn_id)
-        if at is not None:
-            _write(connection, _STORE_TXN, {txn_id: at})
+            unstored = len(self._txns) + len(self._locks)
+            return HeartbeatStatistics(self._notes, unstored)
+
+    def write_txns(self, connection: Connection, txn_ids: Iterable[int]) -> None:
+        """Store the notes of these transactions, where there are any, in a write of the caller."""
+        with self._changed:
+            notes = {t: self._txns[t] for t in txn_ids if t in self._txns}
+        _write(connection, _STORE_TXN, notes)
 
     def write_locks(self, connection: Connection) -> None:
         """Store the notes of all locks in a write of the caller."""

@@ -222,18 +222,19 @@ class Locks:
     def check(
         self, lock_id: int, *, may_touch: Callable[[LockRequest], None] | None = None
     ) -> LockRequest:
-        """How the request stands now; granted if it can be. Counts as a heartbeat.
+        """How the request stands now; granted if it can be.
 
-        Raises `LockNotFound`.
+        Counts as a heartbeat, of its transaction too. Raises `LockNotFound`.
         """
         with self._database.read() as connection:
             self._guard(connection)
             request = self._find(connection, lock_id, may_touch)
             now = self._now_ms(connection)
             stays = self._stays_as_it_is(connection, request, now)
+        txn_ids = () if request.txn_id is None else (request.txn_id,)
+        self._heartbeats.note(locks=[lock_id], txns=txn_ids, at=now)
         if stays:
             # The usual answer to a client that polls; it must not cost a write.
-            self._heartbeats.note(locks=[lock_id], at=now)
             return replace(request, last_heartbeat=max(now, request.last_heartbeat))
         with self._database.write() as connection:
             self._guard(connection)

@@ -91,7 +91,8 @@ class Step:
 class TransactionStatistics:
     """Counts of what this process did since it started, and what is open in the store now.
 
-    ``behind`` counts how often a begin or commit had to wait for the catalog to catch up.
+    ``behind`` counts how often a begin or commit had to wait for the catalog to catch up,
+    ``heartbeats`` those of transactions and locks. ``unstored_heartbeats`` are only in memory yet.
     """
 
     begun: int
@@ -100,6 +101,8 @@ class TransactionStatistics:
     conflicts: int
     expired: int
     behind: int
+    heartbeats: int
+    unstored_heartbeats: int
     open: int
     oldest_begin: Timestamp | None
 

@@ -85,6 +85,8 @@ DEFAULT_TIMEOUT_MS = 300_000
 DEFAULT_HISTORY_RETENTION_MS = 7 * 24 * 60 * 60 * 1000
 MAX_BATCH = 1_000
 """How many transactions one call begins, or gives write ids to, at most."""
+_EXPIRED_TOGETHER = 50
+"""How many silent transactions one write aborts: others wait for it."""
 MAX_OPEN = 100_000
 """How many transactions may be open in a store, about."""
 
@@ -318,7 +320,10 @@ class Transactions(TransactionReads):
         with self._database.read() as connection:
             now = milliseconds(present_time(connection, self._clock))
             candidates = records.silent(connection, at=now)
-        expired = [txn_id for txn_id in candidates if self._expired(txn_id, silent_at=now)]
+        expired: list[int] = []
+        for start in range(0, len(candidates), _EXPIRED_TOGETHER):
+            together = candidates[start : start + _EXPIRED_TOGETHER]
+            expired += self._expire_together(together, silent_at=now)
         self._count(*["expired", "aborted"] * len(expired))
         with self._database.read() as connection:
             stale = records.has_stale_footprint(connection)
@@ -369,6 +374,7 @@ class Transactions(TransactionReads):
             oldest = records.oldest_begin(connection)
         with self._counting:
             counts = self._counts.copy()
+        heartbeats = self.heartbeats.statistics()
         return TransactionStatistics(
             begun=counts["begun"],
             committed=counts["committed"],
@@ -376,6 +382,8 @@ class Transactions(TransactionReads):
             conflicts=counts["conflicts"],
             expired=counts["expired"],
             behind=counts["behind"],
+            heartbeats=heartbeats.noted,
+            unstored_heartbeats=heartbeats.unstored,
             open=count,
             oldest_begin=oldest,
         )
@@ -545,24 +553,36 @@ class Transactions(TransactionReads):
                 listener.aborting(connection, aborted, writes=writes)
         return aborted
 
-    def _expired(self, txn_id: int, *, silent_at: int) -> bool:
-        """Abort a silent transaction; False if it was heard of again, or if that failed."""
+    def _expire_together(self, txn_ids: Sequence[int], *, silent_at: int) -> list[int]:
+        """Abort silent transactions in one write; those that were not heard of again.
 
-        def end(connection: Connection) -> Transaction | None:
-            self.heartbeats.write_txn(connection, txn_id)
-            return self._abort_on(connection, txn_id, silent_at=silent_at)
+        If one of them cannot be aborted, each is tried by itself, and that one is logged.
+        """
+
+        def end(connection: Connection) -> list[int]:
+            self.heartbeats.write_txns(connection, txn_ids)
+            return [
+                txn_id
+                for txn_id in txn_ids
+                if self._abort_on(connection, txn_id, silent_at=silent_at) is not None
+            ]
 
         try:
-            aborted = self._writes.run(end, timeout=PATIENCE)
+            return self._writes.run(end, timeout=PATIENCE)
         except (Fenced, Stopping, Unavailable):
             raise  # the others would fail as well
         except Exception:
+            if len(txn_ids) > 1:
+                return [
+                    expired
+                    for txn_id in txn_ids
+                    for expired in self._expire_together([txn_id], silent_at=silent_at)
+                ]
             logger.exception(
                 "transaction %d was silent for too long and cannot be aborted; tried again soon",
-                txn_id,
+                txn_ids[0],
             )
-            return False
-        return aborted is not None
+            return []
 
     def _count(self, *events: str) -> None:
         with self._counting:

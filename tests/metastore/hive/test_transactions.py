@@ -28,7 +28,9 @@ from hive_metastore.ttypes import (
     UnlockRequest,
 )
 
+from strandline.clock import format_timestamp
 from strandline.metastore.hive.transactions import aborted_bits
+from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.transactions import TransactionState, ValidTxnList
 from tests.metastore.hive.hive_node import HiveNode, outcome, plain, refusal
 
@@ -298,6 +300,47 @@ def test_a_table_that_was_never_written_has_a_list_without_ids(hive: HiveNode, s
 def test_a_text_that_is_no_list_is_refused(stub: Any, table: str, text: str) -> None:
     kind, _ = refusal(lambda: seen(stub, validTxnList=text))
     assert kind == "MetaException"
+
+
+def test_files_are_staged_by_a_session_in_a_transaction_that_is_opened_and_committed_here(
+    hive: HiveNode, stub: Any, table: str
+) -> None:
+    stub.set_ugi("ann", [])
+    (txn_id,) = opened(stub)
+    assert allocated(stub, [txn_id]) == {txn_id: 1}
+    session = hive.node.session(user="ann")
+    table_id = session.table(table).descriptor.id
+    file = DataFile(file_id=txn_id << FILE_NUMBER_BITS, path="a.parquet", rows=3, bytes=9)
+    assert session.stage(txn_id, table_id, add=[file]) == 1
+    assert session.files(table_id, session.open([table]).write_ids[table_id]).data_files == ()
+    before = session.open([]).time
+    commit(stub, txn_id)
+    with hive.another_node() as other:
+        there = other.session(user="bob")
+        seen_ids = there.open([table]).write_ids[table_id]
+        assert there.files(table_id, seen_ids).data_files == (file,)
+    assert seen(stub)["writeIdHighWaterMark"] == 1
+    then = f"d1@{format_timestamp(before)}.t"
+    assert seen(stub, table=then)["writeIdHighWaterMark"] == 0
+
+
+def test_the_second_to_change_a_file_is_aborted_in_its_commit(
+    hive: HiveNode, stub: Any, table: str
+) -> None:
+    session = hive.node.session(user="ann")
+    table_id = session.table(table).descriptor.id
+    first = session.begin().txn_id
+    file = DataFile(file_id=first << FILE_NUMBER_BITS, path="a.parquet", rows=3, bytes=9)
+    session.stage(first, table_id, add=[file])
+    session.commit(first)
+    winner, loser = opened(stub, 2)
+    for txn_id in (winner, loser):
+        session.stage(txn_id, table_id, remove=["a.parquet"])
+    commit(stub, winner)
+    kind, text = refusal(lambda: commit(stub, loser))
+    assert (kind, f"transaction {winner}" in text) == ("TxnAbortedException", True)
+    assert hive.node.transactions.get(loser).state is TransactionState.ABORTED
+    assert refusal(lambda: commit(stub, loser))[0] == "TxnAbortedException"
 
 
 # -- locks inside transactions
