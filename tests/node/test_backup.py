@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +188,55 @@ def test_a_table_that_moves_again_while_it_is_fetched_is_in_the_backup(
     with Node.open(tmp_path / "new") as node:
         folder = place(node.session(user="ann"), "shop.plain")
         assert [file.name for file in folder.iterdir()] == ["part-0"]
+
+
+def test_a_table_that_moves_while_a_file_of_it_is_copied_is_in_the_backup(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_times = shutil.copystat
+    copied: list[Path] = []
+    with Node.open(store) as node:
+        bob = node.session(user="bob")
+
+        def then_it_moves(source: Any, target: Path) -> None:
+            if target.name == "part-0" and not copied:
+                copied.append(target)
+                bob.execute(RenameTable(schema="shop", table="plain", new_name="other"))
+            copy_times(source, target)
+
+        monkeypatch.setattr(shutil, "copystat", then_it_moves)
+        manifest = back_up(node, tmp_path / "b", user="ann")
+        assert copied
+    monkeypatch.undo()
+    assert [name for name in manifest.files if "part-0" in name] == [
+        "warehouse/shop.db/plain/part-0"
+    ]
+    assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code == 0
+    with Node.open(tmp_path / "new") as node:
+        assert (place(node.session(user="ann"), "shop.plain") / "part-0").read_text() == "plain"
+
+
+def test_files_of_a_table_that_was_created_meanwhile_are_not_in_the_backup(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_database = module._copy_database
+    later = replace(PLAIN, name="later")
+    with Node.open(store) as node:
+        bob = node.session(user="bob")
+
+        def then_one_is_created(*arguments: Any) -> Any:
+            manifest = copy_database(*arguments)
+            bob.execute(CreateTable(schema="shop", definition=later))
+            (place(bob, "shop.later") / "part-0").write_text("later")
+            return manifest
+
+        monkeypatch.setattr(module, "_copy_database", then_one_is_created)
+        assert back_up(node, tmp_path / "b", user="ann").missing == []
+    assert strandline("restore", tmp_path / "b", tmp_path / "new", "--copy").exit_code == 0
+    with Node.open(tmp_path / "new") as node:
+        ann = node.session(user="ann")
+        ann.execute(CreateTable(schema="shop", definition=later))
+        assert list(place(ann, "shop.later").iterdir()) == []
 
 
 def partitions(hive: HiveNode, schema: str = "shop") -> dict[str, str]:

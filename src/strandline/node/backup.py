@@ -292,8 +292,13 @@ def _fetch_moved(node: Node, target: Path, manifest: Manifest) -> None:
         database.read() as connection,
     ):
         then = seen = _whereabouts(connection)
+        places_then = {where.place for where in then.values()}
         while True:
             now, occupied = _read_whereabouts(node, then)
+            for place_now in occupied - places_then:
+                # A table that is made there in the restored store would show these files.
+                if (later := _inside(folders, place_now)) is not None:
+                    _remove_folder(target, later, manifest)
             if now == seen:  # nothing was moved while the last ones were fetched
                 break
             for table_id, table_then in then.items():
@@ -458,13 +463,14 @@ def _copy(source: Path, target: Path) -> tuple[int, str]:
     with source.open("rb") as read:
         target.parent.mkdir(parents=True, exist_ok=True)
         digest, size = hashlib.sha256(), 0
-        _make_file(target, mode=stat.S_IMODE(source.stat().st_mode) | stat.S_IWUSR)
+        _make_file(target, mode=stat.S_IMODE(os.fstat(read.fileno()).st_mode) | stat.S_IWUSR)
         with target.open("wb") as written:
             while chunk := read.read(_CHUNK):
                 digest.update(chunk)
                 size += len(chunk)
                 written.write(chunk)
-    shutil.copystat(source, target)
+        # Not by its path: its folder may have been moved meanwhile.
+        shutil.copystat(read.fileno(), target)  # type: ignore[arg-type]  # a descriptor will do
     return size, digest.hexdigest()
 
 
