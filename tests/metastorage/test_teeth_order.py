@@ -179,7 +179,8 @@ def decided_before_the_lock(patch: pytest.MonkeyPatch) -> None:
 
     def invoke(real: Any, self: SqlMetastorage, conditions: Any, *branches: Any) -> Any:
         with self._database.read() as connection:
-            if not sql_store._head_and_conditions(connection, conditions)[1]:
+            asked = sql_store._asking(conditions)
+            if not sql_store._head_and_answers(connection, asked)[1]:
                 return Outcome(False, 0, Timestamp(0))
         return real(self, [], *branches)
 
@@ -250,13 +251,7 @@ def refused_from_memory(patch: pytest.MonkeyPatch) -> None:
 @TEETH.found_by(random_calls, "sqlite", "etcd", complaint="outcome.succeeded == succeeded")
 def one_condition_is_enough(patch: pytest.MonkeyPatch) -> None:
     """Conditions are joined by or."""
-
-    def either(real: Any, connection: Connection, conditions: Any, now: Any = None) -> Any:
-        answers = [real(connection, [one], now) for one in conditions]
-        head, holds = real(connection, (), now)
-        return head, any(answer[1] for answer in answers) if answers else holds
-
-    wrap(patch, "_head_and_conditions", sql_store, by=either)
+    patch.setattr(sql_store, "_ALL_HOLD", " OR ")
     # It uses the name for conditions only.
     patch.setattr(etcd_invoke, "all", lambda found: any([*found] or [True]), raising=False)
 

@@ -111,19 +111,20 @@ def test_the_fence_is_read_as_the_write_has_left_it(fenced: Database) -> None:
         assert FenceRow.read(connection) == FenceState("here", SECOND, 7)
 
 
-def test_what_a_derived_write_begins_with_is_read_once_and_as_the_write_has_left_it(
+def test_what_a_write_begins_with_is_read_once_and_as_the_write_has_left_it(
     fenced: Database,
 ) -> None:
-    noted = "SELECT catalog_version FROM strandline_fence"
+    """Though the fence is not asked for, and whatever characters the values have."""
+    noted = "SELECT catalog_version FROM strandline_fence WHERE environment <> ?"
+    values = ("50 % of ? isn't, \\",)
     with (
         recorded(of_this_thread=True) as sent,
-        fenced.write_derived(first=[(noted, ())]) as connection,
+        fenced.write(first=[(noted, values)]) as connection,
     ):
-        assert FenceRow.read(connection) == FenceState("here", FIRST, 0)
-        assert value(connection, noted) == 0
+        assert value(connection, noted, values) == 0
         run(connection, *FenceRow.noting(7))
-        assert value(connection, noted) == 7
-    assert sum(noted in text for text, _ in sent) == 2
+        assert value(connection, noted, values) == 7
+    assert sum("SELECT catalog_version" in text for text, _ in sent) == 2
 
 
 def test_the_highest_catalog_version_is_kept(fenced: Database) -> None:

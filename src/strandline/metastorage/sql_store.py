@@ -65,6 +65,7 @@ from strandline.sql import (
     Query,
     Row,
     change,
+    change_each,
     first_row,
     present_time,
     run,
@@ -98,6 +99,7 @@ _MOVE_HEAD = (
     " ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, time = excluded.time"
 )
 _CONDITIONS_AT_ONCE = 100
+_ALL_HOLD = " AND "
 _CHANGED = (
     "SELECT revision, revision > ? AND (forgotten > ?"
     " OR EXISTS (SELECT 1 FROM metastorage{by_revision}"
@@ -170,11 +172,11 @@ class SqlMetastorage(Metastorage):
     ) -> Outcome:
         self._enter("invokes")
         check_invoke(conditions, on_success, on_failure, at_most=self.max_operations)
-        with self._database.write() as connection:
-            now: Timestamp | None = None
-            if any(isinstance(condition, LeaseHeld) for condition in conditions):
-                now = take_time(connection, self._clock)
-            head, succeeded = _head_and_conditions(connection, conditions, now)
+        about_leases = any(isinstance(condition, LeaseHeld) for condition in conditions)
+        asked = [] if about_leases else _asking(conditions)
+        with self._database.write(first=asked if len(asked) == 1 else ()) as connection:
+            now = take_time(connection, self._clock) if about_leases else None
+            head, succeeded = _head_and_answers(connection, asked or _asking(conditions, now))
             operations = on_success if succeeded else on_failure
             if operations:
                 now = now or take_time(connection, self._clock)
@@ -219,7 +221,7 @@ class SqlMetastorage(Metastorage):
 
     def revision_on(self, connection: Connection) -> int:
         """`revision` inside a transaction that the caller has open on the same database."""
-        return _head_and_conditions(connection, ())[0].revision
+        return _head_and_answers(connection, _asking(()))[0].revision
 
     def wait_for_change(self, prefix: str, after_revision: int, *, timeout: float) -> bool:
         self._enter("waits")
@@ -355,7 +357,8 @@ class SqlMetastorage(Metastorage):
                     deleted += _delete(connection, operation.start, operation.end, head)
         if not puts and not deleted:
             return False
-        run_all(connection, *_putting(puts), (_MOVE_HEAD, (head.revision, head.time)))
+        for text, values in (*_putting(puts), (_MOVE_HEAD, (head.revision, head.time))):
+            change_each(connection, text, [values])
         if deleted:
             self._forget_old_deletions(connection)
         return True
@@ -387,16 +390,19 @@ def _key_value(key: str, row: Row) -> KeyValue:
     return KeyValue(key, row[0], row[1], Timestamp(row[2]))
 
 
-def _head_and_conditions(
-    connection: Connection, conditions: Sequence[Condition], now: Timestamp | None = None
-) -> tuple[Head, bool]:
-    """The head, and whether all conditions hold, at ``now`` where one is about a lease."""
+def _asking(conditions: Sequence[Condition], now: Timestamp | None = None) -> list[Query]:
+    """What `_head_and_answers` runs; ``now`` is the time, where a condition is about a lease."""
     queries: list[Query] = []
     for start in range(0, max(len(conditions), 1), _CONDITIONS_AT_ONCE):
         chunk = [_condition(c, now) for c in conditions[start : start + _CONDITIONS_AT_ONCE]]
-        holds = " AND ".join(text for text, _ in chunk) or "1 = 1"
+        holds = _ALL_HOLD.join(text for text, _ in chunk) or "1 = 1"
         values = tuple(value for _, values in chunk for value in values)
         queries.append((f"SELECT {_HEAD}, {holds}", values))
+    return queries
+
+
+def _head_and_answers(connection: Connection, queries: Sequence[Query]) -> tuple[Head, bool]:
+    """The head, and whether all conditions hold that ``queries`` ask for (`_asking`)."""
     rows = [row for (row,) in run_all(connection, *queries)]
     revision, time, _ = rows[0]
     return Head(revision or 0, Timestamp(time or 0)), all(row[2] for row in rows)

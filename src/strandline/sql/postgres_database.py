@@ -40,7 +40,7 @@ from strandline.sql import postgres_connection as driver
 from strandline.sql.database import PATIENCE, Database
 from strandline.sql.fence import FENCE_ROW
 from strandline.sql.postgres_listener import PostgresListener
-from strandline.sql.statements import Parameter, Query, Row, run, with_waiting
+from strandline.sql.statements import Parameter, Query, Row, formatted, rows_of, with_waiting
 
 _POOL = 8
 _OVERFLOW = 8
@@ -110,7 +110,7 @@ class PostgresDatabase(Database):
         """See `Database.rows`; it takes one round trip."""
         with self._in_use("reads"), self._translated():
             self._settle()
-            connection, rows = self._first(statement, parameters)
+            connection, rows = self._first(formatted(statement), parameters)
             with _returned(connection):
                 return rows
 
@@ -204,7 +204,7 @@ class PostgresDatabase(Database):
 
     def _first(
         self,
-        statement: str,
+        text: str,
         parameters: tuple[Parameter, ...] = (),
         *,
         seconds: float | None = None,
@@ -212,7 +212,8 @@ class PostgresDatabase(Database):
     ) -> tuple[Connection, list[Row]]:
         """The answer to the first statement on a connection of the pool, in ``seconds``.
 
-        Where that finds its connection lost, it is tried once more on another one.
+        ``text`` is as the driver writes it. Where that finds its connection lost, it is tried once
+        more on another one.
         """
         tries = 2
         while True:
@@ -221,7 +222,7 @@ class PostgresDatabase(Database):
                 _allow(connection, self._patience if seconds is None else seconds, is_given_up)
                 raw = _raw(connection)
                 raw.read_ahead = raw.waiting = None
-                rows = run(connection, statement, parameters)
+                rows = rows_of(raw, text, parameters)
                 _allow(connection, self._patience)
             except BaseException as error:
                 lost = driver.is_lost(error)
@@ -250,6 +251,7 @@ class PostgresDatabase(Database):
         timeout = round(max(1, min(left * 1000, _LONGEST_TIMEOUT_MS)))
         ahead = ((FENCE_ROW, ()), *first)
         asked = "; ".join(driver.written_out(text, values) for text, values in ahead)
+        asked = asked.replace("%", "%%")  # in a value
         begin = f"{_WRITE}; SET LOCAL lock_timeout = {timeout}; {_LOCK}; {asked}"
         if not synced:
             begin = begin.replace("; ", "; SET LOCAL synchronous_commit = off; ", 1)
@@ -269,7 +271,7 @@ class PostgresDatabase(Database):
             raise self._late(began, "another process") from None
         raw = _raw(connection)
         answers = driver.last_rows(raw, len(ahead))
-        texts = [text.replace("?", "%s") for text, _ in ahead]
+        texts = [formatted(text) for text, _ in ahead]
         raw.read_ahead = list(zip(texts, answers, strict=True))
         raw.waiting = []
         with self._state:

@@ -129,7 +129,7 @@ def run_all(connection: Connection, *queries: Query) -> list[list[Row]]:
         return [run(connection, *query) for query in queries]
     driver = _driver_of(connection)
     with with_waiting(driver) if driver.waiting else driver.pipeline():
-        answers = [_sent(driver.cursor(), _formatted(text), values) for text, values in queries]
+        answers = [_sent(driver.cursor(), formatted(text), values) for text, values in queries]
     return [_fetched(answer) for answer in answers]
 
 
@@ -149,11 +149,11 @@ def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] = ()) -> l
     """All rows of a statement as the ``driver`` writes it, on a connection of the driver."""
     ahead = getattr(driver, "read_ahead", None)
     if ahead:
-        (statement, rows), *rest = ahead
-        # Behind another statement they may have been changed.
-        driver.read_ahead = rest if statement == text else None
-        if statement == text:
-            return cast("list[Row]", rows)
+        driver.read_ahead = None  # behind another statement they may have been changed
+        for place, (statement, rows) in enumerate(ahead):
+            if statement == text:
+                driver.read_ahead = ahead[place + 1 :]
+                return cast("list[Row]", rows)
     return _fetched(_answered(driver, text, parameters))
 
 
@@ -190,9 +190,10 @@ def _driver_of(connection: Connection) -> Any:
 
 
 def _text_for(connection: Connection, statement: str) -> str:
-    return statement if connection.dialect.name == "sqlite" else _formatted(statement)
+    return statement if connection.dialect.name == "sqlite" else formatted(statement)
 
 
 @lru_cache(maxsize=1024)
-def _formatted(statement: str) -> str:
+def formatted(statement: str) -> str:
+    """A statement as PostgreSQL's driver writes it."""
     return statement.replace("?", "%s")
