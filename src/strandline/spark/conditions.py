@@ -2,11 +2,13 @@
 
 Spark itself reads the condition: its analyzed form has names resolved and literals cast to the
 types of their columns. Taken from it is each part that must be true (what AND joins) and compares a
-column with a constant. Everything else implies nothing here, and Spark filters the rows anyway.
+column with constants, or with NULL. Everything else implies nothing here, and Spark filters the
+rows anyway.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from ctypes import c_float
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 
 from strandline.metastore.interface import ColumnBounds
+from strandline.spark.footers import following
 
 Expression = Any  # an expression of Catalyst, in the JVM
 
@@ -79,12 +82,66 @@ def _bounds(
             yield ColumnBounds(column_id, lower, upper)
     elif name == "In":
         column_id = _column_id(expression.value(), column_ids)
-        listed = expression.list()
-        constants = [_constant(listed.apply(number)) for number in range(listed.size())]
-        known = [constant for constant in constants if constant is not None]
-        if column_id is not None and known and len(known) == len(constants):
+        known = _constants(expression.list())
+        if column_id is not None and known:
             lowest, highest = (end(known, key=_order) for end in (min, max))
-            yield ColumnBounds(column_id, lowest.text, highest.text)
+            values = tuple(constant.text for constant in known)
+            yield ColumnBounds(column_id, lowest.text, highest.text, values=values)
+    elif name == "Not":
+        yield from _excluded(expression.child(), column_ids)
+    elif name in ("IsNull", "IsNotNull"):
+        column_id = _column_id(expression.child(), column_ids)
+        if column_id is not None:
+            yield ColumnBounds(column_id, null=name == "IsNull")
+    elif name == "EqualNullSafe":
+        column_id = _column_id(expression.left(), column_ids)
+        constant = None if column_id is None else _constant(expression.right())
+        if column_id is not None and constant is not None:
+            yield ColumnBounds(column_id, constant.text, constant.text)
+        elif column_id is not None and _is_null(expression.right()):
+            yield ColumnBounds(column_id, null=True)
+    elif name in ("StartsWith", "Like"):
+        column_id = _column_id(expression.left(), column_ids)
+        constant = None if column_id is None else _constant(expression.right())
+        if column_id is not None and constant is not None:
+            prefix = constant.text
+            if name == "Like":
+                prefix = re.split(f"[%_{re.escape(expression.escapeChar())}]", prefix)[0]
+            yield ColumnBounds(column_id, prefix, following(prefix))
+
+
+def _excluded(expression: Expression, column_ids: Mapping[str, int]) -> Iterator[ColumnBounds]:
+    """What it implies that a condition is not true, and not NULL either."""
+    name = _class(expression)
+    if name == "EqualTo":
+        column_id, known = None, []
+        for column, other in (
+            (expression.left(), expression.right()),
+            (expression.right(), expression.left()),
+        ):
+            if column_id is None:
+                column_id, constant = _column_id(column, column_ids), _constant(other)
+                known = [] if constant is None else [constant]
+    elif name == "In":
+        column_id = _column_id(expression.value(), column_ids)
+        known = _constants(expression.list())
+    else:
+        return
+    if column_id is not None and known:
+        yield ColumnBounds(column_id, without=tuple(constant.text for constant in known))
+
+
+def _constants(expressions: Expression) -> list[_Constant]:
+    """The values of a list of constants; none if one of it is NULL or no constant."""
+    constants = [_constant(expressions.apply(number)) for number in range(expressions.size())]
+    known = [constant for constant in constants if constant is not None]
+    return known if len(known) == len(constants) else []
+
+
+def _is_null(expression: Expression) -> bool:
+    while _class(expression) == "Cast":
+        expression = expression.child()
+    return _class(expression) == "Literal" and expression.value() is None
 
 
 def _class(expression: Expression) -> str:

@@ -88,16 +88,18 @@ def lower_bound(text: str) -> str:
 
 def upper_bound(text: str) -> str | None:
     """A short text that is not below any that begins as ``text`` does; None if there is none."""
-    if len(text) <= MAX_BOUND:
-        return text
-    kept = text[:MAX_BOUND]
-    while kept:
-        following = ord(kept[-1]) + 1
-        if following in _SURROGATES:
-            following = _SURROGATES.stop
-        if following <= _LAST:
-            return kept[:-1] + chr(following)
-        kept = kept[:-1]
+    return text if len(text) <= MAX_BOUND else following(text[:MAX_BOUND])
+
+
+def following(prefix: str) -> str | None:
+    """A text that is above all that begin with ``prefix``; None if there is none."""
+    while prefix:
+        code = ord(prefix[-1]) + 1
+        if code in _SURROGATES:
+            code = _SURROGATES.stop
+        if code <= _LAST:
+            return prefix[:-1] + chr(code)
+        prefix = prefix[:-1]
     return None
 
 

@@ -169,10 +169,10 @@ def check_supported(table: ResolvedTable, name: str) -> None:
             f"{name} is a plain {table.descriptor.provider} table without transactions; read and"
             f" write it through Spark itself: spark.table({name!r})"
         )
-    if table.descriptor.partition_columns or table.descriptor.partitioning:
+    if table.descriptor.partition_columns:
         raise UnsupportedOperation(
-            f"{name} is partitioned; this release reads and writes transactional tables without"
-            " partition columns only"
+            f"{name} is a transactional table of an older release with partition columns, which"
+            " were never read or written; create a table with partitioned_by"
         )
     refuse_reserved(column.name for column in table.descriptor.columns)
 

@@ -180,13 +180,15 @@ class Tables:
         comment: str | None = None,
         properties: Mapping[str, str] | None = None,
         primary_key: Sequence[str] = (),
+        partitioned_by: Sequence[str] = (),
         if_not_exists: bool = False,
     ) -> ResolvedTable:
         """Create a transactional table.
 
         ``schema`` is a Spark schema or SQL text like ``id BIGINT NOT NULL, name STRING``. The
-        primary key is declared; this release does not check it. Raises `AlreadyExists`,
-        `ObjectNotFound` for the schema, `InvalidInput`.
+        primary key is declared; this release does not check it. ``partitioned_by`` are texts like
+        ``day(ts)``, ``bucket(16, id)``, ``truncate(4, name)`` and ``region``. Raises
+        `AlreadyExists`, `ObjectNotFound` for the schema, `InvalidInput`, `UnsupportedOperation`.
         """
         qualified = QualifiedName.parse(name, default_schema=DEFAULT_SCHEMA)
         command = CreateTable(
@@ -197,6 +199,7 @@ class Tables:
                 transactional=True,
                 provider=PROVIDER,
                 primary_key=tuple(primary_key),
+                partitioned_by=tuple(partitioned_by),
                 properties=canonical_properties(properties or {}),
                 comment=comment,
             ),

@@ -1,6 +1,7 @@
 """Appending: rows are brought into the columns of a table and checked, and written as files.
 
-One job of Spark writes Parquet files, which are then numbered and put in place.
+One job of Spark writes Parquet files, which are then numbered and put in place. Rows of a
+partitioned table are brought together by partition in that job (`strandline.spark.partitions`).
 
 Columns are matched by name at every level, as Spark itself compares names: what it would not match
 must not pass the check here, because it would become NULL. A nullable column that is not there
@@ -16,10 +17,11 @@ loses the ids of the fields in it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
+from typing import BinaryIO
 
 import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
@@ -30,10 +32,12 @@ from pyspark.sql import types as spark_types
 from strandline.errors import InvalidInput, StrandlineError
 from strandline.metastore.store.rows import DataFile
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
+from strandline.model.partitioning import Partition
 from strandline.model.type_text import ddl_text, quoted
 from strandline.model.types import ArrayType, CharType, DataType, MapType, StructType, VarcharType
 from strandline.spark.folder import TableFolder, spark_path
 from strandline.spark.footers import column_statistics, file_ids
+from strandline.spark.partitions import KEY, partition_key, partition_of
 from strandline.spark.schemas import (
     declared_schema,
     field_ids,
@@ -240,13 +244,14 @@ def write_data_files(
     """
     staging = folder.new_staging(txn_id)
     try:
-        _run(rows, spark_path(folder.path / staging))
+        _run(rows, spark_path(folder.path / staging), table)
         with folder.staged(staging) as staged:
             written = [file for file in _files(staged) if file.metadata.num_rows]
             _check_ids(written, table)
             files = []
             for file in written:
                 file_id = new_file_id()
+                partition = _partition(staged, file, table)
                 path = folder.place(staged, file.name, file_id)
                 placed(path)
                 files.append(
@@ -255,6 +260,7 @@ def write_data_files(
                         path=path,
                         rows=file.metadata.num_rows,
                         bytes=file.bytes,
+                        partition=partition,
                         statistics=column_statistics(file.metadata),
                         schema_version=table.schema_version,
                     )
@@ -265,9 +271,13 @@ def write_data_files(
         folder.discard_staging(staging)
 
 
-def _run(rows: Conformed, path: str) -> None:
+def _run(rows: Conformed, path: str, table: TableDescriptor) -> None:
+    frame, keys = rows.frame, []
+    if table.partitioning:
+        frame = frame.withColumn(KEY, sql.expr(partition_key(table))).hint("rebalance", KEY)
+        keys = [KEY]
     try:
-        rows.frame.write.options(**_WRITER_OPTIONS).parquet(path)
+        frame.write.options(**_WRITER_OPTIONS).partitionBy(*keys).parquet(path)
     except AnalysisException as error:
         raise InvalidInput(f"the rows cannot be written: {error}") from error
     except Exception as error:
@@ -280,14 +290,37 @@ def _run(rows: Conformed, path: str) -> None:
 
 def _files(staged: int) -> list[_Written]:
     written = []
-    for name in sorted(os.listdir(staged)):
-        if name.startswith((".", "_")):
-            continue
-        with open(name, "rb", opener=lambda n, flags: os.open(n, flags, dir_fd=staged)) as file:
+    for name in _names(staged):
+        with _opened(staged, name) as file:
             metadata = pq.read_metadata(file)
             os.fsync(file.fileno())
             written.append(_Written(name, os.fstat(file.fileno()).st_size, metadata))
     return written
+
+
+def _names(staged: int) -> Iterator[str]:
+    """The files of a job, relative to its folder: in it, or in one folder for each partition."""
+    for name in sorted(os.listdir(staged)):
+        if name.startswith(f"{KEY}="):
+            folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=staged)
+            try:
+                inner = sorted(os.listdir(folder))
+            finally:
+                os.close(folder)
+            yield from (f"{name}/{own}" for own in inner if not own.startswith("."))
+        elif not name.startswith((".", "_")):
+            yield name
+
+
+def _opened(staged: int, name: str) -> BinaryIO:
+    return open(name, "rb", opener=lambda n, flags: os.open(n, flags, dir_fd=staged))
+
+
+def _partition(staged: int, file: _Written, table: TableDescriptor) -> Partition:
+    if not table.partitioning:
+        return ()
+    with _opened(staged, file.name) as opened:
+        return partition_of(opened, table)
 
 
 def _check_ids(written: list[_Written], table: TableDescriptor) -> None:

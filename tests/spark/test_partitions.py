@@ -1,0 +1,200 @@
+"""Partitioned tables: what Spark writes, and the files that a condition leaves to read."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as sql
+
+from strandline.errors import InvalidInput
+from strandline.model.partitioning import Partition, PartitionValue, Transform, TransformKind
+from strandline.model.types import DATE, TIMESTAMP, TIMESTAMP_NTZ, DecimalType
+from strandline.spark import Counts, Tables
+from strandline.spark.partitions import _value
+from tests.spark.data import folder, frame, ids, rows
+
+pytestmark = pytest.mark.spark
+
+EPOCH = datetime(1970, 1, 1)
+UTC_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+WIDTHS = {TransformKind.BUCKET: 7, TransformKind.TRUNCATE: 3}
+
+
+SAMPLE_SCHEMA = (
+    "yes BOOLEAN, tiny TINYINT, whole INT, `a.b` BIGINT, cents DECIMAL(9, 2), wide DECIMAL(18, 18),"
+    " name STRING, raw BINARY, day DATE, ts TIMESTAMP, local TIMESTAMP_NTZ"
+)
+
+
+def sample() -> pa.Table:
+    """Rows of all types that can partition a table: extremes, around 1970, NULL, and others."""
+    source = random.Random(7)
+    micros = [-1, 0, 1, -86_400_000_000, -86_400_000_001, 3_599_999_999, -62_135_596_800_000_000]
+    micros += [source.randrange(-4 * 10**15, 4 * 10**15) for _ in range(40)]
+    days = [
+        -719_162,
+        -1,
+        0,
+        1,
+        -365,
+        2_932_896,
+        *(source.randrange(-99_999, 99_999) for _ in "x" * 40),
+    ]
+    small = [-128, 127, 0, -1, 1, -10, 10, *(source.randrange(-128, 128) for _ in range(40))]
+    large = [
+        -(1 << 63),
+        (1 << 63) - 1,
+        *small,
+        *(source.randrange(-(1 << 63), 1 << 63) for _ in small),
+    ]
+    alphabet = "aé\0€\U00010000 z'\\"
+    texts = ["", "iceberg", *("".join(source.choices(alphabet, k=n % 9)) for n in range(70))]
+    count = 90
+
+    def column(values: list[Any], of: pa.DataType) -> pa.Array:
+        return pa.array([None, *(values * count)[: count - 1]], of)
+
+    return pa.table(
+        {
+            "yes": column([True, False], pa.bool_()),
+            "tiny": column(small, pa.int8()),
+            "whole": column([*small, -(1 << 31), (1 << 31) - 1], pa.int32()),
+            "a.b": column(large, pa.int64()),
+            "cents": column([Decimal(n).scaleb(-2) for n in (*small, *range(-999, 999, 23))],
+                            pa.decimal128(9, 2)),
+            "wide": column([Decimal(n // 100).scaleb(-18) for n in large],
+                           pa.decimal128(18, 18)),
+            "name": column(texts, pa.string()),
+            "raw": column([text.encode() for text in texts], pa.binary()),
+            "day": column([date(1970, 1, 1) + timedelta(n) for n in days], pa.date32()),
+            "ts": column([UTC_EPOCH + timedelta(microseconds=n) for n in micros],
+                         pa.timestamp("us", "UTC")),
+            "local": column([EPOCH + timedelta(microseconds=n) for n in micros],
+                            pa.timestamp("us")),
+        }
+    )  # fmt: skip
+
+
+def physical(column: pa.ChunkedArray, of: Any) -> list[Any]:
+    if of == DATE:
+        column = column.cast(pa.int32())
+    if of in (TIMESTAMP, TIMESTAMP_NTZ):
+        column = column.cast(pa.int64())
+    values: list[Any] = column.to_pylist()
+    if isinstance(of, DecimalType):
+        return [None if v is None else int(v.scaleb(of.scale)) for v in values]
+    return values
+
+
+def test_spark_tells_partitions_apart_as_the_specification_does(tables: Tables) -> None:
+    given = sample()
+    rows = tables.spark.createDataFrame(given, SAMPLE_SCHEMA)
+    descriptor = tables.create("shop.t", rows.schema).descriptor
+    questions = [
+        (column, transform)
+        for column in descriptor.columns
+        for transform in (Transform(kind, WIDTHS.get(kind, 0)) for kind in TransformKind)
+        if transform.takes(column.type)
+    ]
+    assert len(questions) > 35
+    computed = rows.select(
+        *(
+            sql.expr(f"CAST({_value(transform, column)} AS STRING)").alias(str(number))
+            for number, (column, transform) in enumerate(questions)
+        )
+    ).toArrow()
+    for number, (column, transform) in enumerate(questions):
+        values = physical(given.column(column.name), column.type)
+        expected = [None if v is None else transform.apply(v, column.type) for v in values]
+        actual = computed.column(str(number)).to_pylist()
+        if transform.kind is TransformKind.BUCKET:
+            assert [str(v) if v is not None else None for v in expected] == actual, column
+        pairs = set(zip(expected, actual, strict=True))
+        assert (None, None) in pairs
+        # One of one and the other is one of the other.
+        assert len(pairs) == len(set(expected)) == len(set(actual)), (column, transform)
+
+
+SCHEMA = "id BIGINT, region STRING, ts TIMESTAMP"
+FIELDS = ("day(ts)", "region", "bucket(4, id)")
+
+
+def sales(tables: Tables, *ids: int) -> Any:
+    """A row for each id: three regions, and eight hours from one to the next."""
+    moments = [UTC_EPOCH + timedelta(hours=8 * n) for n in ids]
+    regions = [("north", "", None)[n % 3] for n in ids]
+    return frame(
+        tables,
+        id=pa.array(ids, pa.int64()),
+        region=pa.array(regions, pa.string()),
+        ts=pa.array(moments, pa.timestamp("us", "UTC")),
+    )
+
+
+def files_of(tables: Tables, name: str) -> dict[Partition, list[str]]:
+    snapshot = tables.session.open([name])
+    table_id = snapshot.table(name).descriptor.id
+    found: dict[Partition, list[str]] = {}
+    for file in tables.session.files(table_id, snapshot.write_ids_of(name)).data_files:
+        found.setdefault(file.partition, []).append(file.path)
+    return found
+
+
+def read_paths(tables: Tables, name: str, where: str) -> int:
+    """How many files a condition leaves to read."""
+    return len(tables.read(name, where=where).inputFiles())
+
+
+def test_a_file_has_rows_of_one_partition_and_says_which(tables: Tables) -> None:
+    tables.create("shop.t", SCHEMA, partitioned_by=FIELDS)
+    counts = tables.append("shop.t", sales(tables, *range(-12, 12)))
+    found = files_of(tables, "shop.t")
+    assert counts == Counts(rows=24, files=len(found))
+    for partition, (path,) in found.items():
+        table = pq.read_table(folder(tables, "shop.t") / path)
+        assert table.column_names == ["id", "region", "ts"]
+        for row in table.to_pylist():
+            day, region, bucket = (known.value for known in partition)
+            assert (row["ts"] - UTC_EPOCH).days == day
+            assert row["region"] == region
+            assert bucket == Transform(TransformKind.BUCKET, 4).apply(row["id"], None)  # type: ignore[arg-type]
+    assert PartitionValue(1001, None) in {known for partition in found for known in partition}
+    assert rows(tables.read("shop.t")) == rows(sales(tables, *range(-12, 12)))
+
+
+def test_a_condition_reads_the_files_of_its_partitions(tables: Tables) -> None:
+    tables.create("shop.t", SCHEMA, partitioned_by=FIELDS)
+    tables.append("shop.t", sales(tables, *range(-12, 12)))
+    total = len(files_of(tables, "shop.t"))
+    tables.alter("shop.t", rename={"region": "area"})
+    for where, matching, most in (
+        ("ts < timestamp'1970-01-01 00:00:00Z'", list(range(-12, 0)), total // 2),
+        ("area IS NULL", [-10, -7, -4, -1, 2, 5, 8, 11], total // 3),
+        ("area <> 'north' AND ts >= timestamp'1970-01-03 00:00:00Z'", [7, 10], 2),
+        ("area NOT IN ('north', 'x')", [-11, -8, -5, -2, 1, 4, 7, 10], total // 3),
+        ("id = 5", [5], 1),
+        ("id IN (5, -3)", [-3, 5], 2),
+        ("area <=> NULL AND id = 5", [5], 1),
+        ("area LIKE 'n%' AND id > 8", [9], 1),
+    ):
+        assert ids(tables.read("shop.t", where=where)) == matching, where
+        assert read_paths(tables, "shop.t", where) <= most, where
+    assert tables.delete("shop.t", "area = '' AND id < 0") == Counts(rows=4, files=4)
+    assert ids(tables.read("shop.t", where="id < 0")) == [-12, -10, -9, -7, -6, -4, -3, -1]
+
+
+def test_a_value_too_long_for_a_partition_is_refused_and_nothing_is_appended(
+    tables: Tables,
+) -> None:
+    tables.create("shop.t", "id BIGINT, name STRING", partitioned_by=["name"])
+    long = frame(tables, id=pa.array([1, 2], pa.int64()), name=["a", "x" * 70_000])
+    with pytest.raises(InvalidInput, match="partition by truncate or bucket"):
+        tables.append("shop.t", long)
+    assert ids(tables.read("shop.t")) == []
+    assert not list(folder(tables, "shop.t").rglob("*.parquet"))
