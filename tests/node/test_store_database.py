@@ -23,7 +23,13 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.cli.main import main
-from strandline.errors import CorruptData, IncompatibleFormat, StoreMoved, Unavailable
+from strandline.errors import (
+    CorruptData,
+    IncompatibleFormat,
+    StoreMoved,
+    TransactionNotFound,
+    Unavailable,
+)
 from strandline.metastore.store.rows import DataFile, new_file
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, HEAD_FILE, Node, relocate
@@ -231,6 +237,72 @@ def test_the_head_file_does_not_name_an_event_that_a_power_cut_may_take(
     run_until_power_cut(folder, crashed, CreateSchema(name="sales"), then=then)
     with Node.open(crashed) as node:
         assert node.session(user="ann").tables("sales") == []
+
+
+def after_a_power_cut(folder: Path, crashed: Path, *, synced: int) -> Path:
+    """A copy of the store without what its log has behind the bytes that were synced."""
+    shutil.copytree(folder, crashed)
+    os.truncate(log_of(crashed), synced)
+    relocate(crashed, copy=True)
+    return crashed
+
+
+def test_a_transaction_that_a_power_cut_took_is_gone_and_its_id_is_not_given_again(
+    folder: Path, tmp_path: Path
+) -> None:
+    Node.open(folder).close()
+    with Node.open(folder) as node:
+        write_some(node, 1)
+        session = node.session(user="ann")
+        table_id = session.table("t0").descriptor.id
+        synced = log_of(folder).stat().st_size
+        lost = session.begin().txn_id
+        assert log_of(folder).stat().st_size > synced
+        crashed = after_a_power_cut(folder, tmp_path / "crashed", synced=synced)
+    with Node.open(crashed) as node:
+        session = node.session(user="ann")
+        assert session.begin().txn_id > lost
+        content = DataFile(file_id=lost << 20, path="g", rows=1, bytes=1)
+        for call in (
+            lambda: session.stage(lost, table_id, add=[content]),
+            lambda: session.commit(lost),
+            lambda: session.heartbeat(lost),
+        ):
+            with pytest.raises(TransactionNotFound, match=f"transaction {lost}"):
+                call()
+
+
+def test_what_was_staged_survives_a_power_cut_and_is_committed_after_it(
+    folder: Path, tmp_path: Path
+) -> None:
+    Node.open(folder).close()
+    with Node.open(folder) as node:
+        write_some(node, 1)
+        session = node.session(user="ann")
+        table_id, txn_id = session.table("t0").descriptor.id, session.begin().txn_id
+        content = DataFile(file_id=txn_id << 20, path="g", rows=1, bytes=1)
+        session.stage(txn_id, table_id, add=[content])
+        synced = log_of(folder).stat().st_size
+        session.begin()
+        crashed = after_a_power_cut(folder, tmp_path / "crashed", synced=synced)
+    with Node.open(crashed) as node:
+        session = node.session(user="ann")
+        session.commit(txn_id)
+        snapshot = session.open(["t0"])
+        files = session.files(table_id, snapshot.write_ids[table_id]).data_files
+        assert [file.path for file in files] == ["f", "g"]
+
+
+def test_ids_have_gaps_behind_a_kill_alone(folder: Path, tmp_path: Path) -> None:
+    with Node.open(folder) as node:
+        first = node.transactions.begin(user="ann").txn_id
+    with Node.open(folder) as node:
+        assert node.transactions.begin(user="ann").txn_id == first + 1
+        killed = shutil.copytree(folder, tmp_path / "killed")
+    relocate(killed, copy=True)
+    with Node.open(killed) as node:
+        assert node.transactions.get(first + 1).txn_id == first + 1
+        assert node.transactions.begin(user="ann").txn_id > first + 2
 
 
 def test_a_store_that_crashed_is_opened_with_all_that_was_committed(
@@ -456,6 +528,7 @@ def test_a_store_of_an_older_release_gets_the_indexes_that_find_flipped_bytes(
         "DROP TABLE lock_request",
         "DROP TABLE lock_component",
         "DROP TABLE partition_move",
+        "DROP TABLE txn_reserved",
         "ALTER TABLE hold DROP COLUMN user",
         "UPDATE strandline_schema SET version = 1 WHERE part <> 'place'",
     )

@@ -287,6 +287,7 @@ class Node:
         self.projector.start()
         self.store.start()
         finish_partition_moves(self.metastore)
+        self.transactions.reserved_ids.skip_lost()
         self.transactions.heartbeats.start()
         self._reaper.start()
         if self.settings.clean_interval_ms:
@@ -392,6 +393,9 @@ class Node:
             if thread.is_alive():
                 thread.join()
         self.transactions.heartbeats.stop()
+        if self._reaper.ident is not None:
+            with suppress(StrandlineError):  # else ids are skipped by the next start
+                self.transactions.reserved_ids.release()
         self._opened_store.close()
 
     def __enter__(self) -> Node:

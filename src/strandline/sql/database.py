@@ -94,6 +94,11 @@ class Database(ABC):
     dialect: ClassVar[str]
     mark_is_proof: ClassVar[bool]
     """Whether an unmoved mark proves that nothing was committed since it was taken."""
+    may_lose_provisional: ClassVar[bool]
+    """Whether a crash of the machine may undo a write that was provisional.
+
+    On a server none may be: other machines have seen its time, and go on.
+    """
 
     def __init__(self, name: str, *, patience: float, read_only: bool = False) -> None:
         self.read_only = read_only
@@ -123,6 +128,7 @@ class Database(ABC):
         deadline: float | None = None,
         first: Sequence[Query] = (),
         is_news: bool = True,
+        is_provisional: bool = False,
     ) -> AbstractContextManager[Connection]:
         """A write transaction: committed, on disk, when the block ends; undone when it raises.
 
@@ -134,9 +140,11 @@ class Database(ABC):
         ``first`` are the statements that the block begins with behind the look at the fence, in
         their order: from a server they are read ahead. They are known again by their text. Where
         it changes nothing that any memory shows, it is no news, and moves a mark only where that
-        cannot be avoided.
+        cannot be avoided. What is provisional waits for no disk where only a crash of this machine
+        can undo it, with all that came after it: a later synced write makes it durable.
         """
-        return self._write(deadline, synced=True, first=first, is_news=is_news)
+        synced = not (is_provisional and self.may_lose_provisional)
+        return self._write(deadline, synced=synced, first=first, is_news=is_news)
 
     def write_unsynced(
         self, *, deadline: float | None = None

@@ -79,6 +79,7 @@ class PostgresDatabase(Database):
 
     dialect = "postgresql"
     mark_is_proof = False
+    may_lose_provisional = False
 
     def __init__(self, url: str, *, patience: float, read_only: bool = False) -> None:
         self._address, name = driver.address_of(url)

@@ -115,6 +115,7 @@ class SqliteDatabase(Database):
 
     dialect = "sqlite"
     mark_is_proof = True
+    may_lose_provisional = True
 
     def __init__(self, path: Path, *, patience: float, read_only: bool = False) -> None:
         super().__init__(str(path), patience=patience, read_only=read_only)

@@ -116,16 +116,24 @@ class GuardedWrites:
         timeout: float,
         first: Callable[[], Sequence[Query]] = tuple,
         is_news: bool = True,
+        is_provisional: bool = False,
     ) -> T:
         """The result of ``body``, once it is durable.
 
-        ``first`` gives what ``body`` asks first; for this and ``is_news`` see `Database.write`.
+        ``first`` gives what ``body`` asks first; for this and the rest see `Database.write`.
 
         Raises what the guard or ``body`` raise, and then nothing has happened, except that
         `Behind` is tried again for ``timeout`` seconds and ends as `DeadlineExceeded`.
         """
         with ExitStack() as opened:
-            return self.enter(opened, body, timeout=timeout, first=first, is_news=is_news)
+            return self.enter(
+                opened,
+                body,
+                timeout=timeout,
+                first=first,
+                is_news=is_news,
+                is_provisional=is_provisional,
+            )
 
     def enter(
         self,
@@ -135,6 +143,7 @@ class GuardedWrites:
         timeout: float,
         first: Callable[[], Sequence[Query]] = tuple,
         is_news: bool = True,
+        is_provisional: bool = False,
     ) -> T:
         """Like `run`, but the write transaction stays open until ``opened`` ends it."""
         deadline = time.monotonic() + timeout
@@ -142,7 +151,12 @@ class GuardedWrites:
             try:
                 with ExitStack() as attempt:
                     connection = attempt.enter_context(
-                        self._database.write(deadline=deadline, first=first(), is_news=is_news)
+                        self._database.write(
+                            deadline=deadline,
+                            first=first(),
+                            is_news=is_news,
+                            is_provisional=is_provisional,
+                        )
                     )
                     self._guard(connection)
                     result = body(connection)

@@ -171,7 +171,8 @@ def finding_for_table(txn_id: int, table_id: int) -> tuple[Query, ...]:
 
 def _not_found(txn_id: int) -> TransactionNotFound:
     return TransactionNotFound(
-        f"there is no transaction {txn_id}; begin one, or check which store this is"
+        f"there is no transaction {txn_id}; begin one, or check which store this is (one that has"
+        " written nothing is lost when the machine of the store loses power)"
     )
 
 

@@ -36,7 +36,7 @@ VERSION = 4
 """Version 2, of release 0.2.1, added locks, users of holds, and indexes that find flipped bytes.
 
 Version 3, of release 0.3.0, has such indexes also for locks and footprints. Version 4, of release
-0.4.0, has an index of the write ids that are not committed.
+0.4.0, has an index of the write ids that are not committed, and ``txn_reserved``.
 """
 LAST_ID = (1 << 63) - 1
 """The largest number that a column holds: no id is larger."""
@@ -63,6 +63,14 @@ TXN = Table(
     Index("txn_by_state", "state", "begin_time"),
     Index("txn_by_commit_time", "commit_time"),
     sqlite_autoincrement=True,  # an id is never given twice, whatever was deleted
+)
+
+# Ids up to this one may have been given to clients by a begin that a crash of the machine undoes.
+TXN_RESERVED = Table(
+    "txn_reserved",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("txn_id", BigInteger, nullable=False),
 )
 
 TXN_WRITE_ID = Table(
@@ -155,7 +163,7 @@ LOCK_COMPONENT = Table(
 
 _WHOLE = (TXN, NEXT_WRITE_ID, HOLD, HOLD_WATERMARK)
 _LOCKS = (LOCK_REQUEST, LOCK_COMPONENT)
-for _table in (*_WHOLE, *_LOCKS):
+for _table in (TXN_RESERVED, *_WHOLE, *_LOCKS):
     whole_row(_table)
 
 
@@ -171,13 +179,14 @@ def _index_locks_and_footprints(connection: Connection) -> None:
     add_indexes(connection, TXN_FOOTPRINT, *_LOCKS)
 
 
-def _index_pending(connection: Connection) -> None:
+def _index_pending_and_reserve(connection: Connection) -> None:
     add_indexes(connection, TXN_WRITE_ID)
+    METADATA.create_all(connection, tables=[TXN_RESERVED])
 
 
 STEPS: Mapping[int, Callable[[Connection], None]] = {
     2: _add_locks_and_users,
     3: _index_locks_and_footprints,
-    4: _index_pending,
+    4: _index_pending_and_reserve,
 }
 """How the tables of an older version become those of the one named."""

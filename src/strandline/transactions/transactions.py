@@ -14,6 +14,7 @@ What must stay true:
 
 * a time that was given is below every later commit time; so a snapshot as of T is settled as soon
   as the store's time has reached T, and `Transactions.ensure_past` makes it reach it;
+* an id that was given is never given to another transaction (`reserved_ids`);
 * a state changes once, from open, by one conditional statement; commit and abort say the same when
   asked again, and `Transactions.get` settles what became of a commit whose answer was lost;
 * the first committer on a row wins, the other one is aborted in its own commit call;
@@ -67,6 +68,7 @@ from strandline.transactions.heartbeats import Heartbeats
 from strandline.transactions.holds import Holds
 from strandline.transactions.list_records import write_ids_at
 from strandline.transactions.locks import Locks
+from strandline.transactions.reserved_ids import ReservedIds
 from strandline.transactions.tables import LAST_ID, METADATA, PART, STEPS, VERSION
 from strandline.transactions.transaction import (
     Heartbeat,
@@ -136,6 +138,7 @@ class Transactions(TransactionReads):
         self._counts: Counter[str] = Counter()
         self._counting = threading.Lock()
         self._uncounted = 0
+        self.reserved_ids = ReservedIds(database, writes)
         self.holds = Holds(database, clock, guard=guard, history_retention_ms=history_retention_ms)
         self.heartbeats = Heartbeats(database, guard=guard)
         self.locks = Locks(
@@ -181,13 +184,16 @@ class Transactions(TransactionReads):
                 f"1 to {MAX_BATCH} transactions can be begun by one call, not {count}"
             )
         self._require_room(count)
-        begun = self._writes.run(
-            lambda connection: self._begin_on(
+
+        def begin(connection: Connection) -> list[Transaction]:
+            return self._begin_on(
                 connection, count, user=user, host=host, agent=agent, read_only=read_only
-            ),
-            timeout=timeout,
+            )
+
+        begun = self.reserved_ids.begin(
+            begin,
             first=lambda: (taking_time(self._clock), *self._catalogs.ahead),
-            is_news=False,
+            timeout=timeout,
         )
         self._count(*["begun"] * count)
         return begun

@@ -1,0 +1,116 @@
+"""Ids of transactions that begin without waiting for the disk.
+
+The problem: a transaction that has written nothing may be lost with its machine. Nothing hangs on
+it, and its client is told that it is not there. So its begin need not wait for the disk. But its id
+is in the hands of a client, and in the names of files that the client has written; it must never be
+given to another.
+
+The model. Ids are reserved in blocks. A begin whose id is reserved waits for no disk. One whose id
+is not does wait, and reserves the next block in the same SQL transaction. A node that starts goes
+on behind the block, since any id in it may have been given. A node that ends gives the block back,
+in a write that makes all begins before it durable; so ids have gaps only behind a crash or a kill,
+or where several nodes share a folder.
+
+What must stay true: **each id that was given, and whose begin may be lost, is at most the reserved
+one, which is durable.** What a power cut leaves behind each write of a transaction:
+
+* its begin: it is there, or it is not, and then its id is skipped;
+* a staging: that waits for the disk, with everything that the log of the database has before it.
+  So the begin is there, and all that was staged. Were a staging lost whose begin is there, its
+  commit would succeed without the rows;
+* its end: as a staging.
+
+A server's crash leaves other nodes alive that have seen the time of a begin, and gave later reads
+by it. There every begin waits (`Database.may_lose_provisional`), and no id is reserved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import Connection
+
+from strandline.sql import Database, Query, change, change_each, value
+from strandline.transactions.catalog_view import GuardedWrites
+from strandline.transactions.transaction import Transaction, TransactionState
+from strandline.transactions.transaction_reads import PATIENCE
+
+RESERVED_IDS = 256
+"""How many transactions begin without waiting for the disk, until one waits."""
+
+_RESERVED = "SELECT txn_id FROM txn_reserved"
+_PLACEHOLDER = (
+    "INSERT INTO txn (txn_id, state, begin_time, catalog_version, last_heartbeat,"
+    ' "user", host, agent, read_only, timeout_ms)'
+    f" VALUES (?, {TransactionState.ABORTED.value}, 0, 0, 0, '', '', '', ?, 0)"
+)
+
+Begin = Callable[[Connection], list[Transaction]]
+"""Begins transactions, by ascending ids."""
+
+
+class _NotReserved(Exception):
+    """An id could be given again if its begin were lost."""
+
+
+class ReservedIds:
+    """See the module. Safe for threads, and for several processes on one store."""
+
+    def __init__(self, database: Database, writes: GuardedWrites) -> None:
+        self._database = database
+        self._writes = writes
+
+    def begin(
+        self, begin: Begin, *, first: Callable[[], Sequence[Query]], timeout: float
+    ) -> list[Transaction]:
+        """What ``begin`` begins, in a write that waits for the disk only if it must."""
+
+        def within(connection: Connection) -> list[Transaction]:
+            begun = begin(connection)
+            may_be_lost = self._database.may_lose_provisional
+            if may_be_lost and begun[-1].txn_id > _reserved_up_to(connection):
+                raise _NotReserved
+            return begun
+
+        def reserving(connection: Connection) -> list[Transaction]:
+            begun = begin(connection)
+            _release(connection)
+            up_to = begun[-1].txn_id + RESERVED_IDS
+            change_each(
+                connection, "INSERT INTO txn_reserved (id, txn_id) VALUES (1, ?)", [(up_to,)]
+            )
+            return begun
+
+        try:
+            return self._writes.run(
+                within, timeout=timeout, first=first, is_news=False, is_provisional=True
+            )
+        except _NotReserved:
+            return self._writes.run(reserving, timeout=timeout, first=first, is_news=False)
+
+    def skip_lost(self) -> None:
+        """Give no id again that a crash may have taken. For a node that has not begun any."""
+        if self._database.rows(_RESERVED):
+            self._writes.run(_skip, timeout=PATIENCE)
+
+    def release(self) -> None:
+        """Make what was begun durable, so that the next node goes on behind the last id."""
+        if self._database.rows(_RESERVED):
+            self._writes.run(_release, timeout=PATIENCE, is_news=False)
+
+
+def _reserved_up_to(connection: Connection) -> int:
+    return int(value(connection, _RESERVED) or 0)
+
+
+def _release(connection: Connection) -> None:
+    change(connection, "DELETE FROM txn_reserved")
+
+
+def _skip(connection: Connection) -> None:
+    up_to = _reserved_up_to(connection)
+    if value(connection, "SELECT 1 FROM txn WHERE txn_id >= ?", (up_to,)) is None:
+        # The database gives no id that is below one that it has had.
+        change(connection, _PLACEHOLDER, (up_to, True))
+        change(connection, "DELETE FROM txn WHERE txn_id = ?", (up_to,))
+    _release(connection)
