@@ -15,7 +15,7 @@ from strandline.metastore.store.object_store import ObjectStore, ProjectsDdl, Sq
 from strandline.metastore.store.rows import DataFile, NewRow, Row, RowKind, new_file
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import put_places
-from strandline.metastore.store.transaction_events import TransactionEvents
+from strandline.metastore.store.transaction_order import TransactionEvents
 from strandline.model.places import Place
 from strandline.sql import open_engine
 from strandline.transactions import Transactions

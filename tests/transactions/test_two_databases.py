@@ -19,8 +19,9 @@ from strandline.durable import MetastorageLog, durable_state
 from strandline.errors import InvalidInput
 from strandline.metastorage import SqlMetastorage
 from strandline.metastore.store.notifications import NotificationLog
-from strandline.metastore.store.projection import ProjectedCatalogs, Projector
+from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.store_folders import StoreFolders
+from strandline.metastore.store.transaction_order import ProjectedCatalogs
 from strandline.model.types import INT
 from strandline.sql import open_sqlite
 from strandline.transactions import Behind, Transactions, TransactionState

@@ -41,9 +41,9 @@ from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.cleaning import Cleaner
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
-from strandline.metastore.store.projection import ProjectedCatalogs, Projector
+from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.row_queries import name_change
-from strandline.metastore.store.transaction_events import TransactionEvents
+from strandline.metastore.store.transaction_order import ProjectedCatalogs, TransactionEvents
 from strandline.node.address import StoreAddress
 from strandline.node.membership import (
     Guard,

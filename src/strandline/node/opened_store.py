@@ -28,8 +28,8 @@ from strandline.config import Settings
 from strandline.durable import VERSION, MetastorageLog, upper_within
 from strandline.errors import InvalidInput
 from strandline.metastorage import SqlMetastorage, open_metastorage
-from strandline.metastore.store.projection import UpperWithin
 from strandline.metastore.store.store_folders import WAREHOUSE_FOLDER, StoreFolders
+from strandline.metastore.store.transaction_order import UpperWithin
 from strandline.metastore.store.warehouse import make_folders
 from strandline.node.address import StoreAddress, store_address
 from strandline.node.place import settle

@@ -29,10 +29,14 @@ from strandline.metastorage import SqlMetastorage
 from strandline.metastore.store.folder_effects import MOST_EFFECTS, Turn
 from strandline.metastore.store.notifications import COMMIT, NotificationLog
 from strandline.metastore.store.object_store import SqlObjectStore
-from strandline.metastore.store.projection import ProjectedCatalogs, Projector, UpperWithin
+from strandline.metastore.store.projection import Projector
 from strandline.metastore.store.rows import DataFile, RowKind, new_file
 from strandline.metastore.store.store_folders import StoreFolders
-from strandline.metastore.store.transaction_events import TransactionEvents
+from strandline.metastore.store.transaction_order import (
+    ProjectedCatalogs,
+    TransactionEvents,
+    UpperWithin,
+)
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.type_parser import parse_type
 from strandline.sql import FenceRow, open_sqlite

@@ -29,7 +29,7 @@ are synced: other nodes, which go on when the server's machine fails, have seen 
 their numbers must not come again for others.
 
 A commit needs all of it done in its own SQL transaction. Where more effects are left, it gets
-`Behind`, as with the catalog itself: `ProjectedCatalogs` then does them in several.
+`Behind`, as with the catalog itself: `transaction_order` then does them in several.
 
 No folder stops what comes behind it: what is refused is left as it is, and counted. What is short
 (a full disk, no descriptors) is an error, and is tried again before anything else is projected.
@@ -52,14 +52,12 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 
-from strandline.catalog import Behind, Catalog, CatalogManager
+from strandline.catalog import Behind, Catalog
 from strandline.catalog.kinds import kind_named
 from strandline.catalog.verbs import verb_named
-from strandline.clock import Timestamp
 from strandline.durable.update import Entry, Update
 from strandline.errors import (
     DeadlineExceeded,
-    InvalidInput,
     Stopping,
     StrandlineError,
     Unavailable,
@@ -74,7 +72,7 @@ from strandline.metastore.store.notifications import (
 )
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places
-from strandline.sql import Database, FenceRow, Query
+from strandline.sql import Database, FenceRow
 from strandline.wire import encode
 
 logger = logging.getLogger(__name__)
@@ -211,15 +209,15 @@ class Projector:
             self._failed_batch = self._batches, error
             raise
         self._moved = self._moved or turn.moves
-        if self._moved:  # its callers may write into the folder that is gone
-            self._database.sync()
-            self._moved = False
         self._note_projected(reached.projected_version)  # only now is it committed
         self._own_end = reached.projected_version, reached.projected_entries
         self._folders.delete_purged()
 
     def _note_projected(self, version: int) -> None:
         """Note that all versions up to this one are projected, by whatever process."""
+        if self._moved:  # its callers may write into the folder that is gone
+            self._database.sync()
+            self._moved = False
         self._projected = max(self._projected, version)
         self._updates.forget(self._projected)
 
@@ -440,67 +438,6 @@ class AppliedUpdates:
         read = self._read(start, end)
         self._remembered |= {update.version: update for update in read}
         return read
-
-
-@dataclass(frozen=True, slots=True)
-class UpperWithin:
-    """Reads the log's upper in a SQL transaction on its own database; ``query`` is what it asks."""
-
-    read: Callable[[Connection], int]
-    query: Query
-
-
-class ProjectedCatalogs:
-    """The catalogs of a manager, as transactions ask for them: catching up projects too.
-
-    ``upper_within`` reads the log's upper inside a SQL transaction. It is None where log and rows
-    lie in two databases; then the catalog needs a delay before activation (`InvalidInput`).
-    """
-
-    def __init__(
-        self,
-        catalogs: CatalogManager,
-        projector: Projector,
-        *,
-        upper_within: UpperWithin | None,
-    ) -> None:
-        if upper_within is None and not catalogs.delay:
-            raise InvalidInput(
-                "the catalog and the rows of this store lie in two databases, and the catalog was"
-                " created with a delay of 0, so no transaction could know the catalog of its"
-                " commit; create it with a delay before activation (200 ms, say)"
-            )
-        self._catalogs = catalogs
-        self._projector = projector
-        self._upper_within = upper_within
-
-    @property
-    def ahead(self) -> Sequence[Query]:
-        """What `catalog_at` asks on its connection."""
-        return () if self._upper_within is None else (self._upper_within.query,)
-
-    def catalog_at(self, connection: Connection, at: Timestamp, /) -> Catalog:
-        """The catalog active at ``at``. Raises `Behind`."""
-        within = self._upper_within
-        upper = None if within is None else within.read(connection)
-        return self._catalogs.catalog_at(at, upper=upper)
-
-    def catch_up(self, *, timeout: float) -> None:
-        """Look at the log, apply it, and project it."""
-        deadline = time.monotonic() + timeout
-        if self._upper_within is None:
-            self._catalogs.look()
-        else:
-            self._catalogs.sync()
-        latest = self._catalogs.latest_catalog().version
-        self._projector.project_up_to(latest, timeout=deadline - time.monotonic())
-
-    def catalog(self, version: int, /) -> Catalog:
-        """That version. Raises `Behind`, `VersionNotFound`."""
-        latest = self._catalogs.latest_catalog().version
-        if version > latest:
-            raise Behind(f"version {version} is not applied here; version {latest} is the latest")
-        return self._catalogs.catalog(version)
 
 
 def _event(update: Update, entry: Entry) -> NewEvent:

@@ -153,12 +153,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def in_work(self) -> bool:
-        return (
-            self._running is not None
-            or self._slicing is not None
-            or self._decoding is not None
-            or self._outgoing.in_work
-        )
+        under_way = self._running or self._slicing or self._decoding
+        return under_way is not None or self._outgoing.in_work
 
     @property
     def is_idle(self) -> bool:

@@ -1,0 +1,136 @@
+"""DDL comes before the transactions that rely on it.
+
+A transaction begins and commits under a catalog that this node has applied and projected
+(`ProjectedCatalogs`). The end of one that wrote is an event of the notification log
+(`TransactionEvents`, a listener of `Transactions`). What it does happens in the SQL transaction of
+the commit or abort, so an event is there exactly when its transaction ended so. A commit first
+projects the catalog that it was judged by: who follows the log knows a table before its first row.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from strandline.catalog import Behind, Catalog, CatalogManager
+from strandline.clock import Timestamp
+from strandline.errors import InvalidInput
+from strandline.metastore.store.notifications import (
+    ABORT,
+    COMMIT,
+    EndEvent,
+    NewEvent,
+    NotificationLog,
+)
+from strandline.metastore.store.object_store import ProjectsDdl
+from strandline.metastore.store.projection import Projector
+from strandline.sql import Query
+from strandline.transactions import CatalogVersion, Transaction
+from strandline.wire import encode
+
+
+@dataclass(frozen=True, slots=True)
+class UpperWithin:
+    """Reads the log's upper in a SQL transaction on its own database; ``query`` is what it asks."""
+
+    read: Callable[[Connection], int]
+    query: Query
+
+
+class ProjectedCatalogs:
+    """The catalogs of a manager, as transactions ask for them: catching up projects too.
+
+    ``upper_within`` reads the log's upper inside a SQL transaction. It is None where log and rows
+    lie in two databases; then the catalog needs a delay before activation (`InvalidInput`).
+    """
+
+    def __init__(
+        self,
+        catalogs: CatalogManager,
+        projector: Projector,
+        *,
+        upper_within: UpperWithin | None,
+    ) -> None:
+        if upper_within is None and not catalogs.delay:
+            raise InvalidInput(
+                "the catalog and the rows of this store lie in two databases, and the catalog was"
+                " created with a delay of 0, so no transaction could know the catalog of its"
+                " commit; create it with a delay before activation (200 ms, say)"
+            )
+        self._catalogs = catalogs
+        self._projector = projector
+        self._upper_within = upper_within
+
+    @property
+    def ahead(self) -> Sequence[Query]:
+        """What `catalog_at` asks on its connection."""
+        return () if self._upper_within is None else (self._upper_within.query,)
+
+    def catalog_at(self, connection: Connection, at: Timestamp, /) -> Catalog:
+        """The catalog active at ``at``. Raises `Behind`."""
+        within = self._upper_within
+        upper = None if within is None else within.read(connection)
+        return self._catalogs.catalog_at(at, upper=upper)
+
+    def catch_up(self, *, timeout: float) -> None:
+        """Look at the log, apply it, and project it."""
+        deadline = time.monotonic() + timeout
+        if self._upper_within is None:
+            self._catalogs.look()
+        else:
+            self._catalogs.sync()
+        latest = self._catalogs.latest_catalog().version
+        self._projector.project_up_to(latest, timeout=deadline - time.monotonic())
+
+    def catalog(self, version: int, /) -> Catalog:
+        """That version. Raises `Behind`, `VersionNotFound`."""
+        latest = self._catalogs.latest_catalog().version
+        if version > latest:
+            raise Behind(f"version {version} is not applied here; version {latest} is the latest")
+        return self._catalogs.catalog(version)
+
+
+class TransactionEvents:
+    """A `TransactionListener`. ``projector`` None: DDL is not in this log."""
+
+    def __init__(
+        self, notifications: NotificationLog, *, projector: ProjectsDdl | None = None
+    ) -> None:
+        self._notifications = notifications
+        self._projector = projector
+
+    def committing(
+        self,
+        connection: Connection,
+        transaction: Transaction,
+        *,
+        time: Timestamp,
+        writes: Sequence[tuple[int, int]],
+        catalog: CatalogVersion,
+    ) -> None:
+        """Log a commit. Raises `Behind` where DDL must be projected before, by itself."""
+        if self._projector is not None:
+            self._projector.project_on(connection, catalog.version)
+        event = NewEvent(
+            verb=COMMIT,
+            body=encode(EndEvent(writes=tuple(writes))),
+            time=time,
+            catalog_version=catalog.version,
+            txn_id=transaction.txn_id,
+        )
+        self._notifications.append(connection, [event])
+
+    def aborting(
+        self,
+        connection: Connection,
+        transaction: Transaction,
+        *,
+        writes: Sequence[tuple[int, int]],
+    ) -> None:
+        """Log an abort."""
+        body = encode(EndEvent(writes=tuple(writes)))
+        event = NewEvent(verb=ABORT, body=body, txn_id=transaction.txn_id)
+        self._notifications.append(connection, [event])
