@@ -21,9 +21,10 @@ ON_A_TABLE = (Component(LockMode.EXCLUSIVE, "shop", "orders"),)
 @pytest.fixture
 def noted(store: Store) -> Iterator[Store]:
     """A store whose heartbeats are stored by a thread, as those of a node are."""
-    store.transactions.heartbeats.start()
-    yield store
-    store.transactions.heartbeats.stop()
+    with patch.object(heartbeats, "LATEST", 1e9):
+        store.transactions.heartbeats.start()
+        yield store
+        store.transactions.heartbeats.stop()
 
 
 @pytest.fixture

@@ -49,6 +49,8 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.lists: list[tuple[int, ValidTxnList, frozenset[int]]] = []
 
     def teardown(self) -> None:
+        for taken in self.lists:
+            self.check_list(*taken)
         self.store.database.close()
 
     def in_state(self, *states: TransactionState) -> list[Modelled]:
@@ -198,10 +200,23 @@ class SnapshotMachine(RuleBasedStateMachine):
             assert visible(found) == seen
             assert found.hwm == max(seen, default=0)
 
-    @invariant()
-    def no_list_ever_shows_anything_else(self) -> None:
-        for table_id, txns, seen in self.lists:
-            assert visible(self.transactions.write_ids_by(table_id, txns)) == seen
+    @precondition(lambda self: self.lists)
+    @rule(data=st.data())
+    def a_list_shows_what_it_showed(self, data: st.DataObject) -> None:
+        self.check_list(*data.draw(st.sampled_from(self.lists)))
+
+    def check_list(self, table_id: int, txns: ValidTxnList, seen: frozenset[int]) -> None:
+        by_list = self.transactions.write_ids_by(table_id, txns)
+        assert visible(by_list) == seen
+        writes = [
+            (one.txn_id, one.write_ids[table_id])
+            for one in self.model.values()
+            if table_id in one.write_ids
+        ]
+        following = self.given[table_id] + 1 if writes else None
+        assert by_list == ValidWriteIdList.derive(
+            None, txns=txns, writes=writes, next_write_id=following
+        )
 
     @invariant()
     def open_and_aborted_are_told_apart(self) -> None:

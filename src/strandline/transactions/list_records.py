@@ -17,6 +17,7 @@ and has nothing to show.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
@@ -82,11 +83,16 @@ _UNFINISHED = (
 )
 _FOLLOWING = "SELECT next FROM next_write_id WHERE table_id = ?"
 _TXN_OF_WRITE = "SELECT txn_id FROM txn_write_id WHERE table_id = ? AND write_id = ?"
-_OF_LATER_TXNS = "SELECT txn_id, write_id FROM txn_write_id WHERE txn_id > ? AND +table_id = ?"
+_OF_LATER_TXNS = (
+    "SELECT txn_id, write_id FROM txn_write_id WHERE txn_id > ? AND +table_id = ? AND +write_id < ?"
+)
+_LOWEST = "SELECT txn_id, write_id FROM txn_write_id WHERE table_id = ? ORDER BY write_id LIMIT 1"
 _DOWNWARDS = (
     "SELECT txn_id, write_id FROM txn_write_id WHERE table_id = ? AND write_id < ?"
-    " ORDER BY write_id DESC LIMIT 100"
+    " ORDER BY write_id DESC LIMIT ?"
 )
+_FEWEST, _MOST = 100, 10_000
+"""How many pairs a step downwards reads: few at first, since the first is often visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,30 +142,45 @@ def txn_of_write_id(connection: Connection, table_id: int, write_id: int) -> int
 def write_ids_by(connection: Connection, table_id: int, txns: ValidTxnList) -> ValidWriteIdList:
     """The writes of a table that a reader of ``txns`` sees.
 
-    Costs by the writes that are hidden from it, and by its exceptions.
+    Costs by what was written since the list was made, and by its exceptions.
     """
     following = value(connection, _FOLLOWING, (table_id,))
     if following is None:
         return ValidWriteIdList(hwm=0)
-    writes = set(run(connection, _OF_LATER_TXNS, (min(txns.hwm, LAST_ID), table_id)))
+    upper = _down_to_first_visible(connection, table_id, txns, below=following)
+    if not upper:  # each write is of a later transaction: the first of them ends the list
+        lowest = run(connection, _LOWEST, (table_id,))
+        return ValidWriteIdList.derive(
+            None, txns=txns, writes=_pairs(lowest), next_write_id=following
+        )
+    hwm = upper[0][1]
+    writes = {*upper, *_pairs(run(connection, _OF_LATER_TXNS, (txns.hwm, table_id, hwm)))}
     pairs = TXN_WRITE_ID.c
     of_table = select(pairs.txn_id, pairs.write_id).where(pairs.table_id == table_id)
     for chunk in chunks(txns.exceptions):
-        rows = connection.execute(of_table.where(pairs.txn_id.in_(chunk)))
-        writes.update((txn_id, write_id) for txn_id, write_id in rows)
-    writes.update(_down_to_first_visible(connection, table_id, txns, below=following))
+        writes.update(_pairs(connection.execute(of_table.where(pairs.txn_id.in_(chunk)))))
     return ValidWriteIdList.derive(None, txns=txns, writes=writes, next_write_id=following)
 
 
 def _down_to_first_visible(
     connection: Connection, table_id: int, txns: ValidTxnList, *, below: int
 ) -> list[tuple[int, int]]:
-    """The (transaction, write id) pairs from the last one to the first that ``txns`` sees."""
-    walked: list[tuple[int, int]] = []
-    while rows := run(connection, _DOWNWARDS, (table_id, below)):
+    """The (transaction, write id) pairs from the last one that ``txns`` knows of, downwards.
+
+    They end with the first that it sees, if there is any.
+    """
+    upper: list[tuple[int, int]] = []
+    most = _FEWEST
+    while rows := run(connection, _DOWNWARDS, (table_id, below, most)):
         for txn_id, write_id in rows:
-            walked.append((txn_id, write_id))
+            if not upper and txn_id > txns.hwm:
+                continue
+            upper.append((txn_id, write_id))
             if txns.valid(txn_id):
-                return walked
-        below = rows[-1][1]
-    return walked
+                return upper
+        below, most = rows[-1][1], min(4 * most, _MOST)
+    return upper
+
+
+def _pairs(rows: Iterable[Sequence[int]]) -> Iterator[tuple[int, int]]:
+    return ((txn_id, write_id) for txn_id, write_id in rows)
