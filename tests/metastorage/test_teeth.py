@@ -269,7 +269,7 @@ def everything_is_news(patch: pytest.MonkeyPatch) -> None:
 )
 def unannounced(patch: pytest.MonkeyPatch) -> None:
     """Nobody is notified of a commit."""
-    patch.setattr(postgres_database, "_NEWS", b"SELECT 1")
+    patch.setattr(postgres_database, "_NEWS", "SELECT 1")
 
 
 @TEETH.found_by(

@@ -409,6 +409,19 @@ def test_a_waiter_is_told_of_a_commit_of_another_process(url: str, database: Dat
     other.close()
 
 
+def test_a_commit_moves_the_mark_once_in_this_process_and_in_others(
+    url: str, database: Database
+) -> None:
+    other = open_engine(url)
+    seen, seen_by_other = steady_mark(database), steady_mark(other)
+    for number, writer in enumerate((database, other, database, other), 1):
+        put(writer, number, number)
+        for reader, before in ((database, seen), (other, seen_by_other)):
+            moved = reader.wait_for_commit(before + number - 1, timeout=30)
+            assert reader.mark_is_proof or moved == before + number
+    other.close()
+
+
 def test_a_waiter_for_a_commit_ends_with_its_time(database: Database) -> None:
     seen = steady_mark(database)
     began = time.monotonic()

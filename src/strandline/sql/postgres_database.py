@@ -26,6 +26,7 @@ an advisory lock for writes (the clock row is needed anyway, and shows who holds
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -56,7 +57,7 @@ _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _LOCK = "SELECT 1 FROM strandline_clock WHERE id = 1 FOR UPDATE"
 _LOCK_NOT_AVAILABLE = "55P03"
 CHANNEL = "strandline"
-_NEWS, _COMMIT = f"NOTIFY {CHANNEL}".encode(), b"COMMIT"
+_NEWS, _COMMIT = f"NOTIFY {CHANNEL}, '{{sender}}'", b"COMMIT"
 
 
 def open_url(url: str, *, patience: float = PATIENCE, read_only: bool = False) -> PostgresDatabase:
@@ -96,7 +97,9 @@ class PostgresDatabase(Database):
             max_overflow=_OVERFLOW,
             pool_timeout=patience,
         )
-        self._listener = PostgresListener(self._connect, CHANNEL, name=self.name)
+        sender = secrets.token_hex(8)
+        self._news = _NEWS.format(sender=sender).encode()
+        self._listener = PostgresListener(self._connect, CHANNEL, name=self.name, own=sender)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -296,11 +299,11 @@ class PostgresDatabase(Database):
         try:
             if raw.waiting:
                 with with_waiting(raw):
-                    for statement in (_NEWS, _COMMIT) if is_news else (_COMMIT,):
+                    for statement in (self._news, _COMMIT) if is_news else (_COMMIT,):
                         raw.cursor().execute(statement)
             else:
                 assert raw.kept_cursor is not None  # each connection is made with one
-                raw.kept_cursor.execute(_NEWS + b"; " + _COMMIT if is_news else _COMMIT)
+                raw.kept_cursor.execute(self._news + b"; " + _COMMIT if is_news else _COMMIT)
         except driver.DriverError as error:
             if not raw.closed:
                 raise

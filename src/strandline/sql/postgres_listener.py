@@ -1,7 +1,8 @@
 """News from PostgreSQL's NOTIFY, as a number that moves.
 
-One connection and one thread for any number of waiters. The number moves at every notification, at
-each commit of this process, and whenever the connection begins to listen. So a waiter that takes
+One connection and one thread for any number of waiters. The number moves at every notification of
+others, at each commit of this process (once: news of its own say who sent them, and are passed
+over), and whenever the connection begins to listen. So a waiter that takes
 the number, reads the state, and waits for the number to move misses nothing: what is committed
 before the listening began is in a state read after it, and what comes later is notified. When the
 connection ends the number moves too, and while there is none it moves each time it is asked for:
@@ -37,11 +38,12 @@ class PostgresListener:
     """See the module. Safe for threads; it connects when it is first asked."""
 
     def __init__(
-        self, connect: Callable[[], driver.Connection], channel: str, *, name: str
+        self, connect: Callable[[], driver.Connection], channel: str, *, name: str, own: str
     ) -> None:
         self._connect = connect
         self._channel = channel
         self._name = name
+        self._own = own
         self._moved = threading.Condition()
         self._news = 0
         self._connections = 0
@@ -137,7 +139,8 @@ class PostgresListener:
         """Tell of notifications until `close`."""
         while True:
             connection.deadline = time.monotonic() + _SILENCE_SECONDS
-            if list(connection.notifies(timeout=0)):
+            news = [notify.payload for notify in connection.notifies(timeout=0)]
+            if any(sender != self._own for sender in news):
                 self._move(hears=True)
             ready = self._ready(_SILENCE_SECONDS, connection)
             if self._wakes in ready:
