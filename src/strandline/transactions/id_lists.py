@@ -156,6 +156,19 @@ class IdList:
         within = self.exceptions[: bisect_right(self.exceptions, other.hwm)]
         return all(contains(other.exceptions, w) for w in within)
 
+    def gained(self, before: IdList, *, most: int) -> list[int] | None:
+        """The ids that are seen here and not in ``before``, which sees nothing else.
+
+        None if ``before`` sees an id that is not seen here, or if there are more than ``most``.
+        """
+        above = self.hwm - before.hwm
+        if above > _count(self.exceptions, before.hwm + 1, self.hwm) + most:
+            return None
+        if len(before.exceptions) > most or not self.covers(before):
+            return None
+        within = [w for w in before.exceptions if self.valid(w)]
+        return [*within, *(w for w in range(before.hwm + 1, self.hwm + 1) if self.valid(w))]
+
     # -- merging
 
     def open(self, w: int) -> Self:

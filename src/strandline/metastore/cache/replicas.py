@@ -14,7 +14,8 @@ the next one is made, and the cost is that of the change.
 What a list L shows can be told here if everything that L has committed is committed here. Then all
 rows of those write ids are present (a transaction stages before it commits), and no later event can
 change them: neither rows nor removals are added to a committed write id. So the answer for L stays
-the same in every later replica, and is remembered (`Answers`) by what L shows.
+the same in every later replica, and is remembered (`Answers`) by what L shows. The answer for the
+next list is made from the last one and from the writes that this list sees besides.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ ROW_BYTES = 700
 WRITE_BYTES = 300
 REMOVAL_BYTES = 40
 REPLICA_BYTES = 2_000
+
+MOST_GAINED = 1_000
+"""An answer is made from an earlier one if it shows at most so many writes besides."""
 
 AnswerKey = tuple[RowKind, int, tuple[int, ...]]
 
@@ -74,6 +78,20 @@ class VisibleRows(dict[str, Row]):
         return dict(rows)
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the list ``write_ids`` shows of one kind.
+
+    ``removed`` are the rows of all kinds that its writes removed. ``hides`` says that a row has the
+    name of an older one, which shows again if the younger one is removed.
+    """
+
+    write_ids: ValidWriteIdList
+    rows: VisibleRows
+    removed: frozenset[int]
+    hides: bool
+
+
 class Answers:
     """The last few answers of a replica and its successors. Safe for threads."""
 
@@ -81,9 +99,9 @@ class Answers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[AnswerKey, VisibleRows] = OrderedDict()
+        self._kept: OrderedDict[AnswerKey, Shown] = OrderedDict()
 
-    def get(self, key: AnswerKey) -> VisibleRows | None:
+    def get(self, key: AnswerKey) -> Shown | None:
         """The answer, if it is remembered."""
         with self._lock:
             kept = self._kept.get(key)
@@ -91,7 +109,12 @@ class Answers:
                 self._kept.move_to_end(key)
             return kept
 
-    def put(self, key: AnswerKey, answer: VisibleRows) -> None:
+    def of_kind(self, kind: RowKind) -> list[Shown]:
+        """The answers of a kind that are remembered, the last used first."""
+        with self._lock:
+            return [shown for key, shown in reversed(self._kept.items()) if key[0] is kind]
+
+    def put(self, key: AnswerKey, answer: Shown) -> None:
         """Remember an answer, and forget the one not asked for the longest."""
         with self._lock:
             self._kept[key] = answer
@@ -199,9 +222,9 @@ class Replica:
         least, key = _answer_key(kind, write_ids)
         answer = self.answers.get(key)
         if answer is None:
-            answer = self._show(kind, least)
+            answer = self._shown_after_another(kind, least) or self._show(kind, least)
             self.answers.put(key, answer)
-        return answer
+        return answer.rows
 
     def known_visible(self, kind: RowKind, write_ids: ValidWriteIdList) -> VisibleRows | None:
         """`visible`, if it is remembered or the replica is small; else None."""
@@ -209,9 +232,50 @@ class Replica:
         answer = self.answers.get(key)
         if answer is None and self.rows <= work.AT_ONCE:
             return self.visible(kind, least)
-        return answer
+        return None if answer is None else answer.rows
 
-    def _show(self, kind: RowKind, write_ids: ValidWriteIdList) -> VisibleRows:
+    def _shown_after_another(self, kind: RowKind, write_ids: ValidWriteIdList) -> Shown | None:
+        """`_show`, from an answer for a list that sees a little less; None if there is none."""
+        for before in self.answers.of_kind(kind):
+            gained = write_ids.gained(before.write_ids, most=MOST_GAINED)
+            if gained is not None:
+                return self._shown_after(before, kind, write_ids, gained)
+        return None
+
+    def _shown_after(
+        self, before: Shown, kind: RowKind, write_ids: ValidWriteIdList, gained: Iterable[int]
+    ) -> Shown | None:
+        """What a list shows that sees the writes ``gained`` too; None if that cannot be told."""
+        writes = [write for write in map(self.writes.get, gained) if write is not None]
+        newly_removed = {row_id for write in writes for row_id in write.removed}
+        removed = before.removed | newly_removed if newly_removed else before.removed
+        added = [
+            row
+            for write in writes
+            for row in write.rows
+            if row.kind is kind and row.row_id not in removed
+        ]
+        rows = before.rows
+        if newly_removed:
+            rows = VisibleRows(
+                (n, row) for n, row in rows.items() if row.row_id not in newly_removed
+            )
+            if len(rows) == len(before.rows):
+                rows = before.rows
+            elif before.hides:
+                return None
+        if not added:
+            return Shown(write_ids, rows, removed, before.hides)
+        added.sort(key=_by_id)
+        by_name = dict(rows)
+        for row in added:
+            older = by_name.get(row.name)
+            if older is None or older.row_id < row.row_id:
+                by_name[row.name] = row
+        hides = before.hides or len(by_name) < len(rows) + len(added)
+        return Shown(write_ids, VisibleRows(sorted(by_name.items())), removed, hides)
+
+    def _show(self, kind: RowKind, write_ids: ValidWriteIdList) -> Shown:
         shown: list[Row] = []
         removed: set[int] = set()
         for write_id, write in self.writes.items():
@@ -219,8 +283,10 @@ class Replica:
                 shown.extend(row for row in write.rows if row.kind is kind)
                 removed.update(write.removed)
         shown.sort(key=_by_id)
-        by_name = {row.name: row for row in shown if row.row_id not in removed}
-        return VisibleRows(sorted(by_name.items()))
+        left = [row for row in shown if row.row_id not in removed]
+        by_name = {row.name: row for row in left}
+        rows = VisibleRows(sorted(by_name.items()))
+        return Shown(write_ids, rows, frozenset(removed), len(rows) < len(left))
 
 
 def _of_partition(rows: Iterable[Row], zone_partition: int) -> Iterator[Row]:

@@ -1,0 +1,71 @@
+"""An answer is the same whether it is made from an earlier one or from all writes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from strandline.metastore.cache import replicas
+from strandline.metastore.cache.replicas import Replica
+from strandline.metastore.store.row_queries import TableContents
+from strandline.metastore.store.rows import TABLE_LEVEL, Row, RowKind
+from strandline.transactions import ValidWriteIdList
+
+TABLE = 1
+KINDS = (RowKind.DATA_FILE, RowKind.TABLE_PARAMETERS)
+
+
+def row(row_id: int, kind: RowKind, name: str, write_id: int) -> Row:
+    return Row(row_id, TABLE, kind, TABLE_LEVEL, name, write_id, b"")
+
+
+def empty() -> Replica:
+    contents = TableContents((), (), ValidWriteIdList.of(0), 0)
+    return Replica.of(contents, table_id=TABLE, zone_partition=0)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_an_answer_made_from_another_is_the_one_made_from_all_writes(seed: int) -> None:
+    rng = random.Random(seed)
+    replica, row_id, open_ids = empty(), 0, list[int]()
+    stored: list[Row] = []
+    for write_id in range(1, 60):
+        added = []
+        for _ in range(rng.randrange(3)):
+            row_id += 1
+            kind = rng.choice(KINDS)
+            name = f"n{rng.randrange(20)}" if kind is RowKind.TABLE_PARAMETERS else f"f{row_id}"
+            added.append(row(row_id, kind, name, write_id))
+        removable = [old.row_id for old in stored if rng.random() < 0.05]
+        replica = replica.staged(write_id, write_id, added, tuple(removable))
+        stored += added
+        open_ids.append(write_id)
+        while open_ids and rng.random() < 0.6:
+            ended = open_ids.pop(rng.randrange(len(open_ids)))
+            if rng.random() < 0.8:
+                replica = replica.with_commit(write_id, ended)
+            else:
+                replica = replica.with_abort(write_id, ended)
+        reader = replica.committed
+        if reader.exceptions and rng.random() < 0.3:  # any list, also one that no snapshot is
+            reader = reader.open(reader.hwm).up_to(rng.randrange(reader.hwm + 1))
+        for kind in KINDS:
+            answer = replica.visible(kind, reader)
+            alone = replica._show(kind, reader.canonical())
+            assert list(answer.items()) == list(alone.rows.items())
+
+
+def test_a_new_list_costs_its_writes_and_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = empty()
+    for write_id in range(1, 200):
+        file = row(write_id, RowKind.DATA_FILE, f"f{write_id:03}", write_id)
+        replica = replica.staged(write_id, write_id, [file], ()).with_commit(write_id, write_id)
+    replica.visible(RowKind.DATA_FILE, replica.committed)
+    monkeypatch.delattr(replicas.Replica, "_show")
+    late = row(200, RowKind.DATA_FILE, "f200", 200)
+    replica = replica.staged(200, 200, [late], (7,)).with_commit(200, 200)
+    shown = replica.visible(RowKind.DATA_FILE, replica.committed)
+    assert len(shown) == 199
+    assert "f007" not in shown
+    assert list(shown)[-1] == "f200"
