@@ -50,7 +50,7 @@ _CLASSES: dict[str, type[TableDescriptor] | type[ViewDescriptor]] = {
 
 
 class Quoted(str):
-    """A text as the string of JSON that stands for it."""
+    """A value as the JSON that stands for it."""
 
     __slots__ = ()
 

@@ -66,6 +66,7 @@ from strandline.model.places import Place
 from strandline.wire import decode
 
 FORMAT = "json-0.2"
+_NO_FILES = Quoted("[]")
 PAGE = 500
 """Events whose rows are read at once."""
 
@@ -220,7 +221,7 @@ class HiveEvents:
         else:
             message["tableObjJson"] = written.text
         if kind == "CREATE_TABLE":
-            message["files"] = []
+            message["files"] = _NO_FILES
         return _event(event, kind, message, schema=new[0], table=new[2])
 
     def _place_of(self, table_id: int) -> str:
