@@ -168,6 +168,17 @@ def test_the_thread_stores_by_itself_and_a_failure_does_not_end_it(
     beats.stop()
 
 
+def test_a_heartbeat_for_nothing_that_is_open_gives_the_thread_nothing_to_do(
+    unstored: Store,
+) -> None:
+    ended = unstored.begin()
+    unstored.transactions.commit(ended)
+    unstored.transactions.heartbeat([])
+    unstored.transactions.heartbeat([ended, 777])
+    assert unstored.transactions.heartbeats.statistics().unstored == 0
+    assert unstored.transactions.heartbeats._oldest is None
+
+
 @pytest.mark.parametrize("count", [5, 300])
 def test_a_commit_runs_the_same_statements_however_many_others_are_open(
     store: Store, count: int

@@ -93,6 +93,8 @@ class Heartbeats:
                 for number in ids:
                     notes[number] = max(at, notes.get(number, at))
                     self._notes += 1
+            if not self._txns and not self._locks:
+                return
             if self._oldest is None:
                 self._oldest = time.monotonic()
             is_late = time.monotonic() - self._oldest > LATEST

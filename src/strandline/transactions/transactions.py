@@ -55,7 +55,7 @@ from strandline.errors import (
     UnsupportedOperation,
     WriteConflict,
 )
-from strandline.sql import Database, chunks, present_time, take_time, taking_time
+from strandline.sql import Database, present_time, take_time, taking_time
 from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogView, GuardedWrites
 from strandline.transactions.conflicts import (
@@ -69,7 +69,7 @@ from strandline.transactions.holds import Holds
 from strandline.transactions.list_records import write_ids_at
 from strandline.transactions.locks import Locks
 from strandline.transactions.reserved_ids import ReservedIds
-from strandline.transactions.tables import LAST_ID, METADATA, PART, STEPS, VERSION
+from strandline.transactions.tables import METADATA, PART, STEPS, VERSION
 from strandline.transactions.transaction import (
     Heartbeat,
     Step,
@@ -87,8 +87,8 @@ DEFAULT_TIMEOUT_MS = 300_000
 DEFAULT_HISTORY_RETENTION_MS = 7 * 24 * 60 * 60 * 1000
 MAX_BATCH = 1_000
 """How many transactions one call begins, or gives write ids to, at most."""
-_EXPIRED_TOGETHER = 50
-"""How many silent transactions one write aborts: others wait for it."""
+_ABORTED_TOGETHER = 50
+"""How many transactions one write aborts: others wait for it."""
 MAX_OPEN = 100_000
 """How many transactions may be open in a store, about."""
 
@@ -289,10 +289,14 @@ class Transactions(TransactionReads):
 
     def abort_all(self, txn_ids: Iterable[int]) -> list[int]:
         """Abort those of the transactions that are open; their ids. The others are left alone."""
+        wanted = frozenset(txn_ids)
+        with self._database.read() as connection:
+            heard = records.heard(connection, wanted)
+        candidates = sorted(wanted - heard.aborted - heard.committed - heard.missing)
         aborted: list[int] = []
-        for chunk in chunks(sorted(t for t in set(txn_ids) if 0 < t <= LAST_ID)):
+        for chunk in _in_parts(candidates):
 
-            def end(connection: Connection, chunk: list[int] = chunk) -> list[int]:
+            def end(connection: Connection, chunk: Sequence[int] = chunk) -> list[int]:
                 return [t for t in chunk if self._abort_on(connection, t) is not None]
 
             ended = self._writes.run(end, timeout=PATIENCE)
@@ -327,9 +331,8 @@ class Transactions(TransactionReads):
             now = milliseconds(present_time(connection, self._clock))
             candidates = records.silent(connection, at=now)
         expired: list[int] = []
-        for start in range(0, len(candidates), _EXPIRED_TOGETHER):
-            together = candidates[start : start + _EXPIRED_TOGETHER]
-            expired += self._expire_together(together, silent_at=now)
+        for chunk in _in_parts(candidates):
+            expired += self._expire_together(chunk, silent_at=now)
         self._count(*["expired", "aborted"] * len(expired))
         with self._database.read() as connection:
             stale = records.has_stale_footprint(connection)
@@ -593,3 +596,9 @@ class Transactions(TransactionReads):
     def _count(self, *events: str) -> None:
         with self._counting:
             self._counts.update(events)
+
+
+def _in_parts(txn_ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The transactions that one write after the other aborts."""
+    for start in range(0, len(txn_ids), _ABORTED_TOGETHER):
+        yield txn_ids[start : start + _ABORTED_TOGETHER]
