@@ -267,6 +267,21 @@ def test_a_write_that_need_not_wait_succeeds_when_waiting_is_over(database: Data
     assert ids(database) == [1, 3]
 
 
+@pytest.mark.parametrize("how", ["change", "change_each", "core"])
+def test_what_was_read_ahead_is_asked_again_behind_a_change(database: Database, how: str) -> None:
+    put(database, 1, 1)
+    query = ("SELECT value FROM counter WHERE id = ?", (1,))
+    with database.write(first=[query]) as connection:
+        match how:
+            case "change":
+                change(connection, "UPDATE counter SET value = ? WHERE id = ?", (2, 1))
+            case "change_each":
+                change_each(connection, "UPDATE counter SET value = ? WHERE id = ?", [(2, 1)])
+            case "core":
+                connection.execute(COUNTER.update().values(value=2))
+        assert run(connection, *query) == [(2,)]
+
+
 def test_a_part_is_created_once_and_in_one_version(database: Database) -> None:
     newer = MetaData()
     Table("newer", newer, Column("id", Integer, primary_key=True))

@@ -90,7 +90,11 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     """Statements, and their rows, which came in the round trip that began the transaction."""
 
     def cursor(self, *arguments: Any, **options: Any) -> Any:
-        """What SQLAlchemy sends its statements with; the changes that wait come before them."""
+        """What SQLAlchemy sends its statements with; the changes that wait come before them.
+
+        They may be changes too, so nothing that was read ahead is good behind them.
+        """
+        self.read_ahead = None
         if self.waiting:
             with with_waiting(self):
                 pass

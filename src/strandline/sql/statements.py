@@ -86,7 +86,10 @@ def run_in_parts(
 
 def change(connection: Connection, statement: str, parameters: tuple[Parameter, ...] = ()) -> int:
     """Run an INSERT, UPDATE or DELETE; how many rows it changed."""
-    answer = _answered(_driver_of(connection), _text_for(connection, statement), parameters)
+    driver = _driver_of(connection)
+    if getattr(driver, "read_ahead", None):
+        driver.read_ahead = None
+    answer = _answered(driver, _text_for(connection, statement), parameters)
     return cast(int, answer.rowcount)
 
 
