@@ -57,13 +57,13 @@ def test_holders_are_shown_beside_a_running_node_and_without_one(address: Any) -
     assert (summary["transactions"], summary["holds"], summary["locks"]) == (1, 1, 1)
     assert summary["min_open_txn"] == begun.txn_id
     assert r"ann\nx" in told
-    assert "1 open transactions, 1 holds, 1 locks" in told
+    assert "open transactions: 1, holds: 1, locks: 1" in told
     assert "history is needed from " in told
 
 
 def test_a_store_without_holders_says_so(tmp_path: Path) -> None:
     Node.open(tmp_path / "s").close()
-    assert shown(tmp_path / "s").startswith("0 open transactions, 0 holds, 0 locks\n")
+    assert shown(tmp_path / "s").startswith("open transactions: 0, holds: 0, locks: 0\n")
     (summary,) = records(tmp_path / "s")
     assert summary["min_open_txn"] is None
 

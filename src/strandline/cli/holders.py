@@ -90,13 +90,9 @@ def _print_table(listed: tuple[Holder, ...], now: Timestamp) -> None:
 
 
 def _last_lines(present: Holders) -> Iterator[str]:
-    counts = (
-        (present.transactions, "open transactions"),
-        (present.holds, "holds"),
-        (present.locks, "locks"),
-    )
-    yield ", ".join(f"{count} {what}" for count, what in counts)
-    if any(count > MOST_HOLDERS for count, _ in counts):
+    counts = present.transactions, present.holds, present.locks
+    yield "open transactions: {}, holds: {}, locks: {}".format(*counts)
+    if max(counts) > MOST_HOLDERS:
         yield f"of each, the oldest {MOST_HOLDERS} are listed"
     yield f"history is needed from {format_timestamp(present.low_watermark)} on"
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from strandline import work
 from strandline.catalog import DEFAULT_DATABASE
 from strandline.catalog.privileges.judgement import WRITING
 from strandline.clock import milliseconds
@@ -45,7 +46,7 @@ from strandline.transactions.transactions import MAX_BATCH
 
 MAX_RANGE = 10_000
 """How many ids `heartbeat_txn_range` takes at most."""
-MAX_SHOWN = 10_000
+MAX_SHOWN = work.IN_THREAD
 """How many open transactions `get_open_txns_info` shows at most, the oldest."""
 MAX_TABLES = 10_000
 """How many tables `get_valid_write_ids` takes at most."""
