@@ -14,8 +14,10 @@ from strandline.metastore.interface import Session
 from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.model.descriptors import TableDescriptor
+from strandline.model.partitioning import Partition
 from strandline.model.types import ArrayType, DataType, MapType, StructType, as_stored
 from strandline.spark.folder import TableFolder, folder_path
+from strandline.spark.partitions import partition_of
 from strandline.spark.positions import POSITIONS, read_bitmaps, write_delete_file
 
 _ID = "PARQUET:field_id"
@@ -38,7 +40,7 @@ def append(
 ) -> int:
     """Append rows, in one file; the file's id. With ``old_layout``, as 0.2.1 did.
 
-    With ``path``, in a file of that name.
+    With ``path``, in a file of that name. In a partitioned table, the rows are of one partition.
     """
     table = session.table(name)
     transaction = session.begin()
@@ -49,11 +51,16 @@ def append(
     place = folder_path(table.location) / path
     place.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(list(rows), arrow_schema(table.descriptor)), place)
+    partition: Partition = ()
+    if table.descriptor.partitioning:
+        with place.open("rb") as written:
+            partition = partition_of(written, table.descriptor)
     file = DataFile(
         file_id=file_id,
         path=path,
         rows=len(rows),
         bytes=place.stat().st_size,
+        partition=partition,
         schema_version=0 if old_layout else table.descriptor.schema_version,
     )
     session.stage(transaction.txn_id, table.descriptor.id, add=[file])

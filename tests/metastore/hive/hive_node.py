@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,13 +71,16 @@ class HiveNode:
         finally:
             transport.close()
 
-    def create_transactional(self, schema: str, name: str, **columns: str) -> TableDescriptor:
+    def create_transactional(
+        self, schema: str, name: str, *, partitioned_by: Sequence[str] = (), **columns: str
+    ) -> TableDescriptor:
         """A transactional table, created through a session."""
         definition = TableDefinition(
             name=name,
             columns=tuple(ColumnDefinition(n, parse_type(t)) for n, t in columns.items()),
             transactional=True,
             provider="strandline",
+            partitioned_by=tuple(partitioned_by),
         )
         session = self.node.session(user="ann")
         session.execute(CreateTable(schema=schema, definition=definition))

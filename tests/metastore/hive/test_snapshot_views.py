@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,22 @@ def test_the_files_of_a_snapshot_and_no_others_are_read(session: Session, stub: 
     assert found.parameters["spark.sql.sources.provider"] == "parquet"
     assert found.parameters["spark.sql.statistics.numRows"] == "3"
     session.abort(open_id)
+
+
+def test_a_partitioned_table_shows_all_columns_and_all_files(
+    hive: HiveNode, session: Session, stub: Any
+) -> None:
+    hive.create_transactional(
+        "d1", "visits", partitioned_by=["bucket(4, id)", "day"], id="int", day="date"
+    )
+    for number in range(3):
+        dml.append(session, "d1.visits", {"id": number, "day": date(2024, 1, 1 + number)})
+    view = stub.get_table("d1", "visits")
+    assert [(c.name, c.type) for c in view.sd.cols] == [("id", "int"), ("day", "date")]
+    (found,) = hidden(stub, "visits")
+    assert (view.partitionKeys or [], found.partitionKeys or []) == ([], [])
+    assert [(c.name, c.type) for c in found.sd.cols] == [("id", "int"), ("day", "date")]
+    assert len(names(found)) == 3
 
 
 def test_the_text_stays_the_same_until_somebody_commits(session: Session, stub: Any) -> None:

@@ -29,6 +29,7 @@ from tests.metastore.hive.spark_process import SparkError, SparkProcess
 pytestmark = pytest.mark.spark
 
 SCHEMA = "nyc"
+PARTITIONED = ("truncate(10, p)", "bucket(4, q)")
 
 
 @dataclass
@@ -68,9 +69,16 @@ class History:
             {column.id: self.value(column.type) for column in self.table.columns}
             for _ in range(self.chance.randint(1, 4))
         ]
+        for source in self.sources():  # the rows of a file are of one partition
+            for row in rows:
+                row[source] = rows[0][source]
         written = [_by_name(row, self.table.columns) for row in rows]
         name = f"{SCHEMA}.{self.name}"
         self.rows[dml.append(self.session, name, *written, old_layout=old_layout)] = rows
+
+    def sources(self) -> set[int]:
+        """The columns that partition the table: they are not dropped, nor is their type changed."""
+        return {field.source_id for field in self.table.partitioning}
 
     def append_old(self) -> None:
         self.append(old_layout=True)
@@ -99,7 +107,7 @@ class History:
 
     def widen(self) -> None:
         for column in self.table.columns:
-            if column.type == INT:
+            if column.type == INT and column.id not in self.sources():
                 self.execute(
                     AlterColumn(schema=SCHEMA, table=self.name, column=column.name, type=BIGINT)
                 )
@@ -114,8 +122,9 @@ class History:
             self.execute(AddColumns(schema=SCHEMA, table=self.name, columns=(column,)))
 
     def drop(self) -> None:
-        if len(self.table.columns) > 1:
-            column = self.chance.choice(self.table.columns)
+        free = [column for column in self.table.columns if column.id not in self.sources()]
+        if len(free) > 1:
+            column = self.chance.choice(free)
             self.execute(DropColumns(schema=SCHEMA, table=self.name, names=(column.name,)))
 
     def add_field(self) -> None:
@@ -182,7 +191,8 @@ def run(hive: HiveNode, spark: SparkProcess, seed: int, *, steps: int) -> None:
     """Make a history, and read all its versions with Spark."""
     name = f"history{seed}"
     columns = {"p": "int", "q": "string", "r": "struct<a:int,b:string>", "s": "array<int>"}
-    hive.create_transactional(SCHEMA, name, **columns)
+    fields = PARTITIONED if seed % 2 else ()
+    hive.create_transactional(SCHEMA, name, partitioned_by=fields, **columns)
     history = History(hive.node.session(user="ann"), name, random.Random(seed))
     names: dict[int, str] = {}
     history.note()

@@ -6,7 +6,7 @@ is its statistics; `partition_pruning` goes by partitions. Bounds are texts, as 
 `ColumnStatistics`, and are compared as values of the column's type in the present: a file of an
 earlier type has values that the present type has too.
 Several bounds of one column are one range, so a file costs one look at each of its statistics,
-however many bounds a request names.
+however many bounds a request names, and a search in the values that it names.
 
 A floating-point column may hold NaN, which is above all bounds and which no statistics show. So a
 file is left out for its upper bound only where the reader names an upper one itself.
@@ -14,6 +14,7 @@ file is left out for its upper bound only where the reader names an upper one it
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_float
 from dataclasses import dataclass, replace
@@ -57,7 +58,7 @@ class WantedRange:
     has_nan: bool
     lower: Value | None = None
     upper: Value | None = None
-    values: frozenset[Value] | None = None
+    values: tuple[Value, ...] | None = None  # in order
     without: frozenset[Value] = frozenset()
     nulls: bool = True
     others: bool = True
@@ -68,7 +69,7 @@ class WantedRange:
         uppers = [bound for bound in (self.upper, other.upper) if bound is not None]
         values = self.values
         if other.values is not None:
-            values = other.values if values is None else values & other.values
+            values = other.values if values is None else _in_both(values, other.values)
         return replace(
             self,
             lower=max(lowers, default=None),
@@ -99,8 +100,10 @@ class WantedRange:
             lower, upper = self.parse(known.lower), self.parse(known.upper)
         except (ValueError, InvalidOperation, TypeError):
             return True
-        if self.values is not None and not any(lower <= v <= upper for v in self.values):
-            return False
+        if self.values is not None:
+            first = bisect_left(self.values, lower)
+            if first == len(self.values) or self.values[first] > upper:
+                return False
         return self.has_nan or lower != upper or lower not in self.without
 
     def _overlaps_bounds(self, known: ColumnStatistics) -> bool:
@@ -153,11 +156,15 @@ def _wanted(bounds: ColumnBounds, parse: Parse, *, has_nan: bool) -> WantedRange
         has_nan,
         lower=None if bounds.lower is None else parsed(bounds.lower),
         upper=None if bounds.upper is None else parsed(bounds.upper),
-        values=None if bounds.values is None else frozenset(map(parsed, bounds.values)),
+        values=None if bounds.values is None else tuple(sorted(set(map(parsed, bounds.values)))),
         without=frozenset(map(parsed, bounds.without)),
         nulls=bounds.null,
         others=not bounds.null,
     )
+
+
+def _in_both(left: Iterable[Value], right: Iterable[Value]) -> tuple[Value, ...]:
+    return tuple(sorted(set(left) & set(right)))
 
 
 def touching(files: Iterable[DeleteFile], data_files: Sequence[DataFile]) -> list[DeleteFile]:
