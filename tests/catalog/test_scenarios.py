@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from strandline.catalog import Catalog, CatalogManager, Command
+from tests.catalog.renewed_store import RenewedStore
 from tests.catalog.scenario import Made, Nothing, Refused, Result, Run, Scenario, Step
 
 FOLDER = Path(__file__).parent / "scenarios"
@@ -63,12 +63,15 @@ def run(manager: CatalogManager, scenario: Scenario) -> None:
         assert read(result) == wanted
 
 
+@pytest.fixture(scope="module")
+def store() -> RenewedStore:
+    return RenewedStore()
+
+
 @pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """A folder in memory where there is one: these are hundreds of stores, each synced to disk."""
-    memory = Path("/dev/shm")
-    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        yield Path(folder)
+def manager(store: RenewedStore) -> Iterator[CatalogManager]:
+    with store.manager() as manager:
+        yield manager
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from strandline.catalog import Applied, Catalog, CatalogManager, Command, initial_catalog
+from strandline.catalog import Applied, Catalog, CatalogManager, Command
 from strandline.catalog.commands import (
     AddColumns,
     CreateIndex,
@@ -30,27 +29,30 @@ from strandline.catalog.commands import (
 )
 from strandline.catalog.differences import differences
 from strandline.catalog.planning import Planning
-from strandline.clock import HybridClock
-from strandline.durable import MetastorageLog, durable_state
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import (
     IllegalChange,
     StrandlineError,
 )
-from strandline.metastorage import SqlMetastorage
 from strandline.model.descriptors import IndexDescriptor, IndexStatus
-from strandline.sql import open_sqlite
+from tests.catalog.renewed_store import RenewedStore
 from tests.catalog.scenario import SCHEMA, column, create_table, create_view
 from tests.catalog.taking_back import MADE, before_and_after, run, undo, visible
 
-MEMORY = Path("/dev/shm")
+
+@cache
+def new_store() -> RenewedStore:
+    return RenewedStore()
+
+
+NewManager = Callable[[], CatalogManager]
 
 
 @pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """A folder in memory where there is one: nothing here is about the disk."""
-    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
-        yield Path(folder)
+def new_manager() -> Iterator[NewManager]:
+    """Makes one manager on a store that nobody changed."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(new_store().manager())
 
 
 # -- every command that there is -------------------------------------------------------------------
@@ -69,8 +71,10 @@ REASONS = re.compile(
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_undo_gives_the_version_before_and_redo_the_one_after(new_manager: Any, name: str) -> None:
-    manager: CatalogManager = new_manager()
+def test_undo_gives_the_version_before_and_redo_the_one_after(
+    new_manager: NewManager, name: str
+) -> None:
+    manager = new_manager()
     before, after = before_and_after(manager, MADE[name])
     undone = undo_unless_final(manager, after.version)
     if undone is None or MADE[name].name in NOT_AS_IT_WAS:
@@ -145,27 +149,15 @@ SETTINGS = settings(
 )
 
 
-@contextmanager
-def new_store() -> Iterator[CatalogManager]:
-    """A manager on a store of its own, with a schema ``s`` and three tables, one with an index."""
-    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
-        database = open_sqlite(Path(folder) / "s.db")
-        clock = HybridClock()
-        log = MetastorageLog(SqlMetastorage(database, clock))
-        state = durable_state(log).open(
-            member="m",
-            initialize=initial_catalog(delay_ms=0, skew_ms=0, default_location="file:/w"),
-            raise_fence=lambda *_: None,
-        )
-        manager = CatalogManager(state, clock)
-        manager.sync()
+@cache
+def prepared_store() -> RenewedStore:
+    """It has a schema ``s`` and three tables, one with an index."""
+
+    def prepare(manager: CatalogManager) -> None:
         run(manager, SCHEMA, *(_table(name) for name in "abc"))
         run(manager, CreateIndex(schema="s", index="ix", table="a", columns=("x",)))
-        try:
-            yield manager
-        finally:
-            manager.stop()
-            database.close()
+
+    return RenewedStore(prepare)
 
 
 def do_what_fits(manager: CatalogManager, wanted: list[Command]) -> Applied | None:
@@ -192,7 +184,7 @@ def judged(catalog: Catalog, batch: list[Command]) -> None:
 def test_the_last_version_can_be_undone_whatever_it_was(
     batches: list[list[Command]], data: st.DataObject
 ) -> None:
-    with new_store() as manager:
+    with prepared_store().manager() as manager:
         for batch in batches:
             _check_undo_of(manager, batch, keep_undone=data.draw(st.booleans()))
 
@@ -224,7 +216,7 @@ def _check_undo_of(manager: CatalogManager, batch: list[Command], *, keep_undone
 def test_what_was_done_since_stays_or_nothing_is_undone(
     batches: list[list[Command]], later: list[list[Command]]
 ) -> None:
-    with new_store() as manager:
+    with prepared_store().manager() as manager:
         for batch, since in zip(batches, later, strict=False):
             before = manager.present()
             done = do_what_fits(manager, batch)
