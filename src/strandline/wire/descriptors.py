@@ -207,16 +207,19 @@ _new_in_0_1_0(
 _NESTED_STORAGE = nested(StorageFormat)
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=32)
 def _storage_bytes(value: StorageFormat) -> bytes:
-    """Few forms of storage stand in all tables, and each is put together of many parts."""
+    """Few forms of storage stand in most tables, and each is put together of many parts."""
     out = bytearray()
     _NESTED_STORAGE.write(out, value)
     return bytes(out)
 
 
 def _write_storage(out: bytearray, value: StorageFormat) -> None:
-    out += _storage_bytes(value)
+    if value.hive_columns or value.properties or value.serde_properties:  # of this table, and long
+        _NESTED_STORAGE.write(out, value)
+    else:
+        out += _storage_bytes(value)
 
 
 STORAGE = Codec(_write_storage, _NESTED_STORAGE.read)

@@ -6,7 +6,6 @@ import json
 import operator
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from strandline.catalog.commands.defaults import checked_default
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
@@ -28,6 +27,7 @@ from strandline.model.types import (
     CALENDAR_INTERVAL,
     VARIANT,
     VOID,
+    AtomicType,
     DataType,
     GeographyType,
     GeometryType,
@@ -42,6 +42,7 @@ MAX_ROWS = (1 << 63) - 1
 _KEY_SUFFIX = "_pk"
 _NOT_COMPARED = (VARIANT, CALENDAR_INTERVAL, VOID)
 _NOT_IN_PARQUET = (TimeType, GeometryType, GeographyType)
+_ATOMS_NOT_IN_PARQUET = (CALENDAR_INTERVAL.name, VOID.name)
 FIRST_COLUMN_ID = 1
 """Column ids are Parquet field ids; readers differ on whether 0 is one, so 0 is not used."""
 
@@ -160,21 +161,19 @@ def with_checked_default(
 
 def check_storable(column: ColumnDefinition | ColumnDescriptor) -> None:
     """Refuse a type that Spark cannot write to the files of a transactional table."""
-    refused = _not_storable(column.type)
-    if refused is not None:
-        raise UnsupportedOperation(
-            f"column {column.name!r} has the type {simple_string(refused)}, which Spark cannot "
-            "write to Parquet files; choose another one"
-        )
+    for inner in walk(column.type):
+        if not _is_storable(inner):
+            raise UnsupportedOperation(
+                f"column {column.name!r} has the type {simple_string(inner)}, which Spark cannot "
+                "write to Parquet files; choose another one"
+            )
 
 
-@lru_cache(maxsize=256)  # columns are many, their types few
-def _not_storable(data_type: DataType) -> DataType | None:
-    """The first type inside ``data_type`` that Spark cannot write to Parquet files."""
-    for inner in walk(data_type):
-        if isinstance(inner, _NOT_IN_PARQUET) or inner in (CALENDAR_INTERVAL, VOID):
-            return inner
-    return None
+def _is_storable(data_type: DataType) -> bool:
+    """Whether Spark can write it to Parquet files, apart from what is inside."""
+    if type(data_type) is AtomicType:
+        return data_type.name not in _ATOMS_NOT_IN_PARQUET
+    return not isinstance(data_type, _NOT_IN_PARQUET)
 
 
 def check_keyable(column: ColumnDefinition | ColumnDescriptor, *, what: str) -> None:
