@@ -535,12 +535,12 @@ def test_what_is_asked_first_is_asked_once_and_as_of_the_write(database: Databas
     raised = "UPDATE counter SET value = value + 1 WHERE id = ? RETURNING value"
     asked = "SELECT value FROM counter WHERE id = ?"
     named = "SELECT ?, ?, ?"
-    first = ((raised, (1,)), (asked, (1,)), (named, ("it's\\", None, 7)), (asked, (1,)))
+    first = ((raised, (1,)), (asked, (1,)), (named, ("it's % \\", None, "7")), (asked, (1,)))
     with database.write(first=first) as connection:
         FenceRow.read(connection)
         assert value(connection, raised, (1,)) == 11
         assert value(connection, asked, (1,)) == 11
-        assert run(connection, named, ("it's\\", None, 7)) == [("it's\\", None, 7)]
+        assert run(connection, named, ("it's % \\", None, "7")) == [("it's % \\", None, "7")]
         change_each(connection, "UPDATE counter SET value = ? WHERE id = ?", [(20, 1)])
         assert value(connection, asked, (1,)) == 20  # and not what was read ahead of the change
     assert database.rows("SELECT value FROM counter") == [(20,)]

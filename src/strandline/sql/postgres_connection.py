@@ -20,7 +20,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from itertools import chain, zip_longest
+from itertools import count
 from typing import Any, TypeVar
 
 from sqlalchemy.exc import DBAPIError
@@ -33,7 +33,7 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
 )
-from strandline.sql.statements import with_waiting
+from strandline.sql.statements import Query, with_waiting
 
 try:
     import psycopg
@@ -46,6 +46,8 @@ except ImportError as missing:
     ) from missing
 
 DriverError = psycopg.Error
+
+_NUMBERS = count()
 
 IDLE_MS = 10_000
 """A transaction whose owner sends nothing for so long is undone by the server."""
@@ -84,6 +86,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     is_given_up: Callable[[], bool] | None = None
     kept_cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
     """For statements whose answer is fetched before the next one is sent."""
+    prepared: dict[str, str]
+    """The names of the statements that the server has planned for this connection."""
     waiting: list[tuple[str, Sequence[tuple[Any, ...]]]] | None = None
     """Changes of a write transaction that go with the next statement; None outside of one."""
     read_ahead: list[tuple[str, list[tuple[Any, ...]]]] | None = None
@@ -190,17 +194,29 @@ def connect(address: str, *, patience: float) -> Connection:
         connection.deadline = time.monotonic() + patience
         connection.execute(_SETTINGS)
         connection.kept_cursor = connection.cursor()
+        connection.prepared = {}
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def written_out(text: str, parameters: Sequence[Any]) -> str:
-    """A statement with the values in the places of their marks."""
-    parts = text.split("?")
-    values = [str(value) if type(value) is int else quote(value) for value in parameters]
-    return "".join(chain.from_iterable(zip_longest(parts, values, fillvalue="")))
+def executing(connection: Connection, queries: Sequence[Query]) -> str:
+    """A text that runs the queries. Those that the connection knows already are planned already."""
+    prepared = connection.prepared
+    preparing, executing = [], []
+    for text, parameters in queries:
+        name = prepared.get(text)
+        if name is None:
+            name = prepared[text] = f"strandline_{next(_NUMBERS)}"
+            numbered = "".join(
+                part if number == 0 else f"${number}{part}"
+                for number, part in enumerate(text.split("?"))
+            )
+            preparing.append(f"PREPARE {name} AS {numbered}")
+        values = (str(value) if type(value) is int else quote(value) for value in parameters)
+        executing.append(f"EXECUTE {name}" + (f"({', '.join(values)})" if parameters else ""))
+    return "; ".join(preparing + executing)
 
 
 def last_rows(connection: Connection, statements: int) -> list[list[tuple[Any, ...]]]:

@@ -208,7 +208,7 @@ class PostgresDatabase(Database):
 
     def _first(
         self,
-        text: str,
+        text: str | Callable[[driver.Connection], str],
         parameters: tuple[Parameter, ...] = (),
         *,
         seconds: float | None = None,
@@ -216,19 +216,23 @@ class PostgresDatabase(Database):
     ) -> tuple[Connection, list[Row]]:
         """The answer to the first statement on a connection of the pool, in ``seconds``.
 
-        ``text`` is as the driver writes it. Where that finds its connection lost, it is tried once
-        more on another one.
+        ``text`` is as the driver writes it, or made for the connection. Where that finds its
+        connection lost, it is tried once more on another one.
         """
         tries = 2
         while True:
             connection = self._engine.connect()
+            raw = _raw(connection)
+            prepared = raw.prepared.copy()
             try:
                 _allow(connection, self._patience if seconds is None else seconds, is_given_up)
-                raw = _raw(connection)
                 raw.read_ahead = raw.waiting = None
-                rows = rows_of(raw, text, parameters)
+                asked = text if isinstance(text, str) else text(raw)
+                rows = rows_of(raw, asked, parameters)
                 _allow(connection, self._patience)
             except BaseException as error:
+                if getattr(error, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                    raw.prepared = prepared  # what is new may not have come so far
                 lost = driver.is_lost(error)
                 if lost or _raw(connection).closed:
                     connection.invalidate()
@@ -254,14 +258,12 @@ class PostgresDatabase(Database):
         left = max(deadline - time.monotonic(), 0.001) if may_wait else 0.001
         timeout = round(max(1, min(left * 1000, _LONGEST_TIMEOUT_MS)))
         ahead = ((FENCE_ROW, ()), *first)
-        asked = "; ".join(driver.written_out(text, values) for text, values in ahead)
-        asked = asked.replace("%", "%%")  # in a value
-        begin = f"{_WRITE}; SET LOCAL lock_timeout = {timeout}; {_LOCK}; {asked}"
+        begin = f"{_WRITE}; SET LOCAL lock_timeout = {timeout}; "
         if not synced:
-            begin = begin.replace("; ", "; SET LOCAL synchronous_commit = off; ", 1)
+            begin += "SET LOCAL synchronous_commit = off; "
         try:
             connection, _ = self._first(
-                begin,
+                lambda raw: begin + driver.executing(raw, ((_LOCK, ()), *ahead)).replace("%", "%%"),
                 seconds=left + _ANSWER_SECONDS,
                 is_given_up=lambda: may_wait and self._nobody_waits,
             )

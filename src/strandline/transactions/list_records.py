@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, select
 
 from strandline.clock import Timestamp
-from strandline.sql import chunks, run, value
+from strandline.sql import Query, Row, chunks, run, value
 from strandline.transactions.tables import LAST_ID, TXN_WRITE_ID
 from strandline.transactions.transaction import TransactionState
 from strandline.transactions.write_ids import ValidTxnList, ValidWriteIdList
@@ -36,6 +36,10 @@ _NEXT_AND_HIDDEN = (
     " JOIN txn ON txn.txn_id = own.txn_id WHERE own.table_id = ? AND own.commit_time IS NULL"
 )
 _LATER = f"SELECT write_id, {_OPEN} FROM txn_write_id WHERE table_id = ? AND commit_time > ?"
+_SEEN_BY = (
+    f"{_NEXT_AND_HIDDEN} UNION ALL {_LATER.removesuffix('?')}"
+    "(SELECT begin_time FROM txn WHERE txn_id = ?)"
+)
 _LAST_COMMIT = "SELECT max(commit_time) FROM txn_write_id WHERE table_id = ?"
 
 
@@ -51,6 +55,20 @@ def write_ids_at(
     else:
         parameters = (table_id, table_id, table_id, at)
         rows = run(connection, f"{_NEXT_AND_HIDDEN} UNION ALL {_LATER}", parameters)
+    return _list_of(rows)
+
+
+def seeing(table_id: int, txn_id: int) -> Query:
+    """What `seen_by` asks."""
+    return _SEEN_BY, (table_id, table_id, table_id, txn_id)
+
+
+def seen_by(connection: Connection, table_id: int, txn_id: int) -> ValidWriteIdList:
+    """The writes of a table that a transaction sees, without its own."""
+    return _list_of(run(connection, *seeing(table_id, txn_id)))
+
+
+def _list_of(rows: Sequence[Row]) -> ValidWriteIdList:
     following = next((number for number, state in rows if state == _IS_NEXT), None)
     if following is None:
         return ValidWriteIdList(hwm=0)

@@ -55,7 +55,7 @@ from strandline.errors import (
     UnsupportedOperation,
     WriteConflict,
 )
-from strandline.sql import Database, present_time, take_time, taking_time
+from strandline.sql import Database, Query, present_time, take_time, taking_time
 from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogView, GuardedWrites
 from strandline.transactions.conflicts import (
@@ -66,7 +66,7 @@ from strandline.transactions.conflicts import (
 )
 from strandline.transactions.heartbeats import Heartbeats
 from strandline.transactions.holds import Holds
-from strandline.transactions.list_records import write_ids_at
+from strandline.transactions.list_records import seeing, seen_by
 from strandline.transactions.locks import Locks
 from strandline.transactions.reserved_ids import ReservedIds
 from strandline.transactions.tables import METADATA, PART, STEPS, VERSION
@@ -228,10 +228,7 @@ class Transactions(TransactionReads):
                 opened,
                 lambda connection: self._write_on(connection, txn_id, table_id, owner),
                 timeout=PATIENCE,
-                first=lambda: (
-                    *records.finding_for_table(txn_id, table_id),
-                    taking_time(self._clock),
-                ),
+                first=lambda: self._asked_by_step(txn_id, table_id),
                 is_news=False,
             )
 
@@ -356,7 +353,7 @@ class Transactions(TransactionReads):
                 (begun,) = self._begin_on(
                     connection, 1, user=user, host="", agent=agent, read_only=False
                 )
-                return self._first_step(connection, begun, table_id, now=begun.begin_time)
+                return self._step(connection, begun, table_id, None, now=begun.begin_time)
 
             step = self._writes.enter(opened, start, timeout=PATIENCE)
             yield step
@@ -444,6 +441,11 @@ class Transactions(TransactionReads):
             timeout_ms=self._timeout_ms,
         )
 
+    def _asked_by_step(self, txn_id: int, table_id: int) -> tuple[Query, ...]:
+        """What `_write_on` asks first; nothing for ids that none can have."""
+        finding = records.finding_for_table(txn_id, table_id)
+        return finding and (*finding, taking_time(self._clock), seeing(table_id, txn_id))
+
     def _write_on(
         self, connection: Connection, txn_id: int, table_id: int, owner: str | None
     ) -> Step:
@@ -453,18 +455,23 @@ class Transactions(TransactionReads):
         now = take_time(connection, self._clock)
         if write_id is None:
             self._require_writable(transaction, table_id)
-            return self._first_step(connection, transaction, table_id, now=now)
-        seen = write_ids_at(connection, table_id, at=transaction.begin_time)
-        seen = seen.with_own_write(write_id)
-        return Step(connection, transaction, table_id, write_id, seen, time=now)
+        return self._step(connection, transaction, table_id, write_id, now=now)
 
-    def _first_step(
-        self, connection: Connection, transaction: Transaction, table_id: int, *, now: Timestamp
+    def _step(
+        self,
+        connection: Connection,
+        transaction: Transaction,
+        table_id: int,
+        write_id: int | None,
+        *,
+        now: Timestamp,
     ) -> Step:
-        """The step of a transaction that has no write id of the table yet."""
-        own = records.allocate(connection, [transaction.txn_id], table_id)
-        seen = write_ids_at(connection, table_id, at=transaction.begin_time)
-        write_id = own[transaction.txn_id]
+        """The step of a transaction, which gets its write id of the table if it has none yet."""
+        txn_id = transaction.txn_id
+        seen = seen_by(connection, table_id, txn_id)
+        is_first = write_id is None
+        if write_id is None:
+            write_id = records.allocate(connection, [txn_id], table_id)[txn_id]
         return Step(
             connection,
             transaction,
@@ -472,7 +479,7 @@ class Transactions(TransactionReads):
             write_id,
             seen.with_own_write(write_id),
             time=now,
-            is_first=True,
+            is_first=is_first,
         )
 
     def _allocate_on(

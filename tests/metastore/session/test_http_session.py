@@ -197,9 +197,9 @@ def test_a_failure_inside_the_node_is_settled_by_the_state(
     txn_id = scene.written("a")
     commit = scene.node.transactions.commit
 
-    def broken(txn_id: int) -> Transaction:
+    def broken(txn_id: int, *, owner: str | None) -> Transaction:
         if fails == "after":
-            commit(txn_id)
+            commit(txn_id, owner=owner)
         raise RuntimeError("planted")
 
     monkeypatch.setattr(scene.node.transactions, "commit", broken)
@@ -218,11 +218,11 @@ def test_a_node_that_does_not_know_the_outcome_is_asked_again(
     txn_id = scene.written("a")
     commit, calls = scene.node.transactions.commit, []
 
-    def uncertain(txn_id: int) -> Transaction:
+    def uncertain(txn_id: int, *, owner: str | None) -> Transaction:
         calls.append(txn_id)
         if len(calls) == 1:
             raise UnknownOutcome("the disk failed")
-        return commit(txn_id)
+        return commit(txn_id, owner=owner)
 
     monkeypatch.setattr(scene.node.transactions, "commit", uncertain)
     assert scene.session.commit(txn_id).state is TransactionState.COMMITTED

@@ -179,6 +179,11 @@ class LogPosition:
     projected_entries: int
 
 
+def taking_numbers(count: int) -> Query:
+    """Takes the ids of ``count`` events, which follow each other; gives the last one."""
+    return _TAKE_NUMBERS, (count,)
+
+
 class NotificationLog:
     """The log of one store. Safe for threads, and for several processes on one store."""
 
@@ -187,14 +192,20 @@ class NotificationLog:
         self._database = database
         self._clock = clock
 
-    def append(self, connection: Connection, events: Sequence[NewEvent]) -> list[int]:
-        """Log events in the caller's write transaction; their ids."""
+    def append(
+        self, connection: Connection, events: Sequence[NewEvent], *, last: int | None = None
+    ) -> list[int]:
+        """Log events in the caller's write transaction; their ids.
+
+        ``last`` is the one of the last event, where `taking_numbers` has taken them.
+        """
         if not events:
             return []
         now = None
         if any(event.time is None for event in events):
             now = take_time(connection, self._clock)
-        last: int = value(connection, _TAKE_NUMBERS, (len(events),))
+        if last is None:
+            last = int(value(connection, *taking_numbers(len(events))))
         first = last - len(events) + 1
         change_each(
             connection,

@@ -20,6 +20,7 @@ from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind, row_c
 from strandline.sql import (
     CHUNK,
     Parameter,
+    Query,
     change_each,
     chunks,
     marks,
@@ -63,6 +64,10 @@ _ABORTED = (
 )
 _ID, _NAME, _WRITE_ID, _REMOVER = 0, 4, 5, 7
 """Places in a row of `_VISIBLE`."""
+_TAKE_ROW_IDS = (
+    "INSERT INTO store_sequence (id, row_id) VALUES (1, ?) ON CONFLICT (id)"
+    " DO UPDATE SET row_id = store_sequence.row_id + excluded.row_id RETURNING row_id"
+)
 _KINDS = {kind.value: kind for kind in RowKind}
 
 
@@ -208,11 +213,15 @@ def rows_by_id(connection: Connection, row_ids: Collection[int]) -> dict[int, Ro
     return rows
 
 
-def add_rows(connection: Connection, table_id: int, write_id: int, rows: Sequence[NewRow]) -> range:
-    """Insert rows under a write id; their ids, which follow each other."""
-    if not rows:
-        return range(0)
-    first = _take_row_ids(connection, len(rows))
+def taking_row_ids(count: int) -> Query:
+    """Takes ``count`` new row ids, which follow each other; gives the last one."""
+    return _TAKE_ROW_IDS, (count,)
+
+
+def add_rows(
+    connection: Connection, table_id: int, write_id: int, rows: Sequence[NewRow], *, first: int
+) -> None:
+    """Insert rows under a write id; their ids follow each other from ``first`` on."""
     change_each(
         connection,
         "INSERT INTO store_row (row_id, table_id, kind, bucket, name, write_id, body)"
@@ -230,7 +239,6 @@ def add_rows(connection: Connection, table_id: int, write_id: int, rows: Sequenc
             for row_id, row in enumerate(rows, first)
         ],
     )
-    return range(first, first + len(rows))
 
 
 def _sealed(row_id: int, table_id: int, write_id: int, row: NewRow) -> bytes:
@@ -334,17 +342,6 @@ def table_contents(
 def _aborted_write_ids(connection: Connection, table_id: int) -> frozenset[int]:
     """All of them: a list names only those below its high-water mark."""
     return frozenset(write_id for (write_id,) in run(connection, _ABORTED, (table_id,)))
-
-
-def _take_row_ids(connection: Connection, count: int) -> int:
-    """The first of ``count`` new row ids."""
-    last = value(
-        connection,
-        "INSERT INTO store_sequence (id, row_id) VALUES (1, ?) ON CONFLICT (id)"
-        " DO UPDATE SET row_id = store_sequence.row_id + excluded.row_id RETURNING row_id",
-        (count,),
-    )
-    return int(last) - count + 1
 
 
 def _row(values: Sequence[object]) -> Row:

@@ -15,10 +15,17 @@ from hashlib import sha256
 from strandline.errors import AlreadyExists, WriteConflict
 from strandline.metastore.store import partition_moves
 from strandline.metastore.store import row_queries as queries
-from strandline.metastore.store.notifications import WRITE, NewEvent, NotificationLog, WriteEvent
+from strandline.metastore.store.notifications import (
+    WRITE,
+    NewEvent,
+    NotificationLog,
+    WriteEvent,
+    taking_numbers,
+)
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import DataFile, NewRow, Row, RowKind, new_parameters
 from strandline.model.descriptors import Properties
+from strandline.sql import run_all
 from strandline.transactions import Step, records
 from strandline.wire import encode
 
@@ -101,6 +108,7 @@ class Staging:
             add,
             remove,
             touch,
+            event_count=1,
             events=lambda row_ids, removed: [
                 WriteEvent(
                     first_row_id=row_ids.start, rows=len(row_ids), removed=tuple(sorted(removed))
@@ -118,6 +126,7 @@ class Staging:
             list(replacements.values()),
             replacements.keys(),
             (),
+            event_count=len(replacements),
             events=lambda row_ids, _: [
                 WriteEvent(first_row_id=new, rows=1, removed=(old,))
                 for new, old in zip(row_ids, replacements, strict=True)
@@ -131,11 +140,12 @@ class Staging:
         remove: Collection[int],
         touch: Collection[int],
         *,
+        event_count: int,
         events: Callable[[range, Collection[int]], Sequence[WriteEvent]],
     ) -> tuple[range, list[int]]:
         """The ids of the rows that were added, and of the events that tell of it.
 
-        ``events`` makes these of the ids of the rows that were added, and that were removed.
+        ``events`` makes these, so many, of the ids of the rows that were added and removed.
         """
         removed = self._find(remove, "removed")
         touched = self._find(touch, "changed")
@@ -146,10 +156,18 @@ class Staging:
         }
         self._may_have_rows = True
         connection, table_id, write_id = self._connection, self.table_id, self.write_id
-        row_ids = queries.add_rows(connection, table_id, write_id, add)
+        # Two counters of the store, and to a server one round trip.
+        taking = [taking_numbers(event_count)]
+        if add:
+            taking.append(queries.taking_row_ids(len(add)))
+        last_event, *last_row = (int(rows[0][0]) for rows in run_all(connection, *taking))
+        row_ids = range(0)
+        if last_row:
+            row_ids = range(last_row[0] - len(add) + 1, last_row[0] + 1)
+            queries.add_rows(connection, table_id, write_id, add, first=row_ids.start)
         queries.add_removals(connection, table_id, write_id, removed)
         records.add_footprint(connection, self.txn_id, table_id, frozenset(footprint))
-        return row_ids, self._log(events(row_ids, removed.keys()))
+        return row_ids, self._log(events(row_ids, removed.keys()), last=last_event)
 
     def set_parameters(self, parameters: Properties) -> None:
         """Make these the table's parameters."""
@@ -179,7 +197,7 @@ class Staging:
             return [row for row, remover in dropped if remover == latest]
         return list({row.name: row for row, _ in dropped}.values())
 
-    def _log(self, bodies: Sequence[WriteEvent]) -> list[int]:
+    def _log(self, bodies: Sequence[WriteEvent], *, last: int) -> list[int]:
         events = [
             NewEvent(
                 verb=WRITE,
@@ -191,7 +209,7 @@ class Staging:
             )
             for body in bodies
         ]
-        return self._notifications.append(self._connection, events)
+        return self._notifications.append(self._connection, events, last=last)
 
     def _find(self, row_ids: Collection[int], what: str) -> dict[int, Row]:
         rows = queries.rows_with_removers(self._connection, row_ids)
