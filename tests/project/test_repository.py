@@ -96,9 +96,9 @@ def test_the_version_is_the_same_in_pyproject_and_package() -> None:
     assert project["version"] == strandline.__version__
 
 
-def test_the_newest_release_in_the_changelog_is_this_version() -> None:
-    releases = re.findall(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert releases[0] == strandline.__version__
+def test_the_changelog_opens_with_this_version() -> None:
+    releases = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert releases[0] == strandline.__version__.partition(".dev")[0]
 
 
 def test_every_module_says_what_it_is() -> None:
