@@ -544,3 +544,24 @@ def test_what_is_asked_first_is_asked_once_and_as_of_the_write(database: Databas
         change_each(connection, "UPDATE counter SET value = ? WHERE id = ?", [(20, 1)])
         assert value(connection, asked, (1,)) == 20  # and not what was read ahead of the change
     assert database.rows("SELECT value FROM counter") == [(20,)]
+
+
+def test_what_is_asked_first_is_asked_again_where_the_server_has_forgotten_it(
+    database: Database,
+) -> None:
+    put(database, 1, 10)
+    asked = "SELECT value FROM counter WHERE id = ?"
+
+    def undone() -> None:
+        with database.write(first=[(asked, (1,))]) as connection:
+            run(connection, "UPDATE counter SET value = value + ? WHERE id = ?", (1, 1))
+            raise KeyError
+
+    for number in range(8):  # the driver prepares what it has run five times
+        with pytest.raises(KeyError):
+            undone()
+        with database.write(first=[(asked, (1,))]) as connection:
+            FenceRow.read(connection)
+            assert value(connection, asked, (1,)) == 10
+            if database.dialect == "postgresql" and number == 6:
+                connection.exec_driver_sql("DEALLOCATE ALL")

@@ -104,6 +104,12 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
                 pass
         return super().cursor(*arguments, **options)
 
+    def _deallocate(self, name: bytes | None) -> PQGen[None]:
+        """The driver forgets a statement; None: behind a rollback, all of them, and ours too."""
+        if name is None:
+            self.prepared = {}
+        return super()._deallocate(name)
+
     def wait(self, gen: PQGen[T], *arguments: Any, **options: Any) -> T:
         """What every call of the driver waits in; ``gen`` does the sending and reading."""
         if self.deadline is None:

@@ -56,6 +56,8 @@ _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _LOCK = "SELECT 1 FROM strandline_clock WHERE id = 1 FOR UPDATE"
 _LOCK_NOT_AVAILABLE = "55P03"
+_NOT_PREPARED = ("26000", "0A000")
+"""A statement that was prepared is not there any more, or its table has changed."""
 CHANNEL = "strandline"
 _NEWS, _COMMIT = f"NOTIFY {CHANNEL}, '{{sender}}'", b"COMMIT"
 
@@ -231,18 +233,23 @@ class PostgresDatabase(Database):
                 rows = rows_of(raw, asked, parameters)
                 _allow(connection, self._patience)
             except BaseException as error:
-                if getattr(error, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                state = getattr(error, "sqlstate", None)
+                is_stale = state in _NOT_PREPARED
+                if is_stale:
+                    raw.prepared = {}
+                elif state != _LOCK_NOT_AVAILABLE:
                     raw.prepared = prepared  # what is new may not have come so far
                 lost = driver.is_lost(error)
                 if lost or _raw(connection).closed:
                     connection.invalidate()
                 connection.close()
-                if not lost:
+                if not (lost or is_stale):
                     raise
-                # The server was started again, or cut all of them off: none of the pool is good.
-                self._engine.dispose()
+                if lost:
+                    # The server was started again, or cut all off: none of the pool is good.
+                    self._engine.dispose()
+                    self._count("lost_connections")
                 tries -= 1
-                self._count("lost_connections")
                 if not tries:
                     raise
             else:
