@@ -11,8 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psycopg
+
+from strandline.metastore.thrift.messages import ApplicationException
 from tests.servers import postgresql
 from tests.servers.loopback import free_port
+from tests.servers.thrift_client import ThriftClient
 
 DRIVER = Path("/usr/share/java/postgresql.jar")
 START_SECONDS = 90
@@ -26,6 +30,9 @@ _SETTINGS = {
     # What the database refuses it tries ten times, and waits two seconds in between.
     "hive.hmshandler.retry.interval": "1ms",
 }
+_MUTEXES = b"""CREATE TABLE AUX_TABLE (
+    MT_KEY1 varchar(128) NOT NULL, MT_KEY2 bigint NOT NULL, MT_COMMENT varchar(255),
+    PRIMARY KEY (MT_KEY1, MT_KEY2))"""
 _LOGGING = """status = error
 appender.console.type = Console
 appender.console.name = console
@@ -36,13 +43,40 @@ rootLogger.appenderRef.console.ref = console
 
 
 @contextmanager
-def hive_metastore(folder: Path) -> Iterator[int]:
+def hive_metastore(folder: Path, *, transactions: bool = False) -> Iterator[int]:
     """Run Hive's metastore with its warehouse in ``folder``; gives the port that it listens on.
 
-    Its database is one of the server of `postgresql.running`.
+    Its database is one of the server of `postgresql.running`. Without ``transactions`` it has no
+    tables for transactions and locks: they cost one more start.
     """
+    server = postgresql.running()
+    database = server.new_empty_database()
+    settings = {
+        **_SETTINGS,
+        "javax.jdo.option.ConnectionURL": f"jdbc:postgresql://127.0.0.1:{server.port}/{database}",
+        "javax.jdo.option.ConnectionUserName": postgresql.USER,
+        "javax.jdo.option.ConnectionPassword": "",
+        "hive.metastore.warehouse.dir": f"file:{warehouse(folder)}",
+    }
+    if transactions:
+        # A setting for Hive's own tests makes these tables. It fails at one that has a type of
+        # Derby's; of those behind it the locks need one.
+        with (
+            _running(folder, {**settings, "hive.in.test": "true"}) as port,
+            ThriftClient("127.0.0.1", port) as client,
+            suppress(ApplicationException),
+        ):
+            client.call("get_open_txns_info")
+        with psycopg.connect(server.url(database=database)) as connection:
+            connection.execute(_MUTEXES)
+    with _running(folder, settings) as port:
+        yield port
+
+
+@contextmanager
+def _running(folder: Path, settings: dict[str, str]) -> Iterator[int]:
     port = free_port()
-    _configure(folder)
+    _configure(folder, settings)
     command = [_java(), "-cp", f"{folder}:{_driver()}:{_jars()}/*"]
     command += ["org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(port)]
     with (folder / "hive.log").open("wb") as log:
@@ -60,15 +94,7 @@ def warehouse(folder: Path) -> Path:
     return folder / "warehouse"
 
 
-def _configure(folder: Path) -> None:
-    server = postgresql.running()
-    settings = {
-        **_SETTINGS,
-        "javax.jdo.option.ConnectionURL": f"jdbc:{server.new_empty_database()}",
-        "javax.jdo.option.ConnectionUserName": postgresql.USER,
-        "javax.jdo.option.ConnectionPassword": "",
-        "hive.metastore.warehouse.dir": f"file:{warehouse(folder)}",
-    }
+def _configure(folder: Path, settings: dict[str, str]) -> None:
     lines = (
         f"<property><name>{k}</name><value>{v}</value></property>" for k, v in settings.items()
     )

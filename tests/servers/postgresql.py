@@ -87,11 +87,11 @@ class PostgresServer:
         return self.url(database=name)
 
     def new_empty_database(self) -> str:
-        """The address of a database without tables, for another program; without a user's name."""
+        """The name of a database without tables, for another program."""
         name = f"d{next(_schemas)}"
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
-        return f"postgresql://127.0.0.1:{self.port}/{name}"
+        return name
 
     def emptied_database(self) -> str:
         """The address of the one database that tests share which leave nothing open in it.

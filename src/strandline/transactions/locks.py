@@ -42,7 +42,13 @@ from enum import Enum
 from sqlalchemy import Connection, RowMapping
 
 from strandline.clock import HybridClock, milliseconds
-from strandline.errors import InvalidInput, LimitExceeded, LockNotFound, TransactionFinished
+from strandline.errors import (
+    InvalidInput,
+    LimitExceeded,
+    LockNotFound,
+    TransactionFinished,
+    TransactionNotFound,
+)
 from strandline.sql import Database, present_time
 from strandline.transactions import lock_records, records
 from strandline.transactions.heartbeats import Heartbeats
@@ -178,7 +184,8 @@ class Locks:
         """Enter a request into the queue; granted if nothing before it conflicts, else waiting.
 
         With ``txn_id`` it belongs to that transaction and ends with it. Raises
-        `TransactionNotFound`, `TransactionFinished`, `InvalidInput`, `LimitExceeded`.
+        `TransactionNotFound` (a committed one too, as Hive has it), `TransactionFinished`,
+        `InvalidInput`, `LimitExceeded`.
         """
         if not components:
             raise InvalidInput("a lock request names at least one schema, table or partition")
@@ -427,10 +434,12 @@ class _Index:
 
 def _require_open(connection: Connection, txn_id: int) -> None:
     transaction = records.find(connection, txn_id)
-    if transaction.state is not TransactionState.OPEN:
-        raise TransactionFinished(
-            f"transaction {txn_id} cannot lock: it {records.ending(transaction)}; begin another"
-        )
+    if transaction.state is TransactionState.OPEN:
+        return
+    committed = transaction.state is TransactionState.COMMITTED
+    raise (TransactionNotFound if committed else TransactionFinished)(
+        f"transaction {txn_id} cannot lock: it {records.ending(transaction)}; begin another"
+    )
 
 
 def _component(row: RowMapping) -> Component:

@@ -21,7 +21,7 @@ from strandline.errors import (
 from strandline.metastore.hive.names import without_catalog
 from strandline.metastore.hive.registry import Call, writes
 from strandline.metastore.hive.storage_descriptors import Struct
-from strandline.metastore.hive.transactions import require_own
+from strandline.metastore.hive.transactions import NO_AGENT, require_own
 from strandline.metastore.thrift.messages import ThriftException
 from strandline.model.identifiers import normalize
 from strandline.model.privileges import Privilege
@@ -152,7 +152,7 @@ def _elements(request: LockRequest) -> list[Struct]:
         "acquiredat": request.acquired_at,
         "user": request.user,
         "hostname": request.host,
-        "agentInfo": request.agent or None,
+        "agentInfo": request.agent or NO_AGENT,
         "blockedByExtId": request.blocked_by,
     }
     shared = {name: value for name, value in shared.items() if value is not None}

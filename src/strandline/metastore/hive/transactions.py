@@ -44,6 +44,9 @@ from strandline.transactions import (
 )
 from strandline.transactions.transactions import MAX_BATCH
 
+NO_AGENT = "Unknown"
+"""The agent of a client that names none: the protocol's default."""
+
 MAX_RANGE = 10_000
 """How many ids `heartbeat_txn_range` takes at most."""
 MAX_SHOWN = work.IN_THREAD
@@ -165,7 +168,7 @@ def _info(transaction: Transaction) -> Struct:
         "state": _STATES[transaction.state],
         "user": transaction.user,
         "hostname": transaction.host,
-        "agentInfo": transaction.agent,
+        "agentInfo": transaction.agent or NO_AGENT,
         "startedTime": milliseconds(transaction.begin_time),
         "lastHeartbeatTime": transaction.last_heartbeat,
     }

@@ -19,6 +19,7 @@ from tests.metastore.hive.differential import (
     others,
     partitions,
     tables,
+    transactions,
 )
 from tests.metastore.hive.differential.scenario import Answer, Scenario, ask, shown
 from tests.servers.hive_metastore import hive_metastore, warehouse
@@ -33,13 +34,14 @@ SCENARIOS: tuple[Scenario, ...] = (
     *partitions.SCENARIOS,
     *filters.SCENARIOS,
     *others.SCENARIOS,
+    *transactions.SCENARIOS,
 )
 
 
 def answers_of_hive(folder: Path) -> dict[str, list[Answer]]:
     """What Hive's metastore answers to each scenario; it runs in ``folder``."""
     answers = {}
-    with hive_metastore(folder) as port:
+    with hive_metastore(folder, transactions=True) as port:
         for scenario in SCENARIOS:
             with ThriftClient("127.0.0.1", port) as client:
                 answers[scenario.name] = ask(scenario, client, warehouse(folder))

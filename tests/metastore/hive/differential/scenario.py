@@ -1,14 +1,15 @@
 """Scenarios of calls that two metastores answer, and how answers are made comparable.
 
 A call is a tuple: the method, and its arguments in the order of the protocol; None is left out.
-Three words are no methods of Hive. ``file`` writes a file of some bytes below the warehouse,
+Four words are no methods of Hive. ``file`` writes a file of some bytes below the warehouse,
 ``place`` says whether a path there is a folder, a file or nothing, and ``values`` asks the method
-that follows it for partitions, of which it keeps the values alone. ``{warehouse}`` in a text is the
+that follows it for partitions, of which it keeps the values alone; ``first`` is the first id of a
+list in an answer (`Given` names answers). ``{warehouse}`` in a text is the
 warehouse of the metastore that is asked.
 
 What must differ between two metastores is replaced in the answers, here and nowhere else
-(`comparable`): the place of the warehouse and the times of changes. Lists in an order that the
-protocol leaves open are sorted.
+(`_comparable`): the place of the warehouse, the times of changes, ids of locks and transactions.
+Lists in an order that the protocol leaves open are sorted.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ Answer = dict[str, Any]
 """``returns`` with the value, or ``throws`` with the exception's name and its ``message``."""
 
 WAREHOUSE = "{warehouse}"
+NO_ID = 999_999_999
+"""An id that no metastore has given; also in place of one that it should have given and did not."""
 SERDE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
 """A class that the peer has, and whose columns it does not ask the class for."""
 
@@ -43,22 +46,38 @@ class Scenario:
     calls: tuple[Call, ...]
 
 
+@dataclass(frozen=True)
+class Given:
+    """As an argument: what the call of that number, from 0, answered; a field or item of it."""
+
+    call: int
+    part: str | int
+
+
 def ask(scenario: Scenario, client: ThriftClient, warehouse: Path) -> list[Answer]:
     """What the metastore with that warehouse answers, made comparable."""
+    answers: list[Answer] = []
+    for call in scenario.calls:
+        method, *args = _placed(call, warehouse, answers)
+        if method == "first":
+            answered = answers[args[0]].get("returns")
+            answers.append({"returns": {"id": answered[args[1]][0] if answered else NO_ID}})
+            continue
+        answers.append(_answer(method, args, client, warehouse))
     return [
-        _comparable(call, _answer(call, client, warehouse), warehouse) for call in scenario.calls
+        _comparable(call[0], answer, warehouse)
+        for call, answer in zip(scenario.calls, answers, strict=True)
     ]
 
 
 def shown(call: Call) -> str:
     """The call in one line."""
     method, *args = call
-    texts = (json.dumps(arg, ensure_ascii=False) for arg in args)
+    texts = (json.dumps(arg, ensure_ascii=False, default=str) for arg in args)
     return f"{method}({', '.join(texts)})"
 
 
-def _answer(call: Call, client: ThriftClient, warehouse: Path) -> Answer:
-    method, *args = (_placed(part, warehouse) for part in call)
+def _answer(method: str, args: list[Any], client: ThriftClient, warehouse: Path) -> Answer:
     if method == "file":
         path, size = warehouse / args[0], args[1]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +87,7 @@ def _answer(call: Call, client: ThriftClient, warehouse: Path) -> Answer:
         path = warehouse / args[0]
         return {"returns": "folder" if path.is_dir() else "file" if path.is_file() else None}
     if method == "values":
-        answer = _answer(tuple(args), client, warehouse)
+        answer = _answer(args[0], args[1:], client, warehouse)
         if "returns" in answer:
             answer["returns"] = [partition["values"] for partition in answer["returns"]]
         return answer
@@ -81,18 +100,32 @@ def _answer(call: Call, client: ThriftClient, warehouse: Path) -> Answer:
         return {"throws": f"TApplicationException {error.kind}", "message": error.message}
 
 
-def _placed(value: Any, warehouse: Path) -> Any:
-    """The arguments with the place of the warehouse."""
+def _placed(value: Any, warehouse: Path, answers: list[Answer]) -> Any:
+    """The arguments with the place of the warehouse, and with what was answered before."""
+    if isinstance(value, Given):
+        answered = answers[value.call].get("returns")
+        return answered[value.part] if answered else NO_ID
     if isinstance(value, str):
         return value.replace(WAREHOUSE, str(warehouse))
     if isinstance(value, dict):
-        return {name: _placed(item, warehouse) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_placed(item, warehouse) for item in value]
+        return {name: _placed(item, warehouse, answers) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_placed(item, warehouse, answers) for item in value]
     return value
 
 
-_TIMES = frozenset({"createTime", "transient_lastDdlTime", "grantTime"})
+_TIMES = frozenset(
+    {
+        *("createTime", "transient_lastDdlTime", "grantTime"),
+        *("lastheartbeat", "acquiredat", "startedTime", "lastHeartbeatTime"),
+    }
+)
+_IDS = frozenset(
+    {
+        *("lockid", "txnid", "id", "txn_ids", "txn_high_water_mark", "open_txns", "min_open_txn"),
+        *("aborted", "nosuch", "blockedByExtId"),
+    }
+)
 _UNORDERED = frozenset(
     {
         "get_table_objects_by_name",
@@ -104,17 +137,17 @@ _UNORDERED = frozenset(
         "get_partition_names_ps",
         "get_partition_values",
         "get_functions",
+        "show_locks",
     }
 )
 
 
-def _comparable(call: Call, answer: Answer, warehouse: Path) -> Answer:
-    place = str(warehouse)
-    plain: Answer = _plain(answer, place)
+def _comparable(method: str, answer: Answer, warehouse: Path) -> Answer:
+    plain: Answer = _plain(answer, str(warehouse))
     listed = plain.get("returns")
-    if call[0] == "get_partition_values" and isinstance(listed, dict):
-        listed = listed["partitionValues"]
-    if call[0] in _UNORDERED and isinstance(listed, list):
+    if isinstance(listed, dict):
+        listed = listed.get("locks", listed.get("partitionValues"))
+    if method in _UNORDERED and isinstance(listed, list):
         listed.sort(key=lambda item: json.dumps(item, sort_keys=True))
     return plain
 
@@ -123,6 +156,9 @@ _PARTITION = re.compile(
     r":\s?Partition\((values:\[.*?\], dbName:\w+, tableName:\w+).*\)", re.DOTALL
 )
 """A partition in a message; Hive prints all of it."""
+_JAVA = re.compile(r"(java\.lang\.(NullPointer|\w*IndexOutOfBounds)Exception).*", re.DOTALL)
+"""Java leaves out what such an exception says once it has compiled the place where it is thrown."""
+_NUMBERED = re.compile(r"\b(lockid|txnid|lock|transaction|Transaction|txn)([: ]+)\d+")
 
 
 def _plain(value: Any, place: str) -> Any:
@@ -133,14 +169,25 @@ def _plain(value: Any, place: str) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(_plain(item, place) for item in value)
     if isinstance(value, str):
-        return _PARTITION.sub(r": Partition(\1)", value.replace(place, WAREHOUSE))
+        text = _PARTITION.sub(r": Partition(\1)", value.replace(place, WAREHOUSE))
+        return _NUMBERED.sub(r"\1\2#", _JAVA.sub(r"\1", text))
     return value
 
 
 def _plain_items(value: dict[Any, Any], place: str) -> Iterator[tuple[str, Any]]:
     for name, item in value.items():
-        known = name in _TIMES and item not in (0, "0", None)
-        yield str(name), "a time" if known else _plain(item, place)
+        if name in _TIMES and item not in (0, "0", None):
+            yield name, "a time"
+        elif name in _IDS and not isinstance(item, str):
+            yield name, _ids(item, place)
+        else:
+            yield str(name), _plain(item, place)
+
+
+def _ids(value: Any, place: str) -> Any:
+    if isinstance(value, list | set | frozenset):
+        return [_ids(item, place) for item in value]
+    return "an id" if isinstance(value, int) and value else _plain(value, place)
 
 
 # -- structs as a client writes them
