@@ -44,6 +44,7 @@ def test_no_layer_imports_one_above_it() -> None:
     assert status == 0, report
 
 
+@pytest.mark.teeth
 @pytest.mark.parametrize(
     ("module", "statement", "finding"),
     [
