@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
 from strandline.errors import InvalidInput
 from strandline.model.partitioning import Partition, PartitionValue, Transform, TransformKind
-from strandline.model.types import DATE, TIMESTAMP, TIMESTAMP_NTZ, DecimalType
+from strandline.model.types import BIGINT, DATE, TIMESTAMP, TIMESTAMP_NTZ, DecimalType
 from strandline.spark import Counts, Tables
-from strandline.spark.partitions import _value
-from tests.spark.data import folder, frame, ids, rows
+from strandline.spark.partitions import with_values
+from tests.spark.data import folder, frame, ids
 
 pytestmark = pytest.mark.spark
 
@@ -103,10 +106,11 @@ def test_spark_tells_partitions_apart_as_the_specification_does(tables: Tables) 
         if transform.takes(column.type)
     ]
     assert len(questions) > 35
-    computed = rows.select(
+    asked, expressions = with_values(rows, [(transform, column) for column, transform in questions])
+    computed = asked.select(
         *(
-            sql.expr(f"CAST({_value(transform, column)} AS STRING)").alias(str(number))
-            for number, (column, transform) in enumerate(questions)
+            sql.expr(f"CAST({value} AS STRING)").alias(str(number))
+            for number, value in enumerate(expressions)
         )
     ).toArrow()
     for number, (column, transform) in enumerate(questions):
@@ -146,12 +150,9 @@ def files_of(tables: Tables, name: str) -> dict[Partition, list[str]]:
     return found
 
 
-def read_paths(tables: Tables, name: str, where: str) -> int:
-    """How many files a condition leaves to read."""
-    return len(tables.read(name, where=where).inputFiles())
-
-
-def test_a_file_has_rows_of_one_partition_and_says_which(tables: Tables) -> None:
+def test_a_file_has_rows_of_one_partition_and_a_condition_reads_those_of_its_own(
+    tables: Tables,
+) -> None:
     tables.create("shop.t", SCHEMA, partitioned_by=FIELDS)
     counts = tables.append("shop.t", sales(tables, *range(-12, 12)))
     found = files_of(tables, "shop.t")
@@ -159,34 +160,39 @@ def test_a_file_has_rows_of_one_partition_and_says_which(tables: Tables) -> None
     for partition, (path,) in found.items():
         table = pq.read_table(folder(tables, "shop.t") / path)
         assert table.column_names == ["id", "region", "ts"]
+        day, region, bucket = (known.value for known in partition)
         for row in table.to_pylist():
-            day, region, bucket = (known.value for known in partition)
             assert (row["ts"] - UTC_EPOCH).days == day
             assert row["region"] == region
-            assert bucket == Transform(TransformKind.BUCKET, 4).apply(row["id"], None)  # type: ignore[arg-type]
+            assert Transform(TransformKind.BUCKET, 4).apply(row["id"], BIGINT) == bucket
     assert PartitionValue(1001, None) in {known for partition in found for known in partition}
-    assert rows(tables.read("shop.t")) == rows(sales(tables, *range(-12, 12)))
 
-
-def test_a_condition_reads_the_files_of_its_partitions(tables: Tables) -> None:
-    tables.create("shop.t", SCHEMA, partitioned_by=FIELDS)
-    tables.append("shop.t", sales(tables, *range(-12, 12)))
-    total = len(files_of(tables, "shop.t"))
     tables.alter("shop.t", rename={"region": "area"})
-    for where, matching, most in (
-        ("ts < timestamp'1970-01-01 00:00:00Z'", list(range(-12, 0)), total // 2),
-        ("area IS NULL", [-10, -7, -4, -1, 2, 5, 8, 11], total // 3),
-        ("area <> 'north' AND ts >= timestamp'1970-01-03 00:00:00Z'", [7, 10], 2),
-        ("area NOT IN ('north', 'x')", [-11, -8, -5, -2, 1, 4, 7, 10], total // 3),
-        ("id = 5", [5], 1),
-        ("id IN (5, -3)", [-3, 5], 2),
-        ("area <=> NULL AND id = 5", [5], 1),
-        ("area LIKE 'n%' AND id > 8", [9], 1),
-    ):
-        assert ids(tables.read("shop.t", where=where)) == matching, where
-        assert read_paths(tables, "shop.t", where) <= most, where
+    frames = []
+    for number, (where, (most, _)) in enumerate(READS.items()):
+        read = tables.read("shop.t", where=where)
+        assert len(read.inputFiles()) <= most, where
+        frames.append(read.select(sql.lit(number), "id"))
+    actual = sorted(tuple(row) for row in reduce(DataFrame.unionAll, frames).collect())
+    assert actual == [
+        (number, matching) for number, (_, ids) in enumerate(READS.values()) for matching in ids
+    ]
     assert tables.delete("shop.t", "area = '' AND id < 0") == Counts(rows=4, files=4)
     assert ids(tables.read("shop.t", where="id < 0")) == [-12, -10, -9, -7, -6, -4, -3, -1]
+
+
+READS: dict[str, tuple[int, Sequence[int]]] = {
+    "ts < timestamp'1970-01-01 00:00:00Z'": (12, range(-12, 0)),
+    "area IS NULL": (8, range(-10, 12, 3)),
+    "area <> 'north' AND ts >= timestamp'1970-01-03 00:00:00Z'": (2, (7, 10)),
+    "area NOT IN ('north', 'x')": (8, range(-11, 12, 3)),
+    "id = 5": (1, (5,)),
+    "id IN (5, -3)": (2, (-3, 5)),
+    "area <=> NULL AND id = 5": (1, (5,)),
+    "area LIKE 'n%' AND id > 8": (1, (9,)),
+    "true": (24, range(-12, 12)),
+}
+"""Conditions, how many files they may read at most, and the ids that they are true for."""
 
 
 def test_a_value_too_long_for_a_partition_is_refused_and_nothing_is_appended(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as sql
@@ -23,8 +25,9 @@ from strandline.errors import (
     UnsupportedOperation,
 )
 from strandline.model.descriptors import TableKind
-from strandline.model.types import BIGINT, INT, STRING
+from strandline.model.types import BIGINT, INT
 from strandline.spark import Counts, Tables
+from strandline.spark.schemas import check_supported
 from tests.spark.data import files, folder, frame, ids, numbers, rows
 
 pytestmark = pytest.mark.spark
@@ -122,24 +125,24 @@ def test_a_condition_that_is_none_is_refused(
         tables.delete("shop.t", condition)  # type: ignore[arg-type]  # the point of the test
 
 
-def test_tables_of_other_kinds_are_refused(tables: Tables) -> None:
-    columns = (ColumnDefinition("id", INT), ColumnDefinition("day", STRING))
-    for definition, message in (
-        (TableDefinition(name="t", columns=columns), r"plain parquet .*spark\.table\('shop\.t'\)"),
-        (
-            TableDefinition(name="p", columns=columns, transactional=True, partitioned_by=("day",)),
-            "partitioned",
-        ),
-    ):
-        tables.session.execute(CreateTable(schema="shop", definition=definition))
-        name = f"shop.{definition.name}"
-        with pytest.raises(UnsupportedOperation, match=message):
-            tables.read(name)
-        with pytest.raises(UnsupportedOperation, match=message):
-            tables.append(name, numbers(tables, 1))
-        with pytest.raises(UnsupportedOperation, match=message):
-            tables.delete(name, "true")
-        assert files(folder(tables, name)) == []
+def test_plain_tables_are_refused(tables: Tables) -> None:
+    definition = TableDefinition(name="t", columns=(ColumnDefinition("id", INT),))
+    tables.session.execute(CreateTable(schema="shop", definition=definition))
+    message = r"plain parquet .*spark\.table\('shop\.t'\)"
+    with pytest.raises(UnsupportedOperation, match=message):
+        tables.read("shop.t")
+    with pytest.raises(UnsupportedOperation, match=message):
+        tables.append("shop.t", numbers(tables, 1))
+    with pytest.raises(UnsupportedOperation, match=message):
+        tables.delete("shop.t", "true")
+    assert files(folder(tables, "shop.t")) == []
+
+
+def test_a_table_that_an_older_release_gave_partition_columns_is_refused(tables: Tables) -> None:
+    table = tables.create("shop.t", "id BIGINT")
+    older = replace(table, descriptor=replace(table.descriptor, partition_columns=(1,)))
+    with pytest.raises(UnsupportedOperation, match="create a table with partitioned_by"):
+        check_supported(older, "shop.t")
 
 
 def test_a_reserved_name_that_came_by_other_ways_is_refused(tables: Tables) -> None:

@@ -37,7 +37,7 @@ from strandline.model.type_text import ddl_text, quoted
 from strandline.model.types import ArrayType, CharType, DataType, MapType, StructType, VarcharType
 from strandline.spark.folder import TableFolder, spark_path
 from strandline.spark.footers import column_statistics, file_ids
-from strandline.spark.partitions import KEY, partition_key, partition_of
+from strandline.spark.partitions import KEY, partition_of, with_partition_key
 from strandline.spark.schemas import (
     declared_schema,
     field_ids,
@@ -274,7 +274,7 @@ def write_data_files(
 def _run(rows: Conformed, path: str, table: TableDescriptor) -> None:
     frame, keys = rows.frame, []
     if table.partitioning:
-        frame = frame.withColumn(KEY, sql.expr(partition_key(table))).hint("rebalance", KEY)
+        frame = with_partition_key(frame, table).hint("rebalance", KEY)
         keys = [KEY]
     try:
         frame.write.options(**_WRITER_OPTIONS).partitionBy(*keys).parquet(path)
