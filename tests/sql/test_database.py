@@ -565,3 +565,12 @@ def test_what_is_asked_first_is_asked_again_where_the_server_has_forgotten_it(
             assert value(connection, asked, (1,)) == 10
             if database.dialect == "postgresql" and number == 6:
                 connection.exec_driver_sql("DEALLOCATE ALL")
+
+
+def test_a_long_value_is_asked_behind_the_begin(database: Database) -> None:
+    long, short = "x" * 1_000_000, "y"
+    named = "SELECT ?, ?"
+    with database.write(first=[(named, (short, short)), (named, (long, short))]) as connection:
+        FenceRow.read(connection)
+        assert run(connection, named, (short, short)) == [(short, short)]
+        assert run(connection, named, (long, short)) == [(long, short)]

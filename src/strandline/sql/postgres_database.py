@@ -10,9 +10,12 @@
   of a database stay few.
 * An *unsynced write* sets ``synchronous_commit=off``. A crash of the server may undo it although
   other machines saw it, so times that others keep may not come from one (see `Database`).
-* The *mark* is moved by NOTIFY, which each write sends with its COMMIT, and by this object's own
-  commits before they return. So it is never behind what this process did, and behind others by as
-  long as their news takes. While no connection hears news, every mark is another one.
+* What a write asks first comes in the round trip that takes the lock. These statements are prepared
+  on their connection, or the server would plan them each time. Where it has forgotten them (the
+  driver deallocates all behind a rollback), the begin is sent once more: nothing was done yet.
+* The *mark* is moved by NOTIFY, which each write that is news sends with its COMMIT, and by this
+  object's own commits before they return. So it is never behind what this process did, and behind
+  others by as long as their news takes. While no connection hears news, every mark is another one.
 * A *lost connection* is found at the first statement of a transaction, when nothing was done yet;
   that statement is tried once more on a new connection. Losing it later is the caller's to know.
 * A connection lost between COMMIT and its answer leaves the outcome open, and the transaction may
@@ -30,6 +33,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from itertools import takewhile
 from typing import cast
 
 from sqlalchemy import Connection, create_engine
@@ -56,6 +60,7 @@ _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _LOCK = "SELECT 1 FROM strandline_clock WHERE id = 1 FOR UPDATE"
 _LOCK_NOT_AVAILABLE = "55P03"
+_LONGEST_VALUES = 4096
 _NOT_PREPARED = ("26000", "0A000")
 """A statement that was prepared is not there any more, or its table has changed."""
 CHANNEL = "strandline"
@@ -264,7 +269,7 @@ class PostgresDatabase(Database):
         may_wait = not self._nobody_waits
         left = max(deadline - time.monotonic(), 0.001) if may_wait else 0.001
         timeout = round(max(1, min(left * 1000, _LONGEST_TIMEOUT_MS)))
-        ahead = ((FENCE_ROW, ()), *first)
+        ahead = ((FENCE_ROW, ()), *takewhile(_is_short, first))
         begin = f"{_WRITE}; SET LOCAL lock_timeout = {timeout}; "
         if not synced:
             begin += "SET LOCAL synchronous_commit = off; "
@@ -346,6 +351,12 @@ class PostgresDatabase(Database):
     def _close_connections(self) -> None:
         self._listener.close()
         self._engine.dispose()
+
+
+def _is_short(query: Query) -> bool:
+    """Whether the values of a statement may be written into a text, which the driver goes over."""
+    lengths = (len(value) for value in query[1] if isinstance(value, str | bytes))
+    return sum(lengths) <= _LONGEST_VALUES
 
 
 @contextmanager

@@ -25,7 +25,8 @@ What must stay true:
   transaction committed and another not, except through its own lists;
 * an event that cannot be applied evicts the tables that it is about and is counted; it stops
   nothing else. A log that cannot be read is another matter: nothing is skipped;
-* a node's own commits take the same way: a call returns after its events are applied here;
+* a node's own commits take the same way. A plain change returns after its events are applied here;
+  behind the end of a transaction, no present is read from memory before the next look at the log;
 * eviction just forgets. Memory is bounded; what went unused longest goes first. A table of very
   many rows is not held at all: each change of it would cost as much as a large answer.
 
