@@ -267,6 +267,8 @@ SCENARIOS = [
     ("float", FLOATS, "p = 'nan'", ["NaN"]),
     ("float", FLOATS, "p < 0", ["-Infinity"]),
     ("binary", TEXTS, "p = 'ab'", ["ab"]),
+    ("binary", TEXTS, "p < 'a'", ["B", "01", "1", "10"]),
+    ("int", INTS, "p like '.*'", [value for value in INTS if value not in ("", D)]),
 ]
 
 

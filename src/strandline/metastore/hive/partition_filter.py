@@ -370,7 +370,8 @@ def _bound(
     match expression:
         case Like(_, pattern):
             matches = like(pattern)
-            return lambda values: (value := values[position]) is not None and matches(value)
+            known = _known(key_type)
+            return lambda values: known(value := values[position]) and matches(value or "")
         case In(_, literals, negated):
             return _bound_in(literals, key_type, position, negated=negated)
         case Comparison(_, "=", literal):
@@ -432,16 +433,24 @@ def _bound_order(
     holds: Callable[[Any, Any], bool], literal: Literal, key_type: DataType, position: int
 ) -> Chooser:
     cast, cast_literal = _casts(key_type, literal.kind)
-    limit = cast_literal(literal.text)
+    known = _known(key_type)
+    limit = cast_literal(literal.text) if known(literal.text) else None
     if limit is None:
         return lambda _: False
 
     def chooses(values: Sequence[str | None]) -> bool:
         value = values[position]
-        cast_value = None if value is None else cast(value)
+        cast_value = cast(value) if value is not None and known(value) else None
         return cast_value is not None and holds(cast_value, limit)
 
     return chooses
+
+
+def _known(key_type: DataType) -> Callable[[str | None], bool]:
+    """Whether a value of a key of that type is not NULL."""
+    if isinstance(key_type, _TEXTS):
+        return lambda value: value is not None
+    return lambda value: not is_default(value)
 
 
 def _casts(key_type: DataType, kind: LiteralKind) -> tuple[Cast, Cast]:
