@@ -34,24 +34,16 @@ cannot answer for a time in the past); locks (a writer that dies would have to b
 from __future__ import annotations
 
 import logging
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from strandline import faults
-from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
+from strandline.clock import HybridClock, Timestamp, milliseconds
 from strandline.errors import (
-    Fenced,
     InvalidInput,
     LimitExceeded,
     ObjectNotFound,
-    Stopping,
-    TransactionFinished,
-    Unavailable,
     UnsupportedOperation,
     WriteConflict,
 )
@@ -60,9 +52,6 @@ from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogView, GuardedWrites
 from strandline.transactions.conflicts import (
     NameRow,
-    catalog_conflict,
-    clashing_rows,
-    row_conflict,
 )
 from strandline.transactions.heartbeats import Heartbeats
 from strandline.transactions.holds import Holds
@@ -75,11 +64,11 @@ from strandline.transactions.transaction import (
     Step,
     Transaction,
     TransactionListener,
-    TransactionState,
     TransactionStatistics,
     require_owner,
 )
-from strandline.transactions.transaction_reads import PATIENCE, TransactionReads
+from strandline.transactions.transaction_ends import TransactionEnds
+from strandline.transactions.transaction_reads import PATIENCE
 
 logger = logging.getLogger(__name__)
 
@@ -87,22 +76,11 @@ DEFAULT_TIMEOUT_MS = 300_000
 DEFAULT_HISTORY_RETENTION_MS = 7 * 24 * 60 * 60 * 1000
 MAX_BATCH = 1_000
 """How many transactions one call begins, or gives write ids to, at most."""
-_ABORTED_TOGETHER = 50
-"""How many transactions one write aborts: others wait for it."""
 MAX_OPEN = 100_000
 """How many transactions may be open in a store, about."""
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """What a commit or abort left: the transaction, whether it changed, and why it conflicted."""
-
-    transaction: Transaction
-    changed: bool
-    conflict: str | None = None
-
-
-class Transactions(TransactionReads):
+class Transactions(TransactionEnds):
     """The transactions of one store. Safe for threads, and for several processes on one store.
 
     ``timeout_ms`` is how long a transaction lives without a heartbeat. ``guard`` is called inside
@@ -128,22 +106,24 @@ class Transactions(TransactionReads):
         writes = GuardedWrites(
             database, catalogs=catalogs, guard=guard, on_behind=lambda: self._count("behind")
         )
-        super().__init__(database, clock, writes=writes, retention_ms=history_retention_ms)
-        self._catalogs = catalogs
+        heartbeats = Heartbeats(database, guard=guard)
+        super().__init__(
+            database,
+            clock,
+            writes=writes,
+            catalogs=catalogs,
+            listeners=listeners,
+            name_row=name_row,
+            heartbeats=heartbeats,
+            locks=Locks(database, clock, guard=guard, heartbeats=heartbeats, timeout_ms=timeout_ms),
+            retention_ms=history_retention_ms,
+        )
         self._guard = guard
-        self._listeners = tuple(listeners)
-        self._name_row = name_row
         self.has_own_times = has_own_times
         self._timeout_ms = timeout_ms
-        self._counts: Counter[str] = Counter()
-        self._counting = threading.Lock()
         self._uncounted = 0
         self.reserved_ids = ReservedIds(database, writes)
         self.holds = Holds(database, clock, guard=guard, history_retention_ms=history_retention_ms)
-        self.heartbeats = Heartbeats(database, guard=guard)
-        self.locks = Locks(
-            database, clock, guard=guard, heartbeats=self.heartbeats, timeout_ms=timeout_ms
-        )
 
     # -- the life of a transaction
 
@@ -232,75 +212,6 @@ class Transactions(TransactionReads):
                 is_news=False,
             )
 
-    def commit(
-        self, txn_id: int, *, owner: str | None = None, timeout: float = PATIENCE
-    ) -> Transaction:
-        """Commit; once more on a committed one gives the same answer.
-
-        Raises `TransactionNotFound`; `ForeignTransaction` if it is not of ``owner``;
-        `TransactionFinished` if it is aborted; `WriteConflict`,
-        and then it is aborted; `DeadlineExceeded` or whatever a listener raised, and then it is
-        open as before.
-        """
-        faults.reached("commit-sent")
-        ended = self._writes.run(
-            lambda connection: self._commit_on(connection, txn_id, owner),
-            timeout=timeout,
-            first=lambda: (
-                taking_time(self._clock),
-                *records.finding_with_writes(txn_id),
-                *self._catalogs.ahead,
-                *clashing_rows(txn_id),
-            ),
-        )
-        if ended.conflict is not None:
-            self._count("conflicts", "aborted")
-            raise WriteConflict(ended.conflict)
-        faults.reached("commit-durable")
-        if ended.changed:
-            self._count("committed")
-        return ended.transaction
-
-    def abort(self, txn_id: int, *, owner: str | None = None) -> Transaction:
-        """Abort; once more on an aborted one gives the same answer.
-
-        Raises `TransactionNotFound`, `ForeignTransaction` if it is not of ``owner``, or
-        `TransactionFinished` if it is committed.
-        """
-
-        def end(connection: Connection) -> _End:
-            present = records.find(connection, txn_id)
-            require_owner(present, owner)
-            aborted = self._abort_on(connection, txn_id)
-            return _End(aborted or present, changed=aborted is not None)
-
-        ended = self._writes.run(end, timeout=PATIENCE)
-        transaction = ended.transaction
-        if transaction.state is TransactionState.COMMITTED:
-            raise TransactionFinished(
-                f"transaction {txn_id} cannot be aborted: it {records.ending(transaction)}"
-            )
-        if ended.changed:
-            self._count("aborted")
-        return transaction
-
-    def abort_all(self, txn_ids: Iterable[int]) -> list[int]:
-        """Abort those of the transactions that are open; their ids. The others are left alone."""
-        wanted = frozenset(txn_ids)
-        with self._database.read() as connection:
-            heard = records.heard(connection, wanted)
-        candidates = sorted(wanted - heard.aborted - heard.committed - heard.missing)
-        aborted: list[int] = []
-        for chunk in _in_parts(candidates):
-
-            def end(connection: Connection, chunk: Sequence[int] = chunk) -> list[int]:
-                return [t for t in chunk if self._abort_on(connection, t) is not None]
-
-            ended = self._writes.run(end, timeout=PATIENCE)
-            self._count(*["aborted"] * len(ended))
-            aborted += ended
-        return aborted
-
     def allocate(self, txn_ids: Iterable[int], table_id: int) -> dict[int, int]:
         """The write ids that these transactions have of a table, by transaction; all or none.
 
@@ -315,27 +226,6 @@ class Transactions(TransactionReads):
         return self._writes.run(
             lambda connection: self._allocate_on(connection, wanted, table_id), timeout=PATIENCE
         )
-
-    def expire(self) -> list[int]:
-        """Abort the transactions that were silent for longer than their time-out; their ids.
-
-        A transaction that cannot be aborted is logged, and tried again by the next call. Also
-        deletes silent locks, and footprints that no open transaction can clash with any more.
-        """
-        self.heartbeats.store()
-        self.locks.expire()
-        with self._database.read() as connection:
-            now = milliseconds(present_time(connection, self._clock))
-            candidates = records.silent(connection, at=now)
-        expired: list[int] = []
-        for chunk in _in_parts(candidates):
-            expired += self._expire_together(chunk, silent_at=now)
-        self._count(*["expired", "aborted"] * len(expired))
-        with self._database.read() as connection:
-            stale = records.has_stale_footprint(connection)
-        if stale:
-            self._writes.run(records.forget_footprints, timeout=PATIENCE)
-        return expired
 
     @contextmanager
     def autocommit(self, table_id: int, *, user: str, agent: str = "") -> Iterator[Step]:
@@ -366,12 +256,6 @@ class Transactions(TransactionReads):
             if ended.conflict is not None:
                 raise WriteConflict(ended.conflict)
         self._count("begun", "committed")
-
-    @property
-    def aborts(self) -> int:
-        """How many transactions this process aborted; from memory."""
-        with self._counting:
-            return self._counts["aborted"]
 
     def statistics(self) -> TransactionStatistics:
         """What this process did, and what is open in the store."""
@@ -509,103 +393,3 @@ class Transactions(TransactionReads):
                 f"transaction {txn_id} cannot write table {table_id}: {table.name} is not "
                 "transactional; write it with a plain Spark, or create a transactional table"
             )
-
-    def _commit_on(self, connection: Connection, txn_id: int, owner: str | None) -> _End:
-        """Commit, or abort and say which conflict was the reason."""
-        commit_time = take_time(connection, self._clock)
-        transaction, writes, has_locks = records.find_with_writes(connection, txn_id)
-        require_owner(transaction, owner)
-        if transaction.state is TransactionState.COMMITTED:
-            return _End(transaction, changed=False)
-        if transaction.state is TransactionState.ABORTED:
-            raise TransactionFinished(
-                f"transaction {txn_id} cannot be committed: it {records.ending(transaction)}"
-            )
-        return self._commit_open_on(
-            connection, transaction, writes, at=commit_time, has_locks=has_locks
-        )
-
-    def _commit_open_on(
-        self,
-        connection: Connection,
-        transaction: Transaction,
-        writes: Sequence[tuple[int, int]],
-        *,
-        at: Timestamp,
-        has_locks: bool = False,
-    ) -> _End:
-        """`_commit_on` for a transaction that was read on this connection and is open."""
-        txn_id = transaction.txn_id
-        conflict = None
-        if writes:
-            now = self._catalogs.catalog_at(connection, at)
-            base = self._catalogs.catalog(transaction.catalog_version)
-            tables = [table_id for table_id, _ in writes]
-            conflict = catalog_conflict(tables, base=base, now=now) or row_conflict(
-                connection, transaction, catalog=now, name_row=self._name_row
-            )
-        if conflict is None:
-            for listener in self._listeners if writes else ():
-                listener.committing(connection, transaction, time=at, writes=writes, catalog=now)
-            committed = records.mark_committed(connection, transaction, at=at, has_locks=has_locks)
-            return _End(committed, changed=True)
-        aborted = self._abort_on(connection, txn_id)
-        reason = (
-            f"transaction {txn_id}, which began at {format_timestamp(transaction.begin_time)}, was"
-            f" aborted at its commit: {conflict}; begin again"
-        )
-        return _End(aborted or transaction, changed=True, conflict=reason)
-
-    def _abort_on(
-        self, connection: Connection, txn_id: int, *, silent_at: int | None = None
-    ) -> Transaction | None:
-        """Abort if it is open (and, with ``silent_at``, silent); None if not."""
-        aborted = records.mark_aborted(connection, txn_id, silent_at=silent_at)
-        if aborted is not None:
-            # Release 0.2.0 gave write ids for ids that no table can have, and no event can name.
-            records.forget_impossible_writes(connection, txn_id)
-            writes = records.write_id_pairs(connection, txn_id)
-            for listener in self._listeners if writes else ():
-                listener.aborting(connection, aborted, writes=writes)
-        return aborted
-
-    def _expire_together(self, txn_ids: Sequence[int], *, silent_at: int) -> list[int]:
-        """Abort silent transactions in one write; those that were not heard of again.
-
-        If one of them cannot be aborted, each is tried by itself, and that one is logged.
-        """
-
-        def end(connection: Connection) -> list[int]:
-            self.heartbeats.write_txns(connection, txn_ids)
-            return [
-                txn_id
-                for txn_id in txn_ids
-                if self._abort_on(connection, txn_id, silent_at=silent_at) is not None
-            ]
-
-        try:
-            return self._writes.run(end, timeout=PATIENCE)
-        except (Fenced, Stopping, Unavailable):
-            raise  # the others would fail as well
-        except Exception:
-            if len(txn_ids) > 1:
-                return [
-                    expired
-                    for txn_id in txn_ids
-                    for expired in self._expire_together([txn_id], silent_at=silent_at)
-                ]
-            logger.exception(
-                "transaction %d was silent for too long and cannot be aborted; tried again soon",
-                txn_ids[0],
-            )
-            return []
-
-    def _count(self, *events: str) -> None:
-        with self._counting:
-            self._counts.update(events)
-
-
-def _in_parts(txn_ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """The transactions that one write after the other aborts."""
-    for start in range(0, len(txn_ids), _ABORTED_TOGETHER):
-        yield txn_ids[start : start + _ABORTED_TOGETHER]

@@ -1,0 +1,274 @@
+"""How transactions end: committed, aborted by a client, or aborted since nobody heard of them.
+
+Each end is one conditional statement, from open, in a write transaction with all that belongs to
+it: times, events, footprints, locks. See `strandline.transactions.transactions` for what must stay
+true.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from strandline import faults
+from strandline.clock import HybridClock, Timestamp, format_timestamp, milliseconds
+from strandline.errors import Fenced, Stopping, TransactionFinished, Unavailable, WriteConflict
+from strandline.sql import Database, present_time, take_time, taking_time
+from strandline.transactions import records
+from strandline.transactions.catalog_view import CatalogView, GuardedWrites
+from strandline.transactions.conflicts import (
+    NameRow,
+    catalog_conflict,
+    clashing_rows,
+    row_conflict,
+)
+from strandline.transactions.heartbeats import Heartbeats
+from strandline.transactions.locks import Locks
+from strandline.transactions.transaction import (
+    Transaction,
+    TransactionListener,
+    TransactionState,
+    require_owner,
+)
+from strandline.transactions.transaction_reads import PATIENCE, TransactionReads
+
+logger = logging.getLogger(__name__)
+
+_ABORTED_TOGETHER = 50
+"""How many transactions one write aborts: others wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What a commit or abort left: the transaction, whether it changed, and why it conflicted."""
+
+    transaction: Transaction
+    changed: bool
+    conflict: str | None = None
+
+
+class TransactionEnds(TransactionReads):
+    """See the module. ``listeners`` take part in the end of each transaction that wrote."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: HybridClock,
+        *,
+        writes: GuardedWrites,
+        catalogs: CatalogView,
+        listeners: Iterable[TransactionListener],
+        name_row: NameRow,
+        heartbeats: Heartbeats,
+        locks: Locks,
+        retention_ms: Callable[[], int],
+    ) -> None:
+        super().__init__(database, clock, writes=writes, retention_ms=retention_ms)
+        self._catalogs = catalogs
+        self._listeners = tuple(listeners)
+        self._name_row = name_row
+        self.heartbeats = heartbeats
+        self.locks = locks
+        self._counts: Counter[str] = Counter()
+        self._counting = threading.Lock()
+
+    def commit(
+        self, txn_id: int, *, owner: str | None = None, timeout: float = PATIENCE
+    ) -> Transaction:
+        """Commit; once more on a committed one gives the same answer.
+
+        Raises `TransactionNotFound`; `ForeignTransaction` if it is not of ``owner``;
+        `TransactionFinished` if it is aborted; `WriteConflict`,
+        and then it is aborted; `DeadlineExceeded` or whatever a listener raised, and then it is
+        open as before.
+        """
+        faults.reached("commit-sent")
+        ended = self._writes.run(
+            lambda connection: self._commit_on(connection, txn_id, owner),
+            timeout=timeout,
+            first=lambda: (
+                taking_time(self._clock),
+                *records.finding_with_writes(txn_id),
+                *self._catalogs.ahead,
+                *clashing_rows(txn_id),
+            ),
+        )
+        if ended.conflict is not None:
+            self._count("conflicts", "aborted")
+            raise WriteConflict(ended.conflict)
+        faults.reached("commit-durable")
+        if ended.changed:
+            self._count("committed")
+        return ended.transaction
+
+    def abort(self, txn_id: int, *, owner: str | None = None) -> Transaction:
+        """Abort; once more on an aborted one gives the same answer.
+
+        Raises `TransactionNotFound`, `ForeignTransaction` if it is not of ``owner``, or
+        `TransactionFinished` if it is committed.
+        """
+
+        def end(connection: Connection) -> End:
+            present = records.find(connection, txn_id)
+            require_owner(present, owner)
+            aborted = self._abort_on(connection, txn_id)
+            return End(aborted or present, changed=aborted is not None)
+
+        ended = self._writes.run(end, timeout=PATIENCE)
+        transaction = ended.transaction
+        if transaction.state is TransactionState.COMMITTED:
+            raise TransactionFinished(
+                f"transaction {txn_id} cannot be aborted: it {records.ending(transaction)}"
+            )
+        if ended.changed:
+            self._count("aborted")
+        return transaction
+
+    def abort_all(self, txn_ids: Iterable[int]) -> list[int]:
+        """Abort those of the transactions that are open; their ids. The others are left alone."""
+        wanted = frozenset(txn_ids)
+        with self._database.read() as connection:
+            heard = records.heard(connection, wanted)
+        candidates = sorted(wanted - heard.aborted - heard.committed - heard.missing)
+        aborted: list[int] = []
+        for chunk in _in_parts(candidates):
+
+            def end(connection: Connection, chunk: Sequence[int] = chunk) -> list[int]:
+                return [t for t in chunk if self._abort_on(connection, t) is not None]
+
+            ended = self._writes.run(end, timeout=PATIENCE)
+            self._count(*["aborted"] * len(ended))
+            aborted += ended
+        return aborted
+
+    def expire(self) -> list[int]:
+        """Abort the transactions that were silent for longer than their time-out; their ids.
+
+        A transaction that cannot be aborted is logged, and tried again by the next call. Also
+        deletes silent locks, and footprints that no open transaction can clash with any more.
+        """
+        self.heartbeats.store()
+        self.locks.expire()
+        with self._database.read() as connection:
+            now = milliseconds(present_time(connection, self._clock))
+            candidates = records.silent(connection, at=now)
+        expired: list[int] = []
+        for chunk in _in_parts(candidates):
+            expired += self._expire_together(chunk, silent_at=now)
+        self._count(*["expired", "aborted"] * len(expired))
+        with self._database.read() as connection:
+            stale = records.has_stale_footprint(connection)
+        if stale:
+            self._writes.run(records.forget_footprints, timeout=PATIENCE)
+        return expired
+
+    @property
+    def aborts(self) -> int:
+        """How many transactions this process aborted; from memory."""
+        with self._counting:
+            return self._counts["aborted"]
+
+    def _commit_on(self, connection: Connection, txn_id: int, owner: str | None) -> End:
+        """Commit, or abort and say which conflict was the reason."""
+        commit_time = take_time(connection, self._clock)
+        transaction, writes, has_locks = records.find_with_writes(connection, txn_id)
+        require_owner(transaction, owner)
+        if transaction.state is TransactionState.COMMITTED:
+            return End(transaction, changed=False)
+        if transaction.state is TransactionState.ABORTED:
+            raise TransactionFinished(
+                f"transaction {txn_id} cannot be committed: it {records.ending(transaction)}"
+            )
+        return self._commit_open_on(
+            connection, transaction, writes, at=commit_time, has_locks=has_locks
+        )
+
+    def _commit_open_on(
+        self,
+        connection: Connection,
+        transaction: Transaction,
+        writes: Sequence[tuple[int, int]],
+        *,
+        at: Timestamp,
+        has_locks: bool = False,
+    ) -> End:
+        """`_commit_on` for a transaction that was read on this connection and is open."""
+        txn_id = transaction.txn_id
+        conflict = None
+        if writes:
+            now = self._catalogs.catalog_at(connection, at)
+            base = self._catalogs.catalog(transaction.catalog_version)
+            tables = [table_id for table_id, _ in writes]
+            conflict = catalog_conflict(tables, base=base, now=now) or row_conflict(
+                connection, transaction, catalog=now, name_row=self._name_row
+            )
+        if conflict is None:
+            for listener in self._listeners if writes else ():
+                listener.committing(connection, transaction, time=at, writes=writes, catalog=now)
+            committed = records.mark_committed(connection, transaction, at=at, has_locks=has_locks)
+            return End(committed, changed=True)
+        aborted = self._abort_on(connection, txn_id)
+        reason = (
+            f"transaction {txn_id}, which began at {format_timestamp(transaction.begin_time)}, was"
+            f" aborted at its commit: {conflict}; begin again"
+        )
+        return End(aborted or transaction, changed=True, conflict=reason)
+
+    def _abort_on(
+        self, connection: Connection, txn_id: int, *, silent_at: int | None = None
+    ) -> Transaction | None:
+        """Abort if it is open (and, with ``silent_at``, silent); None if not."""
+        aborted = records.mark_aborted(connection, txn_id, silent_at=silent_at)
+        if aborted is not None:
+            # Release 0.2.0 gave write ids for ids that no table can have, and no event can name.
+            records.forget_impossible_writes(connection, txn_id)
+            writes = records.write_id_pairs(connection, txn_id)
+            for listener in self._listeners if writes else ():
+                listener.aborting(connection, aborted, writes=writes)
+        return aborted
+
+    def _expire_together(self, txn_ids: Sequence[int], *, silent_at: int) -> list[int]:
+        """Abort silent transactions in one write; those that were not heard of again.
+
+        If one of them cannot be aborted, each is tried by itself, and that one is logged.
+        """
+
+        def end(connection: Connection) -> list[int]:
+            self.heartbeats.write_txns(connection, txn_ids)
+            return [
+                txn_id
+                for txn_id in txn_ids
+                if self._abort_on(connection, txn_id, silent_at=silent_at) is not None
+            ]
+
+        try:
+            return self._writes.run(end, timeout=PATIENCE)
+        except (Fenced, Stopping, Unavailable):
+            raise  # the others would fail as well
+        except Exception:
+            if len(txn_ids) > 1:
+                return [
+                    expired
+                    for txn_id in txn_ids
+                    for expired in self._expire_together([txn_id], silent_at=silent_at)
+                ]
+            logger.exception(
+                "transaction %d was silent for too long and cannot be aborted; tried again soon",
+                txn_ids[0],
+            )
+            return []
+
+    def _count(self, *events: str) -> None:
+        with self._counting:
+            self._counts.update(events)
+
+
+def _in_parts(txn_ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The transactions that one write after the other aborts."""
+    for start in range(0, len(txn_ids), _ABORTED_TOGETHER):
+        yield txn_ids[start : start + _ABORTED_TOGETHER]
