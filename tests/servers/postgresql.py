@@ -49,6 +49,8 @@ class PostgresServer:
         self._making = threading.Lock()
         self._has_template = False
         self._emptied: str | None = None
+        self._connections: dict[str, psycopg.Connection] = {}
+        """Of this process, by address: a new one costs more than what is done over it."""
         self.port = free_port()
         account = _account()
         if account is not None:
@@ -71,8 +73,7 @@ class PostgresServer:
     def new_schema(self) -> str:
         """The address of an empty place in the database that no other test has."""
         schema = f"s{next(_schemas)}"
-        with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(f"CREATE SCHEMA {schema}".encode())
+        self._connection(self.url()).execute(f"CREATE SCHEMA {schema}".encode())
         return self.url(schema=schema)
 
     def new_database(self) -> str:
@@ -82,15 +83,14 @@ class PostgresServer:
                 self._make_template()
                 self._has_template = True
         name = f"d{next(_schemas)}"
-        with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}".encode())
+        create = f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}"
+        self._connection(self.url()).execute(create.encode())
         return self.url(database=name)
 
     def new_empty_database(self) -> str:
         """The name of a database without tables, for another program."""
         name = f"d{next(_schemas)}"
-        with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
+        self._connection(self.url()).execute(f"CREATE DATABASE {name}".encode())
         return name
 
     def emptied_database(self) -> str:
@@ -101,24 +101,35 @@ class PostgresServer:
         if self._emptied is None:
             self._emptied = self.new_database()
             return self._emptied
+        connection = self._connection(self._emptied)
         known = {table.name for _, metadata in PARTS.values() for table in metadata.sorted_tables}
-        with psycopg.connect(self._emptied, autocommit=True) as connection:
-            rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
-            for (name,) in rows.fetchall():
-                if name not in known:
-                    connection.execute(f"DROP TABLE {name}".encode())
-            # TRUNCATE makes new files for tables and indexes, and takes sixty times as long.
-            emptied = "".join(f'DELETE FROM "{name}";' for name in sorted(known - {SCHEMA.name}))
-            connection.execute(
-                f"{emptied} INSERT INTO {CLOCK.name} (id, time) VALUES (1, 0);"
-                " SELECT setval(c.oid, s.seqstart, false)"
-                " FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid".encode()
-            )
+        rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        for (name,) in rows.fetchall():
+            if name not in known:
+                connection.execute(f"DROP TABLE {name}".encode())
+        # TRUNCATE makes new files for tables and indexes, and takes sixty times as long.
+        emptied = "".join(f'DELETE FROM "{name}";' for name in sorted(known - {SCHEMA.name}))
+        connection.execute(
+            f"{emptied} INSERT INTO {CLOCK.name} (id, time) VALUES (1, 0);"
+            " SELECT setval(c.oid, s.seqstart, false)"
+            " FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid".encode()
+        )
         return self._emptied
 
+    def _connection(self, url: str) -> psycopg.Connection:
+        """The connection that stays; another one where the server was restarted since."""
+        if connection := self._connections.get(url):
+            try:
+                connection.execute("SELECT")
+            except psycopg.OperationalError:
+                connection.close()
+            else:
+                return connection
+        self._connections[url] = psycopg.connect(url, autocommit=True)
+        return self._connections[url]
+
     def _make_template(self) -> None:
-        with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {_TEMPLATE}".encode())
+        self._connection(self.url()).execute(f"CREATE DATABASE {_TEMPLATE}".encode())
         database = open_engine(self.url(database=_TEMPLATE))
         for part, (version, metadata) in PARTS.items():
             database.ensure_schema(part, version, metadata)
@@ -169,6 +180,8 @@ class PostgresServer:
         """End it and remove its data."""
         if self._process is not None:
             self.resume()
+        for connection in self._connections.values():
+            connection.close()
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
