@@ -367,7 +367,6 @@ def test_a_pool_that_stops_waiting_has_a_change_refused_that_waits() -> None:
         queued = asyncio.create_task(ask(pool, "echo"))
         await asyncio.sleep(0)
         pool.stop_waiting()
-        children.go.set()
         for refused in (waiting, queued, ask(pool, "echo")):
             with pytest.raises(Stopping):
                 await refused
