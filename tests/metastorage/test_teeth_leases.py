@@ -93,7 +93,7 @@ def a_token_for_each_renewal(patch: pytest.MonkeyPatch) -> None:
 )
 def expired_by_the_reader_s_clock(patch: pytest.MonkeyPatch) -> None:
     """A lease is alive as long as the reader's clock says so."""
-    patch.setattr(sql_store, "stored_time", lambda _: Timestamp(0))
+    patch.setattr(sql_store, "present_time", lambda _, clock: clock.current())
 
     def lease(real: Any, self: EtcdLeases, name: str) -> Any:
         row, _, _ = self._read(name)

@@ -15,8 +15,9 @@ from strandline.metastorage.etcd.feed import ChangeFeed
 from strandline.metastorage.etcd.gateway import EtcdGateway
 from strandline.metastorage.etcd.store import EtcdMetastorage
 from strandline.metastorage.sql_store import SqlMetastorage
-from strandline.sql import postgres_database, run
+from strandline.sql import postgres_database
 from strandline.sql.postgres_database import PostgresDatabase
+from strandline.sql.statements import rows_of
 from tests.metastorage import test_conformance_servers as servers
 from tests.metastorage.teeth import Teeth, Tooth, wrap
 from tests.servers.loopback import Cut
@@ -94,10 +95,12 @@ def unknown_taken_for_done(patch: pytest.MonkeyPatch) -> None:
 def dead_connections_are_used(patch: pytest.MonkeyPatch) -> None:
     """A connection that is found lost is told to the caller."""
 
-    def first(self: PostgresDatabase, statement: str, parameters: Any = (), **_: Any) -> Any:
+    def first(self: PostgresDatabase, text: Any, parameters: Any = (), **_: Any) -> Any:
         connection = self._engine.connect()
         try:
-            return connection, run(connection, statement, parameters)
+            raw = postgres_database._raw(connection)
+            asked = text if isinstance(text, str) else text(raw)
+            return connection, rows_of(raw, asked, parameters)
         except BaseException:
             connection.close()
             raise

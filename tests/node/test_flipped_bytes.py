@@ -303,4 +303,5 @@ def test_without_the_integrity_check_the_flips_give_other_answers(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "find_damage", lambda *_, **__: [])
-    assert store.flips(100).wrong != []
+    found = store.flips(100)
+    assert found.wrong != [], store.outcome()
