@@ -29,7 +29,7 @@ setup:
 	PYTHON='$(PYTHON)' scripts/setup
 
 servers: setup
-	scripts/setup postgresql jdbc etcd-server
+	scripts/setup postgresql etcd-server
 	$(BIN)/python -m tests.spark_classes
 
 demo: setup
@@ -60,9 +60,11 @@ lint: setup
 	$(BIN)/lint-imports --no-logo
 
 bench: setup servers
+	scripts/setup jdbc
 	$(BIN)/python -m bench --only '$(ONLY)'
 
 soak: setup servers
+	scripts/setup jdbc
 	seed=$${SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; \
 	echo "pytest: the long and random tests; SEED=$$seed repeats them"; \
 	$(BIN)/python -m pytest -q -m 'soak or (hypothesis and not teeth)' tests \
