@@ -8,6 +8,9 @@ always there. What it needs beyond that, it takes from a pool that all share, an
 given back at once. An empty pool refuses, at once and with a typed error; nothing waits for memory,
 since what waits holds memory too. So small requests are served however many large ones there are.
 
+An answer can be refused only if its call may be repeated. The client of a call that changed
+something would send it again, so that answer is sent, and takes its memory beyond the pool.
+
 **Child process.** A child writes to the store as another node would. But its call is this node's:
 once it is answered, its client reads on any protocol what it wrote. News of a commit may come later
 than the answer, so nothing is read from memory until this node has looked at the store again. That
@@ -28,33 +31,35 @@ ANSWER_BYTES = 512 * 1024 * 1024
 
 
 class RequestMemory:
-    """A pool of ``pool`` bytes. For the event loop only.
+    """A pool of ``pool`` bytes for what has come. For the event loop only."""
 
-    With ``admits_single``, an owner may have more than the whole pool while nothing else is taken.
-    """
-
-    def __init__(
-        self, pool: int, *, allowance: int = ALLOWANCE, admits_single: bool = False
-    ) -> None:
+    def __init__(self, pool: int, *, allowance: int = ALLOWANCE) -> None:
         self._pool = pool
         self._allowance = allowance
-        self._admits_single = admits_single
         self._taken: dict[object, int] = {}
         self.taken = 0
         self.refused = 0
 
     def hold(self, owner: object, amount: int) -> None:
         """``owner`` now needs ``amount`` bytes in all. `Overloaded` where the pool lacks them."""
-        wanted = max(0, amount - self._allowance)
-        more = wanted - self._taken.get(owner, 0)
-        is_alone = self._admits_single and not self.taken
-        if more > 0 and self.taken + more > self._pool and not is_alone:
+        if self._lacks(owner, amount):
             self.refused += 1
             raise Overloaded(
                 f"this node is full: a request needs {amount} bytes, and large requests hold "
                 f"{self.taken} of {self._pool}; nothing was done, try again"
             )
-        self.taken += more
+        self._take(owner, amount)
+
+    def _lacks(self, owner: object, amount: int) -> bool:
+        more = self._wanted(amount) - self._taken.get(owner, 0)
+        return more > 0 and self.taken + more > self._pool
+
+    def _wanted(self, amount: int) -> int:
+        return max(0, amount - self._allowance)
+
+    def _take(self, owner: object, amount: int) -> None:
+        wanted = self._wanted(amount)
+        self.taken += wanted - self._taken.get(owner, 0)
         if wanted:
             self._taken[owner] = wanted
         else:
@@ -63,6 +68,26 @@ class RequestMemory:
     def release(self, owner: object) -> None:
         """``owner`` needs nothing any more."""
         self.taken -= self._taken.pop(owner, 0)
+
+
+class AnswerMemory(RequestMemory):
+    """A pool for what is answered and not sent yet.
+
+    An answer may take more than the whole pool while nothing else is taken.
+    """
+
+    def hold_answer(self, owner: object, amount: int, *, only_reads: bool) -> None:
+        """``owner`` holds an answer of ``amount`` bytes, of a call that ``only_reads`` or not.
+
+        Raises `Overloaded` where the pool lacks them and the call may be repeated.
+        """
+        if only_reads and self.taken and self._lacks(owner, amount):
+            self.refused += 1
+            raise Overloaded(
+                "this node is full: its clients have not read the answers that it holds for them;"
+                " nothing was changed, try again"
+            )
+        self._take(owner, amount)
 
 
 async def delegate(

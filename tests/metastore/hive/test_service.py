@@ -384,3 +384,11 @@ def test_a_call_whose_client_leaves_before_it_has_a_thread_never_begins(
         assert workers.statistics().given_up == 1
 
     asyncio.run(main())
+
+
+def test_the_answer_of_a_method_that_changes_something_is_not_one_that_only_reads(
+    hive: HiveNode,
+) -> None:
+    only_reads = hive.service.dispatcher.only_reads
+    assert all(map(only_reads, ("get_table", "get_partitions", "getCounters")))
+    assert not any(map(only_reads, ("add_partitions_req", "drop_partitions_req", "alter_table")))

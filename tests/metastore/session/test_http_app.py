@@ -279,12 +279,12 @@ def test_half_bodies_are_bounded_in_sum_and_small_requests_are_served(node: Node
 def test_only_the_answer_of_a_call_that_reads_is_refused_where_too_many_wait() -> None:
     bodies = Bodies(max_bytes=1, seconds=1, memory_bytes=1, answer_bytes=1, outside=False)
     answer = b" " * (ALLOWANCE + 1)
-    held = bodies.answer(answer, "application/json", may_refuse=True)
-    with pytest.raises(Overloaded):
-        bodies.answer(answer, "application/json", may_refuse=True)
-    sent = bodies.answer(answer, "application/json", may_refuse=False)
+    held = bodies.answer(answer, "application/json", only_reads=True)
+    with pytest.raises(Overloaded, match="nothing was changed"):
+        bodies.answer(answer, "application/json", only_reads=True)
+    sent = bodies.answer(answer, "application/json", only_reads=False)
     assert sent is not held
-    assert bodies.answers.taken == 1
+    assert bodies.answers.taken == 2
 
 
 @pytest.mark.parametrize("fails", [False, True])

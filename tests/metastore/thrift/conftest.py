@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from strandline.metastore.thrift import Dispatcher, ServerSettings, ThriftServer
-from strandline.metastore.thrift.dispatch import InThread, in_any_thread
+from strandline.metastore.thrift.dispatch import InThread, in_any_thread, reads_alone
 from tests.servers.thrift_client import ThriftClient
 
 
@@ -66,8 +66,9 @@ def serve() -> Iterator[Callable[..., Running]]:
             lookup: Callable[[bytes], bytes | None] | None = None,
             settings: ServerSettings | None = None,
             in_thread: InThread = in_any_thread,
+            only_reads: Callable[[str], bool] = reads_alone,
         ) -> Running:
-            dispatcher = Dispatcher(handler, lookup, in_thread=in_thread)
+            dispatcher = Dispatcher(handler, lookup, None, in_thread, only_reads)
             return stack.enter_context(serving(dispatcher, settings or ServerSettings()))
 
         yield start

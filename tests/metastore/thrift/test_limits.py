@@ -84,6 +84,24 @@ def test_answers_that_are_not_read_are_bounded_in_sum(serve: Serve) -> None:
     assert running.on_loop(running.server.statistics).answer_memory == 0
 
 
+def test_the_answer_of_a_call_that_changed_something_is_never_withheld(serve: Serve) -> None:
+    running = serve(
+        long_names,
+        settings=ServerSettings(answer_memory_bytes=30_000_000),
+        only_reads=lambda method: method != "get_all_tables",
+    )
+    asked = request("get_all_tables", 7, db_name="d1")
+    with connect(running) as first, connect(running) as second:
+        first.sendall(asked)
+        while not running.on_loop(running.server.statistics).answer_memory:
+            pass
+        second.sendall(asked)
+        assert len(read_messages(second, 1)[0]) > 20_000_000
+        assert len(read_messages(first, 1)[0]) > 20_000_000
+    statistics = running.on_loop(running.server.statistics)
+    assert (statistics.answer_memory, statistics.full) == (0, 0)
+
+
 def test_a_client_that_leaves_in_the_middle_of_an_answer_gives_its_memory_back(
     serve: Serve,
 ) -> None:

@@ -119,6 +119,11 @@ class Method:
     kind: Kind
     handler: Callable[[Any], Any]  # Any: see above
 
+    @property
+    def only_reads(self) -> bool:
+        """Whether the method changes nothing."""
+        return self.kind in (Kind.READS, Kind.ANSWERS)
+
 
 METHODS: dict[str, Method] = {}
 """Every method that the service has, by its Thrift name."""

@@ -193,7 +193,9 @@ class HiveMetastoreService:
         self._kept = KeptAnswers(max_bytes=kept_bytes)
         self._at_once = self._waited = self._changes = self._delegated = 0
         delegate = None if children is None else self.delegate
-        self.dispatcher = Dispatcher(self.handle, self.look_up, delegate, self._in_thread)
+        self.dispatcher = Dispatcher(
+            self.handle, self.look_up, delegate, self._in_thread, _only_reads
+        )
 
     def look_up(self, request: bytes) -> bytes | None:
         """The kept answer to a request, if it is still right."""
@@ -283,7 +285,7 @@ class HiveMetastoreService:
         self._delegated += 1
         user = connection.user or ANONYMOUS
         fields = {"service": SERVICE, "user": user}
-        only_reads = method.kind in (Kind.READS, Kind.ANSWERS)
+        only_reads = method.only_reads
         asking = asyncio.ensure_future(
             delegate(
                 self._metastore, self._children, method.name, fields, args, only_reads=only_reads
@@ -391,3 +393,8 @@ def _things(answer: object) -> int:
     if isinstance(answer, dict):
         return max(map(_things, answer.values()), default=0)
     return len(answer) if isinstance(answer, list) else 0
+
+
+def _only_reads(name: str) -> bool:
+    method = METHODS.get(name)
+    return method is None or method.only_reads  # the server itself answers the others

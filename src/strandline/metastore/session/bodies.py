@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 
 from strandline import work
 from strandline.errors import DeadlineExceeded, InvalidInput, Overloaded
-from strandline.metastore.served_calls import RequestMemory
+from strandline.metastore.served_calls import AnswerMemory, RequestMemory
 from strandline.metastore.session.http_messages import Answer, Request, Send
 from strandline.work.contents import PIECE, Content
 
@@ -124,7 +124,7 @@ class Bodies:
         self._seconds = seconds
         self._outside = outside
         self.memory = RequestMemory(memory_bytes)
-        self.answers = RequestMemory(answer_bytes, admits_single=True)
+        self.answers = AnswerMemory(answer_bytes)
 
     async def read(self, request: Request, owner: object, content_type: str) -> bytes | Content:
         """The body of a request, which has to be sent as ``content_type``; close a `Content`.
@@ -173,19 +173,14 @@ class Bodies:
             raise
         return body.whole()
 
-    def answer(self, body: bytes | Content, content_type: str, *, may_refuse: bool) -> Answer:
-        """The answer with that body.
-
-        Raises `Overloaded` where too much waits to be sent and the call may be refused: one that
-        changed something was carried out, and its client would send it again.
-        """
+    def answer(self, body: bytes | Content, content_type: str, *, only_reads: bool) -> Answer:
+        """The answer with that body. Raises `Overloaded`; see `AnswerMemory`."""
         if isinstance(body, bytes) and len(body) <= PIECE:
             return Answer(body, content_type)
         answer = LongAnswer(body, content_type, on_sent=self.answers.release)
         try:
-            self.answers.hold(answer, answer.size)
+            self.answers.hold_answer(answer, answer.size, only_reads=only_reads)
         except Overloaded:
-            if may_refuse:
-                answer.close()
-                raise
+            answer.close()
+            raise
         return answer

@@ -215,7 +215,7 @@ class HttpApplication:
                 began = monotonic()  # how long its client takes is not our slowness
                 self._counts = replace(self._counts, requests=self._counts.requests + 1)
                 content = await self._answered(call, asking, body, request)
-                answer = self._bodies.answer(content, call.answer_type, may_refuse=call.only_reads)
+                answer = self._bodies.answer(content, call.answer_type, only_reads=call.only_reads)
             except (ClientGone, ClientLeft):
                 return Answer(b"", PROBLEM_TYPE, status=400)  # no client hears it
             except Exception as error:

@@ -19,7 +19,8 @@ What must stay true:
 * Where a request is decoded and answered, the rule of `strandline.work` says. To find where a long
   one ends is done on the loop, in slices, and counts as a request in work.
 * What has come and is not answered is held in the server's memory of requests, and what is answered
-  and not sent in that of answers; where one is full, the client is told at once.
+  and not sent in that of answers; where one is full, the client is told at once. The answer of a
+  call that changed something is never withheld.
 * A long answer is written in pieces, as the client reads them.
 * The request's type byte is not looked at: whether a method is oneway, the field table says.
 """
@@ -446,7 +447,7 @@ class Connection(asyncio.Protocol):
         counters.exceptions += answer.kind == EXCEPTION
         counters.failures += answer.failed
         try:
-            self._outgoing.hold(answer.body)
+            self._outgoing.hold(method, answer.body)
         except Overloaded as error:
             answer = answer_error(self._server.codec, method, error)
         head = self._server.reply_heads.get(method.encode()) if answer.kind == REPLY else None

@@ -117,6 +117,11 @@ def in_any_thread(_: ConnectionInfo, decode: Callable[[], Any]) -> asyncio.Futur
     return asyncio.get_running_loop().run_in_executor(None, decode)
 
 
+def reads_alone(_: str) -> bool:
+    """Whether a method changes nothing, of a service all of whose methods read."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Dispatcher:
     """Answers requests, on the event loop.
@@ -135,12 +140,15 @@ class Dispatcher:
 
     ``in_thread(connection, decode)`` decodes a large request in a thread. It may raise
     `Overloaded`.
+
+    ``only_reads(method)`` says whether the method changes nothing, so that a client may repeat it.
     """
 
     handler: Handler
     lookup: Lookup | None = None
     delegate: Delegate | None = None
     in_thread: InThread = in_any_thread
+    only_reads: Callable[[str], bool] = reads_alone
 
 
 def answer_value(codec: Codec, method: str, value: Any) -> Answer:

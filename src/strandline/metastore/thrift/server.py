@@ -19,7 +19,7 @@ from typing import Any
 
 from strandline.errors import AddressInUse, Unavailable
 from strandline.metastore.call_log import CallLog
-from strandline.metastore.served_calls import RequestMemory
+from strandline.metastore.served_calls import AnswerMemory, RequestMemory
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.connection import Connection
 from strandline.metastore.thrift.dispatch import BaseService, Dispatcher
@@ -98,7 +98,7 @@ class ThriftServer:
         # A task of a handler is kept here until it ends: its connection may end before it.
         self.running: set[asyncio.Task[Any]] = set()
         self.memory = RequestMemory(self.settings.request_memory_bytes)
-        self.answers = RequestMemory(self.settings.answer_memory_bytes, admits_single=True)
+        self.answers = AnswerMemory(self.settings.answer_memory_bytes)
         self._host, self._port = host, port
         self._connections: set[Connection] = set()
         self._empty = asyncio.Event()

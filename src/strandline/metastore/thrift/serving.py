@@ -22,7 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from strandline.errors import Overloaded
 from strandline.metastore.call_log import CallLog
-from strandline.metastore.served_calls import ANSWER_BYTES, RequestMemory
+from strandline.metastore.served_calls import ANSWER_BYTES, AnswerMemory, RequestMemory
 from strandline.metastore.thrift.codec import Codec
 from strandline.metastore.thrift.dispatch import BaseService, Dispatcher
 from strandline.metastore.thrift.messages import MAX_MESSAGE_BYTES
@@ -173,7 +173,7 @@ class Serving(Protocol):
     running: set[asyncio.Task[Any]]
     slices: Slices
     memory: RequestMemory
-    answers: RequestMemory
+    answers: AnswerMemory
 
     @property
     def reply_heads(self) -> Mapping[bytes, bytes]: ...
@@ -216,23 +216,21 @@ class Outgoing:
         """Whether a part of a long answer is not written yet."""
         return self._pieces is not None
 
-    def hold(self, body: bytes | Content) -> None:
-        """Take the memory for a long answer until it is sent.
+    def hold(self, method: str, body: bytes | Content) -> None:
+        """Take the memory for a long answer of ``method`` until it is sent.
 
-        Raises `Overloaded` if there is none; then a `Content` is closed.
+        Raises `Overloaded`, see `AnswerMemory`; then a `Content` is closed.
         """
         size = len(body) if isinstance(body, bytes) else body.size
         if size <= WHOLE_BYTES or self._is_closed():
             return
         try:
-            self._server.answers.hold(self._owner, size)
+            only_reads = self._server.dispatcher.only_reads(method)
+            self._server.answers.hold_answer(self._owner, size, only_reads=only_reads)
         except Overloaded:
             if isinstance(body, Content):
                 body.close()
-            raise Overloaded(
-                "this node is full: its clients have not read the answers that it holds for them;"
-                " try again"
-            ) from None
+            raise
 
     def send(self, head: bytes, body: bytes | Content) -> None:
         """Write an answer; a `Content` is closed once it is sent, or cannot be."""
