@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -224,6 +224,7 @@ def test_leftovers_of_ended_transactions_go_and_others_stay(lake: Lake) -> None:
         lake.put("t", f"_staging/{txn_id}-{uuid4().hex}/part-0.parquet")
     staged = lake.write(table, txn_id=still_open)
     by_hand = {"_files/mine.parquet", "_files/1-x.parquet", "readme", "_staging/note"}
+    by_hand.add(data_path(7, uuid4().hex))  # whose number is that of no transaction
     for path in by_hand:
         lake.put("t", path)
     before = lake.on_disk()
@@ -367,23 +368,47 @@ def test_the_thread_looks_for_leftovers_only_where_there_can_be_some(
     in_folder: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = in_folder
-    lake.create()
-    looked: list[str] = []
+    lake.create("empty")
+    table = lake.create()
+    kept = lake.write(table)
+    looked: list[int] = []
 
     def noted(root: int) -> Iterator[tuple[str, int]]:
-        looked.append("t")
+        looked.append(root)
         return own_files(root)
 
+    def looks() -> int:
+        """How often a folder was listed, after one more cleaning."""
+        lake.node.cleaner.clean_new(stopped=bool)
+        return len(looked)
+
+    def abort(txn_id: int) -> None:
+        lake.session.stage(txn_id, table)
+        lake.session.abort(txn_id)
+
     monkeypatch.setattr(cleaning, "own_files", noted)
-    clean: Callable[[], None] = lambda: lake.node.cleaner.clean_new(stopped=bool)  # noqa: E731
-    clean()
-    clean()
-    assert len(looked) == 1
-    txn_id = lake.session.begin().txn_id
-    lake.session.stage(txn_id, lake.session.table("default.t").descriptor.id)
-    lake.session.abort(txn_id)
-    clean()
-    assert len(looked) == 2
+    assert (looks(), looks()) == (1, 1)
+    abort(lake.session.begin().txn_id)
+    assert looks() == 1  # nothing was put into the folder since
+    writer = lake.session.begin().txn_id
+    lake.write(table, txn_id=writer)
+    abort(lake.session.begin().txn_id)
+    assert looks() == 2
+    abort(writer)  # its file was named when the folder was listed, and is no more
+    assert looks() == 3
+    assert lake.on_disk() == {kept}
+
+
+def test_a_dropped_table_whose_files_were_to_be_kept_keeps_them(in_folder: Lake) -> None:
+    lake = in_folder
+    table = lake.create()
+    path = lake.put("t", lake.write(table))
+    lake.session.execute(DropTable(schema="default", table="t", keep_data=True))
+    lake.create("u")
+    lake.wait()
+    lake.session.compact(lake.node.catalogs.latest_catalog().version)
+    assert lake.clean() == [("dropped table", 1, 0)]
+    assert path.exists()
 
 
 def test_the_command_says_first_and_does_it_when_told(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def memory_does_not_know_what_is_cleaned(patch: pytest.MonkeyPatch) -> Iterator[
 @contextmanager
 def files_of_open_transactions_are_leftovers(patch: pytest.MonkeyPatch) -> Iterator[None]:
     patch.setattr(cleaning, "_OPEN", "SELECT txn_id FROM txn WHERE txn_id < 0")
-    patch.setattr(cleaning, "_NAMED", f"{cleaning._NAMED} AND stored.row_id < 0")
+    patch.setattr(cleaning, "_NAMED_FOR_GOOD", f"{cleaning._NAMED} AND stored.row_id < 0")
     yield
 
 

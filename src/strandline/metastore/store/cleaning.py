@@ -21,22 +21,26 @@ What must stay true:
   that a row still names stays, whoever removed another row of that name;
 * a leftover is listed before the open transactions and the rows are read. So its transaction cannot
   have staged it since, and one that is over stages nothing more;
-* only files that Strandline named are leftovers, and files are deleted only in own places of the
-  store, through descriptors that follow no link. External tables are never touched;
+* only files whose names say their transaction are leftovers, and files are deleted only in own
+  places of the store, through descriptors that follow no link. External tables are never touched;
 * nothing is cleaned while a backup copies files.
 
-Several nodes may clean one store at once. Partitions of plain tables stay, for `undrop`.
+A table whose folders have not changed since nothing was left over in them costs a look at their
+times. Several nodes may clean one store at once. Partitions of plain tables stay, for `undrop`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from sqlalchemy import Connection
@@ -46,14 +50,21 @@ from strandline.clock import HybridClock, Timestamp, add_milliseconds
 from strandline.durable.transaction import OBJECT_IDS
 from strandline.metastore.store.aborted_rows import AbortedRows
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
-from strandline.metastore.store.own_files import delete_below, open_folder, own_files, size_of
+from strandline.metastore.store.own_files import (
+    Times,
+    delete_below,
+    open_folder,
+    own_files,
+    size_of,
+    times_of_folders,
+)
 from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import all_places, place_of, put_places
 from strandline.metastore.store.warehouse import FolderRefused, delete_folder
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.places import DROPPED, Place
-from strandline.sql import Database, change, chunks, run
+from strandline.sql import Database, change, chunks, marks, run
 from strandline.transactions import Transactions, TransactionState
 from strandline.transactions.holds import is_backed_up
 
@@ -79,6 +90,7 @@ _ABORTED_ROW = (
     f" AND txn.state = {TransactionState.ABORTED.value})"
 )
 _NAMED = f"SELECT stored.name FROM store_row AS stored WHERE stored.table_id = ? AND {_FILES}"
+_NAMED_FOR_GOOD = f"{_NAMED} AND NOT {_ABORTED_ROW}"
 _OPEN = f"SELECT txn_id FROM txn WHERE state = {TransactionState.OPEN.value}"
 
 _OLD_EVENTS = (
@@ -90,6 +102,12 @@ _OLD_EVENTS = (
 
 The times of events do not quite grow with their numbers, and what is left must have no gap.
 """
+
+_ASIDE = re.compile(
+    r"(?P<table>[0-9]{1,19})(\.[0-9]{1,19})?"
+    rf"({re.escape(PARTITIONS_SUFFIX)})?(?P<purged>{re.escape(PURGED_SUFFIX)})?"
+)
+"""The name of a folder in `DROPPED`: of a table, its partitions, or one that is being deleted."""
 
 
 class Catalogs(Protocol):
@@ -122,6 +140,14 @@ class CleanerStatistics:
     files: int
     bytes: int
     failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """One pass over the store: whether it only says what it would do, and whether it must end."""
+
+    dry_run: bool
+    stopped: Callable[[], bool] = lambda: False
 
 
 class Cleaner:
@@ -157,17 +183,16 @@ class Cleaner:
         self._snapshot_hold_ms = snapshot_hold_ms
         self._notification_retention_ms = notification_retention_ms
         self._seen: tuple[int, int] | None = None
+        self._settled: dict[int, Times] = {}
         self._runs = self._rows = self._files = self._bytes = self._failures = 0
 
     def statistics(self) -> CleanerStatistics:
         """What this process removed."""
         return CleanerStatistics(self._runs, self._rows, self._files, self._bytes, self._failures)
 
-    def clean(
-        self, *, dry_run: bool = False, stopped: Callable[[], bool] = lambda: False
-    ) -> list[Cleaned]:
-        """Remove all that is there to remove, until ``stopped``; or say what that would be."""
-        return list(self._clean(dry_run, stopped, everything=True))
+    def clean(self, *, dry_run: bool = False) -> list[Cleaned]:
+        """Remove all that is there to remove, or say what that would be."""
+        return list(self._clean(_Pass(dry_run), everything=True))
 
     def clean_new(self, *, stopped: Callable[[], bool]) -> None:
         """`clean`, without looking again for what cannot be there: for a thread, now and then.
@@ -175,7 +200,7 @@ class Cleaner:
         Leftovers come with transactions that were aborted, tables go with the history.
         """
         seen = (self._transactions.aborts, self._catalogs.earliest_catalog().version)
-        for cleaned in self._clean(False, stopped, everything=seen != self._seen):
+        for cleaned in self._clean(_Pass(False, stopped), everything=seen != self._seen):
             logger.info(
                 "cleaned the %s of %s: %d rows, %d files of %d bytes",
                 cleaned.what,
@@ -187,67 +212,63 @@ class Cleaner:
         if not stopped():
             self._seen = seen
 
-    def _clean(
-        self, dry_run: bool, stopped: Callable[[], bool], *, everything: bool
-    ) -> Iterator[Cleaned]:
-        limit = self._transactions.holds.cleaning_limit(dry_run=dry_run)
+    def _clean(self, now: _Pass, *, everything: bool) -> Iterator[Cleaned]:
+        limit = self._transactions.holds.cleaning_limit(dry_run=now.dry_run)
         if limit is None:
             logger.info("nothing is cleaned while a backup copies files")
             return
         limit = min(limit, add_milliseconds(self._clock.current(), -self._snapshot_hold_ms))
-        self._runs += not dry_run
-        if not dry_run:
-            self._aborted_rows.clean(stopped=stopped)
-        steps = [self._removed_files(limit, dry_run), self._old_events(dry_run)]
+        if not now.dry_run:
+            self._runs += 1
+            self._aborted_rows.clean(stopped=now.stopped)
+        steps = [self._removed_files(limit, now), self._old_events(now)]
         if everything:
-            steps += [self._leftovers(dry_run), self._dropped_tables(dry_run)]
+            steps += [self._leftovers(now), self._dropped_tables(now)]
         for cleaned in chain.from_iterable(steps):
-            if not dry_run:
+            if not now.dry_run:
                 self._rows += cleaned.rows
                 self._files += cleaned.files
                 self._bytes += cleaned.bytes
             yield cleaned
-            if stopped():
-                return
 
     # -- removed files
 
-    def _removed_files(self, limit: Timestamp, dry_run: bool) -> Iterator[Cleaned]:
+    def _removed_files(self, limit: Timestamp, now: _Pass) -> Iterator[Cleaned]:
         tables = f"SELECT DISTINCT removal.table_id{_REMOVED}"
         with self._database.read() as connection:
             table_ids = [table_id for (table_id,) in run(connection, tables, (limit,))]
         for table_id in table_ids:
             table = self._catalogs.latest_catalog().table_by_id(table_id)
             cleaned = Cleaned("removed files", self._name(table, table_id))
-            if dry_run:
+            if now.dry_run:
                 with self._database.read() as connection:
-                    rows = _removed(connection, table_id, limit, most=None)
-                    gone = _unnamed(connection, table_id, rows.values(), but=True)
-                cleaned.rows = len(rows)
+                    names = list(_removed(connection, table_id, limit, most=None).values())
+                    gone = _unnamed(connection, table_id, names, rows_of_theirs=Counter(names))
+                cleaned.rows = len(names)
                 self._count(cleaned, table, table_id, gone)
             else:
-                while names := self._forget_removed(table_id, limit):
+                while not now.stopped() and (names := self._forget_removed(table_id, limit)):
                     self._on_rows_gone(table_id)
                     cleaned.rows += len(names)
                     with self._database.read() as connection:
                         gone = _unnamed(connection, table_id, names)
                     self._count(cleaned, table, table_id, gone, delete=True)
-            yield cleaned
+            if cleaned.rows:
+                yield cleaned
 
-    def _forget_removed(self, table_id: int, limit: Timestamp) -> Sequence[str]:
+    def _forget_removed(self, table_id: int, limit: Timestamp) -> list[str]:
         """Delete rows that were removed; the names of their files."""
         with self._database.write() as connection:
             self._guard(connection)
             rows = _removed(connection, table_id, limit, most=MOST_ROWS)
             if not rows or is_backed_up(connection, self._clock.current()):
-                return ()
+                return []
             change(connection, _NOTE, (table_id, limit))
             for chunk in chunks(rows):
-                marks = ", ".join("?" * len(chunk))
                 for name in ("store_removal", "store_row"):
-                    statement = f"DELETE FROM {name} WHERE row_id IN ({marks})"
+                    statement = f"DELETE FROM {name} WHERE row_id IN {marks(chunk)}"
                     change(connection, statement, tuple(chunk))
-            return tuple(rows.values())
+            return list(rows.values())
 
     def _count(
         self,
@@ -261,50 +282,55 @@ class Cleaner:
         """Count the files of a managed table, and delete them."""
         if table is not None and table.kind is not TableKind.MANAGED:
             return
-        with self._own_folder(table_id) as root:
-            if root is None:
-                return
-            for name in names:
-                self._take(cleaned, root, name, delete=delete)
+        with self._database.read() as connection:
+            place = place_of(connection, table_id)
+        with self._own_folder(place) as root:
+            if root is not None:
+                for name in names:
+                    self._take(cleaned, root, name, delete=delete)
 
     # -- leftovers
 
-    def _leftovers(self, dry_run: bool) -> Iterator[Cleaned]:
+    def _leftovers(self, now: _Pass) -> Iterator[Cleaned]:
+        with self._database.read() as connection:
+            places = all_places(connection)
         for table in self._catalogs.latest_catalog().tables():
-            if not table.transactional or table.kind is not TableKind.MANAGED:
+            place = places.get(table.id)
+            if not table.transactional or place is None or not self._folders.reaches(place):
+                continue
+            if now.stopped():
+                return
+            times = times_of_folders(self._folders.path_text(place))
+            if not any(times) or self._settled.get(table.id) == times:
                 continue
             cleaned = Cleaned("leftovers", self._name(table, table.id))
-            with self._own_folder(table.id) as root:
+            with self._own_folder(place) as root:
                 if root is None:
                     continue
                 listed = list(own_files(root))  # before the rows are read: see the module
-                if not listed:
-                    continue
                 with self._database.read() as connection:
                     still_open = {txn_id for (txn_id,) in run(connection, _OPEN)}
-                    named = {
-                        name
-                        for (name,) in run(
-                            connection, f"{_NAMED} AND NOT {_ABORTED_ROW}", (table.id,)
-                        )
-                    }
+                    named = {name for (name,) in run(connection, _NAMED_FOR_GOOD, (table.id,))}
                     if is_backed_up(connection, self._clock.current()):
                         return
-                for name, owner in listed:
-                    if owner not in still_open and name not in named:
-                        self._take(cleaned, root, name, delete=not dry_run)
+                unnamed = [(name, owner) for name, owner in listed if name not in named]
+                for name, owner in unnamed:
+                    if owner not in still_open:
+                        self._take(cleaned, root, name, delete=not now.dry_run)
+            if not unnamed and still_open.isdisjoint(owner for _, owner in listed):
+                self._settled[table.id] = times
             if cleaned.files:
                 yield cleaned
 
     # -- events
 
-    def _old_events(self, dry_run: bool) -> Iterator[Cleaned]:
+    def _old_events(self, now: _Pass) -> Iterator[Cleaned]:
         oldest = add_milliseconds(self._clock.current(), -self._notification_retention_ms)
         with self._database.read() as connection:
             ((count, first),) = run(connection, _OLD_EVENTS, (oldest,))
         if not count:
             return
-        if not dry_run:
+        if not now.dry_run:
             delete = "DELETE FROM notification_log WHERE event_id < ?"
             for end in range(first, first + count, MOST_EVENTS):
                 self._change(delete, (min(end + MOST_EVENTS, first + count),))
@@ -312,7 +338,7 @@ class Cleaner:
 
     # -- dropped tables
 
-    def _dropped_tables(self, dry_run: bool) -> Iterator[Cleaned]:
+    def _dropped_tables(self, now: _Pass) -> Iterator[Cleaned]:
         earliest, latest = self._catalogs.earliest_catalog(), self._catalogs.latest_catalog()
         allocator = earliest.get("id_allocator", OBJECT_IDS)
         first_id = 1 if allocator is None else allocator.next_id
@@ -327,39 +353,46 @@ class Cleaner:
                 return
             places = all_places(connection)
             tables = run(connection, "SELECT DISTINCT table_id FROM store_row")
-        for table_id in sorted(filter(is_gone, {*places, *(table_id for (table_id,) in tables)})):
+        # A table whose files were to be kept, or could not be moved, still has its place: another
+        # table that got it would show them.
+        aside = {
+            table_id: place
+            for table_id, place in places.items()
+            if place.is_inside and DROPPED in place.path.split("/")
+        }
+        for table_id in sorted(filter(is_gone, {*aside, *(table_id for (table_id,) in tables)})):
+            if now.stopped():
+                return
             cleaned = Cleaned("dropped table", self._name(None, table_id))
-            place = places.get(table_id)
-            is_aside = place is not None and place.is_inside and DROPPED in place.path.split("/")
-            if dry_run:
+            if now.dry_run:
                 with self._database.read() as connection:
                     count = "SELECT count(*) FROM store_row WHERE table_id = ?"
                     cleaned.rows = run(connection, count, (table_id,))[0][0]
             else:
-                cleaned.rows = self._forget_table(table_id, with_place=is_aside)
-            if place is not None and is_aside:
+                cleaned.rows = self._forget_table(table_id, with_place=table_id in aside)
+            if (place := aside.get(table_id)) is not None:
                 for suffix in ("", PARTITIONS_SUFFIX):
-                    aside = Place(f"{place.text}{suffix}")
-                    self._take_folder(cleaned, place, self._folders.path(aside), dry_run=dry_run)
+                    path = self._folders.path(Place(f"{place.text}{suffix}"))
+                    self._take_folder(cleaned, place, path, now)
             yield cleaned
-        yield from self._folders_of_none(is_gone, places, dry_run=dry_run)
+        yield from self._folders_of_none(is_gone, places, now)
 
     def _folders_of_none(
-        self, is_gone: Callable[[int], bool], places: dict[int, Place], *, dry_run: bool
+        self, is_gone: Callable[[int], bool], places: dict[int, Place], now: _Pass
     ) -> Iterator[Cleaned]:
         """Folders of dropped tables that a process left when it died."""
         warehouse = self._folders.warehouse
         for dropped in (*warehouse.glob(DROPPED), *warehouse.glob(f"*/{DROPPED}")):
             with suppress(OSError):
                 for path in sorted(dropped.iterdir()):
-                    number = path.name.removesuffix(PURGED_SUFFIX).removesuffix(PARTITIONS_SUFFIX)
-                    is_purged = path.name.endswith(PURGED_SUFFIX) and number.isdecimal()
-                    is_left = number.isdecimal() and is_gone(int(number))
-                    if (is_left and int(number) not in places) or is_purged:
-                        below = str(dropped.relative_to(warehouse))
-                        cleaned = Cleaned("dropped table", self._name(None, int(number)))
-                        place = Place.below(f"{below}/{number}")
-                        self._take_folder(cleaned, place, path, dry_run=dry_run)
+                    match = _ASIDE.fullmatch(path.name)
+                    if match is None or now.stopped():
+                        continue
+                    table_id = int(match["table"])
+                    if match["purged"] or (is_gone(table_id) and table_id not in places):
+                        cleaned = Cleaned("dropped table", self._name(None, table_id))
+                        place = Place.below(f"{dropped.relative_to(warehouse)}/{table_id}")
+                        self._take_folder(cleaned, place, path, now)
                         yield cleaned
 
     def _forget_table(self, table_id: int, *, with_place: bool) -> int:
@@ -395,10 +428,8 @@ class Cleaner:
         return str(self._catalogs.latest_catalog().qualified_name(table))
 
     @contextmanager
-    def _own_folder(self, table_id: int) -> Iterator[int | None]:
-        """The descriptor of the folder of a managed table; None for one that is not the store's."""
-        with self._database.read() as connection:
-            place = place_of(connection, table_id)
+    def _own_folder(self, place: Place | None) -> Iterator[int | None]:
+        """The descriptor of the folder of a table; None if it is not the store's, or not there."""
         with ExitStack() as opened:
             root = None
             if place is not None and self._folders.reaches(place):
@@ -407,7 +438,7 @@ class Cleaner:
                     root = open_folder(self._folders.path(place))
                     opened.callback(os.close, root)
                 except (FolderRefused, OSError) as error:
-                    logger.debug("the folder of table %d is not cleaned: %s", table_id, error)
+                    logger.debug("the folder %s is not cleaned: %s", place.text, error)
             yield root
 
     def _take(self, cleaned: Cleaned, root: int, name: str, *, delete: bool) -> None:
@@ -426,7 +457,7 @@ class Cleaner:
         cleaned.bytes += size
         cleaned.names.append(name)
 
-    def _take_folder(self, cleaned: Cleaned, place: Place, path: Path, *, dry_run: bool) -> None:
+    def _take_folder(self, cleaned: Cleaned, place: Place, path: Path, now: _Pass) -> None:
         """Count the files of a dropped table's folder at ``path``; and delete it."""
         try:
             self._folders.verify(place)
@@ -437,7 +468,7 @@ class Cleaner:
                 for name in files:
                     with suppress(FileNotFoundError):
                         cleaned.bytes += os.lstat(os.path.join(folder, name)).st_size
-            if not dry_run:
+            if not now.dry_run:
                 delete_folder(path)
         except (FolderRefused, OSError) as error:
             self._failures += 1
@@ -457,13 +488,16 @@ def _removed(
 
 
 def _unnamed(
-    connection: Connection, table_id: int, names: Collection[str], *, but: bool = False
+    connection: Connection,
+    table_id: int,
+    names: Collection[str],
+    *,
+    rows_of_theirs: Mapping[str, int] = MappingProxyType({}),
 ) -> list[str]:
-    """Those of ``names`` that no row has; with ``but``, none other than one that is removed."""
-    unnamed = dict.fromkeys(names, 1 if but else 0)
-    for chunk in chunks(unnamed):
-        marks = ", ".join("?" * len(chunk))
-        counts = f"{_NAMED} AND stored.name IN ({marks})"
-        for (name,) in run(connection, counts, (table_id, *chunk)):
-            unnamed[name] -= 1
-    return [name for name, left in unnamed.items() if left == 0]
+    """Those of ``names`` that no row has, but for so many rows that are going to be deleted."""
+    others = {name: -rows_of_theirs.get(name, 0) for name in names}
+    for chunk in chunks(others):
+        named = f"{_NAMED} AND stored.name IN {marks(chunk)}"
+        for (name,) in run(connection, named, (table_id, *chunk)):
+            others[name] += 1
+    return [name for name, count in others.items() if count == 0]

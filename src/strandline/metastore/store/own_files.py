@@ -31,14 +31,35 @@ _OWNERS: dict[str, Callable[[int], int]] = {
 """The transaction that wrote a file, by the number in front of its name."""
 
 
+Times = tuple[int, ...]
+"""When something was last put into or taken out of each folder, in nanoseconds; 0 without one."""
+
+
+def times_of_folders(path: str) -> Times:
+    """The times of the folders that `own_files` lists, of the table whose folder is at ``path``."""
+    return tuple(_modified(f"{path}/{folder}") for folder in _OWNERS)
+
+
+def _modified(path: str) -> int:
+    try:
+        return os.stat(path, follow_symlinks=False).st_mtime_ns
+    except OSError:
+        return 0
+
+
 def own_files(root: int) -> Iterator[tuple[str, int]]:
-    """What Strandline named in a table's folder, and the transactions that wrote it."""
-    for folder, owner in _OWNERS.items():
+    """The files whose names say the transaction that wrote them, each with that transaction.
+
+    Clients of their own may number files by hand, below the numbers of any transaction: whose they
+    are cannot be told.
+    """
+    for folder, owner_of in _OWNERS.items():
         with suppress(OSError), _within(root, folder) as descriptor:
             for name in os.listdir(descriptor):
                 match = _OWN_NAME.fullmatch(name)
-                if match is not None:
-                    yield f"{folder}/{name}", owner(int(match[1]))
+                owner = 0 if match is None else owner_of(int(match[1]))
+                if owner:
+                    yield f"{folder}/{name}", owner
 
 
 def open_folder(path: str | Path, *, below: int | None = None) -> int:
