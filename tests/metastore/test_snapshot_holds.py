@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 
 from strandline.clock import MIN_TIMESTAMP, Timestamp
+from strandline.metastore import snapshot_holds
 from strandline.metastore.snapshot_holds import SnapshotHolds
 from tests.metastore.dml import Dml
 
@@ -35,6 +39,23 @@ def test_one_hold_keeps_all_later_times_until_it_is_half_over(dml: Dml) -> None:
     assert held() == [times[0], times[1], times[1]]
     kept.keep(MIN_TIMESTAMP)  # its history is not kept
     assert len(held()) == 3
+
+
+@pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
+def test_a_client_does_not_wait_for_a_writer_of_another_process(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_holds, "PATIENCE", 0.01)
+    dml.append("a")
+    at = dml.transactions.latest_time()
+    kept = SnapshotHolds(dml.transactions.holds, HOUR_MS)
+    with closing(sqlite3.connect(dml.folder / "strandline.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        kept.keep(at)
+        other.execute("ROLLBACK")
+    assert dml.transactions.holds.list() == ()
+    kept.keep(at)
+    assert [hold.at for hold in dml.transactions.holds.list()] == [at]
 
 
 @pytest.mark.parametrize("dml", ["sqlite"], indirect=True)

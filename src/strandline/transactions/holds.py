@@ -19,6 +19,7 @@ What must stay true:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -35,7 +36,7 @@ from strandline.clock import (
 )
 from strandline.errors import Conflict, HoldExpired, InvalidInput, VersionNotFound
 from strandline.model.identifiers import MAX_USER_LENGTH
-from strandline.sql import Database, present_time, take_time
+from strandline.sql import PATIENCE, Database, present_time, take_time
 from strandline.transactions import records
 from strandline.transactions.tables import (
     HOLD,
@@ -80,11 +81,18 @@ class Holds:
         self._retention_ms = history_retention_ms
 
     def acquire(
-        self, kind: str, owner: str, *, at: Timestamp, ttl_ms: int, user: str | None = None
+        self,
+        kind: str,
+        owner: str,
+        *,
+        at: Timestamp,
+        ttl_ms: int,
+        user: str | None = None,
+        timeout: float = PATIENCE,
     ) -> Hold:
         """Hold history from ``at`` on for ``ttl_ms`` milliseconds, taken by ``user`` for ``owner``.
 
-        Holds that have run out are deleted.
+        Holds that have run out are deleted. Waits at most ``timeout`` seconds for other writers.
 
         Raises `VersionNotFound` if ``at`` is below the low watermark, `InvalidInput` for a
         ``ttl_ms`` below 1 and for a number that is no time.
@@ -94,7 +102,7 @@ class Holds:
             _check_text(what, text)
         if not MIN_TIMESTAMP <= at <= MAX_TIMESTAMP:
             raise InvalidInput(f"{at} is not a time")
-        with self._database.write() as connection:
+        with self._database.write(deadline=time.monotonic() + timeout) as connection:
             self._guard(connection)
             now = take_time(connection, self._clock)
             connection.execute(delete(HOLD).where(HOLD.c.expires <= now))
