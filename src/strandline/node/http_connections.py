@@ -123,6 +123,8 @@ class HttpConnections:
                 self.counts.cut += 1
                 logger.warning("cut an HTTP connection whose client does not read its answer")
                 connection.transport.abort()
+            elif connection.transport.is_closing():
+                pass  # with TLS, the client has to confirm it
             elif not unread and connection.awaits_head and self._is_late(connection, now):
                 self.counts.late += 1
                 connection.transport.close()

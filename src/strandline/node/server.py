@@ -29,6 +29,7 @@ from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.session.callers import is_loopback
 from strandline.metastore.session.http_app import HttpApplication
 from strandline.metastore.thrift import HIVE_CODEC, ThriftServer
+from strandline.metastore.thrift.server import BACKLOG, listening_options
 from strandline.metastore.workers import Workers
 from strandline.node.child import open_child
 from strandline.node.http_connections import HttpConnections
@@ -40,7 +41,6 @@ from strandline.work.children import ForkServer
 
 logger = logging.getLogger("strandline.node")
 
-BACKLOG = 1024
 TICK_SECONDS = 1.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -48,12 +48,30 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class _HttpServer(uvicorn.Server):
     """uvicorn without its own signal handling: the node decides when to stop.
 
-    And without its look, ten times a second, whether it is to stop: `leave` tells it.
+    And without its look, ten times a second, whether it is to stop: `leave` tells it. It speaks TLS
+    where ``security`` is given.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, security: ssl.SSLContext | None = None) -> None:
         super().__init__(config)
+        self._security = security
         self._leaving = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen on ``sockets``; uvicorn would wait a minute for the handshake of TLS."""
+        loop = asyncio.get_running_loop()
+        new_connection = partial(
+            cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class),
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        options = listening_options(self._security)
+        self.servers = [
+            await loop.create_server(new_connection, sock=listening, **options)
+            for listening in sockets or ()
+        ]
+        self.started = True
 
     def leave(self) -> None:
         """Stop, from the event loop."""
@@ -147,8 +165,6 @@ async def _serve(
         application,
         http=cast(type[asyncio.Protocol], connections.protocol),
         ws="none",
-        ssl_certfile=settings.tls_certificate or None,
-        ssl_keyfile=settings.tls_key or None,
         proxy_headers=False,  # who is at the other end, the socket says
         log_config=None,  # its lines go to the handlers of this process, in the same form
         log_level="warning",
@@ -157,7 +173,7 @@ async def _serve(
         access_log=False,
         server_header=False,
     )
-    http = _HttpServer(config)
+    http = _HttpServer(config, security)
     serving = asyncio.create_task(http.serve(sockets=[http_socket]))
     scheme = "http" if security is None else "https"
     http_address = _shown(http_socket.getsockname()[:2])

@@ -30,6 +30,15 @@ _log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 10.0
 """A client of TLS that takes longer to begin is cut."""
+BACKLOG = 1024
+"""Connections that wait until they are accepted."""
+
+
+def listening_options(security: ssl.SSLContext | None) -> dict[str, Any]:  # Any: as asyncio's
+    """How asyncio listens: with TLS where ``security`` is given."""
+    if security is None:
+        return {"backlog": BACKLOG}
+    return {"backlog": BACKLOG, "ssl": security, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +126,11 @@ class ThriftServer:
         place: dict[str, Any] = (
             {"host": self._host, "port": self._port} if listening is None else {"sock": listening}
         )
-        if security is not None:
-            place |= {"ssl": security, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
         self.slices = Slices(self.loop)
         try:
-            self._listening = await self.loop.create_server(self._connect, **place)
+            self._listening = await self.loop.create_server(
+                self._connect, **place, **listening_options(security)
+            )
         except OSError as error:
             raise self._cannot_listen(error) from error
         self._watch_idle()

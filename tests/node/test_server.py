@@ -1,0 +1,103 @@
+"""How a node listens: clients of TLS that begin nothing, or end without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+import trustme
+import uvicorn
+
+from strandline.metastore.thrift import ThriftServer
+from strandline.metastore.thrift import server as thrift_server
+from strandline.metastore.thrift.dispatch import Dispatcher
+from strandline.node.http_connections import HttpConnections
+from strandline.node.server import _HttpServer
+from tests.metastore.session.served import listening_socket
+from tests.metastore.thrift.test_server import toy
+from tests.node.test_http_connections import Toy
+
+WAIT = 20.0
+Client = Callable[[tuple[str, int]], Awaitable[None]]
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def security(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    return context
+
+
+async def with_http(
+    security: ssl.SSLContext, client: Client, connections: HttpConnections | None = None
+) -> None:
+    """Run ``client`` against the HTTP side of a node."""
+    made = connections or HttpConnections()
+    protocol = cast(type[asyncio.Protocol], made.protocol)
+    config = uvicorn.Config(Toy(), http=protocol, ws="none", lifespan="off", log_config=None)
+    with listening_socket() as listening:
+        server = _HttpServer(config, security)
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        try:
+            await client(listening.getsockname())
+        finally:
+            server.leave()
+            await serving
+
+
+async def with_thrift(security: ssl.SSLContext, client: Client) -> None:
+    """Run ``client`` against the Hive side of a node."""
+    server = ThriftServer(Dispatcher(toy), port=0)
+    await server.start(security=security)
+    try:
+        await client(server.address)
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("serve", [with_http, with_thrift])
+def test_a_client_that_does_not_begin_tls_is_cut(
+    serve: Any, security: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thrift_server, "HANDSHAKE_SECONDS", 0.1)
+
+    async def begin_nothing(address: tuple[str, int]) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        async with asyncio.timeout(WAIT):
+            assert await reader.read() == b""
+        writer.close()
+
+    asyncio.run(serve(security, begin_nothing))
+
+
+def test_a_late_client_that_does_not_confirm_the_end_of_tls_is_counted_once(
+    authority: trustme.CA, security: ssl.SSLContext
+) -> None:
+    connections = HttpConnections(head_seconds=0.0, pause=0.001)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+
+    def stay_silent(address: tuple[str, int]) -> ssl.SSLSocket:
+        plain = socket.create_connection(address, timeout=WAIT)
+        return trusting.wrap_socket(plain, server_hostname="127.0.0.1")
+
+    async def be_late(address: tuple[str, int]) -> None:
+        with await asyncio.to_thread(stay_silent, address):
+            async with asyncio.timeout(WAIT):
+                while not connections.counts.late:
+                    await asyncio.sleep(0)
+            for _ in range(20):
+                connections.look()
+            assert connections.statistics().open == 1
+            assert connections.counts.late == 1
+
+    asyncio.run(with_http(security, be_late, connections))
