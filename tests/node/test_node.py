@@ -21,6 +21,7 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.clock import Timestamp
+from strandline.config import Settings
 from strandline.durable import DurableCatalogState, durable_state
 from strandline.errors import (
     Conflict,
@@ -35,6 +36,7 @@ from strandline.errors import (
 )
 from strandline.fencing import FenceToken
 from strandline.metastore.cache.cached_store import CachedStore
+from strandline.metastore.store.cleaning import Cleaner
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, Node, membership
 from strandline.sql import Database, FenceRow, SqliteDatabase
@@ -526,3 +528,24 @@ def test_a_node_removes_what_was_aborted_and_what_an_earlier_process_left(tmp_pa
         assert node.clean_aborted() == 0
         abort(node, table_id)
         assert node.clean_aborted() == 1
+
+
+def test_a_cleaning_that_fails_is_logged_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = [Unavailable("the disk is away"), ZeroDivisionError()]
+    done = threading.Event()
+
+    def clean(_: Cleaner, *, stopped: Callable[[], bool]) -> None:
+        if failures:
+            raise failures.pop(0)
+        done.set()
+
+    monkeypatch.setattr(Cleaner, "clean_new", clean)
+    with Node.open(tmp_path / "s", settings=Settings(clean_interval_ms=1)):
+        assert done.wait(30)
+    messages = [record.message for record in caplog.records if "cleaning" in record.message]
+    assert messages == [
+        "cleaning failed: the disk is away; tried again later",
+        "cleaning failed; tried again later",
+    ]

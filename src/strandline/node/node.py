@@ -303,15 +303,8 @@ class Node:
         }
         while not self._stop.wait(min(period, CLEANING_SECONDS)):
             for chore, do in chores.items():
-                try:
-                    do()
-                except Stopping:
+                if not self._does(chore, do):
                     return
-                except Unavailable as error:
-                    logger.warning("%s failed: %s; tried again soon", chore, error)
-                except Exception:
-                    if not self._stop.is_set():
-                        logger.exception("%s failed; tried again soon", chore)
 
     def _clean(self) -> None:
         """Clean first a minute after the start: what runs for a moment leaves that to others."""
@@ -319,15 +312,23 @@ class Node:
         pause = min(interval, FIRST_CLEANING_SECONDS)
         while not self._stop.wait(pause):
             pause = interval
-            try:
-                self.cleaner.clean_new(stopped=self._stop.is_set)
-            except Stopping:
+            if not self._does(
+                "cleaning", lambda: self.cleaner.clean_new(stopped=self._stop.is_set)
+            ):
                 return
-            except Unavailable as error:
-                logger.warning("cleaning failed: %s; tried again in %.0f s", error, interval)
-            except Exception:
-                if not self._stop.is_set():
-                    logger.exception("cleaning failed; tried again in %.0f s", interval)
+
+    def _does(self, chore: str, do: Callable[[], object]) -> bool:
+        """Do a chore of the background, and log its failure; False if the node is stopping."""
+        try:
+            do()
+        except Stopping:
+            return False
+        except Unavailable as error:
+            logger.warning("%s failed: %s; tried again later", chore, error)
+        except Exception:
+            if not self._stop.is_set():
+                logger.exception("%s failed; tried again later", chore)
+        return True
 
     def finish_half_raised_fence(self) -> None:
         """Called now and then: at the second sight of the same one, its opener is taken for ended.
