@@ -73,7 +73,25 @@ def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path, line: str
     assert path.read_bytes() == line.encode("latin-1")
 
 
-@pytest.mark.parametrize("user", ["", "a:b", "a\nb", "x" * 256])
+def test_a_token_has_a_line_of_its_own_below_one_that_does_not_end(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    first = new_token(path, "ann")
+    path.write_text(path.read_text().rstrip("\n"))
+    second = new_token(path, "bob")
+    users = Users(path)
+    assert users.accepts("ann", first)
+    assert users.accepts("bob", second)
+
+
+def test_only_a_file_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):  # to read the pipe would wait for a writer
+        for attempt in (lambda path=path: Users(path), lambda path=path: new_token(path, "ann")):
+            with pytest.raises(InvalidInput, match="it is not a file"):
+                attempt()
+
+
+@pytest.mark.parametrize("user", ["", "a:b", "a\nb", "x" * 256, "#ann", " ann", "ann "])
 def test_a_name_that_http_cannot_carry_gets_no_token(tmp_path: Path, user: str) -> None:
     with pytest.raises(InvalidInput, match="cannot be the name of a user"):
         new_token(tmp_path / "users", user)

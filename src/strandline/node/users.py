@@ -18,6 +18,7 @@ import logging
 import os
 import re
 import secrets
+import stat
 import threading
 from hashlib import sha256
 from pathlib import Path
@@ -39,10 +40,12 @@ def new_token(path: Path, user: str) -> str:
     Raises `InvalidInput` for a name that HTTP cannot carry, and for a file without users.
     """
     _require_name(user)
-    if path.exists():
-        _read(path)
+    text = _text(path) if path.exists() else ""
+    _hashes(text, path)
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     line = f"{user}:sha256:{_hash_of(token)}\n"
+    if text and not text.endswith("\n"):
+        line = f"\n{line}"
     try:
         # One write to the end of the file: two commands at once add two lines.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -66,7 +69,7 @@ class Users:
         self._path = path
         self._lock = threading.Lock()
         self._seen = self._state()
-        self._hashes = _read(path)
+        self._hashes = _hashes(_text(path), path)
 
     def accepts(self, user: str, token: str) -> bool:
         """Whether ``token`` is one of those of ``user``."""
@@ -92,7 +95,7 @@ class Users:
                 return
             self._seen = state  # a broken file is reported once
             try:
-                self._hashes = _read(self._path)
+                self._hashes = _hashes(_text(self._path), self._path)
             except StrandlineError as error:
                 logger.error("%s; the users that were read before remain", error, extra=kept())
 
@@ -102,24 +105,33 @@ def _hash_of(token: str) -> str:
 
 
 def _require_name(user: str) -> None:
-    if not user or len(user) > MAX_USER_LENGTH or not user.isprintable() or ":" in user:
+    is_printed = user.isprintable() and user.strip() == user
+    if not 0 < len(user) <= MAX_USER_LENGTH or not is_printed or ":" in user or user[0] == "#":
         raise InvalidInput(
             f"{user[:MAX_USER_LENGTH]!r} cannot be the name of a user over HTTP: give 1 to "
-            f"{MAX_USER_LENGTH} printable characters without a colon"
+            f"{MAX_USER_LENGTH} printable characters without a colon, that do not begin with # or "
+            "a space and do not end with a space"
         )
 
 
-def _read(path: Path) -> dict[str, tuple[str, ...]]:
-    """The hashes of the tokens, by user."""
+def _text(path: Path) -> str:
+    reason = "it is not a file"
     try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise InvalidInput(
-            f"the users file {path} cannot be read: {reason}; make it with strandline token"
-        ) from error
+        if stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+            return path.read_text("utf-8")
+    except OSError as error:
+        reason = str(error.strerror)
+    except UnicodeError:
+        reason = "it is not UTF-8"
+    raise InvalidInput(
+        f"the users file {path} cannot be read: {reason}; make it with strandline token"
+    )
+
+
+def _hashes(text: str, path: Path) -> dict[str, tuple[str, ...]]:
+    """The hashes of the tokens in the users file, by user."""
     hashes: dict[str, tuple[str, ...]] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
         user, _, rest = line.strip().partition(":")
