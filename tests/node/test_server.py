@@ -1,4 +1,4 @@
-"""How a node listens: clients of TLS that begin nothing, or end without a word."""
+"""How a node listens: what it warns of, and clients of TLS that keep silent."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ import pytest
 import trustme
 import uvicorn
 
+from strandline.config import Settings
 from strandline.metastore.thrift import ThriftServer
 from strandline.metastore.thrift import server as thrift_server
 from strandline.metastore.thrift.dispatch import Dispatcher
+from strandline.node import server as node_server
 from strandline.node.http_connections import HttpConnections
 from strandline.node.server import _HttpServer
+from tests.log_lines import log_lines
 from tests.metastore.session.served import listening_socket
 from tests.metastore.thrift.test_server import toy
 from tests.node.test_http_connections import Toy
@@ -101,3 +104,24 @@ def test_a_late_client_that_does_not_confirm_the_end_of_tls_is_counted_once(
             assert connections.counts.late == 1
 
     asyncio.run(with_http(security, be_late, connections))
+
+
+HIVE, HTTP = "the Hive port listens on 0.0.0.0", "the HTTP port listens on 0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("settings", "warnings"),
+    [
+        (Settings(), []),
+        (Settings(host="0.0.0.0"), [HIVE, HTTP]),
+        (Settings(host="0.0.0.0", users_file="users"), [HIVE]),
+        (Settings(thrift_host="0.0.0.0"), [HIVE]),
+        (Settings(host="0.0.0.0", thrift_host="127.0.0.1", users_file="users"), []),
+    ],
+)
+def test_a_port_on_the_network_whose_clients_prove_nothing_is_logged(
+    settings: Settings, warnings: list[str]
+) -> None:
+    with log_lines() as lines:
+        node_server._warn_of_believed_clients(settings)
+    assert [line["message"].partition(",")[0] for line in lines.of("node")] == warnings

@@ -179,12 +179,7 @@ async def _serve(
     http_address = _shown(http_socket.getsockname()[:2])
     addresses = f"thrift://{_shown(thrift.address)} {scheme}://{http_address}"
     ready(f"ready {addresses}")
-    if users is None and not is_loopback(settings.host):
-        logger.warning(
-            "the node listens on %s, and clients are not asked to prove who they are; "
-            "set users_file, or keep it on loopback",
-            settings.host,
-        )
+    _warn_of_believed_clients(settings)
     logger.info(
         "started: release %s serves the store in %s at %s",
         __version__,
@@ -224,6 +219,28 @@ def _security(settings: Settings) -> ssl.SSLContext | None:
             "name PEM files with tls_certificate and tls_key"
         ) from error
     return context
+
+
+def _warn_of_believed_clients(settings: Settings) -> None:
+    """Log which ports other machines may reach and whose clients prove nothing."""
+    believed = [
+        (
+            "the Hive port",
+            settings.thrift_host or settings.host,
+            "let only machines that you trust reach it",
+        )
+    ]
+    if not settings.users_file:
+        believed.append(("the HTTP port", settings.host, "set users_file"))
+    for port, address, remedy in believed:
+        if not is_loopback(address):
+            logger.warning(
+                "%s listens on %s, and its clients are not asked to prove who they are; keep it "
+                "on loopback, or %s",
+                port,
+                address,
+                remedy,
+            )
 
 
 def _told_to_stop(stop: asyncio.Event, number: signal.Signals) -> None:

@@ -40,7 +40,7 @@ def new_token(path: Path, user: str) -> str:
     Raises `InvalidInput` for a name that HTTP cannot carry, and for a file without users.
     """
     _require_name(user)
-    text = _text(path) if path.exists() else ""
+    text = _text(path) if os.path.exists(path) else ""
     _hashes(text, path)
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     line = f"{user}:sha256:{_hash_of(token)}\n"
