@@ -27,6 +27,9 @@ from strandline.errors import (
 from strandline.sql import stored_time
 from strandline.transactions import (
     CatalogVersion,
+    Component,
+    ForeignTransaction,
+    LockMode,
     Step,
     Transaction,
     TransactionState,
@@ -611,6 +614,35 @@ def test_a_fenced_process_changes_nothing(store: Store) -> None:
         with pytest.raises(Fenced):
             call()
     assert store.contents() == before
+
+
+# -- whose a transaction is
+
+
+def test_a_transaction_is_used_by_its_owner_alone(store: Store) -> None:
+    transactions = store.transactions
+    of_ann, of_bob = store.begin(), transactions.begin(user="Bob").txn_id
+    every = [of_ann, of_bob]
+    component = Component(LockMode.EXCLUSIVE, "shop")
+    before = store.contents()
+    calls: list[Callable[[], object]] = [
+        lambda: transactions.commit(of_ann, owner="bob"),
+        lambda: transactions.abort(of_ann, owner="bob"),
+        lambda: transactions.abort_all(every, owner="bob"),
+        lambda: transactions.heartbeat(every, owner="bob"),
+        lambda: transactions.allocate(every, FLIGHTS, owner="bob"),
+        lambda: transactions.writing(of_ann, FLIGHTS, owner="bob").__enter__(),
+        lambda: transactions.locks.acquire(
+            [component], owner="bob", txn_id=of_ann, txn_owner="bob"
+        ),
+    ]
+    for call in calls:
+        with pytest.raises(ForeignTransaction, match=f"transaction {of_ann} is of another user"):
+            call()
+    assert store.contents() == before
+    assert transactions.heartbeat([of_bob, 77], owner="bob").missing == {77}
+    assert transactions.allocate([of_bob], FLIGHTS, owner="bob") == {of_bob: 1}
+    assert transactions.abort_all([of_bob, 77], owner="bob") == [of_bob]
 
 
 # -- one SQL transaction

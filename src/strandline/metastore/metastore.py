@@ -190,10 +190,10 @@ class Metastore:
         finally:
             self.store.look_again()
 
-    def abort_all(self, txn_ids: Iterable[int]) -> list[int]:
+    def abort_all(self, txn_ids: Iterable[int], *, owner: str | None = None) -> list[int]:
         """`Transactions.abort_all`, followed like `commit`."""
         try:
-            return self.transactions.abort_all(txn_ids)
+            return self.transactions.abort_all(txn_ids, owner=owner)
         finally:
             self.store.look_again()
 

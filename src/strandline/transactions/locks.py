@@ -52,7 +52,7 @@ from strandline.errors import (
 from strandline.sql import Database, present_time
 from strandline.transactions import lock_records, records
 from strandline.transactions.heartbeats import Heartbeats
-from strandline.transactions.transaction import TransactionState
+from strandline.transactions.transaction import TransactionState, require_owner
 
 MAX_COMPONENTS = 1_000
 MAX_NAME_LENGTH = 4_000
@@ -180,12 +180,13 @@ class Locks:
         host: str = "",
         agent: str = "",
         txn_id: int | None = None,
+        txn_owner: str | None = None,
     ) -> LockRequest:
         """Enter a request into the queue; granted if nothing before it conflicts, else waiting.
 
         With ``txn_id`` it belongs to that transaction and ends with it. Raises
         `TransactionNotFound` (a committed one too, as Hive has it), `TransactionFinished`,
-        `InvalidInput`, `LimitExceeded`.
+        `ForeignTransaction` if it is not of ``txn_owner``, `InvalidInput`, `LimitExceeded`.
         """
         if not components:
             raise InvalidInput("a lock request names at least one schema, table or partition")
@@ -197,7 +198,7 @@ class Locks:
         with self._database.write() as connection:
             self._guard(connection)
             if txn_id is not None:
-                _require_open(connection, txn_id)
+                _require_open(connection, txn_id, txn_owner)
             now = self._now_ms(connection)
             self._delete_silent(connection, now)
             if lock_records.component_count(connection) + len(components) > MAX_STORED:
@@ -432,8 +433,9 @@ class _Index:
         return around + self._on[schema, table, None] + self._on[schema, table, partition]
 
 
-def _require_open(connection: Connection, txn_id: int) -> None:
+def _require_open(connection: Connection, txn_id: int, owner: str | None) -> None:
     transaction = records.find(connection, txn_id)
+    require_owner(txn_id, transaction.user, owner=owner)
     if transaction.state is TransactionState.OPEN:
         return
     committed = transaction.state is TransactionState.COMMITTED

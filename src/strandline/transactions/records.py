@@ -17,7 +17,12 @@ from strandline.errors import TransactionFinished, TransactionNotFound, Unsuppor
 from strandline.sql import Query, Row, change, change_each, chunks, first_row, run, value
 from strandline.transactions import lock_records
 from strandline.transactions.tables import LAST_ID, TXN, TXN_FOOTPRINT
-from strandline.transactions.transaction import Heartbeat, Transaction, TransactionState
+from strandline.transactions.transaction import (
+    Heartbeat,
+    Transaction,
+    TransactionState,
+    require_owner,
+)
 
 _IS_OPEN = TXN.c.state == TransactionState.OPEN.value
 _SILENT_AFTER = TXN.c.last_heartbeat + TXN.c.timeout_ms
@@ -49,7 +54,7 @@ _FIND_FOR_TABLE, _FIND_WITH_WRITES = (
     )
 )
 _PAIRS = "SELECT table_id, write_id FROM txn_write_id WHERE txn_id = ? ORDER BY table_id"
-_STATES = "SELECT txn_id, state FROM txn WHERE txn_id IN"
+_STATES = 'SELECT txn_id, state, "user" FROM txn WHERE txn_id IN'
 _OWN_WRITE_IDS = "SELECT txn_id, write_id FROM txn_write_id WHERE table_id = ? AND txn_id IN"
 _ALLOCATE = (
     "INSERT INTO next_write_id (table_id, next) VALUES (?, ?)"
@@ -295,13 +300,17 @@ def silent(connection: Connection, *, at: int) -> list[int]:
     return list(connection.execute(statement).scalars())
 
 
-def heard(connection: Connection, txn_ids: frozenset[int]) -> Heartbeat:
-    """Which of the transactions are no longer open."""
+def heard(
+    connection: Connection, txn_ids: frozenset[int], *, owner: str | None = None
+) -> Heartbeat:
+    """Which of the transactions are no longer open. Raises what `require_owner` raises."""
     states: dict[int, TransactionState] = {}
     for chunk in chunks(sorted(t for t in txn_ids if 0 < t <= LAST_ID)):
         marks = ", ".join("?" * len(chunk))
         rows = run(connection, f"{_STATES} ({marks})", tuple(chunk))
-        states |= {txn_id: TransactionState(state) for txn_id, state in rows}
+        for txn_id, _, user in rows:
+            require_owner(txn_id, user, owner=owner)
+        states |= {txn_id: TransactionState(state) for txn_id, state, _ in rows}
     aborted, committed = (
         frozenset(txn_id for txn_id, state in states.items() if state is ended)
         for ended in (TransactionState.ABORTED, TransactionState.COMMITTED)

@@ -50,12 +50,16 @@ class ForeignTransaction(PermissionDenied):
     """The transaction is not that of the user who was said to own it."""
 
 
-def require_owner(transaction: Transaction, owner: str | None) -> None:
-    """Raise `ForeignTransaction` unless the transaction is of that user; None: of any."""
-    if owner is not None and normalize(transaction.user) != normalize(owner):
+def require_owner(txn_id: int, user: str, *, owner: str | None) -> None:
+    """Raise `ForeignTransaction` unless the transaction, which is ``user``'s, is of that owner.
+
+    Of an id that is free yet nobody can tell whose it will be. So this is asked of the row that is
+    changed, inside the SQL transaction that changes it, and never before.
+    """
+    if owner is not None and normalize(user) != normalize(owner):
         raise ForeignTransaction(
-            f"transaction {transaction.txn_id} is of another user, and user {owner} is no "
-            "superuser: begin one of your own"
+            f"transaction {txn_id} is of another user, and user {owner} is no superuser: begin one"
+            " of your own"
         )
 
 

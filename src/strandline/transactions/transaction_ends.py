@@ -115,7 +115,7 @@ class TransactionEnds(TransactionReads):
 
         def end(connection: Connection) -> End:
             present = records.find(connection, txn_id)
-            require_owner(present, owner)
+            require_owner(txn_id, present.user, owner=owner)
             aborted = self._abort_on(connection, txn_id)
             return End(aborted or present, changed=aborted is not None)
 
@@ -129,11 +129,14 @@ class TransactionEnds(TransactionReads):
             self._count("aborted")
         return transaction
 
-    def abort_all(self, txn_ids: Iterable[int]) -> list[int]:
-        """Abort those of the transactions that are open; their ids. The others are left alone."""
+    def abort_all(self, txn_ids: Iterable[int], *, owner: str | None = None) -> list[int]:
+        """Abort those of the transactions that are open; their ids. The others are left alone.
+
+        Raises `ForeignTransaction` if one of them is not of ``owner``, and then none is aborted.
+        """
         wanted = frozenset(txn_ids)
         with self._database.read() as connection:
-            heard = records.heard(connection, wanted)
+            heard = records.heard(connection, wanted, owner=owner)
         candidates = sorted(wanted - heard.aborted - heard.committed - heard.missing)
         aborted: list[int] = []
         for chunk in _in_parts(candidates):
@@ -177,7 +180,7 @@ class TransactionEnds(TransactionReads):
         """Commit, or abort and say which conflict was the reason."""
         commit_time = take_time(connection, self._clock)
         transaction, writes, has_locks = records.find_with_writes(connection, txn_id)
-        require_owner(transaction, owner)
+        require_owner(txn_id, transaction.user, owner=owner)
         if transaction.state is TransactionState.COMMITTED:
             return End(transaction, changed=False)
         if transaction.state is TransactionState.ABORTED:

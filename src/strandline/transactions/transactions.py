@@ -178,16 +178,17 @@ class Transactions(TransactionEnds):
         self._count(*["begun"] * count)
         return begun
 
-    def heartbeat(self, txn_ids: Iterable[int]) -> Heartbeat:
+    def heartbeat(self, txn_ids: Iterable[int], *, owner: str | None = None) -> Heartbeat:
         """Say that the clients of these transactions are alive; tells which are gone.
 
-        It waits for no commit, and no commit waits for it: see `Heartbeats`.
+        It waits for no commit, and no commit waits for it: see `Heartbeats`. Raises
+        `ForeignTransaction` if one of them is not of ``owner``.
         """
         wanted = frozenset(txn_ids)
         with self._database.read() as connection:
             self._guard(connection)
             now = milliseconds(present_time(connection, self._clock))
-            heard = records.heard(connection, wanted)
+            heard = records.heard(connection, wanted, owner=owner)
         self.heartbeats.note(txns=wanted - heard.aborted - heard.committed - heard.missing, at=now)
         return heard
 
@@ -212,7 +213,9 @@ class Transactions(TransactionEnds):
                 is_news=False,
             )
 
-    def allocate(self, txn_ids: Iterable[int], table_id: int) -> dict[int, int]:
+    def allocate(
+        self, txn_ids: Iterable[int], table_id: int, *, owner: str | None = None
+    ) -> dict[int, int]:
         """The write ids that these transactions have of a table, by transaction; all or none.
 
         Those that have none yet get one, in the order of their ids. Raises what `writing` raises,
@@ -224,7 +227,8 @@ class Transactions(TransactionEnds):
                 f"1 to {MAX_BATCH} transactions get write ids by one call, not {len(wanted)}"
             )
         return self._writes.run(
-            lambda connection: self._allocate_on(connection, wanted, table_id), timeout=PATIENCE
+            lambda connection: self._allocate_on(connection, wanted, table_id, owner),
+            timeout=PATIENCE,
         )
 
     @contextmanager
@@ -335,7 +339,7 @@ class Transactions(TransactionEnds):
     ) -> Step:
         """See `writing`. Raises `Behind` where the catalog of the begin is not applied here."""
         transaction, write_id = records.find_for_table(connection, txn_id, table_id)
-        require_owner(transaction, owner)
+        require_owner(txn_id, transaction.user, owner=owner)
         now = take_time(connection, self._clock)
         if write_id is None:
             self._require_writable(transaction, table_id)
@@ -367,10 +371,12 @@ class Transactions(TransactionEnds):
         )
 
     def _allocate_on(
-        self, connection: Connection, txn_ids: list[int], table_id: int
+        self, connection: Connection, txn_ids: list[int], table_id: int, owner: str | None
     ) -> dict[int, int]:
         """`allocate` for ascending ids."""
         writable = records.find_many_for_writing(connection, txn_ids)
+        for transaction in writable:
+            require_owner(transaction.txn_id, transaction.user, owner=owner)
         own = records.own_write_ids(connection, txn_ids, table_id)
         for transaction in {t.catalog_version: t for t in writable}.values():
             self._require_writable(transaction, table_id)

@@ -36,7 +36,9 @@ from strandline.catalog.commands import (
     RevokePrivileges,
     SetConfiguration,
 )
+from strandline.metastore.metastore import Metastore
 from strandline.model.privileges import ObjectKind, Privilege
+from strandline.transactions import Locks, Transactions, TransactionState
 from tests.metastore.hive.hive_node import HiveNode, hive_node, outcome, refusal, storage, table
 
 READ_ONLY_METHODS = [
@@ -278,10 +280,12 @@ def test_a_folder_enforces_nothing_by_default(tmp_path: Path) -> None:
 # -- locks
 
 
-def lock_request(kind: int, *, table: str | None = "orders", schema: str = "sales") -> Any:
+def lock_request(
+    kind: int, *, table: str | None = "orders", schema: str = "sales", txn_id: int | None = None
+) -> Any:
     level = LockLevel.DB if table is None else LockLevel.TABLE
     wanted = LockComponent(type=kind, level=level, dbname=schema, tablename=table)
-    return LockRequest(component=[wanted], user="somebody", hostname="h")
+    return LockRequest(component=[wanted], txnid=txn_id, user="somebody", hostname="h")
 
 
 def test_a_lock_needs_the_privilege_for_what_it_protects(guarded: HiveNode) -> None:
@@ -392,6 +396,48 @@ def test_a_transaction_of_another_user_is_neither_ended_nor_beaten_for_nor_shown
         assert [t.id for t in alice.get_open_txns_info().open_txns] == [first, second]
         assert bob.get_open_txns().open_txns == [first, second]
         alice.abort_txns(AbortTxnsRequest(txn_ids=[first, second]))
+
+
+@pytest.mark.parametrize(
+    ("within", "step", "call"),
+    [
+        (Metastore, "commit", lambda c, t: c.commit_txn(CommitTxnRequest(txnid=t))),
+        (Metastore, "abort", lambda c, t: c.abort_txn(AbortTxnRequest(txnid=t))),
+        (Metastore, "abort_all", lambda c, t: c.abort_txns(AbortTxnsRequest(txn_ids=[t]))),
+        (Transactions, "heartbeat", lambda c, t: c.heartbeat(HeartbeatRequest(txnid=t))),
+        (
+            Transactions,
+            "heartbeat",
+            lambda c, t: c.heartbeat_txn_range(HeartbeatTxnRangeRequest(min=t, max=t)),
+        ),
+        (Locks, "acquire", lambda c, t: c.lock(lock_request(LockType.SHARED_READ, txn_id=t))),
+    ],
+    ids=["commit_txn", "abort_txn", "abort_txns", "heartbeat", "heartbeat_txn_range", "lock"],
+)
+def test_an_id_that_was_free_when_a_client_sent_it_is_another_user_s_when_it_is_used(
+    guarded: HiveNode,
+    monkeypatch: pytest.MonkeyPatch,
+    within: type,
+    step: str,
+    call: Callable[[Any, int], Any],
+) -> None:
+    """A call waits for the write lock, and the transaction begins meanwhile."""
+    opening = OpenTxnRequest(num_txns=1, user="alice", hostname="h")
+    with as_user(guarded, "alice") as alice, as_user(guarded, "bob") as bob:
+        following = alice.open_txns(opening).txn_ids[0] + 1
+        original = getattr(within, step)
+
+        def after_the_begin(*arguments: Any, **options: Any) -> Any:
+            assert alice.open_txns(opening).txn_ids == [following]
+            return original(*arguments, **options)
+
+        with granted(guarded, USAGE, on_table(Privilege.SELECT)), monkeypatch.context() as patched:
+            patched.setattr(within, step, after_the_begin)
+            refused = refusal(lambda: call(bob, following))
+        assert "is of another user" in refused[1]
+        assert guarded.node.transactions.get(following).state is TransactionState.OPEN
+        assert guarded.node.transactions.locks.list() == []
+        alice.abort_txns(AbortTxnsRequest(txn_ids=[following - 1, following]))
 
 
 def test_write_ids_and_lists_need_a_privilege_on_the_table(guarded: HiveNode) -> None:

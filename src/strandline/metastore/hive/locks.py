@@ -21,7 +21,7 @@ from strandline.errors import (
 from strandline.metastore.hive.names import without_catalog
 from strandline.metastore.hive.registry import Call, writes
 from strandline.metastore.hive.storage_descriptors import Struct
-from strandline.metastore.hive.transactions import NO_AGENT, require_own
+from strandline.metastore.hive.transactions import NO_AGENT, owner_of_transactions
 from strandline.metastore.thrift.messages import ThriftException
 from strandline.model.identifiers import normalize
 from strandline.model.privileges import Privilege
@@ -38,8 +38,6 @@ async def lock(call: Call) -> Struct:
     for component in components:
         _require_privilege(request, component)
     txn_id = request.args.get("txnid") or None
-    if txn_id is not None:
-        require_own(request, [txn_id])
     locks = call.metastore.transactions.locks
     try:
         queued = locks.acquire(
@@ -49,6 +47,7 @@ async def lock(call: Call) -> Struct:
             host=request.args.get("hostname") or "",
             agent=request.args.get("agentInfo") or "",
             txn_id=txn_id,
+            txn_owner=owner_of_transactions(request),
         )
     except LimitExceeded as error:
         # The method declares no exception for it, and clients take another one for a defect.
@@ -87,8 +86,7 @@ async def heartbeat(call: Call) -> None:
         transactions.locks.heartbeat(lock_id, may_touch=_only_own(call))
     if txn_id is None:
         return
-    require_own(request, [txn_id])
-    beaten = transactions.heartbeat([txn_id])
+    beaten = transactions.heartbeat([txn_id], owner=owner_of_transactions(request))
     if beaten.missing:
         raise TransactionNotFound(f"No such transaction txnid:{txn_id}")
     if beaten.committed:

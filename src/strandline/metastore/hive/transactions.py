@@ -15,7 +15,7 @@ that it may write, and the lists of those that it may read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from strandline import work
 from strandline.catalog import DEFAULT_DATABASE
@@ -25,7 +25,6 @@ from strandline.errors import (
     InvalidInput,
     LimitExceeded,
     ObjectNotFound,
-    PermissionDenied,
     TransactionFinished,
     UnsupportedOperation,
     WriteConflict,
@@ -41,6 +40,7 @@ from strandline.transactions import (
     TransactionState,
     ValidTxnList,
     ValidWriteIdList,
+    require_owner,
 )
 from strandline.transactions.transactions import MAX_BATCH
 
@@ -89,9 +89,8 @@ async def commit_txn(call: Call) -> None:
         raise UnsupportedOperation(
             "a commit cannot set a parameter of a table; alter the table by a request of its own"
         )
-    require_own(call, [asked["txnid"]])
     try:
-        call.metastore.commit(asked["txnid"])
+        call.metastore.commit(asked["txnid"], owner=owner_of_transactions(call))
     except WriteConflict as conflict:
         raise ThriftException("TxnAbortedException", {"message": conflict.message}) from None
 
@@ -100,9 +99,8 @@ async def commit_txn(call: Call) -> None:
 async def abort_txn(call: Call) -> None:
     asked = call.of("rqst").args
     _refuse_replication(asked)
-    require_own(call, [asked["txnid"]])
     try:
-        call.metastore.abort(asked["txnid"])
+        call.metastore.abort(asked["txnid"], owner=owner_of_transactions(call))
     except TransactionFinished as error:
         raise ThriftException("NoSuchTxnException", {"message": error.message}) from None
 
@@ -110,8 +108,7 @@ async def abort_txn(call: Call) -> None:
 @writes("abort_txns")
 async def abort_txns(call: Call) -> None:
     txn_ids = call.of("rqst").args["txn_ids"]
-    require_own(call, txn_ids)
-    call.metastore.abort_all(txn_ids)
+    call.metastore.abort_all(txn_ids, owner=owner_of_transactions(call))
 
 
 @writes("heartbeat_txn_range")
@@ -123,9 +120,9 @@ async def heartbeat_txn_range(call: Call) -> Struct:
             f"a heartbeat is for at most {MAX_RANGE} transactions, not for {first} to {last}; send"
             " one for each range that was opened"
         )
-    txn_ids = range(first, last + 1)
-    require_own(call, txn_ids)
-    beaten = call.metastore.transactions.heartbeat(txn_ids)
+    beaten = call.metastore.transactions.heartbeat(
+        range(first, last + 1), owner=owner_of_transactions(call)
+    )
     return {"aborted": sorted(beaten.aborted), "nosuch": sorted(beaten.missing | beaten.committed)}
 
 
@@ -187,9 +184,9 @@ async def allocate_table_write_ids(call: Call) -> Struct:
             f"{asked['dbName']}.{asked['tableName']} cannot be written: it is a view, or a table of"
             " the past"
         )
-    txn_ids = asked.get("txnIds") or []
-    require_own(call, txn_ids)
-    write_ids = call.metastore.transactions.allocate(txn_ids, table.id)
+    write_ids = call.metastore.transactions.allocate(
+        asked.get("txnIds") or [], table.id, owner=owner_of_transactions(call)
+    )
     return {
         "txnToWriteIds": [
             {"txnId": txn_id, "writeId": write_id} for txn_id, write_id in sorted(write_ids.items())
@@ -239,7 +236,8 @@ async def _write_ids_of(
     transactions = call.metastore.transactions
     if write_id is not None:
         txn_id = transactions.txn_with_write_id(table.id, write_id)
-        require_own(call, [txn_id])
+        user = transactions.get(txn_id).user
+        require_owner(txn_id, user, owner=owner_of_transactions(call))
         return transactions.write_ids(table.id, txn_id=txn_id)
     if txns is not None:
         return transactions.write_ids_by(table.id, txns)
@@ -258,17 +256,9 @@ def aborted_bits(ids: Sequence[int], aborted: frozenset[int]) -> bytes:
 # -- what the user may do
 
 
-def require_own(call: Call, txn_ids: Iterable[int]) -> None:
-    """Raise `PermissionDenied` if one of the transactions is another user's."""
-    if call.reader.access.free:
-        return
-    own = normalize(call.user)
-    for transaction in call.metastore.transactions.find_many(txn_ids).values():
-        if normalize(transaction.user) != own:
-            raise PermissionDenied(
-                f"transaction {transaction.txn_id} is of another user, and user {call.user} is no"
-                " superuser"
-            )
+def owner_of_transactions(call: Call) -> str | None:
+    """Whose transactions the user may use: its own; None: those of all users."""
+    return None if call.reader.access.free else call.user
 
 
 def _refuse_replication(asked: Struct) -> None:

@@ -226,10 +226,10 @@ class LocalSession(Session):
         return self._own(txn_id)
 
     def heartbeat(self, txn_id: int) -> None:
-        self._own(txn_id)
-        beaten = self._metastore.transactions.heartbeat([txn_id])
+        transactions = self._metastore.transactions
+        beaten = self._as_owner(lambda owner: transactions.heartbeat([txn_id], owner=owner))
         if txn_id in beaten.missing:
-            raise TransactionNotFound(f"transaction {txn_id} does not exist")
+            raise TransactionNotFound(f"there is no transaction {txn_id}; begin one")
         if txn_id in beaten.aborted:
             raise TransactionFinished(
                 f"transaction {txn_id} is aborted, by its client or because it was silent for too "
@@ -291,7 +291,7 @@ class LocalSession(Session):
         transaction = self._metastore.transactions.get(txn_id)
 
         def check(owner: str | None) -> Transaction:
-            require_owner(transaction, owner)
+            require_owner(txn_id, transaction.user, owner=owner)
             return transaction
 
         return self._as_owner(check)
