@@ -26,6 +26,7 @@ from strandline.spark.positions import (
     select_files,
     write_delete_file,
 )
+from strandline.spark.schemas import BITMAP, BITMAP_FILE
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_the_last_bit_of_a_word_is_its_sign(folder: TableFolder) -> None:
 
 def test_bitmaps_become_columns_for_a_join() -> None:
     found = bitmap_table({7: np.array([1, 2], np.int64), 8: np.array([4], np.int64)})
-    assert found.to_pydict() == {"bitmap_file": [7, 8], "bitmap": [[1, 2], [4]]}
+    assert found.to_pydict() == {BITMAP_FILE: [7, 8], BITMAP: [[1, 2], [4]]}
 
 
 def test_positions_are_selected_by_file() -> None:

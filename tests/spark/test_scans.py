@@ -56,6 +56,13 @@ def test_rows_are_taken_out_with_a_join_of_the_files_that_have_some(tables: Tabl
     assert ids(tables.read("shop.t")) == sorted(expected - {12, 25} - set(range(10)))
 
 
+def test_columns_may_have_the_names_of_what_a_scan_is_joined_with(tables: Tables) -> None:
+    tables.create("shop.t", "id BIGINT, bitmap INT, bitmap_file INT, file_id INT, position INT")
+    tables.append("shop.t", numbers(tables, 1, 2, 3).coalesce(1))
+    tables.delete("shop.t", "id = 2 AND bitmap IS NULL")
+    assert ids(tables.read("shop.t", where="bitmap_file IS NULL")) == [1, 3]
+
+
 def test_a_table_without_rows_has_its_columns(tables: Tables) -> None:
     tables.create("shop.t", "id BIGINT COMMENT 'key', s STRUCT<x: INT>")
     empty = tables.read("shop.t").schema
@@ -235,7 +242,7 @@ CONDITIONS = {
     "g > 0.2F": 2,
     "id > 2 OR id < 0": 2, "id + 1 > 3": 2, "NOT id > 2": 2, "id = NULL": 2, "id IN (3, NULL)": 2,
     "d <= current_date()": 2, "id <> 1": 2, "true": 2, "s LIKE 'a%'": 1,
-    "z IS NOT NULL": 0,
+    "z IS NOT NULL": 0, "s > CAST(X'FF' AS STRING)": 2,
     "s IS NULL": 0, "z <=> NULL": 2, "s <=> 'b1'": 1, "s LIKE '%1'": 2, "startswith(s, 'b')": 1,
     "s NOT LIKE 'a%'": 2, "id NOT IN (1, 2)": 2,
     "d NOT IN (DATE'2013-01-02', NULL)": 2, "t <> TIMESTAMP'2013-01-01 00:00:00Z'": 1,

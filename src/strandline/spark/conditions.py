@@ -227,6 +227,11 @@ def _boolean(value: bool) -> str:
     return "true" if value else "false"
 
 
+def _text(value: str) -> str | None:
+    """None for what may not be text: the JVM writes bytes that are none in this character."""
+    return None if "\ufffd" in value else value
+
+
 def _decimal(value: Decimal) -> str:
     return format(value, "f")
 
@@ -240,6 +245,6 @@ _TYPES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], str | None]]] = {
     "date": (int, _days),
     "timestamp": (int, _time),
     "timestamp_ntz": (int, _local_time),
-    "string": (str, str),
+    "string": (str, _text),
 }
 """How the values of a type come from the JVM, and how statistics write them."""

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from strandline.errors import CorruptData
 from strandline.metastore.store.rows import DeleteFile, DeleteForm
 from strandline.spark.folder import TableFolder
+from strandline.spark.schemas import BITMAP, BITMAP_FILE
 
 POSITIONS = pa.schema(
     [pa.field("file_id", pa.int64(), False), pa.field("position", pa.int64(), False)]
@@ -83,9 +84,9 @@ def deleted_rows(bitmap: Bitmap) -> int:
 
 
 def bitmap_table(bitmaps: Mapping[int, Bitmap]) -> pa.Table:
-    """The bitmaps as columns ``bitmap_file`` and ``bitmap``, for a join."""
+    """The bitmaps as the columns `BITMAP_FILE` and `BITMAP`, for a join."""
     words = pa.array(list(bitmaps.values()), pa.list_(pa.int64()))
-    return pa.table({"bitmap_file": pa.array(list(bitmaps), pa.int64()), "bitmap": words})
+    return pa.table({BITMAP_FILE: pa.array(list(bitmaps), pa.int64()), BITMAP: words})
 
 
 def read_delete_file(root: Path, row: DeleteFile) -> dict[int, Bitmap]:

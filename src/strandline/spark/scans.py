@@ -43,6 +43,8 @@ from strandline.spark.conditions import implied_bounds
 from strandline.spark.folder import folder_path, spark_path
 from strandline.spark.positions import Bitmap, bitmap_table, deleted_rows, read_bitmaps
 from strandline.spark.schemas import (
+    BITMAP,
+    BITMAP_FILE,
     FILE,
     POSITION,
     ScanColumn,
@@ -55,8 +57,8 @@ _REMEDY = "Put it back from a backup; `strandline verify FOLDER` lists all damag
 _FILE_FIELD = spark_types.StructField(FILE_COLUMN, spark_types.LongType())
 _GONE = (
     # `get` is NULL, and so no match, behind the end of a bitmap.
-    f"{FILE} = bitmap_file AND getbit("
-    f"get(bitmap, CAST(shiftright({POSITION}, 6) AS INT)), CAST({POSITION} & 63 AS INT)) = 1"
+    f"{FILE} = {BITMAP_FILE} AND getbit("
+    f"get({BITMAP}, CAST(shiftright({POSITION}, 6) AS INT)), CAST({POSITION} & 63 AS INT)) = 1"
 )
 
 

@@ -57,6 +57,9 @@ _OURS = "_strandline_"
 FILE = f"{_OURS}file"
 POSITION = f"{_OURS}position"
 """In a scan for positions: the id of a row's file, and the number of the row in it from 0 on."""
+BITMAP_FILE = f"{_OURS}bitmap_file"
+BITMAP = f"{_OURS}bitmap"
+"""What a scan is joined with: the id of a file, and the bitmap of its deleted rows."""
 _MARK = "strandline.written"
 
 
