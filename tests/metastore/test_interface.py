@@ -438,8 +438,8 @@ def test_a_partitioned_table_takes_files_of_its_partitions_and_finds_them_by_its
 
     txn_id = session.begin().txn_id
     for bad, message in (
-        (file(4), r"values of the fields \[\], the table has \[1000, 1001, 1002\]"),
-        (file(4, 0, 2), r"values of the fields \[1000, 1001\]"),
+        (file(4), r"0 values, of the fields \[\], the table has \[1000, 1001, 1002\]"),
+        (file(4, 0, 2), r"2 values, of the fields \[1000, 1001\]"),
         (file(4, "1970-01-01", 2, "a"), "'1970-01-01' is no value of ts_day, day"),
         (file(4, 0, 4, "a"), r"4 is no value of k_bucket, bucket\[4\]"),
         (file(4, 0, 2, 7), "7 is no value of v, identity"),

@@ -186,6 +186,8 @@ def test_fields_are_described_by_texts() -> None:
         (["day(ts"], InvalidInput, "write a column, or"),
         ([""], InvalidInput, "write a column, or"),
         (["day(" + " " * 10**6], InvalidInput, "write a column, or"),
+        (["day(" + " " * 990], InvalidInput, "write a column, or"),  # at once
+        ([" " * 990 + "("], InvalidInput, "write a column, or"),
         (["missing"], ObjectNotFound, "column 'missing' does not exist"),
         (["f"], UnsupportedOperation, "does not take values of the type double"),
         (["hour(day)"], UnsupportedOperation, "type date"),
@@ -226,7 +228,9 @@ def test_values_that_are_equal_in_other_ways_partition_nothing(data_type: DataTy
         ("c", STRING, ["", "é"], [b"", 1]),
         ("c", VarcharType(3), ["", "é"], [b"", 1]),
         ("c", BINARY, [b""], [""]),
-        ("c", DECIMAL, [-1234], ["12.34", Decimal("12.34")]),
+        ("c", INT, [-(1 << 31)], [1 << 31, 1 << 100_000]),
+        ("c", DECIMAL, [-1234, 10**9 - 1], ["12.34", Decimal("12.34"), -(10**9)]),
+        ("truncate(7, c)", DECIMAL, [7 * (-(10**9) // 7)], [7 * (-(10**9) // 7) - 7]),
         ("day(c)", TIMESTAMP, [-1, 20_000, None], ["2024-01-01", True, 1 << 63]),
         ("bucket(4, c)", STRING, [0, 3, None], [4, -1, "0"]),
         ("truncate(10, c)", INT, [-10, 0, 20], [5, "10"]),
@@ -244,5 +248,20 @@ def test_a_value_fits_its_field_by_type_and_range(
     types = {1: data_type}
     assert [value for value in good if misfit(of(value), fields, types)] == []
     assert [value for value in bad if not misfit(of(value), fields, types)] == []
-    assert misfit((), fields, types) == "it has values of the fields [], the table has [1000]"
     assert misfit((), (), types) is None
+
+
+def test_a_partition_that_is_none_is_told_in_few_words() -> None:
+    fields = partition_fields(["c"], {"c": (1, INT)}, table="t")
+
+    def told(*values: int | None, not_null: tuple[int, ...] = ()) -> str | None:
+        partition = tuple(PartitionValue(1000 + n, value) for n, value in enumerate(values))
+        return misfit(partition, fields, {1: INT}, not_null=not_null)
+
+    assert told() == "it has 0 values, of the fields [], the table has [1000]"
+    assert told(*range(10_000)) == (
+        "it has 10000 values, of the fields [1000, 1001], the table has [1000]"
+    )
+    assert told(1 << 100_000) == "a number of 100001 bits is no value of c, identity"
+    assert told(None, not_null=(2,)) is None
+    assert told(None, not_null=(1,)) == "c is NULL, and its column is NOT NULL"

@@ -42,7 +42,7 @@ is the smallest of the column, not one that has wrapped around to the largest.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
@@ -80,9 +80,11 @@ MICROS_OF_DAY = 24 * MICROS_OF_HOUR
 _MAX_WIDTH = (1 << 31) - 1
 _MAX_TEXT = 1_000
 _DIGITS_OF_LONG = 18
+_COLUMN = r"`(?:[^`]|``)+`|[^`(),\s](?:[^`(),]*[^`(),\s])?"
+# No two repeats that follow each other take the same character: that would be tried in every way.
 _TEXT = re.compile(
-    r"\s*(?:(?P<name>[A-Za-z]+)\s*\(\s*(?:(?P<width>[0-9]{1,10})\s*,)?"
-    r"\s*(?P<inner>`(?:[^`]|``)+`|[^`(),]+?)\s*\)|(?P<column>`(?:[^`]|``)+`|[^`(),]+?))\s*"
+    r"(?P<name>[A-Za-z]+)\s*\(\s*(?:(?P<width>[0-9]{1,10})\s*,\s*)?"
+    rf"(?P<inner>{_COLUMN})\s*\)|(?P<column>{_COLUMN})"
 )
 
 
@@ -225,7 +227,7 @@ def partition_fields(
 
 
 def _parsed(text: str, *, table: str) -> tuple[Transform, str]:
-    match = _TEXT.fullmatch(text) if len(text) <= _MAX_TEXT else None
+    match = _TEXT.fullmatch(text.strip()) if len(text) <= _MAX_TEXT else None
     if match is None:
         raise InvalidInput(
             f"{table} cannot be partitioned by {text!r:.80}; write a column, or year, month, day,"
@@ -293,37 +295,59 @@ def partitioned_by(fields: Iterable[PartitionField], columns: Mapping[int, str])
 
 
 def misfit(
-    partition: Partition, fields: Sequence[PartitionField], types: Mapping[int, DataType]
+    partition: Partition,
+    fields: Sequence[PartitionField],
+    types: Mapping[int, DataType],
+    *,
+    not_null: Container[int] = (),
 ) -> str | None:
     """Why ``partition`` is none of a table with these fields; None if it is one.
 
-    ``types`` are those of the columns, by id.
+    ``types`` are those of the columns, by id, and ``not_null`` has the columns without NULL.
     """
     if [value.field_id for value in partition] != [field.id for field in fields]:
         ids = [field.id for field in fields]
-        return f"it has values of the fields {[v.field_id for v in partition]}, the table has {ids}"
+        given = [value.field_id for value in partition[: len(fields) + 1]]
+        return f"it has {len(partition)} values, of the fields {given!r:.200}, the table has {ids}"
     for field, known in zip(fields, partition, strict=True):
-        if known.value is not None and not _is_result(
-            field.transform, known.value, types[field.source_id]
-        ):
-            return f"{known.value!r:.80} is no value of {field.name}, {field.transform}"
+        if known.value is None:
+            if field.source_id in not_null:
+                return f"{field.name} is NULL, and its column is NOT NULL"
+        elif not _is_result(field.transform, known.value, types[field.source_id]):
+            return f"{_shown(known.value)} is no value of {field.name}, {field.transform}"
     return None
+
+
+def _shown(value: Physical) -> str:
+    if isinstance(value, int) and value.bit_length() > 200:
+        # Python refuses to write more than 4,300 digits.
+        return f"a number of {value.bit_length()} bits"
+    return f"{value!r:.80}"
 
 
 def _is_result(transform: Transform, value: Physical, data_type: DataType) -> bool:
     if transform.kind in (TransformKind.IDENTITY, TransformKind.TRUNCATE):
         if type(value) is not _physical_class(data_type):
             return False
-        if isinstance(value, int) and data_type in _LOWEST:
-            lowest = _LOWEST[data_type]
-            if not lowest <= value < -lowest:
-                return False
+        # Values that are truncated to one out of range may themselves be in it.
+        last = value + transform.width - 1 if transform.width and isinstance(value, int) else value
+        if not (in_range(value, data_type) or in_range(last, data_type)):
+            return False
         return bool(transform.apply(value, data_type) == value)
     if type(value) is not int:
         return False
     if transform.kind is TransformKind.BUCKET:
         return 0 <= value < transform.width
     return -(1 << 63) <= value < 1 << 63
+
+
+def in_range(value: Physical, data_type: DataType) -> bool:
+    """Whether a column of the type can have a value, if that is a number."""
+    if not isinstance(value, int):
+        return True
+    if isinstance(data_type, DecimalType):
+        return bool(abs(value) < 10**data_type.precision)
+    return data_type not in _LOWEST or _LOWEST[data_type] <= value < -_LOWEST[data_type]
 
 
 _TIMES = (DATE, TIMESTAMP, TIMESTAMP_NTZ)

@@ -171,6 +171,8 @@ def kept(
         ("c", BOOLEAN, ColumnBounds(1, "true", "true"), [None, False, True], [True]),
         ("c", STRING, ColumnBounds(1, "", ""), [None, "", "a"], [""]),
         ("bucket(4, c)", INT, ColumnBounds(1, "34", "34"), [None, 0, 1, 2, 3], [3]),
+        ("bucket(4, c)", INT, ColumnBounds(1, values=("34", "1e30")), [None, 0, 1, 2, 3], [3]),
+        ("bucket(4, c)", BIGINT, ColumnBounds(1, str(1 << 63), str(1 << 63)), [0, 1, 2, 3], []),
         ("bucket(4, c)", INT, ColumnBounds(1, "34", "35"), [None, 0, 1, 2, 3], [0, 1, 2, 3]),
         ("bucket(4, c)", INT, ColumnBounds(1, without=("34",)), [None, 3], [3]),
         ("truncate(10, c)", INT, ColumnBounds(1, "-5", "5"), [-20, -10, 0, 10], [-10, 0]),

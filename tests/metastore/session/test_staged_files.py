@@ -83,9 +83,13 @@ def refused(
         "\ud800",
         "a" * 256,
         "a/" * 2100 + "f",
+        # Spark passes over such files without a word.
+        "_f",
+        "own/.f",
+        "own/f._COPYING_",
     ],
 )
-def test_a_path_that_leaves_the_folder_of_the_table_is_refused(
+def test_a_path_that_leaves_the_folder_of_the_table_or_is_not_read_is_refused(
     session: LocalSession, path: str
 ) -> None:
     refused(session, data(path, file_id=1), match=r"the path .* of a file")
@@ -225,6 +229,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"add": [in_partition("\ud800")]}, "half a character"),
     ({"add": [in_partition(1.5)]}, "give a bool, int, str, bytes or None"),
     ({"add": [in_partition("x" * 65_537)]}, "a value of 65537 bytes in the field 1000"),
+    ({"add": [in_partition("é" * 32_769)]}, "a value of 65538 bytes in the field 1000"),
     ({"add": [in_partition(1 << 600_000)]}, "a value of 75000 bytes"),
     ({"add": [replace(data(file_id=1), partition=NO_TEXT)]}, "give a PartitionValue for each"),
     ({"add": [replace(data(file_id=1), partition=(NO_TEXT,))]}, "give a PartitionValue for each"),

@@ -328,6 +328,7 @@ def _check_files(table: TableDescriptor | None, add: Sequence[DataFile | DeleteF
     if table is None:
         return  # it was dropped since the transaction began, which its commit finds
     types = {column.id: column.type for column in table.columns}
+    not_null = {column.id for column in table.columns if not column.nullable}
     for file in add:
         if not isinstance(file, DataFile):
             continue
@@ -337,7 +338,7 @@ def _check_files(table: TableDescriptor | None, add: Sequence[DataFile | DeleteF
                 f" {table.name}, which has {table.schema_version}; name the one that the file was"
                 " written by"
             )
-        problem = misfit(file.partition, table.partitioning, types)
+        problem = misfit(file.partition, table.partitioning, types, not_null=not_null)
         if problem is not None:
             raise InvalidInput(
                 f"the partition of file {file.path!r:.200} is none of {table.name}: {problem}"

@@ -22,7 +22,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 from strandline.metastore.session.pruning import Value, WantedRange
 from strandline.model.descriptors import TableDescriptor
-from strandline.model.partitioning import Partition, PartitionField, TransformKind
+from strandline.model.partitioning import Partition, PartitionField, TransformKind, in_range
 from strandline.model.types import DataType, DecimalType
 
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -89,6 +89,8 @@ def _projected(field: PartitionField, wanted: WantedRange, data_type: DataType) 
     if lower is not None and upper is not None and lower >= upper:
         single = frozenset({lower} if lower == upper else ())
         values = single if values is None else values & single
+    if values is not None:
+        values = frozenset(value for value in values if in_range(value, data_type))
 
     def of(value: Value | None) -> Value | None:
         return None if value is None else transform.apply(value, data_type)

@@ -4,12 +4,14 @@ A row about a file is read by every later reader, so what cannot be is refused w
 
 * a path that leaves the folder of the table: readers would take files of other tables, or of
   no table, for its rows;
+* a name that Spark passes over: it would leave out the rows, and bring deleted ones back;
 * a file id that another file has, or that lies in the range of another transaction: delete files
   name data files by it;
 * positions of rows in a data file that the transaction does not see, or more of them than it has
   rows left.
 
-The first is looked at before anything is written; the others in the SQL transaction that stages.
+The first two are looked at before anything is written; the others in the SQL transaction that
+stages.
 
 A file id is the id of the transaction that adds the file, above `FILE_NUMBER_BITS` bits that number
 its files. Ids without a transaction in them may be given by hand. Up to 0.2.1 the write id stood in
@@ -44,6 +46,7 @@ from strandline.model.partitioning import MAX_VALUE_BYTES, PartitionValue
 _LARGEST = (1 << 63) - 1
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NOT_READ = re.compile(r"_[^=]*|\..*|.*\._COPYING_")
 
 
 def stage_files(
@@ -159,9 +162,10 @@ def _check_partition(file: DataFile) -> None:
         value = known.value
         if isinstance(value, str):
             _require_text(value, "the partition", file.path)
-        if isinstance(value, int):
+            size = len(value.encode())
+        elif isinstance(value, int):
             size = value.bit_length() // 8
-        elif isinstance(value, str | bytes):
+        elif isinstance(value, bytes):
             size = len(value)
         elif value is None:
             continue
@@ -206,6 +210,11 @@ def _parts(path: str) -> list[str]:
         raise InvalidInput(
             f"the path {path[:200]!r} of a file leaves the folder of its table, or may do so; give"
             " one relative to that folder, without '.', '..' or empty parts"
+        )
+    if _NOT_READ.fullmatch(parts[-1]):
+        raise InvalidInput(
+            f"the path {path[:200]!r} of a file ends in a name that Spark takes for one of a"
+            " temporary file, and does not read; begin the name with a letter or a digit"
         )
     if parts[0] in (DATA_FOLDER, DELETES_FOLDER) and len(parts) != 2:
         raise InvalidInput(
