@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sqlite3
@@ -85,7 +86,7 @@ def test_the_database_of_another_program_is_refused_and_left_alone(path: Path) -
     other.close()
 
 
-def test_a_damaged_database_is_told_as_such(path: Path) -> None:
+def make_damaged(path: Path) -> None:
     database = open_sqlite(path)
     database.ensure_schema("counter", 1, METADATA)
     with database.write() as connection:
@@ -95,6 +96,10 @@ def test_a_damaged_database_is_told_as_such(path: Path) -> None:
     whole = bytearray(path.read_bytes())
     whole[4096 * 4 :] = b"\xa5" * (len(whole) - 4096 * 4)
     path.write_bytes(whole)
+
+
+def test_a_damaged_database_is_told_as_such(path: Path) -> None:
+    make_damaged(path)
     with pytest.raises(CorruptData, match="restore from a backup") as refused:
         database = open_sqlite(path)
         try:
@@ -103,6 +108,25 @@ def test_a_damaged_database_is_told_as_such(path: Path) -> None:
         finally:
             database.close()
     assert str(path) in refused.value.message
+
+
+def test_a_damaged_database_is_let_go_when_it_is_closed(path: Path) -> None:
+    """SQLite keeps the log of a file until its last connection is gone, also one that failed."""
+    make_damaged(path)
+    gc.disable()  # else the collector might close what the program forgot
+    try:
+        database = open_sqlite(path, check_bytes=0)
+        log = path.with_name(path.name + "-wal")
+        with pytest.raises(CorruptData), database.read() as connection:
+            connection.exec_driver_sql("SELECT sum(length(value)) FROM blob").all()
+        for _ in range(2):
+            with pytest.raises(CorruptData):
+                database.rows("SELECT sum(length(value)) FROM blob")
+        assert log.exists()
+        database.close()
+        assert not log.exists()
+    finally:
+        gc.enable()
 
 
 def test_a_folder_that_can_not_be_written_is_told_as_such() -> None:

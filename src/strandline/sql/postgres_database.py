@@ -342,7 +342,10 @@ class PostgresDatabase(Database):
             ours = driver.translate(error, self.name)
             if ours is None:
                 raise
-            raise ours from error
+            try:
+                raise ours from error
+            finally:
+                del ours  # else the frame and its error keep each other, and an open cursor
 
     def _open_connections(self) -> int:
         pool = cast(QueuePool, self._engine.pool)

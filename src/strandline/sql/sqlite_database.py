@@ -446,7 +446,10 @@ class SqliteDatabase(Database):
             ours = sqlite_file.translate(error, self.path)
             if ours is None:
                 raise
-            raise ours from error
+            try:
+                raise ours from error
+            finally:
+                del ours  # else the frame and its error keep each other, and an open cursor
 
     def _open_connections(self) -> int:
         pool = self._engine.pool
