@@ -18,8 +18,8 @@ def clean(store: Store, *, yes: bool, output: str) -> None:
     """Remove from STORE what nobody can see any more, with its files. A node may be running.
 
     These are files that a commit removed before the history that is kept, files of writers that
-    were killed, and tables that no kept version has. Without --yes it says what it would remove and
-    changes nothing. Nodes do the same now and then (--clean-interval-ms).
+    were killed, tables that no kept version has, and old notifications. Without --yes it says what
+    it would remove and changes nothing. Nodes do the same now and then (--clean-interval-ms).
     """
     with joining(store) as node:
         removed = node.cleaner.clean(dry_run=not yes)
