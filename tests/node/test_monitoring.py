@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import httpx
 import pytest
@@ -84,6 +85,35 @@ def test_a_check_that_never_ends_is_a_problem_in_itself(
             go_on.set()
     finally:
         go_on.set()
+
+
+def test_requests_for_counts_that_hang_are_few_and_keep_no_check_waiting(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitoring, "DEADLINE", 60.0)
+    go_on = threading.Event()
+
+    def hang() -> None:
+        go_on.wait()
+        raise Unavailable("the store is away")
+
+    monkeypatch.setattr(node.transactions, "statistics", hang)
+    answers: SimpleQueue[int] = SimpleQueue()
+
+    def ask_for_counts() -> None:
+        answers.put(httpx.get(f"{url}/metrics", trust_env=False, timeout=60).status_code)
+
+    with serving(monitored(node)) as url:
+        threads = [threading.Thread(target=ask_for_counts) for _ in range(60)]
+        for thread in threads:
+            thread.start()
+        try:
+            assert answers.get(timeout=60) == 503  # of all of them, so many may not wait
+            assert health(url)[0] == 200
+        finally:
+            go_on.set()
+            for thread in threads:
+                thread.join()
 
 
 def test_a_node_is_alive_though_its_store_does_not_answer(node: Node) -> None:

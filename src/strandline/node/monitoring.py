@@ -9,18 +9,17 @@
 ``/v1/openapi.json``   what can be called, in OpenAPI
 =====================  ===========================================================================
 
-The checks and counts run in threads of their own, so that a node full of requests is told apart
-from one that is broken.
+The checks and the counts run in a pool of their own, so that a node full of requests is told apart
+from one that is broken. Each has one thread of it, so no number of requests for counts keeps the
+checks waiting; and where the store does not answer, few requests wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from strandline import __version__
 from strandline.catalog import CatalogManager
@@ -31,12 +30,15 @@ from strandline.metastore.session.http_app import Page
 from strandline.metastore.session.http_messages import Answer
 from strandline.metastore.session.openapi import openapi_text
 from strandline.metastore.session.wire_json import write_json
+from strandline.metastore.workers import Workers
 from strandline.node.metrics import METRICS_TYPE, metrics_text
 from strandline.node.node import Counted, Problem
 
 DEADLINE = 2.0
 """Seconds. After this time a check of the node's health counts as failed, and a page as well."""
 _THREADS = 2
+_MAX_WAITING = 64
+"""Requests that run in a thread or wait for one; three quarters of them may be for counts."""
 
 T = TypeVar("T")
 
@@ -97,6 +99,7 @@ class Monitoring:
         self._check_health = check_health
         self._parts = {"log": _Log(catalogs), **parts}
         self._calls = calls
+        self._workers = Workers(threads=_THREADS, max_calls=_MAX_WAITING)
 
     @property
     def pages(self) -> Mapping[str, Page]:
@@ -107,10 +110,6 @@ class Monitoring:
         """Show what ``part`` counts too."""
         self._parts[name] = part
 
-    @cached_property
-    def _threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(_THREADS, thread_name_prefix="monitoring")
-
     async def live(self) -> Answer:
         """That the process answers."""
         return Answer(b'{"status":"ok"}', JSON_TYPE)
@@ -118,7 +117,7 @@ class Monitoring:
     async def ready(self) -> Answer:
         """Whether the node can do its work. What does not end in time is a problem itself."""
         try:
-            problems = await self._asked(self._check_health)
+            problems = await self._asked(self._check_health, "checks")
         except DeadlineExceeded as error:
             problems = [Problem("deadline", error.message)]
         health = Health(
@@ -137,24 +136,23 @@ class Monitoring:
 
     async def statistics(self) -> Answer:
         """What every part counts, by part."""
-        body = await self._asked(self._statistics_json)
+        body = await self._asked(self._statistics_json, "counts")
         return Answer(body, JSON_TYPE)
 
     async def metrics(self) -> Answer:
         """The page that Prometheus reads."""
-        body = await self._asked(self._metrics_text)
+        body = await self._asked(self._metrics_text, "counts")
         return Answer(body, METRICS_TYPE)
 
     async def openapi(self) -> Answer:
         """What can be called."""
-        body = await self._asked(openapi_text)
-        return Answer(body, JSON_TYPE)
+        return Answer(await asyncio.to_thread(openapi_text), JSON_TYPE)
 
-    async def _asked(self, question: Callable[[], T]) -> T:
-        """What a thread answers. Raises `DeadlineExceeded`."""
-        answering = asyncio.get_running_loop().run_in_executor(self._threads, question)
+    async def _asked(self, question: Callable[[], T], kind: str) -> T:
+        """What a thread answers. Raises `DeadlineExceeded`, `Overloaded`."""
+        asked = self._workers.submit(question, user=kind)  # who shares the threads is the kind
         try:
-            return await asyncio.wait_for(answering, DEADLINE)
+            return cast(T, await asyncio.wait_for(asked.result, DEADLINE))
         except TimeoutError:
             raise DeadlineExceeded(f"the store did not answer within {DEADLINE} s") from None
 
