@@ -52,7 +52,11 @@ from strandline.errors import (
 from strandline.sql import Database, present_time
 from strandline.transactions import lock_records, records
 from strandline.transactions.heartbeats import Heartbeats
-from strandline.transactions.transaction import TransactionState, require_owner
+from strandline.transactions.transaction import (
+    TransactionState,
+    refuse_long_texts,
+    require_owner,
+)
 
 MAX_COMPONENTS = 1_000
 MAX_NAME_LENGTH = 4_000
@@ -195,6 +199,7 @@ class Locks:
                 f"a lock request has at most {MAX_COMPONENTS} components, this one has"
                 f" {len(components)}; lock whole tables instead of their partitions"
             )
+        refuse_long_texts(owner, user, host, agent)
         with self._database.write() as connection:
             self._guard(connection)
             if txn_id is not None:

@@ -10,10 +10,13 @@ from typing import Protocol
 from sqlalchemy import Connection
 
 from strandline.clock import Timestamp
-from strandline.errors import PermissionDenied
+from strandline.errors import LimitExceeded, PermissionDenied
 from strandline.model.identifiers import normalize
 from strandline.transactions.catalog_view import CatalogVersion
 from strandline.transactions.write_ids import ValidWriteIdList
+
+MAX_CLIENT_TEXT = 1_000
+"""The characters of a name that a client gives of itself, at most: its host, its agent."""
 
 
 class TransactionState(Enum):
@@ -44,6 +47,19 @@ class Transaction:
     agent: str
     read_only: bool
     timeout_ms: int
+
+
+def refuse_long_texts(*texts: str) -> None:
+    """Raise `LimitExceeded` for a longer text of a client than `MAX_CLIENT_TEXT`.
+
+    One request may begin a thousand transactions, each of which keeps the text.
+    """
+    longest = max(map(len, texts))
+    if longest > MAX_CLIENT_TEXT:
+        raise LimitExceeded(
+            "the names of a client's user, host and agent have at most"
+            f" {MAX_CLIENT_TEXT} characters, this one has {longest}"
+        )
 
 
 class ForeignTransaction(PermissionDenied):

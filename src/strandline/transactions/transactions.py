@@ -65,6 +65,7 @@ from strandline.transactions.transaction import (
     Transaction,
     TransactionListener,
     TransactionStatistics,
+    refuse_long_texts,
     require_owner,
 )
 from strandline.transactions.transaction_ends import TransactionEnds
@@ -157,12 +158,14 @@ class Transactions(TransactionEnds):
     ) -> list[Transaction]:
         """Begin ``count`` transactions at one time, all or none; by ascending ids.
 
-        Raises what `begin` raises, and `InvalidInput` for less than 1 or more than `MAX_BATCH`.
+        Raises what `begin` raises, `InvalidInput` for less than 1 or more than `MAX_BATCH`, and
+        `LimitExceeded` for a text that is longer than `MAX_CLIENT_TEXT`.
         """
         if not 1 <= count <= MAX_BATCH:
             raise InvalidInput(
                 f"1 to {MAX_BATCH} transactions can be begun by one call, not {count}"
             )
+        refuse_long_texts(user, host, agent)
         self._require_room(count)
 
         def begin(connection: Connection) -> list[Transaction]:

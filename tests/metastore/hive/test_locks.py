@@ -55,6 +55,15 @@ def test_a_lock_is_taken_waited_for_and_given_up(stub: Any) -> None:
     stub.unlock(UnlockRequest(lockid=second.lockid))
 
 
+def test_a_client_with_a_long_name_gets_no_lock(stub: Any) -> None:
+    for long in ({"user": "u" * 1_001}, {"hostname": "h" * 1_001}, {"agentInfo": "a" * 1_001}):
+        asked = {"component": [component()], "user": "ann", "hostname": "h1"} | long
+        answer = stub.lock(LockRequest(**asked))
+        assert (answer.state, answer.lockid) == (LockState.NOT_ACQUIRED, 0)
+        assert "at most 1000 characters" in answer.errorMessage
+    assert plain(stub.show_locks(ShowLocksRequest())) == {"locks": []}
+
+
 @pytest.mark.parametrize("lock_id", [-1, 0, 10**12, (1 << 63) - 1])
 def test_an_unknown_lock_is_answered_as_hive_does(stub: Any, lock_id: int) -> None:
     kind, text = refusal(lambda: check(stub, lock_id))

@@ -12,6 +12,7 @@ from hive_metastore.ttypes import (
     CheckLockRequest,
     CommitTxnKeyValue,
     CommitTxnRequest,
+    Database,
     GetOpenTxnsRequest,
     GetValidWriteIdsRequest,
     HeartbeatRequest,
@@ -29,6 +30,7 @@ from hive_metastore.ttypes import (
 )
 
 from strandline.clock import format_timestamp
+from strandline.metastore.hive import transactions
 from strandline.metastore.hive.transactions import aborted_bits
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
 from strandline.transactions import TransactionState, ValidTxnList
@@ -160,6 +162,17 @@ def test_at_most_a_thousand_are_opened_by_one_request(stub: Any) -> None:
     assert txn_ids == list(range(txn_ids[0], txn_ids[0] + 1_000))
     stub.abort_txns(AbortTxnsRequest(txn_ids=txn_ids))
     assert "min_open_txn" not in open_now(stub)
+
+
+def test_a_client_with_a_long_name_opens_nothing(hive: HiveNode, stub: Any) -> None:
+    before = open_now(stub)["txn_high_water_mark"]
+    for long in ({"hostname": "h" * 1_001}, {"agentInfo": "a" * 1_001}):
+        asked = OpenTxnRequest(**{"num_txns": 1_000, "user": "ann", "hostname": "h"} | long)
+        kind, text = refusal(lambda asked=asked: stub.open_txns(asked))
+        assert (kind, "at most 1000 characters" in text) == ("TApplicationException", True)
+    assert open_now(stub)["txn_high_water_mark"] == before
+    asked = OpenTxnRequest(num_txns=1, user="ann", hostname="h" * 1_000, agentInfo="a" * 1_000)
+    stub.abort_txns(AbortTxnsRequest(txn_ids=stub.open_txns(asked).txn_ids))
 
 
 def test_a_commit_that_would_set_a_parameter_is_refused_and_leaves_the_transaction_open(
@@ -294,6 +307,37 @@ def test_a_table_that_was_never_written_has_a_list_without_ids(hive: HiveNode, s
     empty = {"writeIdHighWaterMark": 0, "invalidWriteIds": [], "abortedBits": b""}
     for name in ("d1.t", "D1.T", "hive.d1.t", "d1.nowhere", "nowhere.t", "t"):
         assert seen(stub, table=name) == empty
+
+
+def test_a_schema_may_have_the_name_of_the_catalog(hive: HiveNode, stub: Any) -> None:
+    stub.create_database(Database("hive"))
+    hive.create_transactional("hive", "t", k="bigint")
+    (txn_id,) = opened(stub)
+    asked = AllocateTableWriteIdsRequest(dbName="hive", tableName="t", txnIds=[txn_id])
+    stub.allocate_table_write_ids(asked)
+    commit(stub, txn_id)
+    for name in ("hive.t", "hive.hive.t"):
+        assert seen(stub, table=name)["writeIdHighWaterMark"] == 1
+
+
+def test_lists_that_would_go_over_too_many_ids_are_refused(
+    hive: HiveNode, stub: Any, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "MAX_IDS", 10)
+    first, *others = opened(stub, 4)
+    allocated(stub, [first, *others])
+    commit(stub, others[-1])
+    txns = ValidTxnList.of(others[-1], open_ids=[first, *others[:-1]])
+    for count, refused in ((1, False), (3, False), (4, True)):
+        names = [table] * count
+        for text in (None, str(txns)):
+            asked = GetValidWriteIdsRequest(fullTableNames=names, validTxnList=text)
+            answer: Any = outcome(lambda asked=asked: stub.get_valid_write_ids(asked))
+            if refused or (text and count > 1):
+                assert "fewer tables" in answer[1]
+            else:
+                assert len(answer.tblValidWriteIds) == count
+    stub.abort_txns(AbortTxnsRequest(txn_ids=[first, *others]))
 
 
 @pytest.mark.parametrize("text", ["", "5", "5:x::", "t:5:4::", "5:4:9:", "5:4:4,4:"])

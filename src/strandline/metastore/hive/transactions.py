@@ -53,6 +53,9 @@ MAX_SHOWN = work.IN_THREAD
 """How many open transactions `get_open_txns_info` shows at most, the oldest."""
 MAX_TABLES = 10_000
 """How many tables `get_valid_write_ids` takes at most."""
+MAX_IDS = 2_000_000
+"""How many ids `get_valid_write_ids` goes over at most: those of the list it is given, for each
+table, and those that it answers."""
 
 _DEFAULT, _READ_ONLY = 0, 2
 """Types of a transaction, as the protocol numbers them. Those of Hive's own chores are not kept."""
@@ -204,7 +207,22 @@ async def get_valid_write_ids(call: Call) -> Struct:
         raise InvalidInput("a write id is one of one table; name exactly one")
     text = asked.get("validTxnList")
     txns = None if text is None else ValidTxnList.parse(text)
-    return {"tblValidWriteIds": [await _valid_write_ids(call, n, txns, write_id) for n in names]}
+    left = MAX_IDS - len(names) * (0 if txns is None else len(txns.exceptions))
+    _require_few(left)
+    answers: list[Struct] = []
+    for name in names:
+        answers.append(await _valid_write_ids(call, name, txns, write_id))
+        left -= len(answers[-1]["invalidWriteIds"])
+        _require_few(left)
+    return {"tblValidWriteIds": answers}
+
+
+def _require_few(left: int) -> None:
+    if left < 0:
+        raise LimitExceeded(
+            f"the lists of one request go over at most {MAX_IDS} ids, of transactions and of"
+            " writes; ask for fewer tables at once"
+        )
 
 
 async def _valid_write_ids(
@@ -226,7 +244,8 @@ async def _write_ids_of(
     call: Call, full_name: str, txns: ValidTxnList | None, write_id: int | None
 ) -> ValidWriteIdList:
     """The list of a table; as in Hive, one without any id for a table that was never written."""
-    schema, _, name = full_name.removeprefix(f"{DEFAULT_DATABASE}.").rpartition(".")
+    schema, _, name = full_name.rpartition(".")
+    schema = schema.removeprefix(f"{DEFAULT_DATABASE}.")
     try:
         scope, table = await call.reader.relation(schema, name)
     except ObjectNotFound:
