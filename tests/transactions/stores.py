@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect
 
-from strandline.clock import HybridClock
+from strandline.clock import HybridClock, Timestamp
 from strandline.errors import Fenced
-from strandline.sql import open_engine
-from strandline.transactions import TransactionListener, Transactions, records
+from strandline.sql import open_engine, stored_time
+from strandline.transactions import (
+    CatalogVersion,
+    Transaction,
+    TransactionListener,
+    Transactions,
+    records,
+)
 from tests.servers.sqlite import sqlite_url
 from tests.transactions.catalogs import Catalogs, Table
 
@@ -66,3 +73,45 @@ class Store:
                 name: [tuple(row) for row in connection.exec_driver_sql(f'SELECT * FROM "{name}"')]
                 for name in inspect(connection).get_table_names()
             }
+
+
+@dataclass
+class Recorder:
+    """Notes what it is told, in a table of the same database; fails on demand."""
+
+    fail: bool = False
+    heard: list[tuple[object, ...]] = field(default_factory=list)
+
+    def committing(
+        self,
+        connection: Connection,
+        transaction: Transaction,
+        *,
+        time: Timestamp,
+        writes: Sequence[tuple[int, int]],
+        catalog: CatalogVersion,
+    ) -> None:
+        assert stored_time(connection) == time
+        self._note(connection, "commit", transaction, writes)
+
+    def aborting(
+        self,
+        connection: Connection,
+        transaction: Transaction,
+        *,
+        writes: Sequence[tuple[int, int]],
+    ) -> None:
+        self._note(connection, "abort", transaction, writes)
+
+    def _note(
+        self,
+        connection: Connection,
+        verb: str,
+        transaction: Transaction,
+        writes: Sequence[tuple[int, int]],
+    ) -> None:
+        self.heard.append((verb, transaction.txn_id, tuple(writes)))
+        connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS note (txn_id INTEGER)")
+        connection.exec_driver_sql(f"INSERT INTO note VALUES ({transaction.txn_id})")
+        if self.fail:
+            raise RuntimeError("the listener failed")

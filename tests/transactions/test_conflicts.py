@@ -1,0 +1,218 @@
+"""When a commit is a conflict: rows that another changed first, and tables that DDL changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.errors import (
+    DeadlineExceeded,
+    ObjectNotFound,
+    TransactionFinished,
+    UnsupportedOperation,
+    WriteConflict,
+)
+from strandline.transactions import (
+    TransactionState,
+    ValidWriteIdList,
+    records,
+)
+from tests.transactions.catalogs import Column, Table
+from tests.transactions.stores import FLIGHTS, Store
+
+OPEN, COMMITTED, ABORTED = TransactionState
+
+
+# -- first committer wins
+
+
+def test_the_second_to_commit_on_a_row_is_aborted_and_told_by_whom(store: Store) -> None:
+    first, second = store.begin(writing=[FLIGHTS]), store.begin(writing=[FLIGHTS])
+    store.change_rows(first, 10, 11)
+    store.change_rows(second, 11, 12)
+    store.transactions.commit(second)
+    with pytest.raises(WriteConflict) as refused:
+        store.transactions.commit(first)
+    for named in (f"transaction {first}", f"transaction {second}", "row 11"):
+        assert named in refused.value.message
+    assert store.transactions.get(first).state is ABORTED
+    with pytest.raises(TransactionFinished):
+        store.transactions.commit(first)
+    assert store.transactions.statistics().conflicts == 1
+
+
+def test_rows_changed_one_after_the_other_do_not_conflict(store: Store) -> None:
+    for _ in range(2):
+        txn_id = store.begin(writing=[FLIGHTS])
+        store.change_rows(txn_id, 10)
+        store.change_rows(txn_id, 10, 11)
+        store.transactions.commit(txn_id)
+    assert store.transactions.write_ids(FLIGHTS) == ValidWriteIdList(hwm=2)
+
+
+def test_appends_and_different_rows_do_not_conflict(store: Store) -> None:
+    open_together = [store.begin(writing=[FLIGHTS]) for _ in range(4)]
+    store.change_rows(open_together[0], 10)
+    store.change_rows(open_together[1], 11)
+    for txn_id in open_together:
+        assert store.transactions.commit(txn_id).state is COMMITTED
+
+
+def test_a_row_of_an_aborted_or_open_transaction_is_free(store: Store) -> None:
+    aborted, still_open, other = (store.begin(writing=[FLIGHTS]) for _ in range(3))
+    for txn_id in (aborted, still_open, other):
+        store.change_rows(txn_id, 10)
+    store.transactions.abort(aborted)
+    assert store.transactions.commit(other).state is COMMITTED
+    with pytest.raises(WriteConflict):
+        store.transactions.commit(still_open)
+
+
+def test_a_footprint_larger_than_one_statement_is_compared_whole(store: Store) -> None:
+    first, second = store.begin(writing=[FLIGHTS]), store.begin(writing=[FLIGHTS])
+    store.change_rows(first, *range(1, 1300))
+    store.change_rows(second, 1299)
+    store.transactions.commit(first)
+    with pytest.raises(WriteConflict, match="row 1299"):
+        store.transactions.commit(second)
+
+
+def test_footprints_are_kept_for_as_long_as_they_can_clash(store: Store) -> None:
+    def footprints() -> int:
+        return len(store.contents()["txn_footprint"])
+
+    past = store.begin(writing=[FLIGHTS])
+    store.change_rows(past, 10)
+    store.transactions.commit(past)
+    old = store.begin(writing=[FLIGHTS])
+    store.change_rows(old, 10)
+    winner = store.begin(writing=[FLIGHTS])
+    store.change_rows(winner, 10)
+    store.transactions.commit(winner)
+    assert footprints() == 3
+    store.transactions.expire()
+    assert footprints() == 2
+    with pytest.raises(WriteConflict):
+        store.transactions.commit(old)
+    assert footprints() == 1
+    store.transactions.expire()
+    assert footprints() == 0
+
+
+# -- the catalog at begin and at commit
+
+
+BEFORE = Table(FLIGHTS, "flights", primary_key=(1,))
+
+
+@pytest.mark.parametrize(
+    ("after", "named"),
+    [
+        (None, "was dropped"),
+        (Table(FLIGHTS, "flights", primary_key=(1,), kind="external"), "kind"),
+        (Table(FLIGHTS, "flights", primary_key=(1,), transactional=False), "kind"),
+        (Table(FLIGHTS, "flights", primary_key=(2,)), "primary key"),
+        (Table(FLIGHTS, "flights", primary_key=(1,), partition_columns=(2,)), "partitioning"),
+        (
+            Table(FLIGHTS, "flights", (Column(1, "k", "int"), Column(2, "v", "string")),
+                  primary_key=(1,)),
+            "type of column k",
+        ),
+        (
+            Table(FLIGHTS, "flights", (Column(1, "k"), Column(2, "v", "string", nullable=False)),
+                  primary_key=(1,)),
+            "nullability of column v",
+        ),
+    ],
+)  # fmt: skip
+def test_a_change_that_makes_the_written_rows_wrong_is_a_conflict(
+    store: Store, after: Table | None, named: str
+) -> None:
+    store.catalogs.publish(BEFORE)
+    txn_id = store.begin(writing=[FLIGHTS])
+    store.catalogs.publish(*([after] if after else []))
+    with pytest.raises(WriteConflict, match=named) as refused:
+        store.transactions.commit(txn_id)
+    assert "version 2 and 3" in refused.value.message
+    assert store.transactions.get(txn_id).state is ABORTED
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        Table(FLIGHTS, "flights_2013", primary_key=(1,)),
+        Table(FLIGHTS, "flights", (Column(1, "key"), Column(2, "w", "string")), primary_key=(1,)),
+        Table(FLIGHTS, "flights", (Column(1, "k"),), primary_key=(1,)),
+        Table(FLIGHTS, "flights", (*BEFORE.columns, Column(3, "x", nullable=False)),
+              primary_key=(1,)),
+        Table(FLIGHTS, "flights", (Column(1, "k"), Column(3, "v", "int")), primary_key=(1,)),
+    ],
+    ids=["rename table", "rename columns", "drop column", "add column", "drop and add again"],
+)  # fmt: skip
+def test_a_change_that_rows_survive_by_their_ids_is_no_conflict(store: Store, after: Table) -> None:
+    store.catalogs.publish(BEFORE)
+    txn_id = store.begin(writing=[FLIGHTS])
+    store.catalogs.publish(after)
+    assert store.transactions.commit(txn_id).state is COMMITTED
+
+
+def test_a_table_that_was_not_there_at_the_begin_is_a_conflict(store: Store) -> None:
+    txn_id = store.begin()
+    with pytest.raises(ObjectNotFound, match="transaction 1 cannot write table 77"):
+        store.allocate(txn_id, 77)
+    # Release 0.2.0 let it pass; its transactions may still be open.
+    with store.database.write() as connection:
+        records.allocate(connection, [txn_id], 77)
+    store.catalogs.publish(Table(77, "later"))
+    with pytest.raises(WriteConflict, match="was not there"):
+        store.transactions.commit(txn_id)
+
+
+def test_a_table_that_is_not_transactional_gets_no_write_id(store: Store) -> None:
+    store.catalogs.publish(Table(5, "plain", transactional=False))
+    txn_id = store.begin()
+    with pytest.raises(UnsupportedOperation, match="plain is not transactional"):
+        store.allocate(txn_id, 5)
+    assert store.transactions.write_id_pairs(txn_id) == ()
+
+
+def test_ddl_on_tables_that_were_not_written_is_no_conflict(store: Store) -> None:
+    txn_id = store.begin(writing=[FLIGHTS])
+    store.catalogs.publish(Table(FLIGHTS, "flights"))
+    assert store.transactions.commit(txn_id).state is COMMITTED
+
+
+def test_a_catalog_that_is_behind_catches_up_and_the_commit_goes_through(store: Store) -> None:
+    txn_id = store.begin(writing=[FLIGHTS])
+    store.catalogs.publish(Table(FLIGHTS, "renamed"), applied=False)
+    assert store.transactions.commit(txn_id).state is COMMITTED
+    assert store.catalogs.syncs == 1
+    assert store.transactions.statistics().behind == 1
+
+
+def test_a_begin_waits_for_the_catalog_of_its_begin_time(store: Store) -> None:
+    store.catalogs.publish(Table(FLIGHTS, "renamed"), applied=False)
+    assert store.transactions.begin(user="ann").catalog_version == 2
+    with store.transactions.autocommit(FLIGHTS, user="ann") as step:
+        assert step.transaction.catalog_version == 2
+
+
+def test_a_catalog_that_stays_behind_ends_at_the_deadline_and_changes_nothing(
+    store: Store,
+) -> None:
+    txn_id = store.begin(writing=[FLIGHTS])
+    store.catalogs.publish(Table(FLIGHTS, "renamed"), applied=False)
+    store.catalogs.on_sync = lambda: None
+    before = store.contents()
+    with pytest.raises(DeadlineExceeded, match="version 2 is not applied"):
+        store.transactions.commit(txn_id, timeout=0.2)
+    with pytest.raises(DeadlineExceeded):
+        store.transactions.begin(user="ann", timeout=0.2)
+    assert store.contents() == before
+    assert store.catalogs.syncs > 0
+
+
+def test_a_transaction_that_wrote_nothing_commits_without_the_catalog(store: Store) -> None:
+    txn_id = store.begin()
+    store.catalogs.publish(applied=False)
+    assert store.transactions.commit(txn_id).state is COMMITTED
+    assert store.catalogs.syncs == 0

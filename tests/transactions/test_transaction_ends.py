@@ -1,0 +1,207 @@
+"""How transactions end: commit, abort and expiry, and who takes part in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from sqlalchemy import Connection
+
+from strandline.clock import Timestamp, timestamp
+from strandline.errors import (
+    Fenced,
+    TransactionFinished,
+    WriteConflict,
+)
+from strandline.transactions import (
+    Transaction,
+    TransactionState,
+)
+from tests.transactions.stores import CANCELLATIONS, FLIGHTS, START_MS, Recorder, Store
+
+OPEN, COMMITTED, ABORTED = TransactionState
+
+
+# -- commit and abort
+
+
+def test_a_second_commit_gives_the_same_answer_and_an_abort_comes_too_late(store: Store) -> None:
+    txn_id = store.begin(writing=[FLIGHTS])
+    committed = store.transactions.commit(txn_id)
+    assert committed.commit_time is not None
+    assert committed.commit_time > committed.begin_time
+    assert store.transactions.commit(txn_id) == committed == store.transactions.get(txn_id)
+    with pytest.raises(TransactionFinished, match="was committed at"):
+        store.transactions.abort(txn_id)
+    assert store.transactions.statistics().committed == 1
+
+
+def test_a_second_abort_gives_the_same_answer_and_a_commit_comes_too_late(store: Store) -> None:
+    txn_id = store.begin(writing=[FLIGHTS])
+    aborted = store.transactions.abort(txn_id)
+    assert aborted.state is ABORTED
+    assert aborted.commit_time is None
+    assert store.transactions.abort(txn_id) == aborted
+    with pytest.raises(TransactionFinished, match="was aborted"):
+        store.transactions.commit(txn_id)
+    assert store.transactions.statistics().aborted == 1
+
+
+def test_many_are_aborted_and_those_that_are_not_open_are_left_alone(store: Store) -> None:
+    recorder = Recorder()
+    transactions = store.heard_by(recorder)
+    committed, aborted = store.begin(writing=[FLIGHTS]), store.begin()
+    transactions.commit(committed)
+    transactions.abort(aborted)
+    many = [t.txn_id for t in transactions.begin_many(600, user="ann")]
+    transactions.allocate(many[:2], FLIGHTS)
+    ended = transactions.abort_all([*many, committed, aborted, 77_777, 0, -1, 1 << 70, many[0]])
+    assert ended == many
+    assert transactions.get(committed).state is COMMITTED
+    assert {t.state for t in transactions.find_many(many).values()} == {ABORTED}
+    assert transactions.statistics().aborted == 601
+    assert transactions.abort_all(many) == []
+    assert recorder.heard[1:] == [("abort", t, ((FLIGHTS, w),)) for w, t in enumerate(many[:2], 2)]
+
+
+def test_all_tables_of_a_transaction_become_visible_at_once(store: Store) -> None:
+    txn_id = store.begin(writing=[FLIGHTS, CANCELLATIONS])
+    before = store.transactions.get(txn_id).begin_time
+    at = store.transactions.commit(txn_id).commit_time
+    assert at is not None
+    for table_id in (FLIGHTS, CANCELLATIONS):
+        assert not store.transactions.write_ids(table_id, at=before).valid(1)
+        assert not store.transactions.write_ids(table_id, at=Timestamp(at - 1)).valid(1)
+        assert store.transactions.write_ids(table_id, at=at).valid(1)
+        assert store.transactions.write_ids(table_id).valid(1)
+
+
+# -- expiry
+
+
+def test_silent_transactions_expire_and_others_live(store: Store) -> None:
+    silent, beating, committed = (store.begin(writing=[FLIGHTS]) for _ in range(3))
+    store.transactions.commit(committed)
+    store.wall_ms += 300_000
+    assert store.transactions.expire() == []
+    beat = store.transactions.heartbeat([beating, committed, 99])
+    assert not beat.aborted
+    assert beat.missing == {99}
+    store.wall_ms += 1
+    assert store.transactions.expire() == [silent]
+    assert store.transactions.heartbeat([silent, beating]).aborted == {silent}
+    assert store.transactions.get(beating).last_heartbeat == START_MS + 300_001
+    assert store.transactions.expire() == []
+    assert store.transactions.statistics().expired == 1
+
+
+def test_many_silent_transactions_are_aborted_by_few_writes(store: Store) -> None:
+    many = [t.txn_id for t in store.transactions.begin_many(120, user="ann")]
+    store.transactions.allocate(many, FLIGHTS)
+    store.wall_ms += 300_001
+    before = store.database.statistics().writes
+    assert store.transactions.expire() == many
+    assert store.database.statistics().writes - before == 3
+    assert {t.state for t in store.transactions.find_many(many).values()} == {ABORTED}
+    assert store.transactions.statistics().expired == 120
+
+
+def test_a_heartbeat_that_comes_just_before_the_abort_still_wins(store: Store) -> None:
+    first, second = store.begin(writing=[FLIGHTS]), store.begin(writing=[FLIGHTS])
+    store.wall_ms += 300_001
+
+    class BeatForTheOther(Recorder):
+        def aborting(
+            self,
+            connection: Connection,
+            transaction: Transaction,
+            *,
+            writes: Sequence[tuple[int, int]],
+        ) -> None:
+            # Inside the abort of the first: both were found silent, the second speaks up now.
+            connection.exec_driver_sql(
+                f"UPDATE txn SET last_heartbeat = {store.wall_ms} WHERE txn_id = {second}"
+            )
+
+    assert store.heard_by(BeatForTheOther()).expire() == [first]
+    assert store.transactions.get(second).state is OPEN
+
+
+def test_an_expired_transaction_that_nobody_aborted_yet_may_still_commit(store: Store) -> None:
+    txn_id = store.begin(writing=[FLIGHTS])
+    store.wall_ms += 10**9
+    assert store.transactions.commit(txn_id).state is COMMITTED
+    assert store.transactions.expire() == []
+
+
+# -- listeners and the fence
+
+
+def test_listeners_hear_of_the_end_of_every_transaction_that_wrote(store: Store) -> None:
+    recorder = Recorder()
+    transactions = store.heard_by(recorder)
+    committed, aborted, expired = (store.begin(writing=[FLIGHTS]) for _ in range(3))
+    idle = store.begin()
+    store.allocate(committed, CANCELLATIONS)
+    transactions.commit(committed)
+    transactions.commit(committed)
+    transactions.abort(aborted)
+    transactions.abort(aborted)
+    store.wall_ms += 300_001
+    assert transactions.expire() == [expired, idle]
+    assert recorder.heard == [
+        ("commit", committed, ((FLIGHTS, 1), (CANCELLATIONS, 1))),
+        ("abort", aborted, ((FLIGHTS, 2),)),
+        ("abort", expired, ((FLIGHTS, 3),)),
+    ]
+
+
+def test_a_conflict_is_heard_as_an_abort_only(store: Store) -> None:
+    recorder = Recorder()
+    txn_id = store.begin(writing=[FLIGHTS])
+    store.catalogs.publish()
+    with pytest.raises(WriteConflict):
+        store.heard_by(recorder).commit(txn_id)
+    assert recorder.heard == [("abort", txn_id, ((FLIGHTS, 1),))]
+    assert store.contents()["note"] == [(txn_id,)]
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_a_listener_that_fails_undoes_everything(store: Store, end: str) -> None:
+    txn_id = store.begin(writing=[FLIGHTS])
+    store.change_rows(txn_id, 10)
+    before = store.contents()
+    with pytest.raises(RuntimeError, match="the listener failed"):
+        getattr(store.heard_by(Recorder(), Recorder(fail=True)), end)(txn_id)
+    assert store.contents() == before
+    assert store.transactions.get(txn_id).state is OPEN
+    assert store.transactions.commit(txn_id).state is COMMITTED
+
+
+def test_a_fenced_process_changes_nothing(store: Store) -> None:
+    transactions = store.transactions
+    txn_id = store.begin(writing=[FLIGHTS])
+    silent = store.begin()
+    now = transactions.get(silent).begin_time
+    held = transactions.holds.acquire("reader", "ann", at=now, ttl_ms=10**9)
+    store.wall_ms += 300_001
+    store.fenced = True
+    before = store.contents()
+    calls: list[Callable[[], object]] = [
+        lambda: transactions.begin(user="ann"),
+        lambda: transactions.heartbeat([txn_id]),
+        lambda: store.allocate(txn_id, CANCELLATIONS),
+        lambda: transactions.commit(txn_id),
+        lambda: transactions.abort(txn_id),
+        transactions.expire,
+        lambda: transactions.autocommit(FLIGHTS, user="ann").__enter__(),
+        lambda: transactions.write_ids(FLIGHTS, at=timestamp(store.wall_ms)),
+        lambda: transactions.holds.acquire("reader", "ann", at=now, ttl_ms=5),
+        lambda: transactions.holds.renew(held.hold_id, ttl_ms=5),
+        lambda: transactions.holds.release(held.hold_id),
+        lambda: transactions.holds.raise_low_watermark(now),
+    ]
+    for call in calls:
+        with pytest.raises(Fenced):
+            call()
+    assert store.contents() == before

@@ -1,0 +1,150 @@
+"""What is seen as of a time, and by which statements it is found."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from strandline.clock import MAX_TIMESTAMP, Timestamp, add_milliseconds, parse_timestamp, timestamp
+from strandline.errors import (
+    InvalidInput,
+    VersionNotFound,
+)
+from strandline.transactions import (
+    Transaction,
+    TransactionState,
+    ValidWriteIdList,
+)
+from tests.sql.statements import recorded
+from tests.transactions.stores import FLIGHTS, START_MS, Store
+
+OPEN, COMMITTED, ABORTED = TransactionState
+
+
+# -- times
+
+
+def test_a_time_of_this_millisecond_is_answered_and_stays_settled(store: Store) -> None:
+    txn_id = store.begin(writing=[FLIGHTS])
+    end_of_this_millisecond = parse_timestamp("2023-11-14T22:13:20.000Z")
+    assert end_of_this_millisecond >> 16 == START_MS
+    seen = store.transactions.write_ids(FLIGHTS, at=end_of_this_millisecond)
+    committed = store.transactions.commit(txn_id)
+    assert committed.commit_time is not None
+    assert committed.commit_time > end_of_this_millisecond
+    assert store.transactions.write_ids(FLIGHTS, at=end_of_this_millisecond) == seen
+
+
+def test_a_time_that_has_not_come_is_refused(store: Store) -> None:
+    tomorrow = timestamp(START_MS + 86_400_000)
+    before = store.contents()
+    with pytest.raises(VersionNotFound, match="in the future"):
+        store.transactions.write_ids(FLIGHTS, at=tomorrow)
+    assert store.contents() == before
+    for at in (0, -1, MAX_TIMESTAMP + 1):
+        with pytest.raises(InvalidInput):
+            store.transactions.write_ids(FLIGHTS, at=Timestamp(at))
+    with pytest.raises(InvalidInput, match="not both"):
+        store.transactions.write_ids(FLIGHTS, at=tomorrow, txn_id=1)
+
+
+def test_a_time_before_the_first_commit_shows_nothing(store: Store) -> None:
+    store.transactions.commit(store.begin(writing=[FLIGHTS]))
+    long_ago = add_milliseconds(timestamp(START_MS), -86_400_000)
+    assert store.transactions.write_ids(FLIGHTS, at=long_ago) == ValidWriteIdList(hwm=0)
+    assert store.transactions.write_ids(12345) == ValidWriteIdList(hwm=0)
+
+
+def test_times_grow_even_when_the_wall_clock_goes_back(store: Store) -> None:
+    first = store.transactions.begin(user="ann")
+    store.wall_ms -= 3_600_000
+    second = store.transactions.begin(user="ann")
+    committed = store.transactions.commit(first.txn_id)
+    assert committed.commit_time is not None
+    assert first.begin_time < second.begin_time < committed.commit_time
+
+
+def write_id_of(store: Store, transaction: Transaction) -> int:
+    ((_, write_id),) = store.transactions.write_id_pairs(transaction.txn_id)
+    return write_id
+
+
+def test_begin_and_commit_times_follow_the_order_of_effects_under_sixteen_threads(
+    store: Store,
+) -> None:
+    started = threading.Barrier(16)
+
+    def work(_: int) -> list[Transaction]:
+        started.wait()
+        done = []
+        for _ in range(5):
+            begun = store.transactions.begin(user="t")
+            seen = store.transactions.write_ids(FLIGHTS, txn_id=begun.txn_id)
+            write_id = store.allocate(begun.txn_id, FLIGHTS)
+            done.append(store.transactions.commit(begun.txn_id))
+            again = store.transactions.write_ids(FLIGHTS, txn_id=begun.txn_id)
+            assert again.canonical() == seen.with_own_write(write_id).canonical()
+        return done
+
+    with ThreadPoolExecutor(16) as pool:
+        every = [one for done in pool.map(work, range(16)) for one in done]
+    assert [t.txn_id for t in sorted(every, key=lambda t: t.begin_time)] == list(range(1, 81))
+    times = [time for t in every for time in (t.begin_time, t.commit_time)]
+    assert len(set(times)) == len(times)
+    write_ids = {t.txn_id: write_id_of(store, t) for t in every}
+    for one in every:
+        assert one.commit_time is not None
+        assert one.begin_time < one.commit_time
+        by_then = {t.txn_id for t in every if (t.commit_time or 0) <= one.begin_time}
+        seen = store.transactions.write_ids(FLIGHTS, txn_id=one.txn_id)
+        visible = {txn_id for txn_id, write_id in write_ids.items() if seen.valid(write_id)}
+        assert visible == by_then | {one.txn_id}
+    assert store.transactions.write_ids(FLIGHTS) == ValidWriteIdList(hwm=80)
+
+
+# -- what is kept and how it is found
+
+
+def test_statistics_and_the_oldest_begin_follow_the_open_transactions(store: Store) -> None:
+    assert store.transactions.statistics().oldest_begin is None
+    first = store.transactions.begin(user="ann")
+    second = store.transactions.begin(user="bob")
+    assert store.transactions.statistics().oldest_begin == first.begin_time
+    store.transactions.commit(first.txn_id)
+    found = store.transactions.statistics()
+    assert (found.begun, found.committed, found.open) == (2, 1, 1)
+    assert found.oldest_begin == second.begin_time
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_no_statement_reads_a_whole_table(store: Store) -> None:
+    """Each plan searches an index: cost must not follow the length of history."""
+    for _ in range(3):
+        store.transactions.commit(store.begin(writing=[FLIGHTS]))
+    txn_id = store.begin(writing=[FLIGHTS])
+    other = store.begin(writing=[FLIGHTS])
+    with recorded() as statements:
+        store.transactions.write_ids(FLIGHTS)
+        store.transactions.write_ids(FLIGHTS, at=store.transactions.get(txn_id).begin_time)
+        store.change_rows(txn_id, 10)
+        store.transactions.commit(txn_id)
+        store.transactions.expire()
+        store.transactions.heartbeat([other])
+        store.transactions.statistics()
+        store.transactions.abort(other)
+    assert len(statements) > 25
+    with store.database.read() as connection:
+        for statement, parameters in statements:
+            if statement.split()[0] not in {"SELECT", "INSERT", "UPDATE", "DELETE"}:
+                continue
+            each = parameters[0] if isinstance(parameters, list) else parameters
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", each)
+            for step in plan:
+                scans = step[3].startswith("SCAN") and step[3] != "SCAN CONSTANT ROW"
+                assert not scans, f"{step[3]}: {statement}"
+                by_index = "USING" in step[3] or "max(txn.txn_id)" in statement
+                assert by_index or not step[3].startswith("SEARCH"), f"{step[3]}: {statement}"
+                # All writes of a table, however long ago, would be found by the table alone.
+                assert not ("txn_write_id" in step[3] and step[3].endswith("(table_id=?)"))
