@@ -334,8 +334,13 @@ class Database(ABC):
     @abstractmethod
     def _close_connections(self) -> None: ...
 
+    @abstractmethod
+    def _translate(self, error: Exception) -> StrandlineError | None:
+        """Our error for one of the driver or of the pool; None for all others."""
+
     @contextmanager
     def _in_use(self, count: str) -> Iterator[None]:
+        """Count a transaction, which `close` waits for; it raises no error of the driver."""
         self._refuse_in_a_fork()
         with self._state:
             if self._closed:
@@ -344,6 +349,14 @@ class Database(ABC):
             self._counts[count] += 1
         try:
             yield
+        except Exception as error:
+            ours = self._translate(error)
+            if ours is None:
+                raise
+            try:
+                raise ours from error
+            finally:
+                del ours  # else the frame and its error keep each other, and an open cursor
         finally:
             with self._state:
                 self._active -= 1

@@ -250,13 +250,10 @@ def in_transaction(connection: psycopg.Connection[Any]) -> bool:
     return connection.info.transaction_status == TransactionStatus.INTRANS
 
 
-def is_database_error(error: BaseException) -> bool:
-    """Whether ``error`` comes from the database or its pool and may be translated."""
-    return isinstance(error, DBAPIError | PoolTimeout | psycopg.Error)
-
-
 def translate(error: BaseException, name: str) -> StrandlineError | None:
-    """Our error for one of PostgreSQL or of the pool; None where it is the caller's."""
+    """Our error for one of PostgreSQL or of the pool; None for any other, and for the caller's."""
+    if not isinstance(error, DBAPIError | PoolTimeout | psycopg.Error):
+        return None
     if isinstance(error, PoolTimeout):
         return DeadlineExceeded(f"no connection to {name} came free: too many reads at once")
     original = getattr(error, "orig", None) or error

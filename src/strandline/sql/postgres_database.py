@@ -39,7 +39,7 @@ from typing import cast
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import QueuePool
 
-from strandline.errors import Unavailable, UnknownOutcome
+from strandline.errors import StrandlineError, Unavailable, UnknownOutcome
 from strandline.sql import ground
 from strandline.sql import postgres_connection as driver
 from strandline.sql.database import PATIENCE, Database
@@ -111,7 +111,7 @@ class PostgresDatabase(Database):
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A read transaction: one snapshot, as of its first statement. Writing in it is refused."""
-        with self._in_use("reads"), self._translated():
+        with self._in_use("reads"):
             self._settle()
             connection, _ = self._first(_READ)
             with _returned(connection):
@@ -119,7 +119,7 @@ class PostgresDatabase(Database):
 
     def rows(self, statement: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
         """See `Database.rows`; it takes one round trip."""
-        with self._in_use("reads"), self._translated():
+        with self._in_use("reads"):
             self._settle()
             connection, rows = self._first(formatted(statement), parameters)
             with _returned(connection):
@@ -184,7 +184,7 @@ class PostgresDatabase(Database):
         began = time.monotonic()
         deadline = began + self._patience if deadline is None else deadline
         count = "writes" if synced else "unsynced_writes"
-        with self._in_use(count), self._turn(began, deadline), self._translated():
+        with self._in_use(count), self._turn(began, deadline):
             try:
                 connection = self._locked(began, deadline, synced=synced, first=first)
                 with _returned(connection):
@@ -207,7 +207,7 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def _schema_change(self) -> Iterator[Connection]:
-        with self._in_use("writes"), self._translated():
+        with self._in_use("writes"):
             connection, _ = self._first(f"{_WRITE}; SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
             with _returned(connection):
                 yield connection
@@ -332,20 +332,8 @@ class PostgresDatabase(Database):
             if is_news:
                 self._listener.tell()
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            if not driver.is_database_error(error):
-                raise
-            ours = driver.translate(error, self.name)
-            if ours is None:
-                raise
-            try:
-                raise ours from error
-            finally:
-                del ours  # else the frame and its error keep each other, and an open cursor
+    def _translate(self, error: Exception) -> StrandlineError | None:
+        return driver.translate(error, self.name)
 
     def _open_connections(self) -> int:
         pool = cast(QueuePool, self._engine.pool)

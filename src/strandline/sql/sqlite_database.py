@@ -43,7 +43,13 @@ from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from strandline.errors import StoreMoved, Unavailable, UnknownOutcome, UnsupportedOperation
+from strandline.errors import (
+    StoreMoved,
+    StrandlineError,
+    Unavailable,
+    UnknownOutcome,
+    UnsupportedOperation,
+)
 from strandline.sql import ground, sqlite_file
 from strandline.sql.database import PATIENCE, Database
 from strandline.sql.head_file import HeadFile, Marks
@@ -209,7 +215,7 @@ class SqliteDatabase(Database):
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A read transaction: one snapshot, as of its first statement. Writing in it is refused."""
-        with self._in_use("reads"), self._translated():
+        with self._in_use("reads"):
             connection = self._engine.connect()
             try:
                 sqlite_file.driver_of(connection).execute("BEGIN")
@@ -219,7 +225,7 @@ class SqliteDatabase(Database):
 
     def rows(self, statement: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
         """See `Database.rows`; a statement by itself is a snapshot."""
-        with self._in_use("reads"), self._translated():
+        with self._in_use("reads"):
             try:
                 reader = self._readers.pop()
             except IndexError:
@@ -349,7 +355,7 @@ class SqliteDatabase(Database):
         began = time.monotonic()
         deadline = began + self._patience if deadline is None else deadline
         count, synchronous = ("writes", "FULL") if synced else ("unsynced_writes", "NORMAL")
-        with self._in_use(count), self._turn(began, deadline), self._translated():
+        with self._in_use(count), self._turn(began, deadline):
             connection = self._writer(synchronous)
             try:
                 self._begin(connection, began, deadline)
@@ -436,20 +442,8 @@ class SqliteDatabase(Database):
             writer = self._writers[synchronous] = self._writer_engines[synchronous].connect()
         return writer
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            if not sqlite_file.is_database_error(error):
-                raise
-            ours = sqlite_file.translate(error, self.path)
-            if ours is None:
-                raise
-            try:
-                raise ours from error
-            finally:
-                del ours  # else the frame and its error keep each other, and an open cursor
+    def _translate(self, error: Exception) -> StrandlineError | None:
+        return sqlite_file.translate(error, self.path)
 
     def _open_connections(self) -> int:
         pool = self._engine.pool

@@ -250,13 +250,13 @@ def is_io_error(error: BaseException) -> bool:
     return _code(error) == sqlite3.SQLITE_IOERR
 
 
-def is_database_error(error: BaseException) -> bool:
-    """Whether ``error`` comes from the database or its pool and may be translated."""
-    return isinstance(error, DBAPIError | PoolTimeout | sqlite3.Error)
-
-
 def translate(error: BaseException, path: Path) -> StrandlineError | None:
-    """Our error for one of SQLite or of the pool; None where it is the caller's (a constraint)."""
+    """Our error for one of SQLite or of the pool.
+
+    None for any other error, and for one of the caller's, such as a broken constraint.
+    """
+    if not isinstance(error, DBAPIError | PoolTimeout | sqlite3.Error):
+        return None
     if isinstance(error, PoolTimeout):
         return DeadlineExceeded(f"no connection to {path} came free: too many reads at once")
     code = _code(error)
