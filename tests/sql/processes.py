@@ -35,6 +35,7 @@ _fork_server.set_forkserver_preload(
         "strandline.node.server",
         "tests.catalog.catalog_process",
         "tests.metastorage.work",
+        "tests.servers.served_node",
     ]
 )
 

@@ -1,0 +1,203 @@
+"""A node as ``strandline serve`` runs it, in a process of its own, with levers for the test.
+
+Clients reach it over HTTP and Thrift. What no client can do, the test says through a pipe: apply
+the next event of the notification log, look into memory, wait at a gate. A thread of the node's
+process hears it. A *plant* is a function of a module that is called in the process before the node
+is opened: it changes how the node works, for a schedule or as a fault.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from strandline.metastore.cache.log_applier import LogApplier
+from strandline.metastore.session import HttpSession
+from strandline.node import Node, server
+from tests.servers.stores import EmptyStore
+from tests.servers.thrift_client import ThriftClient
+from tests.sql.processes import Process
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+LONG = 60.0
+"""Seconds after which a test that waits for a gate is taken for stuck."""
+
+
+class Gate:
+    """A place where a thread of the node waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self._reached = threading.Event()
+        self._opened = threading.Event()
+
+    def wait(self) -> None:
+        """Tell that a thread is here, and wait."""
+        self._reached.set()
+        assert self._opened.wait(LONG), "the test did not open the gate"
+
+    def reached(self) -> bool:
+        """Wait until a thread is here; False if none came."""
+        return self._reached.wait(LONG)
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+GATES: defaultdict[str, Gate] = defaultdict(Gate)
+"""Those of this process, by the names that a plant gives them."""
+
+
+# -- in the process of the node ----------------------------------------------------------------
+
+
+def run(
+    say: Callable[[object], None],
+    hear: Callable[[], Any],
+    store: EmptyStore,
+    plants: Sequence[str],
+) -> None:
+    """Serve until a signal; answer what is heard. ``plants`` are ``module:function``."""
+    patch = pytest.MonkeyPatch()  # for the life of this process
+    for plant in plants:
+        module, _, name = plant.partition(":")
+        getattr(import_module(module), name)(patch)
+    opened: list[Node] = []
+
+    class WatchedNode(Node):
+        def __init__(self, *arguments: Any, **options: Any) -> None:  # Any: as the real one
+            super().__init__(*arguments, **options)
+            opened.append(self)
+
+    patch.setattr(server, "Node", WatchedNode)
+
+    def ready(line: str) -> None:
+        say(line)
+        arguments = (say, hear, Levers(opened[0]))
+        threading.Thread(target=_listen, args=arguments, daemon=True).start()
+
+    settings = replace(store.settings, thrift_port=0, http_port=0)
+    server.serve(store.address, settings=settings, ready=ready)
+
+
+def _listen(say: Callable[[object], None], hear: Callable[[], Any], levers: Levers) -> None:
+    while True:
+        try:
+            word, *arguments = hear()
+        except EOFError:
+            return
+        try:
+            answer = getattr(levers, word)(*arguments)
+        except Exception as error:
+            answer = {"error": repr(error)}
+        say({"answer": answer})
+
+
+class Levers:
+    """What a test can have done inside of a node, by the names that it says."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def apply(self, limit: int) -> int:
+        """Apply the next events of the notification log to memory; how many it were."""
+        return self._node.store.apply(limit)
+
+    def catch_up(self) -> None:
+        """Apply all of them."""
+        self._node.store.catch_up()
+
+    def list_in_memory(self, table_id: int) -> str | None:
+        """The write ids that are committed in memory, as text; None if the table is not held."""
+        replicas = self._node.store._replicas.get(table_id, range(1))
+        return None if replicas is None else str(replicas[0].committed)
+
+    def clean_aborted(self) -> int:
+        """Remove what aborted transactions left."""
+        return self._node.aborted_rows.clean()
+
+    def set_monotonic(self, seconds: float) -> None:
+        """Stand the clock that the age of memory is measured by at ``seconds``."""
+        self._node.store._applier._monotonic = lambda: seconds
+
+    def reached(self, gate: str) -> bool:
+        """Wait until a thread waits at the gate."""
+        return GATES[gate].reached()
+
+    def open_gate(self, gate: str) -> None:
+        GATES[gate].open()
+
+
+def followed_by_hand(patch: pytest.MonkeyPatch) -> None:
+    """A plant: memory follows the log only where the test, or a reader, has it done."""
+    patch.setattr(LogApplier, "follow", lambda _: threading.Event().wait(0.05))
+
+
+# -- in the test --------------------------------------------------------------------------------
+
+
+class ServedNode:
+    """See the module. It is ready when it was made; also a context manager that ends it."""
+
+    def __init__(self, store: EmptyStore, *, plants: Sequence[Plant] = (), **settings: Any) -> None:
+        names = [f"{plant.__module__}:{plant.__name__}" for plant in plants]
+        store = store._replace(settings=replace(store.settings, **settings))
+        self._process = Process("tests.servers.served_node:run", store, names)
+        word, thrift, http = self._process.hear(timeout=LONG).split()
+        assert word == "ready"
+        self._thrift, self.url = urlsplit(thrift), http
+
+    def session(self, *, user: str = "ann", timeout: float = LONG) -> HttpSession:
+        """A session over HTTP."""
+        return HttpSession(self.url, user=user, timeout=timeout)
+
+    def thrift(self, *, timeout: float = LONG) -> ThriftClient:
+        """A client of the Hive protocol."""
+        return ThriftClient(str(self._thrift.hostname), self._thrift.port or 0, timeout=timeout)
+
+    def statistics(self) -> dict[str, Any]:  # Any: JSON
+        """What the parts of the node count."""
+        counts: dict[str, Any] = httpx.get(f"{self.url}/v1/statistics").json()
+        return counts
+
+    def tell(self, word: str, *arguments: object) -> Any:  # Any: what the lever gives
+        """Have a lever pulled (`Levers`); what it gave."""
+        self._process.say([word, *arguments])
+        answer = self._process.hear(timeout=LONG)["answer"]
+        assert not (isinstance(answer, dict) and "error" in answer), answer
+        return answer
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+        self._process.stop()
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        self._process.go_on()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+
+    def close(self) -> None:
+        self._process.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
