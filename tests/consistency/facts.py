@@ -1,0 +1,132 @@
+"""What a history proves about its transactions and files, before anything is judged."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tests.consistency.history import ABORTED, COMMITTED, Operation
+
+CONFLICTS = ("write_conflict", "transaction_finished")
+"""Refusals of a commit after which the transaction is aborted."""
+
+
+@dataclass(slots=True)
+class Txn:
+    """A transaction, put together from the calls for it."""
+
+    txn_id: int
+    begins: list[Operation] = field(default_factory=list)
+    stages: list[Operation] = field(default_factory=list)
+    commits: list[Operation] = field(default_factory=list)
+    committed: list[Operation] = field(default_factory=list)
+    """Answers that say so: of commits, and of its state."""
+    aborted: list[Operation] = field(default_factory=list)
+    writes: set[tuple[int, int]] = field(default_factory=set)
+    """Its (table id, write id) pairs, as far as they are known."""
+
+    @property
+    def commit_time(self) -> int | None:
+        """None if it is not known to be committed."""
+        return self.committed[0].time if self.committed else None
+
+    def write_ids_of(self, table_id: int) -> Iterator[int]:
+        """Its write ids of a table: one, if all is well."""
+        return (w for t, w in self.writes if t == table_id)
+
+    def was_committed_before(self, operation: Operation) -> bool:
+        """Whether a client knew so when the operation began."""
+        return any(op.is_before(operation) for op in self.committed)
+
+    def was_committed_after(self, operation: Operation) -> bool:
+        """Whether nobody had asked for it when the operation ended."""
+        ended = operation.ended
+        asked = self.commits or self.committed
+        return ended is not None and all(op.began > ended for op in asked)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A file in a table: the call that added it, and those that removed it, answered or not."""
+
+    path: str
+    added: Operation
+    removals: list[Operation] = field(default_factory=list)
+
+
+class ValidIds:
+    """The ids that the text of a list of write ids has as committed."""
+
+    def __init__(self, text: str) -> None:
+        _, hwm, _, opened, aborted = text.split(":")
+        self._hwm = int(hwm)
+        self._exceptions = {
+            int(word) for part in (opened, aborted) for word in part.split(",") if word
+        }
+
+    def __contains__(self, write_id: object) -> bool:
+        return (
+            isinstance(write_id, int) and write_id <= self._hwm and write_id not in self._exceptions
+        )
+
+
+class Facts:
+    """See the module."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self.operations = sorted(operations, key=lambda operation: operation.began)
+        self.txns: dict[int, Txn] = {}
+        for op in self.operations:
+            if op.txn_id:
+                self._note(self.txns.setdefault(op.txn_id, Txn(op.txn_id)), op)
+
+    def _note(self, txn: Txn, op: Operation) -> None:
+        match op.call:
+            case "begin":
+                txn.begins.append(op)
+            case "stage":
+                txn.stages.append(op)
+                if op.is_done:
+                    txn.writes.add((op.table_id, op.write_id))
+            case "commit":
+                txn.commits.append(op)
+                if op.is_done:
+                    txn.committed.append(op)
+                elif op.error in CONFLICTS:
+                    txn.aborted.append(op)
+            case "abort" if op.is_done:
+                txn.aborted.append(op)
+            case "state" if op.status == COMMITTED:
+                txn.committed.append(op)
+            case "state" if op.status == ABORTED:
+                txn.aborted.append(op)
+
+    def of(self, *calls: str) -> Iterator[Operation]:
+        """The answered operations of these calls, by their beginnings."""
+        return (op for op in self.operations if op.call in calls and op.is_done)
+
+    @cached_property
+    def committed(self) -> list[tuple[int, Txn]]:
+        """The transactions that are known to be committed, by their commit times."""
+        known = [(txn.commit_time, txn) for txn in self.txns.values()]
+        return sorted(
+            ((time, txn) for time, txn in known if time is not None), key=lambda pair: pair[0]
+        )
+
+    @cached_property
+    def staged(self) -> dict[int, dict[str, Staged]]:
+        """The files that were staged, by table id and path."""
+        tables: defaultdict[int, dict[str, Staged]] = defaultdict(dict)
+        stages = [op for op in self.operations if op.call == "stage" and not op.error]
+        for op in stages:
+            for path in op.files:
+                before = tables[op.table_id].get(path)
+                if before is None or (op.is_done and not before.added.is_done):
+                    tables[op.table_id][path] = Staged(path, op)
+        for op in stages:
+            for path in op.removed:
+                if removed := tables[op.table_id].get(path):
+                    removed.removals.append(op)
+        return tables

@@ -1,0 +1,133 @@
+"""What clients asked of nodes and what they were told: plain data, which a checker judges.
+
+An operation is one call of one client. ``began`` and ``ended`` are its places in the order of all
+beginnings and ends that the clients saw: if A ended before B began, A was first. An operation
+without an end has no answer, or one that leaves open whether it was done.
+
+A history is written as JSON, one operation a line, so that what was found once can be judged again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """A call and its answer; which fields count depends on the ``call``.
+
+    ========  =====================================================================================
+    create    ``table``: its name; the answer is its ``table_id``
+    drop      ``table``
+    begin     the answer is ``txn_id`` and the ``time`` of the begin
+    stage     ``files`` are added to, and ``removed`` taken from, ``table_id`` by ``txn_id``; the
+              answer is the ``write_id``
+    commit    of ``txn_id``; the answer is the ``time``
+    abort     of ``txn_id``
+    state     of ``txn_id``; the answer is its ``status``, and for a committed one the ``time``
+    snapshot  of tables, now, ``at`` a time, or as ``txn_id`` sees them; the answer is the ``time``
+              that it stands for and ``lists``: the valid write ids of each table id, as texts
+    files     of ``table_id`` by the list ``write_ids``, from a snapshot that stands for ``at``; the
+              answer is ``files``. ``txn_id``: the transaction that the snapshot was taken by
+    view      of ``table_id`` now, by a client without transactions; the answer is ``files`` and
+              the ``time`` of the last commit that they reflect
+    events    of the notification log behind the number ``after``; the answer is ``events``:
+              number, type, transaction
+    hold      of the history from ``at`` on; the answer is ``hold_id``
+    release   of ``hold_id``
+    takeover  of the store by another ``generation`` of nodes
+    ========  =====================================================================================
+
+    ``generation`` is that of the node that was asked. ``error`` is the code of a refusal.
+    """
+
+    call: str
+    client: str = ""
+    node: str = ""
+    began: int
+    ended: int | None = None
+    error: str = ""
+    generation: int = 0
+    table: str = ""
+    table_id: int = 0
+    txn_id: int = 0
+    write_id: int = 0
+    time: int = 0
+    at: int = 0
+    after: int = 0
+    hold_id: int = 0
+    status: str = ""
+    write_ids: str = ""
+    lists: Mapping[int, str] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    events: tuple[tuple[int, str, int], ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was answered, and not refused."""
+        return self.ended is not None and not self.error
+
+    def is_before(self, other: Operation) -> bool:
+        """Whether it had ended when the other one began."""
+        return self.ended is not None and self.ended < other.began
+
+    def __str__(self) -> str:
+        what = {name: value for name, value in asdict(self).items() if value and name != "call"}
+        return f"{self.call}({', '.join(f'{name}={value}' for name, value in what.items())})"
+
+
+class History:
+    """Operations as they end. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._places = itertools.count(1)
+        self._lock = threading.Lock()
+        self._operations: list[Operation] = []
+
+    def place(self) -> int:
+        """The next place in the order of beginnings and ends."""
+        with self._lock:
+            return next(self._places)
+
+    def add(self, operation: Operation) -> None:
+        with self._lock:
+            self._operations.append(operation)
+
+    @property
+    def operations(self) -> list[Operation]:
+        """All of them, by their beginnings."""
+        with self._lock:
+            return sorted(self._operations, key=lambda operation: operation.began)
+
+
+def save(operations: Iterable[Operation], path: Path) -> None:
+    """Write a history, one operation a line."""
+    with path.open("w") as file:
+        for operation in operations:
+            values = asdict(operation)
+            print(json.dumps({k: v for k, v in values.items() if v or k == "began"}), file=file)
+
+
+def load(path: Path) -> list[Operation]:
+    """The history that `save` wrote."""
+    return [_operation(json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def _operation(values: dict[str, Any]) -> Operation:  # Any: JSON
+    known = {field.name for field in fields(Operation)}
+    assert values.keys() <= known, values.keys() - known
+    if "lists" in values:
+        values["lists"] = {int(table_id): text for table_id, text in values["lists"].items()}
+    for name in ("files", "removed"):
+        values[name] = tuple(values.get(name, ()))
+    values["events"] = tuple((n, kind, txn_id) for n, kind, txn_id in values.get("events", ()))
+    return Operation(**values)
