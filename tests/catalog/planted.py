@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from strandline.catalog import kinds
+from strandline.catalog.declared_kinds import declared_kind
 
 
 def plant(patch: pytest.MonkeyPatch, kind: str, **columns: Any) -> None:  # Any: a column's value
@@ -17,4 +18,4 @@ def plant(patch: pytest.MonkeyPatch, kind: str, **columns: Any) -> None:  # Any:
 
 def plant_undo(patch: pytest.MonkeyPatch, kind: str, **columns: Any) -> None:  # Any: see above
     """The same for the columns that say how an object is undone."""
-    plant(patch, kind, undo=replace(kinds.kind_named(kind).undo, **columns))
+    plant(patch, kind, undo=replace(declared_kind(kind).undo, **columns))

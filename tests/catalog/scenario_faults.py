@@ -19,7 +19,7 @@ from strandline.catalog.commands import (
 )
 from strandline.catalog.commands.tables import drop_relation
 from strandline.catalog.commands.zones import _quorum
-from strandline.catalog.kinds import Kind
+from strandline.catalog.declared_kinds import DeclaredKind
 from strandline.catalog.planning import Planning
 from strandline.durable.collections import COLLECTIONS, Collection, collection_of
 from strandline.durable.contents import EMPTY
@@ -229,7 +229,9 @@ def a_cascade_forgets_functions(patch: pytest.MonkeyPatch) -> None:
     """DROP SCHEMA CASCADE takes tables and views alone."""
     real = schemas._inside
 
-    def inside(planning: Planning, schema: SchemaDescriptor) -> Iterator[tuple[Kind, AnyStored]]:
+    def inside(
+        planning: Planning, schema: SchemaDescriptor
+    ) -> Iterator[tuple[DeclaredKind, AnyStored]]:
         for kind, stored in real(planning, schema):
             yield (replace(kind, drop=nothing) if kind.name == "function" else kind), stored
 

@@ -42,7 +42,7 @@ from strandline.catalog.commands import (
     SetTableProperties,
     StartBuildingIndex,
 )
-from strandline.catalog.kinds import all_kinds
+from strandline.catalog.declared_kinds import declared_kinds
 from strandline.catalog.planning import Planning
 from strandline.catalog.privileges.access import Access
 from strandline.catalog.privileges.judgement import permit
@@ -499,7 +499,7 @@ def test_nothing_more_is_checked_once_the_caller_has_left(enforced: CatalogManag
 
 
 def test_a_kind_without_a_rule_is_for_superusers(enforced: CatalogManager) -> None:
-    without = {kind.name for kind in all_kinds() if kind.rule is None}
+    without = {kind.name for kind in declared_kinds() if kind.rule is None}
     assert without == {"fence", "setting", "timestamp", "system_view", "system_object_fingerprint"}
     base = enforced.latest_catalog()
     transaction = CatalogTransaction(base, author="ann")

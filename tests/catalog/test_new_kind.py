@@ -14,21 +14,19 @@ import pytest
 from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.commands import CreateRole, CreateSchema, DropRole, DropSchema
 from strandline.catalog.commands import SetConfiguration as Set
+from strandline.catalog.declared_kinds import DeclaredKind, Undoing, declare, withdraw
 from strandline.catalog.differences import Difference, DifferenceKind, FieldDifference, differences
 from strandline.catalog.kinds import (
-    Kind,
-    Undoing,
-    declare,
     delete_with_comment,
     find,
     kind_named,
     kind_of,
     object_name,
-    withdraw,
 )
 from strandline.catalog.planning import Planning
-from strandline.catalog.privileges import judgement
-from strandline.catalog.system_views import Row, declared_views, system_view
+from strandline.catalog.privileges import rules
+from strandline.catalog.system_views.rows import Row, system_view
+from strandline.catalog.system_views.synchronization import declared_views
 from strandline.catalog.undo.reading import read_undo, read_undrop
 from strandline.catalog.verbs import describe
 from strandline.durable.collections import Collection
@@ -116,11 +114,11 @@ def notebooks(catalog: Catalog) -> Iterator[Row]:
         yield stored.id, stored.name, stored.value.owner
 
 
-NOTEBOOK = Kind(
+NOTEBOOK = DeclaredKind(
     collection=Collection("notebook", Notebook, scope="notebook"),
     parent="schema_id",
     references={"schema_id": "schema"},
-    rule=judgement.in_schema,
+    rule=rules.in_schema,
     drop=drop_notebook,
     undo=Undoing(goes_first=True, by_name=True),
     views=(notebooks,),

@@ -25,8 +25,8 @@ from strandline.catalog.commands import (
     StartBuildingIndex,
 )
 from strandline.catalog.planning import Planning
-from strandline.catalog.system_views import (
-    SystemView,
+from strandline.catalog.system_views.rows import SystemView
+from strandline.catalog.system_views.synchronization import (
     declared_views,
     fingerprint,
     synchronize_system_views,

@@ -9,7 +9,7 @@ import pytest
 from strandline.catalog.commands import zones
 from strandline.catalog.commands.clusters import MAX_REPLICATION_FACTOR
 from strandline.catalog.configuration import PARAMETERS
-from strandline.catalog.system_views import declared_views
+from strandline.catalog.system_views.synchronization import declared_views
 from strandline.model.descriptors import ZoneDescriptor
 from strandline.model.type_text import simple_string
 from tests.project.test_reference import page, rows, section

@@ -1,6 +1,6 @@
 """The declarations of all kinds of objects, in the order in which people are shown them.
 
-See `strandline.catalog.kinds` for what each column means.
+See `strandline.catalog.declared_kinds` for what each column means.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from strandline.catalog.commands.schemas import DEFAULT_SCHEMA, drop_database, d
 from strandline.catalog.commands.tables import drop_relation
 from strandline.catalog.commands.views import drop_function
 from strandline.catalog.commands.zones import drop_zone
-from strandline.catalog.kinds import Kind, Undoing, declare, name_of, spoken
+from strandline.catalog.declared_kinds import DeclaredKind, Undoing, declare
+from strandline.catalog.kinds import name_of, spoken
 from strandline.catalog.planning import Planning
-from strandline.catalog.privileges import judgement as rules
+from strandline.catalog.privileges import rules
 from strandline.catalog.system_views import rows
 from strandline.catalog.undo import rules as undo
 from strandline.catalog.verbs import Action, FolderEffect, Verb, declare_verb
@@ -99,7 +100,7 @@ def _is_always_book(_: str) -> bool:
 _IN_SCHEMA = {"schema_id": "schema"}
 
 declare(
-    Kind(
+    DeclaredKind(
         collection=Collection("database", DatabaseDescriptor, scope="database"),
         object_kind=ObjectKind.DATABASE,
         grantable=Privilege.USAGE | Privilege.CREATE,
@@ -109,7 +110,7 @@ declare(
         in_events=True,
         views=(rows.databases,),
     ),
-    Kind(
+    DeclaredKind(
         collection=Collection("schema", SchemaDescriptor, scope="schema"),
         parent="database_id",
         references={"database_id": "database"},
@@ -129,7 +130,7 @@ declare(
         },
         views=(rows.schemas,),
     ),
-    Kind(
+    DeclaredKind(
         collection=Collection("table", TableDescriptor, scope="relation"),
         parent="schema_id",
         references={**_IN_SCHEMA, "zone_id": "zone"},
@@ -165,7 +166,7 @@ declare(
         },
         views=(rows.tables, rows.table_columns),
     ),
-    Kind(
+    DeclaredKind(
         collection=Collection("view", ViewDescriptor, scope="relation"),
         parent="schema_id",
         references=_IN_SCHEMA,
@@ -179,7 +180,7 @@ declare(
         in_events=True,
         views=(rows.views,),
     ),
-    Kind(
+    DeclaredKind(
         collection=Collection("system_view", SystemViewDescriptor, scope="relation"),
         parent="schema_id",
         references=_IN_SCHEMA,
@@ -189,7 +190,7 @@ declare(
         verbs=(Verb(name="replace_system_view", kind="system_view", subject="system_view"),),
         views=(rows.system_views, rows.system_view_columns),
     ),
-    Kind(
+    DeclaredKind(
         collection=Collection(
             "index",
             IndexDescriptor,
@@ -202,9 +203,9 @@ declare(
         object_kind=ObjectKind.INDEX,
         rule=rules.of_its_table,
         drop=drop_index,
+        part_of="table_id",
         undo=Undoing(
             goes_first=True,
-            part_of="table_id",
             comes_back=undo.index_comes_back,
             check=undo.check_index,
         ),
@@ -217,7 +218,7 @@ declare(
         ),
         views=(rows.indexes, rows.index_columns),
     ),
-    Kind(
+    DeclaredKind(
         collection=Collection("function", FunctionDescriptor, scope="function"),
         parent="schema_id",
         references=_IN_SCHEMA,
@@ -230,7 +231,7 @@ declare(
         in_events=True,
         views=(rows.functions,),
     ),
-    Kind(
+    DeclaredKind(
         collection=Collection("zone", ZoneDescriptor, scope="zone"),
         object_kind=ObjectKind.ZONE,
         grantable=Privilege.USAGE,
@@ -240,7 +241,7 @@ declare(
         undo=Undoing(check=undo.check_zone),
         views=(rows.zones, rows.zone_storage_profiles),
     ),
-    Kind(
+    DeclaredKind(
         collection=Collection("role", RoleDescriptor, scope="role"),
         object_kind=ObjectKind.ROLE,
         rule=rules.role,
@@ -250,7 +251,7 @@ declare(
         verbs=(Verb(name="grant_role", subject="role"), Verb(name="revoke_role", subject="role")),
         views=(rows.roles, rows.role_members),
     ),
-    Kind(
+    DeclaredKind(
         collection=Collection("cluster", ClusterDescriptor, scope="cluster"),
         object_kind=ObjectKind.CLUSTER,
         grantable=Privilege.USAGE | Privilege.CREATE,
@@ -260,33 +261,33 @@ declare(
         undo=Undoing(goes_first=True, check=undo.check_size),
         views=(rows.clusters,),
     ),
-    Kind(
+    DeclaredKind(
         collection=Collection("cluster_replica", ClusterReplica, scope="cluster_replica"),
         parent="cluster_id",
         references={"cluster_id": "cluster"},
         object_kind=ObjectKind.CLUSTER_REPLICA,
         rule=rules.in_cluster,
         drop=drop_replica,
+        part_of="cluster_id",
         undo=Undoing(
             goes_first=True,
-            part_of="cluster_id",
             following=undo.introspection_follows,
             check=undo.check_size,
         ),
         subject="replica",
         views=(rows.cluster_replicas,),
     ),
-    Kind(
+    DeclaredKind(
         collection=Collection(
             "introspection_index", IntrospectionIndex, scope="introspection_index"
         ),
         parent="replica_id",
         references={"replica_id": "cluster_replica"},
         rule=rules.of_its_replica,
-        undo=Undoing(part_of="replica_id"),
+        part_of="replica_id",
         views=(rows.introspection_indexes,),
     ),
-    Kind(
+    DeclaredKind(
         collection=Collection("default_privilege", DefaultPrivilege, has_id=False),
         references={
             "role": "role",
@@ -299,7 +300,7 @@ declare(
         verbs=(Verb(name="alter_default_privileges"),),
         views=(rows.default_privileges,),
     ),
-    Kind(
+    DeclaredKind(
         collection=Collection("system_privilege", SystemPrivilege, has_id=False),
         references={"grantee": "role"},
         mentions={"grantor": "role"},
@@ -307,7 +308,7 @@ declare(
         rule=rules.system_privilege,
         views=(rows.privileges,),
     ),
-    Kind(
+    DeclaredKind(
         collection=Collection("comment", Comment, has_id=False),
         references={"object_id": _kind_commented_on},
         called=_comment_called,
@@ -315,7 +316,7 @@ declare(
         verbs=(Verb(name="comment_on"),),
         views=(rows.comments,),
     ),
-    Kind(
+    DeclaredKind(
         collection=Collection("system_configuration", SystemConfiguration, has_id=False),
         rule=rules.configuration,
         undo=Undoing(set_back=undo.set_parameter_back),
@@ -323,14 +324,14 @@ declare(
         views=(rows.configuration,),
     ),
     # -- the program's own books -------------------------------------------------------------------
-    Kind(collection=TIMESTAMP, is_book=_is_always_book),
-    Kind(
+    DeclaredKind(collection=TIMESTAMP, is_book=_is_always_book),
+    DeclaredKind(
         collection=Collection("system_object_fingerprint", SystemObjectFingerprint, has_id=False),
         is_book=_is_always_book,
     ),
-    Kind(collection=ID_ALLOCATOR, is_book=_is_always_book, rule=rules.with_the_object),
-    Kind(collection=SETTING, is_book=_is_always_book),
-    Kind(
+    DeclaredKind(collection=ID_ALLOCATOR, is_book=_is_always_book, rule=rules.with_the_object),
+    DeclaredKind(collection=SETTING, is_book=_is_always_book),
+    DeclaredKind(
         collection=CONFIG,
         mentions={"value": lambda entry: "zone" if entry.name == DEFAULT_ZONE_CONFIG else None},
         rule=rules.config_entry,
@@ -339,7 +340,7 @@ declare(
         built_in=_default_zone_is_built_in,
         verbs=(Verb(name="set_default_zone", subject="zone"),),
     ),
-    Kind(collection=FENCE, is_book=_is_always_book),
+    DeclaredKind(collection=FENCE, is_book=_is_always_book),
 )
 
 for _verb in (

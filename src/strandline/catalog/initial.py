@@ -9,7 +9,7 @@ from strandline.catalog.catalog import (
     DEFAULT_ZONE_NAME,
 )
 from strandline.catalog.commands.schemas import DEFAULT_SCHEMA
-from strandline.catalog.system_views import initialize_system_views
+from strandline.catalog.system_views.synchronization import initialize_system_views
 from strandline.durable.state import ENVIRONMENT, Initialize, new_environment_id
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import InvalidInput

@@ -1,10 +1,9 @@
-"""The kinds of objects: each declared once, with all that the catalog does with it.
+"""The kinds of objects: how each is stored and found, what it refers to, and what it is called.
 
-A `Kind` says how objects of it are stored and found (`Collection`), what they stand in and refer
-to, who may change them, how they are undone, what they are called, and in which system views they
-are listed. Names, differences, undo, privileges, comments, grants, owners, events and the system
-views ask these declarations, and know no kind by its name. So a kind is added at one place: its
-declaration. Those of the catalog are in `strandline.catalog.declarations`.
+Names, differences, undo, privileges, comments, grants, owners, events and the system views ask the
+kinds, and know none by its name. So a kind is added at one place, its declaration: a `Kind`, and
+what the catalog does with objects of it (`strandline.catalog.declared_kinds.DeclaredKind`). Those
+of the catalog are in `strandline.catalog.declarations`.
 
 Beside its declaration a kind has what nothing could derive: the class of its objects, the format of
 their records (`strandline.wire`), and its commands.
@@ -16,10 +15,9 @@ without the rest).
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
 from strandline.catalog.verbs import Action, FolderEffect, Verb, declare_verb, withdraw_verb
@@ -36,53 +34,9 @@ from strandline.model.descriptors import comment_name
 from strandline.model.identifiers import QualifiedName
 from strandline.model.privileges import PUBLIC, PUBLIC_NAME, SYSTEM_NAME, ObjectKind, Privilege
 
-if TYPE_CHECKING:  # these modules ask the declarations
-    from strandline.catalog.planning import Planning
-    from strandline.catalog.privileges.judgement import Case
-    from strandline.catalog.system_views import SystemView
-    from strandline.catalog.undo.net import Net
-
 # Below, Any stands for a descriptor of the kind.
 KindOf = str | Callable[[Any], str | None]
 """The kind that a field refers to; where it depends on the object, how to tell it."""
-
-
-def _unchanged(then: Any, now: Any, net: Net, whole: Net | None) -> Any:
-    return then
-
-
-def _nothing_follows(catalog: Catalog, value: Any) -> Iterator[Any]:
-    return iter(())
-
-
-def _always_agrees(planning: Planning, before: Any, after: Any) -> None:
-    """There is nothing that it must agree with."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undoing:
-    """How a change of an object is taken back. By default its old bytes are put back.
-
-    ``set_back(planning, now, then)`` does it by a command instead. What ``goes_first`` is needed by
-    nothing that is put back and might stand in its way. ``part_of`` is the field that holds the id
-    of the object with which it comes and goes. ``same(left, now)`` is whether two values say the
-    same to people. ``comes_back(then, now, net, whole)`` is what to put in the place of ``now`` so
-    that it is as ``then``: ``net`` is what the version did to it, and ``whole`` what it did to the
-    object that it is part of. ``following`` gives the parts that must be where the object is, as
-    they should be. ``check(planning, before, after)`` refuses what does not fit the rest of the
-    catalog. ``by_name`` is whether `undrop` finds it. ``why_kept`` is the reason why a version that
-    changed one cannot be undone.
-    """
-
-    set_back: Callable[[Planning, Any, Any], None] | None = None
-    goes_first: bool = False
-    part_of: str | None = None
-    same: Callable[[Any, Any], bool] = operator.eq
-    comes_back: Callable[[Any, Any, Net, Net | None], Any] = _unchanged
-    following: Callable[[Catalog, Any], Iterator[Any]] = _nothing_follows
-    check: Callable[[Planning, Any, Any], None] = _always_agrees
-    by_name: bool = False
-    why_kept: str | None = None
 
 
 def _built_in(catalog: Catalog, value: Any) -> bool:
@@ -97,19 +51,14 @@ class Kind:
     """One kind of object.
 
     ``parent`` is the field with the id of what an object stands in; people write its name before
-    that of the object. ``references`` are the fields with the id of another object without which
-    this one cannot be, and its kind; ``mentions`` those whose object may be gone, or comes with
-    this one. ``object_kind`` is its number where it can have grants, comments or an owner that is
-    set, and ``grantable`` what can be granted on one. ``carries_comment`` is whether the comment on
-    one stands in its own record. ``after_owner(planning, value)`` does what follows where an owner
-    is set; None where none can be. ``called`` gives the name of an object whose name is not its
-    own.
-
-    ``drop(planning, value)`` removes an object with what goes with it, by the rules and the entries
-    of its command, as where its schema is dropped or the version that made it is undone; without it
-    an object is just deleted. ``rule`` refuses a change that a user may not make; without one, only
-    superusers may. ``is_book(name)`` is whether the program keeps that object for itself, so that
-    no user is shown a change of it; ``built_in`` whether it came with the catalog and is as it was.
+    that of the object. ``part_of`` is the field with the id of the object with which it comes and
+    goes. ``references`` are the fields with the id of another object without which this one cannot
+    be, and its kind; ``mentions`` those whose object may be gone, or comes with this one.
+    ``object_kind`` is its number where it can have grants, comments or an owner that is set, and
+    ``grantable`` what can be granted on one. ``carries_comment`` is whether the comment on one
+    stands in its own record. ``called`` gives the name of an object whose name is not its own.
+    ``is_book(name)`` is whether the program keeps that object for itself, so that no user is shown
+    a change of it; ``built_in`` whether it came with the catalog and is as it was.
 
     ``subject`` is the argument of entries that names an object, the kind's name by default.
     ``in_events`` is whether DDL events carry the change of one. ``verbs`` are those beside the five
@@ -118,23 +67,19 @@ class Kind:
 
     collection: Collection
     parent: str | None = None
+    part_of: str | None = None
     references: Mapping[str, KindOf] = field(default_factory=dict)
     mentions: Mapping[str, KindOf] = field(default_factory=dict)
     object_kind: ObjectKind | None = None
     grantable: Privilege = _NOTHING
     carries_comment: bool = False
-    after_owner: Callable[[Planning, Any], None] | None = None
     called: Callable[[Catalog, Any], str] | None = None
-    drop: Callable[[Planning, Any], None] | None = None
-    rule: Callable[[Case], None] | None = None
-    undo: Undoing = Undoing()
     is_book: Callable[[str], bool] = lambda name: False
     built_in: Callable[[Catalog, Any], bool] = _built_in
     subject: str = ""
     in_events: bool = False
     verbs: tuple[Verb, ...] = ()
     folders: Mapping[Action, FolderEffect] = field(default_factory=dict)
-    views: tuple[SystemView, ...] = ()
 
     @property
     def name(self) -> str:
@@ -166,11 +111,10 @@ class Kind:
 
     def whole_of(self, value: Any) -> tuple[str, int] | None:
         """The kind and id of the object with which ``value`` comes and goes."""
-        part_of = self.undo.part_of
-        if part_of is None:
+        if self.part_of is None:
             return None
-        kind = referred_kind(self.references[part_of], value)
-        return None if kind is None else (kind, getattr(value, part_of))
+        kind = referred_kind(self.references[self.part_of], value)
+        return None if kind is None else (kind, getattr(value, self.part_of))
 
     def verb(self, action: Action) -> str:
         """The verb that does this to an object of the kind."""
@@ -196,21 +140,20 @@ _INVERSE = {Action.DROP: Action.RESTORE, Action.RENAME: Action.RENAME}
 _KINDS: dict[str, Kind] = {}
 
 
-def declare(*kinds: Kind) -> None:
-    """Add kinds to the catalog, once in a process. `ValueError` where one is there already."""
-    for kind in kinds:
-        if kind.name in _KINDS:
-            raise ValueError(f"the kind {kind.name} is declared twice")
-        if kind.parent is not None and kind.parent not in kind.references:
-            raise ValueError(f"the kind {kind.name} stands in nothing that it refers to")
-        register_collection(kind.collection)
-        _KINDS[kind.name] = kind
-        for verb in kind.all_verbs():
-            declare_verb(verb)
+def register(kind: Kind) -> None:
+    """Make a kind known, once in a process. `ValueError` where one of its name is there already."""
+    if kind.name in _KINDS:
+        raise ValueError(f"the kind {kind.name} is declared twice")
+    if kind.parent is not None and kind.parent not in kind.references:
+        raise ValueError(f"the kind {kind.name} stands in nothing that it refers to")
+    register_collection(kind.collection)
+    _KINDS[kind.name] = kind
+    for verb in kind.all_verbs():
+        declare_verb(verb)
 
 
-def withdraw(kind: Kind) -> None:
-    """Take back `declare`, as a test does behind it."""
+def forget(kind: Kind) -> None:
+    """Take back `register`."""
     forget_collection(kind.collection)
     del _KINDS[kind.name]
     for verb in kind.all_verbs():

@@ -26,7 +26,7 @@ from typing import Protocol
 from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.applier import Announce
 from strandline.catalog.configuration import HISTORY_RETENTION, METADATA_STALENESS
-from strandline.catalog.system_views import synchronize_system_views
+from strandline.catalog.system_views.synchronization import synchronize_system_views
 from strandline.clock import WallClock, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, Replaced

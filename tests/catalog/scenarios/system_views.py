@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from strandline.catalog.commands import CommentOn, CreateSchema
 from strandline.catalog.planning import Planning
-from strandline.catalog.system_views import CreateSystemView, SystemView
+from strandline.catalog.system_views.rows import SystemView
+from strandline.catalog.system_views.synchronization import CreateSystemView
 from strandline.durable.contents import Namespace
 from strandline.errors import AlreadyExists, InvalidInput, InvalidName
 from strandline.model.descriptors import (

@@ -15,7 +15,8 @@ from typing import Any
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.commands.definition import with_columns
 from strandline.catalog.configuration import CLUSTER_SIZES, ClusterSize, parameter
-from strandline.catalog.kinds import all_kinds, find, find_in, kind_of_object
+from strandline.catalog.declared_kinds import declared_kinds
+from strandline.catalog.kinds import find, find_in, kind_of_object
 from strandline.catalog.planning import Planning, refuse_reserved
 from strandline.catalog.verbs import Action
 from strandline.errors import IllegalChange, InvalidInput, ObjectNotFound, UnsupportedOperation
@@ -119,12 +120,13 @@ class SetOwner:
 
     def plan(self, planning: Planning) -> None:
         """Raises `ObjectNotFound`, `InvalidInput`, `UnsupportedOperation`."""
-        kind = kind_of_object(require_kind(self.kind))
+        declared = (kind for kind in declared_kinds() if kind.after_owner is not None)
+        owned = {kind.object_kind: kind for kind in declared}
+        kind = owned.get(require_kind(self.kind))
         if kind is None or kind.after_owner is None:
-            owned = sorted(known.name for known in all_kinds() if known.after_owner is not None)
             raise UnsupportedOperation(
                 f"an owner cannot be set for the kind {self.kind.name.lower()}; it can for "
-                f"{', '.join(owned)}"
+                f"{', '.join(sorted(kind.name for kind in owned.values()))}"
             )
         if kind.in_schema != (self.schema is not None):
             lies = "lies in a schema, name it" if kind.in_schema else "lies in no schema"

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from immutables import Map
 
 from strandline.catalog.catalog import DEFAULT_DATABASE, is_reserved
-from strandline.catalog.kinds import Kind, all_kinds, delete_with_comment
+from strandline.catalog.declared_kinds import DeclaredKind, declared_kinds
+from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.planning import Planning, altered, refuse_holder, refuse_reserved, required
 from strandline.catalog.privileges.access import drop_default_privileges
 from strandline.durable.contents import Contents, Namespace, Objects
@@ -287,10 +288,12 @@ def drop_schema(planning: Planning, schema: SchemaDescriptor, *, cascade: bool =
         drop_default_privileges(transaction, schema=schema.id)
 
 
-def _inside(planning: Planning, schema: SchemaDescriptor) -> Iterator[tuple[Kind, AnyStored]]:
+def _inside(
+    planning: Planning, schema: SchemaDescriptor
+) -> Iterator[tuple[DeclaredKind, AnyStored]]:
     """What is in a schema and goes by itself, by namespace and name."""
     contents = planning.catalog.contents
-    kinds = {kind.name: kind for kind in all_kinds() if kind.in_schema and not kind.undo.part_of}
+    kinds = {kind.name: kind for kind in declared_kinds() if kind.in_schema and not kind.part_of}
     for scope in dict.fromkeys(kind.collection.scope or "" for kind in kinds.values()):
         names = contents.names(Namespace(scope, schema.id))
         for _, holder in sorted(names.items()):

@@ -1,1 +1,1 @@
-"""Privileges: `access` is what a user may do, `judgement` checks what a batch changed."""
+"""Privileges: what a user may do, the rules of each kind, and the judgement of a batch by them."""

@@ -39,41 +39,16 @@ owned what was dropped).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from strandline.catalog.catalog import DEFAULT_ZONE_CONFIG, Catalog
+from strandline.catalog.catalog import Catalog
 from strandline.catalog.configuration import ENFORCE_PRIVILEGES
-from strandline.catalog.kinds import kind_named, spoken
-from strandline.catalog.privileges.access import Access, enforced, owned_by
+from strandline.catalog.declared_kinds import declared_kind
+from strandline.catalog.privileges.access import Access, enforced
+from strandline.catalog.privileges.rules import Case
 from strandline.durable.contents import Contents
-from strandline.durable.transaction import OBJECT_IDS, CatalogTransaction
+from strandline.durable.transaction import CatalogTransaction
 from strandline.durable.update import Entry
 from strandline.errors import IllegalChange
-from strandline.model.descriptors import TableDescriptor
-from strandline.model.identifiers import normalize
-from strandline.model.privileges import ObjectKind, Privilege, RoleDescriptor
-
-CONTENT_PROPERTIES = ("metadata_location", "previous_metadata_location", "snapshot-count")
-CONTENT_PREFIX = "current-snapshot-"
-"""Properties that say which content an Iceberg table has: writing the table moves them."""
-
-WRITING = Privilege.INSERT | Privilege.UPDATE | Privilege.DELETE
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One object before and after an entry, and the catalogs that it stood in; None: not there."""
-
-    access: Access
-    before: Catalog
-    after: Catalog
-    old: Any  # a descriptor of the kind that the rule is for
-    new: Any
-
-    def find(self, kind: str, object_id: int) -> Any:  # Any: the descriptor of that kind
-        """An object that the entry may have made, or removed, itself."""
-        return self.before.get(kind, object_id) or self.after.get(kind, object_id)
 
 
 def permit(
@@ -100,7 +75,7 @@ def permit(
         contents = before.contents.toward(entry.changes, transaction.contents)
         after = Catalog(base.version, base.time, contents)
         for kind, key in dict.fromkeys((change.kind, change.key) for change in entry.changes):
-            declared = kind_named(kind)
+            declared = declared_kind(kind)
             if declared.rule is None:
                 access.require_superuser(f"change a {declared.spoken}")
                 continue
@@ -127,214 +102,3 @@ def _keep_a_superuser(base: Catalog, entries: Sequence[Entry], after: Contents) 
         f"{ENFORCE_PRIVILEGES.name} needs a superuser, and there is none: first create a role with "
         "superuser for the name under which you connect"
     )
-
-
-# -- rules -----------------------------------------------------------------------------------------
-
-Rule = Callable[[Case], None]
-
-
-def _owned(case: Case, *, within: Any = None) -> None:
-    """What an existing object needs: ownership; to be dropped, also that of ``within``."""
-    access, old, new = case.access, case.old, case.new
-    if new is None and within is not None and access.owns(within):
-        return
-    access.require_ownership(old)
-    if new is not None and new.owner != old.owner:
-        access.require_owner(new.owner, access.describe(old))
-
-
-def _made(case: Case, privilege: Privilege, place: Any) -> None:
-    """What a new object needs: ``privilege`` on its ``place``, and an owner that may be named."""
-    case.access.require(privilege, place)
-    case.access.require_owner(case.new.owner, case.access.describe(case.new))
-
-
-def top_level(privilege: Privilege) -> Rule:
-    def rule(case: Case) -> None:
-        if case.old is None:
-            _made(case, privilege, None)
-        else:
-            _owned(case)
-
-    return rule
-
-
-def in_database(case: Case) -> None:
-    if case.old is None:
-        _made(case, Privilege.CREATE, case.find("database", case.new.database_id))
-    else:
-        _owned(case)
-
-
-def in_schema(case: Case) -> None:
-    """Tables, views, functions."""
-    old, new = case.old, case.new
-    if old is None:
-        place = case.find("schema", new.schema_id)
-        _made(case, Privilege.USAGE | Privilege.CREATE, place)
-    elif isinstance(new, TableDescriptor) and _only_content(old, new):
-        case.access.require(WRITING, old)
-        return
-    else:
-        _owned(case, within=case.find("schema", old.schema_id))
-        if new is not None and new.schema_id != old.schema_id:
-            place = case.find("schema", new.schema_id)
-            case.access.require(Privilege.USAGE | Privilege.CREATE, place)
-    if isinstance(new, TableDescriptor) and (old is None or old.zone_id != new.zone_id):
-        zone = case.find("zone", new.zone_id)
-        default = case.before.default_zone()
-        if zone is not None and (default is None or zone.id != default.id):
-            case.access.require(Privilege.USAGE, zone)
-
-
-def _only_content(old: TableDescriptor, new: TableDescriptor) -> bool:
-    """Whether the change only says that the table has other content."""
-    changed = {key for key, _ in set(old.properties) ^ set(new.properties)}
-    names = all(key in CONTENT_PROPERTIES or key.startswith(CONTENT_PREFIX) for key in changed)
-    rest = (getattr(old, name) == getattr(new, name) for name in _DEFINITION)
-    return bool(changed) and names and all(rest)
-
-
-_DEFINITION = tuple(
-    name for name in TableDescriptor.__dataclass_fields__ if name not in ("properties", "created")
-)
-
-
-def of_its_table(case: Case) -> None:
-    index = case.old or case.new
-    table = case.before.table_by_id(index.table_id)
-    if table is None:
-        return  # made with its table, which is judged itself
-    dropped = None if case.new is not None else case.find("schema", index.schema_id)
-    if dropped is None or not case.access.owns(dropped):
-        case.access.require_ownership(table)
-    if case.new is not None and case.new.owner != (case.old or table).owner:
-        case.access.require_owner(case.new.owner, f"index {index.name}")
-
-
-def role(case: Case) -> None:
-    access, old, new = case.access, case.old, case.new
-    changed = old is None or new is None or _own_facts(old) != _own_facts(new)
-    if changed and any(role is not None and role.superuser for role in (old, new)):
-        access.require_superuser(f"make, change or drop the superuser {(old or new).name}")
-    if old is None:
-        _made(case, Privilege.CREATE_ROLE, None)
-    elif changed:
-        _owned(case)
-    _take_no_name(case)
-    groups = {group for role in (old, new) if role for group, _ in role.member_of}
-    for group in sorted(groups):
-        joined = case.before.role_by_id(group)
-        kept = old and new and _membership(old, group) == _membership(new, group)
-        if not kept and joined is not None and case.after.role_by_id(group) and new is not None:
-            if joined.superuser:
-                access.require_superuser(
-                    f"decide who is in the role of the superuser {joined.name}"
-                )
-            access.require_ownership(joined)
-
-
-def _take_no_name(case: Case) -> None:
-    """Refuse to get what others own, or were granted, by making a role that stands for it."""
-    access, old, new = case.access, case.old, case.new
-    if new is None or access.free:
-        return
-    if old is None and new.id < _next_id(case.before):
-        # Grants name a role by its id, so those that it had are valid again.
-        access.require_superuser(f"bring the dropped role {new.name} back")
-    if old is not None and normalize(old.name) == normalize(new.name):
-        return
-    if normalize(new.name) == normalize(access.user or ""):
-        return
-    if next(owned_by(case.before.contents, new.name), None) is not None:
-        access.require_superuser(
-            f"give a role the name {new.name}, because there are things that {new.name} owns"
-        )
-
-
-def _next_id(catalog: Catalog) -> int:
-    allocator = catalog.get("id_allocator", OBJECT_IDS)
-    return allocator.next_id if allocator else 1
-
-
-def _own_facts(role: RoleDescriptor) -> tuple[object, ...]:
-    return role.name, role.owner, role.superuser, role.inherit
-
-
-def _membership(role: RoleDescriptor, group: int) -> list[tuple[int, int]]:
-    return [membership for membership in role.member_of if membership[0] == group]
-
-
-def _gone(case: Case, *named: tuple[str, int]) -> bool:
-    """Whether an object with one of these ids went in the same entry, and what names it with it."""
-    return case.new is None and any(
-        case.before.get(kind, object_id) and not case.after.get(kind, object_id)
-        for kind, object_id in named
-    )
-
-
-def default_privilege(case: Case) -> None:
-    default = case.old or case.new
-    named = ("role", default.role), ("role", default.grantee)
-    if _gone(case, *named, ("schema", default.schema), ("database", default.database)):
-        return
-    if not default.role or default.role not in case.access.roles:
-        case.access.require_superuser(
-            "set default privileges for a role that they are not a member of"
-        )
-
-
-def system_privilege(case: Case) -> None:
-    if not _gone(case, ("role", (case.old or case.new).grantee)):
-        case.access.require_superuser("grant or revoke privileges on the system")
-
-
-def in_cluster(case: Case) -> None:
-    cluster = case.find("cluster", (case.old or case.new).cluster_id)
-    if case.old is None:
-        _made(case, Privilege.CREATE, cluster)
-    else:
-        _owned(case, within=cluster)
-
-
-def of_its_replica(case: Case) -> None:
-    replica = case.find("cluster_replica", (case.old or case.new).replica_id)
-    cluster = case.find("cluster", replica.cluster_id)
-    if not case.access.owns(cluster):
-        case.access.require_ownership(replica)
-
-
-def comment(case: Case) -> None:
-    note = case.old or case.new
-    kind = note.object_kind.name.lower()
-    subject = case.before.get(kind, note.object_id)
-    if subject is None and case.after.get(kind, note.object_id) is not None:
-        return  # made in the same entry
-    if subject is not None and case.new is None and case.after.get(kind, note.object_id) is None:
-        return  # dropped in the same entry
-    if note.object_kind is ObjectKind.INDEX and subject is not None:
-        subject = case.before.table_by_id(subject.table_id)
-    if subject is None:
-        case.access.require_superuser(f"comment on the {spoken(kind)}")
-    else:
-        case.access.require_ownership(subject)
-
-
-def configuration(case: Case) -> None:
-    if (case.old or case.new).name == ENFORCE_PRIVILEGES.name:
-        case.access.require_superuser(f"set {ENFORCE_PRIVILEGES.name}")
-    else:
-        case.access.require(Privilege.CONFIGURE, None)
-
-
-def config_entry(case: Case) -> None:
-    name = (case.old or case.new).name
-    if name == DEFAULT_ZONE_CONFIG:
-        case.access.require(Privilege.CONFIGURE, None)
-    else:
-        case.access.require_superuser(f"change the catalog's own {name}")
-
-
-def with_the_object(case: Case) -> None:
-    """Ids are given to what is made, which is judged itself."""

@@ -29,7 +29,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from strandline.catalog.catalog import DEFAULT_DATABASE, SYSTEM_SCHEMA, Catalog
-from strandline.catalog.kinds import all_kinds, delete_with_comment
+from strandline.catalog.declared_kinds import declared_kinds
+from strandline.catalog.kinds import delete_with_comment
 from strandline.catalog.planning import Command, Planning
 from strandline.catalog.system_views.rows import SystemView
 from strandline.durable.contents import Namespace
@@ -121,7 +122,7 @@ class Executor(Protocol):
 
 def declared_views() -> dict[str, SystemView]:
     """Every system view of this program, by its name."""
-    return {view.name: view for kind in all_kinds() for view in kind.views}
+    return {view.name: view for kind in declared_kinds() for view in kind.views}
 
 
 def synchronize_system_views(

@@ -43,6 +43,7 @@ from functools import cached_property
 from typing import Any
 
 from strandline.catalog.catalog import Catalog
+from strandline.catalog.declared_kinds import declared_kind
 from strandline.catalog.kinds import (
     described,
     kind_named,
@@ -160,7 +161,7 @@ class Undo:
         judged = {
             target: net
             for target, net in self.net.items()
-            if net.old is not None or not kind_named(target.kind).undo.goes_first
+            if net.old is not None or not declared_kind(target.kind).undo.goes_first
         }
         return exchanged(self.update.changes(), judged)
 
@@ -192,7 +193,7 @@ class Undo:
         since = self._later_by_target.get(target, [])
         if left is None and now is None and not since:
             return
-        if left is not None and now is not None and kind_named(target.kind).undo.same(left, now):
+        if left is not None and now is not None and declared_kind(target.kind).undo.same(left, now):
             return
         named = named_then(catalog, now or left or net.was, (self.update, *self.later))
         if not since:
@@ -226,7 +227,7 @@ class Undo:
                 if planning.catalog.get(kind, object_id) is None:
                     raise self._gone(planning.catalog, stored.value, kind, object_id)
             was = before.contents.get(*target)
-            check = kind_named(target.kind).undo.check
+            check = declared_kind(target.kind).undo.check
             check(planning, None if was is None else was.value, stored.value)
 
     def _gone(
@@ -262,7 +263,7 @@ class _Step:
     def let_go(self) -> None:
         """Drop what the entry made, of the kinds that nothing which is put back can need."""
         for change in reversed(self.entry.changes):
-            kind = kind_named(change.kind)
+            kind = declared_kind(change.kind)
             if kind.undo.goes_first and kind.drop is not None and self._made(change):
                 kind.drop(self.planning, self._now(change))
 
@@ -270,7 +271,7 @@ class _Step:
         """Take the entry back."""
         rest: list[Change] = []
         for change in reversed(self.entry.changes):
-            net, kind = self.undo.net.get(target_of(change)), kind_named(change.kind)
+            net, kind = self.undo.net.get(target_of(change)), declared_kind(change.kind)
             set_back = kind.undo.set_back
             if net is None or (net.old is None and self._goes_anyway(change)):
                 continue
@@ -300,7 +301,7 @@ class _Step:
 
     def _goes_anyway(self, change: Change) -> bool:
         """Whether what the version made needs no step here: it is gone, or goes in another."""
-        if kind_named(change.kind).undo.goes_first or self._now(change) is None:
+        if declared_kind(change.kind).undo.goes_first or self._now(change) is None:
             return True
         if change.old is None:
             return not self._made(change)
@@ -333,7 +334,7 @@ class _Step:
         net = self.undo.net[target]
         then = net.was if change.old == net.old else value_of(change.kind, change.old)
         whole = self._whole(change.kind, then)
-        value = kind_named(change.kind).undo.comes_back(then, now, net, whole)
+        value = declared_kind(change.kind).undo.comes_back(then, now, net, whole)
         if target in self.undo.exchanged or not collection(change.kind).has_id:
             return value
         goes = net.old is None or (now is not None and not renames(change))
@@ -347,7 +348,7 @@ class _Step:
                 transaction.allocate_id(RESTORED_TABLES)
         before = self.undo.net[target_of(change)]
         transaction.put(value, record=before.old if value is before.was else None)
-        for part in kind_of(value).undo.following(self.planning.catalog, value):
+        for part in declared_kind(kind_of(value).name).undo.following(self.planning.catalog, value):
             net = self.undo.net.get(Target(collection_of(part).kind, id_key(part.id)))
             if net is None or net.old is None:
                 self._check_name(part, taken="{} goes with its table, and its name is held by {}")
@@ -404,7 +405,7 @@ def check_undoable(update: Update) -> None:
     if update.silent:
         raise IllegalChange("it holds the catalog's own bookkeeping alone, and no change by a user")
     reasons = [verb_named(entry.verb).why_kept for entry in update.entries]
-    reasons += [kind_named(change.kind).undo.why_kept for change in update.changes()]
+    reasons += [declared_kind(change.kind).undo.why_kept for change in update.changes()]
     why_kept = next(filter(None, reasons), None)
     if why_kept is not None:
         raise IllegalChange(why_kept)

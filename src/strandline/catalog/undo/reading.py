@@ -17,16 +17,9 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from strandline.catalog.catalog import DEFAULT_DATABASE, Catalog
+from strandline.catalog.declared_kinds import declared_kind, declared_kinds
 from strandline.catalog.follower import CatalogFollower
-from strandline.catalog.kinds import (
-    Kind,
-    all_kinds,
-    described,
-    find,
-    kind_named,
-    kind_of,
-    references,
-)
+from strandline.catalog.kinds import Kind, described, find, kind_named, kind_of, references
 from strandline.catalog.privileges.access import Access
 from strandline.catalog.undo.command import RESTORED_TABLES, Undo
 from strandline.catalog.undo.net import Target, as_one, target_of
@@ -47,7 +40,7 @@ MAX_VERSIONS = 10_000
 
 def restorable() -> tuple[str, ...]:
     """The kinds of which `read_undrop` finds what was dropped by its name."""
-    return tuple(kind.name for kind in all_kinds() if kind.undo.by_name)
+    return tuple(kind.name for kind in declared_kinds() if kind.undo.by_name)
 
 
 def read_undo(catalogs: CatalogFollower, version: int, *, through: int | None = None) -> Undo:
@@ -164,7 +157,7 @@ def _emptying(older: Iterator[Update], update: Update, schema_id: int) -> list[U
 
 
 def _is_dropped_by_name(change: Change) -> bool:
-    kind = kind_named(change.kind)
+    kind = declared_kind(change.kind)
     return kind.in_schema and kind.undo.by_name
 
 

@@ -1,6 +1,6 @@
 """How objects of some kinds are undone, where that is more than to put their old bytes back.
 
-The declarations of the kinds name these functions (`strandline.catalog.kinds.Undoing`).
+The declarations of the kinds name these functions (`strandline.catalog.declared_kinds.Undoing`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from strandline.catalog.privileges.judgement import WRITING
+from strandline.catalog.privileges.rules import WRITING
 from strandline.errors import (
     InvalidInput,
     LimitExceeded,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from strandline.catalog import Command
 from strandline.catalog.commands import CreateTable, CreateView, DropTable, TableDefinition
-from strandline.catalog.privileges.judgement import WRITING
+from strandline.catalog.privileges.rules import WRITING
 from strandline.clock import system_wall_clock
 from strandline.errors import (
     AlreadyExists,

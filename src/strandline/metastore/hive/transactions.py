@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from strandline import work
 from strandline.catalog import DEFAULT_DATABASE
-from strandline.catalog.privileges.judgement import WRITING
+from strandline.catalog.privileges.rules import WRITING
 from strandline.clock import milliseconds
 from strandline.errors import (
     InvalidInput,
