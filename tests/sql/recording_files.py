@@ -157,14 +157,11 @@ def write_and_record(say: Say, hear: Hear, path: str, synchronous: str | None) -
     """
     recording = Recording(Path(path))
     if synchronous is not None:
-        real = sqlite_file.connect
 
-        def faulty(path: Path, **options: Any) -> sqlite3.Connection:
-            made = real(path, **options)
-            made.execute(f"PRAGMA synchronous={synchronous}")
-            return made
+        def faulty(connection: sqlite3.Connection, *, synced: bool) -> None:
+            connection.execute(f"PRAGMA synchronous={synchronous}")
 
-        sqlite_file.connect = faulty
+        sqlite_file.sync_commits = faulty
     clock, database = HybridClock(), open_sqlite(path)
     for number in range(6):
         with database.write() as connection:
@@ -177,9 +174,7 @@ def write_and_record(say: Say, hear: Hear, path: str, synchronous: str | None) -
             with database.write() as connection:
                 take_time(connection, clock)
             # Outside of our transactions, as SQLite does it by itself in a long log.
-            other = sqlite_file.connect(
-                Path(path), synchronous="FULL", busy_ms=1000, query_only=False
-            )
+            other = sqlite_file.connect(Path(path), busy_ms=1000, query_only=False)
             other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             other.close()
             recording.answered("checkpoint")

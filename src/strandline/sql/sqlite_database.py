@@ -7,8 +7,10 @@ Several processes and many threads share one file. The model:
 * A *write* takes the file's one write lock at its begin (``BEGIN IMMEDIATE``), so that what it
   reads is what it changes. The threads of a process queue for their turn in order of arrival; the
   one whose turn it is tries for the lock against other processes in steps of a few milliseconds.
-* `SqliteDatabase.write_unsynced` leaves the log's fsync to the next full commit. It uses a second
-  connection with ``synchronous=NORMAL``. The file stays sound across a power cut, since NORMAL
+* All writes of a process use one connection, whose cache of pages stays good from one to the next:
+  SQLite drops it when another connection has written.
+* `SqliteDatabase.write_unsynced` leaves the log's fsync to the next full commit: it switches the
+  connection to ``synchronous=NORMAL``. The file stays sound across a power cut, since NORMAL
   syncs the log before a checkpoint and the file after it, and a commit whose frames were lost was
   the end of the log: whatever came later in the log would have carried it to disk. ``OFF`` skips
   these syncs too and could tear the file, so it is not used.
@@ -128,9 +130,7 @@ class SqliteDatabase(Database):
         self.path = path
         self._log_path = sqlite_file.write_ahead_log(path)
         connect = partial(sqlite_file.connect, path)
-        self._connect_reader = partial(
-            connect, synchronous="FULL", busy_ms=sqlite_file.READER_BUSY_MS, query_only=True
-        )
+        self._connect_reader = partial(connect, busy_ms=sqlite_file.READER_BUSY_MS, query_only=True)
         self._readers: list[sqlite3.Connection] = []
         """For single statements: the pool of SQLAlchemy takes longer than most of their answers."""
         self._engine = create_engine(
@@ -141,22 +141,15 @@ class SqliteDatabase(Database):
             max_overflow=_POOL,
             pool_timeout=patience,
         )
-        self._writers: dict[str, Connection] = {}
-        self._writer_engines = {
-            synchronous: create_engine(
-                "sqlite+pysqlite://",
-                creator=partial(
-                    connect,
-                    synchronous=synchronous,
-                    busy_ms=sqlite_file.WRITER_BUSY_MS,
-                    query_only=False,
-                ),
-                poolclass=QueuePool,
-                pool_size=1,
-                max_overflow=0,
-            )
-            for synchronous in ("FULL", "NORMAL")
-        }
+        self._writer: Connection | None = None  # used by the one thread whose turn it is
+        self._writer_syncs = True
+        self._writer_engine = create_engine(
+            "sqlite+pysqlite://",
+            creator=partial(connect, busy_ms=sqlite_file.WRITER_BUSY_MS, query_only=False),
+            poolclass=QueuePool,
+            pool_size=1,
+            max_overflow=0,
+        )
         self._place: tuple[object, object] | None = None
         self._head: HeadFile | None = None
         self._damage: list[str] = []
@@ -320,10 +313,10 @@ class SqliteDatabase(Database):
     def _close_connections(self) -> None:
         if self._head is not None:
             self._head.close()
-        for connection in self._writers.values():
-            connection.close()
-        self._writers.clear()
-        for engine in (self._engine, *self._writer_engines.values()):
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        for engine in (self._engine, self._writer_engine):
             engine.dispose()
         while self._readers:
             self._readers.pop().close()
@@ -354,9 +347,9 @@ class SqliteDatabase(Database):
     ) -> Iterator[Connection]:
         began = time.monotonic()
         deadline = began + self._patience if deadline is None else deadline
-        count, synchronous = ("writes", "FULL") if synced else ("unsynced_writes", "NORMAL")
+        count = "writes" if synced else "unsynced_writes"
         with self._in_use(count), self._turn(began, deadline):
-            connection = self._writer(synchronous)
+            connection = self._connected_writer(synced=synced)
             try:
                 self._begin(connection, began, deadline)
                 driver = sqlite_file.driver_of(connection)
@@ -429,18 +422,19 @@ class SqliteDatabase(Database):
         try:
             connection.rollback()
         except Exception:
-            for synchronous, kept in list(self._writers.items()):
-                if kept is connection:
-                    del self._writers[synchronous]
+            if self._writer is connection:
+                self._writer = None
             connection.invalidate()
             connection.close()
 
-    def _writer(self, synchronous: str) -> Connection:
-        """The write connection of this kind: kept open, used by the one thread whose turn it is."""
-        writer = self._writers.get(synchronous)
-        if writer is None:
-            writer = self._writers[synchronous] = self._writer_engines[synchronous].connect()
-        return writer
+    def _connected_writer(self, *, synced: bool) -> Connection:
+        """The write connection, whose next commit waits for the disk if ``synced``."""
+        if self._writer is None:
+            self._writer, self._writer_syncs = self._writer_engine.connect(), True
+        if self._writer_syncs != synced:
+            sqlite_file.sync_commits(sqlite_file.driver_of(self._writer), synced=synced)
+            self._writer_syncs = synced
+        return self._writer
 
     def _translate(self, error: Exception) -> StrandlineError | None:
         return sqlite_file.translate(error, self.path)
@@ -448,4 +442,5 @@ class SqliteDatabase(Database):
     def _open_connections(self) -> int:
         pool = self._engine.pool
         pooled = pool.checkedin() + pool.checkedout() if isinstance(pool, QueuePool) else 0
-        return pooled + len(self._readers) + len(self._writers) + (self._watcher is not None)
+        others = (self._writer, self._watcher)
+        return pooled + len(self._readers) + sum(kept is not None for kept in others)

@@ -118,7 +118,7 @@ def refuse_network_file_system(path: Path, *, mounts: Path = MOUNTS) -> None:
         )
 
 
-def connect(path: Path, *, synchronous: str, busy_ms: int, query_only: bool) -> sqlite3.Connection:
+def connect(path: Path, *, busy_ms: int, query_only: bool) -> sqlite3.Connection:
     """A connection under the rules of this module; the caller opens every transaction itself."""
     connection = sqlite3.connect(
         path,
@@ -129,7 +129,7 @@ def connect(path: Path, *, synchronous: str, busy_ms: int, query_only: bool) -> 
     )
     try:
         _use_write_ahead_log(connection, path)
-        connection.execute(f"PRAGMA synchronous={synchronous}")
+        sync_commits(connection, synced=True)
         connection.execute("PRAGMA cell_size_check=ON")  # of a page, when it is read
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute(f"PRAGMA journal_size_limit={_JOURNAL_LIMIT}")
@@ -143,6 +143,11 @@ def connect(path: Path, *, synchronous: str, busy_ms: int, query_only: bool) -> 
         connection.close()
         raise
     return connection
+
+
+def sync_commits(connection: sqlite3.Connection, *, synced: bool) -> None:
+    """From now on, a commit on the connection waits for the disk or not. Not in a transaction."""
+    connection.execute(f"PRAGMA synchronous={'FULL' if synced else 'NORMAL'}")
 
 
 def _unreadable_schema() -> sqlite3.DatabaseError:
@@ -173,7 +178,7 @@ def find_damage(path: Path, *, at_most: int = 5) -> list[str]:
     Reads all of it (about a second for 100 MB) and waits for no other process.
     """
     try:
-        connection = connect(path, synchronous="FULL", busy_ms=READER_BUSY_MS, query_only=True)
+        connection = connect(path, busy_ms=READER_BUSY_MS, query_only=True)
         try:
             connection.text_factory = lambda data: data.decode(errors="replace")
             rows = connection.execute(f"PRAGMA integrity_check({at_most:d})").fetchall()
