@@ -87,6 +87,7 @@ def test_tables_and_views_are_found_by_name_and_id(catalog: Catalog) -> None:
     assert catalog.view("sales", "t") is None
     assert catalog.relation_names("sales") == ["T", "v"]
     assert catalog.table_count() == 1
+    assert list(catalog.table_ids()) == [1001]
 
 
 @pytest.mark.parametrize("name", ["sv", "i", "old", "nope"])

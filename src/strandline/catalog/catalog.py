@@ -174,6 +174,10 @@ class Catalog:
         """Every table, in no order."""
         return (stored.value for stored in self.contents.objects("table"))
 
+    def table_ids(self) -> Iterator[int]:
+        """The id of every table, in no order. No table is decoded for it."""
+        return (stored.id for stored in self.contents.objects("table"))
+
     def table_count(self) -> int:
         """How many tables there are."""
         return self.contents.count("table")

@@ -10,6 +10,7 @@ from sqlalchemy import delete, update
 
 from strandline import work
 from strandline.errors import Unavailable
+from strandline.metastore.cache import log_applier
 from strandline.metastore.cache.cached_store import CachedStore, ZoneAssignment
 from strandline.metastore.cache.log_applier import LogApplier
 from strandline.metastore.store.notifications import LogPosition, Notification
@@ -460,6 +461,37 @@ def test_a_place_is_known_again_after_commits_that_moved_nothing(dml: Dml) -> No
 
 
 # -- following
+
+
+@ONLY_PROOF
+def test_no_reader_waits_while_many_events_are_applied(
+    dml: Dml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    cache = CachedStore(
+        dml.store, dml.log, dml.transactions, staleness=600.0, monotonic=lambda: now[0]
+    )
+    assert files(cache) == []
+    dml.append("a")
+    dml.append("b")
+    now[0] += 1_000  # what is in memory is too old
+    monkeypatch.setattr(log_applier, "BATCH", 1)
+    read_next, answers = dml.log.read_next, list[list[str]]()
+
+    def meanwhile(after: int, *, limit: int) -> tuple[LogPosition, list[Notification]]:
+        if after == dml.log.head() - 2:
+            reader = threading.Thread(target=lambda: answers.append(files(cache)))
+            reader.start()
+            reader.join(60)
+        return read_next(after, limit=limit)
+
+    monkeypatch.setattr(dml.log, "read_next", meanwhile)
+    cache.catch_up()
+    assert answers == [["a", "b"]]
+    assert cache.statistics().misses_by_cause["behind"] == 1
+    assert cache.is_level()
+    assert files(cache) == ["a", "b"]
+    assert hits(cache) == (2, 1)
 
 
 def test_a_started_cache_follows_the_log(dml: Dml) -> None:

@@ -87,6 +87,7 @@ class LogApplier:
         self._applying = threading.Lock()
         self._checking = threading.Lock()
         self._last_level: _Level | None = None
+        self._far_behind = 0  # threads that apply more than a batch
         self._distrusting = threading.Lock()
         self._trust = 0  # grows with each `look_again`
 
@@ -247,10 +248,13 @@ class LogApplier:
         """
         if self.is_known_level():
             return True
+        if self._far_behind:
+            return False
         if not self._checking.acquire(timeout=max(self._staleness(), SHORTEST_PATIENCE)):
             return False
         try:
-            return self._look(batches=1)
+            # The look that this reader waited for may have found that it is far to the head.
+            return not self._far_behind and self._look() is None
         except (Unavailable, Stopping):
             logger.warning("the head of the notification log cannot be read", exc_info=True)
             return False
@@ -258,9 +262,24 @@ class LogApplier:
             self._checking.release()
 
     def catch_up(self) -> None:
-        """Apply the log up to its head as it is now."""
+        """Apply the log up to its head as it is now.
+
+        Where that takes long, readers of the present do not wait for it: they read the store.
+        """
         with self._checking:
-            self._look()
+            ahead = self._look()
+            if ahead is None:
+                return
+            self._far_behind += 1
+        head, level = ahead
+        try:
+            while self._replicas.applied_event < head:
+                self._apply_next(BATCH)
+        finally:
+            with self._checking:
+                self._far_behind -= 1
+        with self._checking:
+            self._reach(level)
 
     def look_again(self) -> None:
         """Be level with nothing until a look at the head that begins from now on; costs nothing.
@@ -294,25 +313,29 @@ class LogApplier:
                 time.sleep(min(room, ROOM_SECONDS))
         self.catch_up()
 
-    def _look(self, *, batches: int | None = None) -> bool:
-        """Apply up to the head, under the lock; False if that takes more than so many batches.
+    def _look(self) -> tuple[int, _Level] | None:
+        """Apply one batch, under the lock; None if that was up to the head.
 
-        A thread that waited for the lock may find that the look before its own serves it too.
+        Else the head, and what is reached once it is applied. A thread that waited for the lock
+        may find that the look before its own serves it too.
         """
         trust = self._trust  # before all else: what is asked for later, this look may not have
         at, mark = self._monotonic(), self._notifications.mark()
         level = self._level
-        if level is None or level.mark != mark or not self._notifications.mark_is_proof:
-            position, _ = self._apply_next(BATCH)
-            while self._replicas.applied_event < position.event_id:
-                if batches == 1:
-                    return False
-                batches = None if batches is None else batches - 1
-                self._apply_next(BATCH)
-            self._last_level = _Level(mark, at, position.projected_version, trust)
-        else:
+        if level is not None and level.mark == mark and self._notifications.mark_is_proof:
             self._last_level = level._replace(at=at)
-        return True
+            return None
+        position, _ = self._apply_next(BATCH)
+        level = _Level(mark, at, position.projected_version, trust)
+        if self._replicas.applied_event < position.event_id:
+            return position.event_id, level
+        self._reach(level)
+        return None
+
+    def _reach(self, level: _Level) -> None:
+        """Note it, under the lock, unless a look that began later was faster."""
+        if self._last_level is None or self._last_level.at <= level.at:
+            self._last_level = level
 
 
 def _runs(events: Iterable[Notification]) -> Iterator[list[Notification]]:

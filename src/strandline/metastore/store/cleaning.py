@@ -294,14 +294,18 @@ class Cleaner:
     def _leftovers(self, now: _Pass) -> Iterator[Cleaned]:
         with self._database.read() as connection:
             places = all_places(connection)
-        for table in self._catalogs.latest_catalog().tables():
-            place = places.get(table.id)
-            if not table.transactional or place is None or not self._folders.reaches(place):
+        catalog = self._catalogs.latest_catalog()
+        for table_id in catalog.table_ids():
+            place = places.get(table_id)
+            if place is None or not self._folders.reaches(place):
                 continue
             if now.stopped():
                 return
             times = times_of_folders(self._folders.path_text(place))
-            if not any(times) or self._settled.get(table.id) == times:
+            if not any(times) or self._settled.get(table_id) == times:
+                continue
+            table = catalog.table_by_id(table_id)
+            if table is None or not table.transactional:
                 continue
             cleaned = Cleaned("leftovers", self._name(table, table.id))
             with self._own_folder(place) as root:
@@ -342,7 +346,7 @@ class Cleaner:
         earliest, latest = self._catalogs.earliest_catalog(), self._catalogs.latest_catalog()
         allocator = earliest.get("id_allocator", OBJECT_IDS)
         first_id = 1 if allocator is None else allocator.next_id
-        kept = {table.id for table in chain(earliest.tables(), latest.tables())}
+        kept = {*earliest.table_ids(), *latest.table_ids()}
 
         def is_gone(table_id: int) -> bool:
             """Whether it was made before the earliest kept version, and is not in it."""
