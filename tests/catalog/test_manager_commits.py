@@ -44,6 +44,7 @@ from strandline.errors import (
 )
 from strandline.model.descriptors import Setting
 from strandline.model.types import INT
+from strandline.sql import value
 from tests.conftest import Member
 
 Managers = Callable[..., CatalogManager]
@@ -60,6 +61,42 @@ def table(name: str) -> CreateTable:
 
 def schemas(manager: CatalogManager) -> list[str]:
     return [name for name in manager.present().schema_names() if len(name) < 6]
+
+
+class NotedEffects:
+    """Effects that note what is asked of them."""
+
+    def __init__(self) -> None:
+        self.written: list[list[int]] = []
+        self.committed: list[list[int]] = []
+        self.projected: list[int] = []
+        self.write_error: Exception | None = None
+        self.project_error: Exception | None = None
+
+    def companion(self, catalogs: Sequence[Catalog]) -> NotedCompanion:
+        return NotedCompanion(self, [catalog.version for catalog in catalogs])
+
+    def project_up_to(self, version: int) -> None:
+        if self.project_error is not None:
+            raise self.project_error
+        self.projected.append(version)
+
+
+class NotedCompanion:
+    asks = ()
+
+    def __init__(self, noted: NotedEffects, versions: list[int]) -> None:
+        self.noted, self.versions = noted, versions
+
+    def write(self, connection: Any, updates: Sequence[Update]) -> None:  # Any: as the log's
+        if self.noted.write_error is not None:
+            raise self.noted.write_error
+        assert value(connection, "SELECT 1") == 1
+        assert all(update.time for update in updates)
+        self.noted.written.append([update.version for update in updates])
+
+    def committed(self) -> None:
+        self.noted.committed.append(self.versions)
 
 
 class Gate:
@@ -218,21 +255,35 @@ def test_callers_that_do_not_come_again_are_waited_for_once(
 def test_what_follows_a_group_is_done_once_before_its_callers_are_answered(
     manager: CatalogManager,
 ) -> None:
-    followed: list[int] = []
-    manager.before_answers(followed.append)
+    effects = NotedEffects()
+    manager.carry_out(effects)
     calls = together(manager, Gate(manager), [create(name) for name in "abcd"])
     assert [call.outcome() for call in calls] == [4, 5, 6, 7]
-    assert followed == [3, 7]
+    assert effects.written == effects.committed == [[3], [4, 5, 6, 7]]
+    assert effects.projected == [3, 7]
+
+
+@pytest.mark.parametrize("error", [Unavailable("no space"), ZeroDivisionError("a mistake")])
+def test_an_append_is_undone_with_what_its_companion_could_not_write(
+    manager: CatalogManager, error: Exception
+) -> None:
+    effects = NotedEffects()
+    manager.carry_out(effects)
+    effects.write_error = error
+    with pytest.raises((DeadlineExceeded, ZeroDivisionError)):
+        manager.execute(create("a"), author="ann", timeout=0.05)
+    effects.write_error = None
+    assert manager.execute(create("a"), author="ann").version == 3
+    assert effects.committed == [[3]]
 
 
 @pytest.mark.parametrize("error", [Unavailable("no space"), ZeroDivisionError("a mistake")])
 def test_a_failure_of_what_follows_a_group_is_left_to_its_callers(
     manager: CatalogManager, error: Exception
 ) -> None:
-    def fail(_: int) -> None:
-        raise error
-
-    manager.before_answers(fail)
+    effects = NotedEffects()
+    effects.project_error = error
+    manager.carry_out(effects)
     assert manager.execute(create("a"), author="ann").version == 3
 
 

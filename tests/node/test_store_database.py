@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -23,6 +24,7 @@ from strandline.catalog.commands import (
     TableDefinition,
 )
 from strandline.cli.main import main
+from strandline.durable import MetastorageLog
 from strandline.errors import (
     CorruptData,
     IncompatibleFormat,
@@ -30,7 +32,9 @@ from strandline.errors import (
     TransactionNotFound,
     Unavailable,
 )
+from strandline.metastore.store.notifications import Notification
 from strandline.metastore.store.rows import DataFile, new_file
+from strandline.model.descriptors import TableKind
 from strandline.model.types import INT
 from strandline.node import DATABASE_FILE, HEAD_FILE, Node, relocate
 from strandline.node.store_database import BackgroundCheck, accept_loss, head_of
@@ -114,26 +118,19 @@ def test_a_folder_with_an_empty_warehouse_becomes_a_store(folder: Path) -> None:
 def test_what_ddl_does_outside_the_catalog_is_done_again_after_a_power_cut(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Node.open(folder).close()
-    crashed, appended = tmp_path / "crashed", []
-    with Node.open(folder) as node:
-        project = node.projector._project_batch
-
-        def noted(version: int, deadline: float) -> None:
-            appended.append(log_of(folder).stat().st_size)
-            project(version, deadline)
-
-        monkeypatch.setattr(node.projector, "_project_batch", noted)
-        definition = TableDefinition(name="t", columns=(ColumnDefinition("a", INT),))
-        node.session(user="ann").execute(CreateTable(schema="default", definition=definition))
-        shutil.copytree(folder, crashed)
-        before = node.notifications.read(0, limit=100)
-    os.truncate(log_of(crashed), appended[0])  # what was not synced is lost
-    relocate(crashed, copy=True)
+    crashed, before = tmp_path / "crashed", []
+    monkeypatch.setattr(SqliteDatabase, "sync", lambda _: None)  # as if it had not come so far
+    rename = RenameTable(schema="default", table="t", new_name="u")
+    run_until_power_cut(folder, crashed, rename, then=lambda node: before.extend(events(node)))
     with Node.open(crashed) as node:
-        table = node.session(user="ann").table("default.t")
-        assert table.location == f"file://{crashed}/warehouse/t"
-        assert node.notifications.read(0, limit=100) == before
+        table = node.session(user="ann").table("default.u")
+        assert table.location == f"file://{crashed}/warehouse/u"
+        assert (crashed / "warehouse" / "u" / "data").exists()
+        assert events(node) == before
+
+
+def events(node: Node) -> list[Notification]:
+    return node.notifications.read(0, limit=100)
 
 
 def create_t() -> CreateTable:
@@ -150,18 +147,18 @@ def run_until_power_cut(
         session = node.session(user="ann")
         session.execute(create_t())
         (folder / "warehouse" / "t" / "data").touch()
-        project, sync = node.projector._project_batch, SqliteDatabase.sync
+        append, sync = MetastorageLog.append, SqliteDatabase.sync
 
-        def noted(version: int, deadline: float) -> None:
-            if not synced:  # by the append
-                synced.append(log_of(folder).stat().st_size)
-            project(version, deadline)
+        def noted_append(*arguments: Any, **named: Any) -> Any:  # Any: as the log's
+            appended = append(*arguments, **named)
+            synced.append(log_of(folder).stat().st_size)
+            return appended
 
         def noted_sync(database: SqliteDatabase) -> None:
             sync(database)
             synced.append(log_of(folder).stat().st_size)
 
-        patch.setattr(node.projector, "_project_batch", noted)
+        patch.setattr(MetastorageLog, "append", noted_append)
         patch.setattr(SqliteDatabase, "sync", noted_sync)
         session.execute(commands)
         then(node)
@@ -234,9 +231,14 @@ def test_the_head_file_does_not_name_an_event_that_a_power_cut_may_take(
     folder: Path, tmp_path: Path, then: Callable[[Node], None]
 ) -> None:
     crashed = tmp_path / "crashed"
-    run_until_power_cut(folder, crashed, CreateSchema(name="sales"), then=then)
+    with Node.open(folder) as node:
+        elsewhere = TableDefinition(
+            name="e", columns=(ColumnDefinition("a", INT),), kind=TableKind.EXTERNAL, location="/e"
+        )
+        node.session(user="ann").execute(CreateTable(schema="default", definition=elsewhere))
+    run_until_power_cut(folder, crashed, DropTable(schema="default", table="e"), then=then)
     with Node.open(crashed) as node:
-        assert node.session(user="ann").tables("sales") == []
+        assert node.session(user="ann").tables("default") == ["t"]
 
 
 def after_a_power_cut(folder: Path, crashed: Path, *, synced: int) -> Path:

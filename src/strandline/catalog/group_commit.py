@@ -6,12 +6,11 @@ version for each of them.
 
 One thread, started with the first caller, works in rounds. It takes the requests that wait,
 validates each against the catalog that the ones before it leave, appends the versions of all in one
-step, applies them, does what follows outside the catalog (`GroupCommit.follow_up`), and answers
-each caller. A caller whose command is refused or changes nothing consumes no version. It gets its
-answer once the catalog it was validated against is in the log: with the append of the requests
-before it, or else after a look at the log. An append that is lost to another node's is validated
-again against the newer catalog, unless it was lost to silent versions alone, which no command looks
-at.
+step, together with what they do outside of the catalog (`Effects`), applies them, and answers each
+caller. A caller whose command is refused or changes nothing consumes no version. It gets its answer
+once the catalog it was validated against is in the log: with the append of the requests before it,
+or else after a look at the log. An append that is lost to another node's is validated again against
+the newer catalog, unless it was lost to silent versions alone, which no command looks at.
 
 The callers of a round are answered together, and many come again with their next command. So the
 thread waits until as many more callers have come as the last round had, at most as long as that
@@ -37,7 +36,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -46,6 +45,7 @@ from strandline import faults
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.requests import Group, Request, Stage, validate
 from strandline.clock import Timestamp
+from strandline.durable.log import Companion
 from strandline.durable.state import AppliedUpdate, DurableCatalogState
 from strandline.durable.transaction import CatalogTransaction
 from strandline.errors import (
@@ -109,6 +109,16 @@ class Applying(Protocol):
         """The present, for commands that write it down."""
 
 
+class Effects(Protocol):
+    """What versions do outside of the catalog."""
+
+    def companion(self, catalogs: Sequence[Catalog]) -> Companion:
+        """What writes their effects, as far as it can, in the transaction that appends them."""
+
+    def project_up_to(self, version: int) -> None:
+        """Carry out what is left of the effects of ``version`` and of all before it."""
+
+
 class GroupCommit:
     """See the module. Safe to use from several threads."""
 
@@ -123,8 +133,8 @@ class GroupCommit:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self.counts = CommitCounts()
-        self.follow_up: Callable[[int], object] | None = None
-        """Called with the last version of each group before its callers are answered.
+        self.effects: Effects | None = None
+        """Carried out for each group before its callers are answered.
 
         So that they need not do it one by one. A caller that needs its failure asks itself.
         """
@@ -318,7 +328,7 @@ class GroupCommit:
     def _append_and_apply(self, group: Group) -> None:
         requests = group.requests()
         try:
-            appended = self._settle(group.transactions(), requests)
+            appended = self._settle(group, requests)
         except OutOfSync:
             self.counts.lost_appends += 1
             self._unsend(requests)
@@ -349,28 +359,28 @@ class GroupCommit:
             for request, applied in zip(requests, appended, strict=True):
                 self._end([request], _appended_only(applied, error))
             raise
-        self._follow_up(appended[-1].version)
+        self._project_up_to(appended[-1].version)
         self._answer(group, catalogs)
 
-    def _follow_up(self, version: int) -> None:
-        if self.follow_up is None:
+    def _project_up_to(self, version: int) -> None:
+        if self.effects is None:
             return
         try:
-            self.follow_up(version)
+            self.effects.project_up_to(version)
         except StrandlineError as error:
-            logger.debug("what follows version %d is left to its callers: %s", version, error)
+            logger.debug("the effects of version %d are left to its callers: %s", version, error)
         except Exception:
-            logger.exception("what follows version %d failed; its callers try it", version)
+            logger.exception("the effects of version %d failed; its callers try them", version)
 
-    def _settle(
-        self, transactions: Sequence[CatalogTransaction], requests: Sequence[Request]
-    ) -> list[AppliedUpdate]:
-        """Commit ``transactions``; where the outcome is unknown, again until it is known."""
+    def _settle(self, group: Group, requests: Sequence[Request]) -> list[AppliedUpdate]:
+        """Commit ``group``; where the outcome is unknown, again until it is known."""
         pause = _FIRST_PAUSE
         unknown: UnknownOutcome | None = None
+        transactions = group.transactions()
+        companion = None if self.effects is None else self.effects.companion(group.catalogs())
         while True:
             try:
-                return self._follower.state.commit_transactions(transactions)
+                return self._follower.state.commit_transactions(transactions, companion=companion)
             except UnknownOutcome as error:
                 unknown = error
             except (Unavailable, Stopping) as error:

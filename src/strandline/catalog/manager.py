@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from strandline.catalog.applier import DEFAULT_TIMEOUT, Announce, JoinAnew
 from strandline.catalog.catalog import Catalog
 from strandline.catalog.follower import CatalogFollower
-from strandline.catalog.group_commit import GroupCommit
+from strandline.catalog.group_commit import Effects, GroupCommit
 from strandline.catalog.planning import Command
 from strandline.catalog.requests import Request
 from strandline.clock import (
@@ -151,14 +151,14 @@ class CatalogManager(CatalogFollower):
             catalog.version, catalog.time, request.applied, catalog, actions=request.actions
         )
 
-    def before_answers(self, follow_up: Callable[[int], object]) -> None:
-        """Call ``follow_up`` with the last version of each group commit before its callers go on.
+    def carry_out(self, effects: Effects) -> None:
+        """Carry out the ``effects`` of what this node appends, with the append or behind it.
 
-        It has returned when `execute` returns, unless it failed. Not where a version becomes active
-        later than it is appended: what follows it may then not come before that.
+        They are there when `execute` returns, unless they failed. Not where a version becomes
+        active later than it is appended: what follows it may then not come before that.
         """
         if not self.delay and not self.skew:
-            self._commits.follow_up = follow_up
+            self._commits.effects = effects
 
     def now(self) -> Timestamp:
         """The present by this node's clock."""

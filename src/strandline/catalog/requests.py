@@ -118,6 +118,10 @@ class Group:
         """The requests that make a version, in the order of the versions."""
         return [member.request for member in self.members if member.transaction is not None]
 
+    def catalogs(self) -> list[Catalog]:
+        """The catalogs of the versions, in their order; without their times."""
+        return [member.catalog for member in self.members if member.transaction is not None]
+
     def transactions(self) -> list[CatalogTransaction]:
         """The transactions that make the versions, in their order."""
         return [member.transaction for member in self.members if member.transaction is not None]

@@ -46,6 +46,11 @@ class FolderEffect(Enum):
     REMOVE_TABLE = auto()
 
     @property
+    def only_makes(self) -> bool:
+        """Whether it leaves every folder that is there where it is."""
+        return self in (FolderEffect.MAKE_SCHEMA, FolderEffect.MAKE_TABLE)
+
+    @property
     def is_of_table(self) -> bool:
         """Whether the place of a table may change."""
         return self in _OF_TABLES

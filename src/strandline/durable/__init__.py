@@ -1,7 +1,7 @@
 """The durable catalog state and the update logs under it."""
 
 from strandline.durable.contents import Contents
-from strandline.durable.log import Checked, Frontier, UpdateLog
+from strandline.durable.log import Checked, Companion, Frontier, UpdateLog
 from strandline.durable.metastorage_log import VERSION, MetastorageLog, upper_within
 from strandline.durable.state import (
     AppliedUpdate,
@@ -24,6 +24,7 @@ __all__ = [
     "CatalogTransaction",
     "Change",
     "Checked",
+    "Companion",
     "Contents",
     "DurableCatalogState",
     "Entry",

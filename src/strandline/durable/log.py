@@ -25,12 +25,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from strandline.clock import Timestamp
 from strandline.durable.contents import Contents, restore
 from strandline.durable.update import Snapshot, Update
 from strandline.errors import VersionNotFound
 from strandline.fencing import FenceToken
+from strandline.sql import Query
 
 READ_AT_ONCE = 1000
 """Updates that one call of `UpdateLog.updates` is asked for."""
@@ -59,6 +61,20 @@ class Scanned:
     version: int
     time: Timestamp
     data: bytes
+
+
+class Companion(Protocol):
+    """What else the SQL transaction of an append writes, in the database that the log is in."""
+
+    @property
+    def asks(self) -> tuple[Query, ...]:
+        """The statements that `write` begins with, in their order."""
+
+    def write(self, connection: Any, updates: Sequence[Update]) -> None:  # Any: of the log's sort
+        """Write what belongs to ``updates``, which have their times. By raising it undoes all."""
+
+    def committed(self) -> None:
+        """What `write` has written is committed. Not called where the outcome is unknown."""
 
 
 class UpdateLog(ABC):
@@ -95,10 +111,12 @@ class UpdateLog(ABC):
         *,
         times: Sequence[Timestamp] | None = None,
         new_token: FenceToken | None = None,
+        companion: Companion | None = None,
     ) -> tuple[Update, ...]:
         """Append ``updates``, of consecutive versions from ``expected_upper`` on, all or none.
 
-        ``new_token`` becomes the log's token in the same step. Without ``times`` the log gives all
+        ``new_token`` becomes the log's token in the same step. ``companion`` writes in it too; that
+        needs a log in a SQL database (`UnsupportedOperation`). Without ``times`` the log gives all
         of ``updates`` one time. ``times`` are those that another log gave, one for each update:
         `InvalidInput` if they go back, or lie below the time of the version before, or ahead of
         this log's own time (`check`). Returns the updates with their time. Raises `OutOfSync` when

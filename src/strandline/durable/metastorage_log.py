@@ -34,7 +34,7 @@ from typing import NoReturn, TypeVar
 from strandline.clock import MIN_TIMESTAMP, Timestamp, format_timestamp
 from strandline.durable import chunks
 from strandline.durable.collections import AUDIT_EVENT
-from strandline.durable.log import Checked, Frontier, Scanned, UpdateLog
+from strandline.durable.log import Checked, Companion, Frontier, Scanned, UpdateLog
 from strandline.durable.update import AuditEvent, Snapshot, Update
 from strandline.errors import (
     CorruptData,
@@ -48,6 +48,7 @@ from strandline.errors import (
 from strandline.fencing import FenceToken
 from strandline.metastorage import (
     Absent,
+    Beside,
     DeleteRange,
     Exists,
     KeyValue,
@@ -146,6 +147,15 @@ def _at_times(
     return tuple(update.at(given) for update, given in zip(updates, times, strict=True))
 
 
+def _beside(
+    companion: Companion, updates: Sequence[Update], times: Sequence[Timestamp] | None
+) -> Beside:
+    return Beside(
+        lambda connection, time: companion.write(connection, _at_times(updates, times, time)),
+        companion.asks,
+    )
+
+
 def upper_within(get: Callable[[C, str], KeyValue | None]) -> Callable[[C], int]:
     """Reads the log's upper inside a transaction that the caller opened on the log's own database.
 
@@ -229,6 +239,7 @@ class MetastorageLog(UpdateLog):
         *,
         times: Sequence[Timestamp] | None = None,
         new_token: FenceToken | None = None,
+        companion: Companion | None = None,
     ) -> tuple[Update, ...]:
         versions = [update.version for update in updates]
         if versions != list(range(expected_upper, expected_upper + len(updates))) or not versions:
@@ -250,6 +261,8 @@ class MetastorageLog(UpdateLog):
             ]
         if new_token is not None:
             operations.append(Put(FENCE, encode(new_token)))
+        if companion is not None:
+            operations.append(_beside(companion, updates, times))
         try:
             outcome = self._store.invoke(conditions, operations)
         except (Unavailable, OSError) as error:
@@ -259,6 +272,8 @@ class MetastorageLog(UpdateLog):
             if seen is not None and seen[0] == outcome.revision - 1:
                 # Nothing came between that look and this append, so no `since` has moved.
                 self._saw(outcome.revision, Frontier(seen[1].since, versions[-1] + 1))
+            if companion is not None:
+                companion.committed()
             return _at_times(updates, times, outcome.time)
         return self._refused(expected_upper, token, updates, times)
 

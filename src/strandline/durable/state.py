@@ -35,7 +35,7 @@ from dataclasses import dataclass
 
 from strandline.clock import Timestamp
 from strandline.durable.contents import Contents, restore, stamp
-from strandline.durable.log import UpdateLog
+from strandline.durable.log import Companion, UpdateLog
 from strandline.durable.transaction import CatalogTransaction, Position
 from strandline.durable.update import Update
 from strandline.errors import (
@@ -230,11 +230,12 @@ class DurableCatalogState(ReadOnlyState):
         return self.commit_transactions([transaction])[0]
 
     def commit_transactions(
-        self, transactions: Sequence[CatalogTransaction]
+        self, transactions: Sequence[CatalogTransaction], *, companion: Companion | None = None
     ) -> list[AppliedUpdate]:
         """Append each of ``transactions`` as a version of its own, all in one step or none.
 
         The first has the latest version as its base, each other one what the one before it makes.
+        ``companion`` writes in the same step (`UpdateLog.append`).
         They are in the log when this returns; it gives the versions that they became. Raises
         `OutOfSync` when another commit was first (validate again on the new base), `Fenced`, and
         what `UpdateLog.append` raises. After an error that leaves the outcome open, the same
@@ -247,7 +248,7 @@ class DurableCatalogState(ReadOnlyState):
             for transaction, update in zip(transactions, updates, strict=True)
         ]
         try:
-            appended = self.log.append(updates[0].version, self.token, updates)
+            appended = self.log.append(updates[0].version, self.token, updates, companion=companion)
         except Fenced as error:
             self._fenced = error.message
             raise

@@ -36,6 +36,7 @@ from strandline.errors import Conflict, Stopping, Unavailable, UnknownOutcome
 from strandline.metastorage import sql_tables as tables
 from strandline.metastorage.store import (
     Absent,
+    Beside,
     Condition,
     Delete,
     DeleteRange,
@@ -71,6 +72,7 @@ from strandline.sql import (
     run,
     run_all,
     take_time,
+    taking_time,
     value,
 )
 
@@ -174,7 +176,7 @@ class SqlMetastorage(Metastorage):
         check_invoke(conditions, on_success, on_failure, at_most=self.max_operations)
         about_leases = any(isinstance(condition, LeaseHeld) for condition in conditions)
         asked = [] if about_leases else _asking(conditions)
-        with self._database.write(first=asked if len(asked) == 1 else ()) as connection:
+        with self._database.write(first=self._first(asked, on_success)) as connection:
             now = take_time(connection, self._clock) if about_leases else None
             head, succeeded = _head_and_answers(connection, asked or _asking(conditions, now))
             operations = on_success if succeeded else on_failure
@@ -345,6 +347,9 @@ class SqlMetastorage(Metastorage):
         """Do the operations and move the head; False if they changed nothing."""
         deleted = 0
         puts: list[tuple[Parameter, ...]] = []
+        for operation in operations:  # before what is changed here: its first answers are there
+            if isinstance(operation, Beside):
+                operation.write(connection, head.time)
         for operation in operations:  # in any order: none of them touches the key of another
             match operation:
                 case Put() | PutTimed():
@@ -362,6 +367,16 @@ class SqlMetastorage(Metastorage):
         if deleted:
             self._forget_old_deletions(connection)
         return True
+
+    def _first(self, asked: Sequence[Query], on_success: Sequence[Operation]) -> Sequence[Query]:
+        """What an invoke begins with; nothing where that depends on other answers."""
+        if len(asked) != 1:
+            return ()
+        if not on_success:
+            return asked
+        beside = (o.asks for o in on_success if isinstance(o, Beside))
+        taking = taking_time(self._clock, bounded=False)  # asks the clock, and does not move it
+        return *asked, taking, *chain.from_iterable(beside)
 
     def _forget_old_deletions(self, connection: Connection) -> None:
         oldest = value(

@@ -35,9 +35,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from strandline.clock import MAX_TIMESTAMP, Timestamp
 from strandline.errors import InvalidInput
+from strandline.sql import Query
 
 MAX_KEY_LENGTH = 1024
 MAX_VALUE_BYTES = 64 << 20
@@ -143,7 +145,20 @@ class DeleteRange:
     end: str
 
 
-Operation = Put | PutTimed | Delete | DeleteRange
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Call ``write(connection, time)`` in the SQL transaction of this invoke, with its time.
+
+    It is called before the operations beside it are done, and undoes them all by raising. Only a
+    store whose SQL database has other tables too can do this; others raise `UnsupportedOperation`.
+    ``asks`` are the statements that it begins with, in their order (see `Database.write`).
+    """
+
+    write: Callable[[Any, Timestamp], object]  # Any: a connection, which this layer does not use
+    asks: tuple[Query, ...] = ()
+
+
+Operation = Put | PutTimed | Delete | DeleteRange | Beside
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from strandline.sql.clock_row import (
 )
 from strandline.sql.database import PATIENCE, Database, DatabaseStatistics
 from strandline.sql.engine import DIALECTS, open_engine
-from strandline.sql.fence import FenceRow, FenceState
+from strandline.sql.fence import FENCE_ROW, FenceRow, FenceState
 from strandline.sql.sqlite_database import SqliteDatabase, open_sqlite
 from strandline.sql.statements import (
     CHUNK,
@@ -31,6 +31,7 @@ from strandline.sql.statements import (
 __all__ = [
     "CHUNK",
     "DIALECTS",
+    "FENCE_ROW",
     "PATIENCE",
     "Database",
     "DatabaseStatistics",

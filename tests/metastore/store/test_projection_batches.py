@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 
-from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefinition
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateTable,
+    RenameTable,
+    TableDefinition,
+)
 from strandline.errors import DeadlineExceeded, Unavailable
 from strandline.metastore.store import projection, warehouse
 from strandline.metastore.store.projection import Projector
@@ -193,31 +198,35 @@ def test_a_node_keeps_no_version_that_another_one_has_projected(
     other.database.close()
 
 
+@pytest.mark.parametrize("effect", ["make", "move"])
 def test_readers_do_not_wait_for_the_folders_of_a_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effect: str
 ) -> None:
-    makes, go_on = threading.Event(), threading.Event()
-    make = Warehouse.make
+    """A folder that is moved is moved behind the append, one that is made is made before it."""
+    begins, go_on = threading.Event(), threading.Event()
+    change = getattr(Warehouse, effect)
 
     def slow(*arguments: Any, **named: Any) -> Any:
-        makes.set()
+        begins.set()
         assert go_on.wait(LONG)
-        return make(*arguments, **named)
+        return change(*arguments, **named)
 
     with WholeNode.open(tmp_path / "store") as node, ThreadPoolExecutor(2) as threads:
         session = node.session(user="ann")
-        session.execute(new_table("old"))
-        monkeypatch.setattr(Warehouse, "make", slow)
-        creating = threads.submit(session.execute, new_table("new"))
+        session.execute([new_table("old"), new_table("other")])
+        monkeypatch.setattr(Warehouse, effect, slow)
+        rename = RenameTable(schema="default", table="other", new_name="new")
+        command = new_table("new") if effect == "make" else rename
+        changing = threads.submit(session.execute, command)
         try:
-            assert makes.wait(LONG)
+            assert begins.wait(LONG)
             catalog = threads.submit(node.catalogs.present).result(LONG)
-            assert catalog.relation("default", "new") is not None
+            assert (catalog.relation("default", "new") is None) is (effect == "make")
             # The event loop answers too: it need not wait for anybody.
             assert node.catalogs.known_present() is catalog
             assert threads.submit(session.table, "default.old").result(LONG).location
-            assert not creating.done()
+            assert not changing.done()
         finally:
             go_on.set()
-        creating.result(LONG)
+        changing.result(LONG)
         assert session.table("default.new").location

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from strandline.clock import Timestamp
+from strandline.errors import UnsupportedOperation
 from strandline.metastorage.etcd.gateway import (
     CompactedRevision,
     EtcdGateway,
@@ -38,6 +39,7 @@ from strandline.metastorage.etcd.layout import (
 from strandline.metastorage.etcd.leases import is_live
 from strandline.metastorage.store import (
     Absent,
+    Beside,
     Condition,
     Delete,
     DeleteRange,
@@ -313,6 +315,8 @@ class Invoke:
                     delete_operation(keys.chunk_bound(start_key), keys.chunk_bound(end_key)),
                     delete_operation(keys.data(start_key), keys.data(end_key)),
                 ]
+            case Beside():
+                raise UnsupportedOperation("etcd has no SQL transaction to write beside")
 
 
 def _value_of(page: Page) -> bytes | None:

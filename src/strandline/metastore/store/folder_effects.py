@@ -90,9 +90,13 @@ Paths = Callable[[], tuple[Iterable[str], Iterable[str]]]
 
 
 class Turn:
-    """What one SQL transaction does with folders: effects that do not touch one another."""
+    """What one SQL transaction does with folders: effects that do not touch one another.
 
-    def __init__(self, connection: Connection) -> None:
+    ``catalogs`` are those of versions that it appends, which this node has not applied yet.
+    """
+
+    def __init__(self, connection: Connection, catalogs: Sequence[Catalog] = ()) -> None:
+        self.catalogs = {catalog.version: catalog for catalog in catalogs}
         self.places = TablePlaces(connection)
         self.unsynced = Unsynced()
         self.moves = False
@@ -346,7 +350,7 @@ class FolderEffects:
 
         ``argument`` of the entry is its whole name, and so tells what its schema was called then.
         """
-        schema = self._schemas.schema(task.update, table.schema_id)
+        schema = self._schemas.schema(task, table.schema_id)
         named = task.argument(argument)
         if schema is None or named is None:
             return None
@@ -463,8 +467,9 @@ class _Schemas:
         self._update: Update | None = None
         self._known: dict[int, SchemaDescriptor | None] = {}
 
-    def schema(self, update: Update, schema_id: int) -> SchemaDescriptor | None:
-        """The schema with that id, also one that ``update`` drops; its name may be a later one."""
+    def schema(self, task: _Task, schema_id: int) -> SchemaDescriptor | None:
+        """The schema with that id, also one that the update drops; its name may be a later one."""
+        update = task.update
         if update is not self._update:
             self._update = update
             records = (
@@ -473,7 +478,8 @@ class _Schemas:
             changed = (decode(record, SchemaDescriptor) for record in records if record)
             self._known = {schema.id: schema for schema in changed}
         if schema_id not in self._known:
-            self._known[schema_id] = self._catalog(update.version).schema_by_id(schema_id)
+            catalog = task.turn.catalogs.get(update.version) or self._catalog(update.version)
+            self._known[schema_id] = catalog.schema_by_id(schema_id)
         return self._known[schema_id]
 
 

@@ -5,28 +5,40 @@ log, the place of a managed table, folders made and moved. They are derived from
 update log, in order, exactly once. How far the projection has come is a row of the store, moved by
 compare-and-set in the SQL transaction that writes the events and the places.
 
-**Batches.** One thread of a process projects at a time, and takes all versions up to the highest
-that this node has applied: the callers of a group commit share one SQL transaction and one sync of
-each folder. It is the thread of the group commit, before it answers the callers (`Node`). Where a
-version becomes active later, or that failed, it is the thread of one of the callers; the others
-wait until the position has reached their version, and one of them goes on where it has not. No lock
-of the catalog is held meanwhile. What no caller waits for (its caller gave up, its node died) a
-thread in the background carries out a little later, unless a child process of the node is at it.
+**With the append.** Where the log is in the same database, and a version is active at once, a group
+of versions is projected in the SQL transaction that appends it, up to the first version with a verb
+that may move or remove a folder. Its folders are made and synced before the commit. So a crash
+before the commit leaves no version, no event and no place, at most an empty folder that no table
+has: the next table of that name takes it, and one that is renamed to it replaces it. A crash behind
+it leaves the version with its events, places and folders, though its caller was not told. There is
+no version without its folders. Where that cannot be (a version before it is not projected yet, the
+fence row has another token, a folder is short of something), nothing of it is written: the version
+is appended by itself and projected behind the append, and its caller hears what is wrong.
+
+**Batches.** All else is projected behind the append: what moves folders, since no rollback would
+move them back, versions that become active later, and what another process left. One thread of a
+process does it at a time, and takes all versions up to the highest that this node has applied, in
+one SQL transaction, with one sync of each folder. It is the thread of the group commit, before it
+answers the callers. Where a version becomes active later, or that failed, it is the thread of one
+of the callers; the others wait until the position has reached their version, and one of them goes
+on where it has not. No lock of the catalog is held meanwhile. What no caller waits for (its caller
+gave up, its node died) a thread in the background carries out a little later, unless a child
+process of the node is at it.
 
 What must stay true: a folder cannot be moved back by a rollback, so effects may be done and their
 SQL transaction lost. Then they are met again, and each must be recognized. `folder_effects` says
 which of them one SQL transaction may have for that; the position counts entries within a version.
 
-**Durability.** The append to the log was durable before, and all of this can be done again. So in a
-folder the SQL transaction waits for no disk: the next commit of any other kind syncs it too, and
-after a power cut the first process that opens the store projects again, before it does anything
-else, the same events under the same numbers. (Folders are synced all the same: a later commit may
-make the rows durable, and no folder.) Effects of two SQL transactions may touch, so only one may be
-lost: before the first effect of one, those before it are on disk. And one that moved or removed a
-folder is on disk before its callers are answered: a client may then write into the old place (as
-Spark does before it creates a table anew), and those files must not be moved too. On a server all
-are synced: other nodes, which go on when the server's machine fails, have seen the events, and
-their numbers must not come again for others.
+**Durability.** Behind an append that is durable, all of this can be done again. So in a folder that
+SQL transaction waits for no disk: the next commit of any other kind syncs it too, and after a power
+cut the first process that opens the store projects again, before it does anything else, the same
+events under the same numbers. (Folders are synced all the same: a later commit may make the rows
+durable, and no folder.) Effects of two SQL transactions may touch, so only one may be lost: before
+the first effect of one, those before it are on disk. (Not where both only make: what is made twice
+is found.) And one that moved or removed a folder is on disk before its callers are answered: a
+client may then write into the old place (as Spark does before it creates a table anew), and those
+files must not be moved too. On a server all are synced: other nodes, which go on when the server's
+machine fails, have seen the events, and their numbers must not come again for others.
 
 A commit needs all of it done in its own SQL transaction. Where more effects are left, it gets
 `Behind`, as with the catalog itself: `transaction_order` then does them in several.
@@ -34,9 +46,10 @@ A commit needs all of it done in its own SQL transaction. Where more effects are
 No folder stops what comes behind it: what is refused is left as it is, and counted. What is short
 (a full disk, no descriptors) is an error, and is tried again before anything else is projected.
 
-Rejected: effects after the commit (a crash between would lose them), a journal beside the folders
-(a second truth), places named by table id (people look into these folders, and Hive names them so),
-and a thread of its own for every batch (each DDL call would pay two hand-overs between threads).
+Rejected: moves with the append (its rollback leaves them, and no version says so), effects after
+the commit (a crash between would lose them), a journal beside the folders (a second truth), places
+named by table id (people look into these folders, and Hive names them so), and a thread of its own
+for every batch (each DDL call would pay two hand-overs between threads).
 """
 
 from __future__ import annotations
@@ -47,7 +60,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
@@ -55,12 +68,15 @@ from sqlalchemy import Connection
 from strandline.catalog import Behind, Catalog
 from strandline.catalog.kinds import kind_named
 from strandline.catalog.verbs import verb_named
+from strandline.durable import Companion
 from strandline.durable.update import Entry, Update
 from strandline.errors import (
     DeadlineExceeded,
+    Fenced,
     Stopping,
     StrandlineError,
     Unavailable,
+    WrongEnvironment,
 )
 from strandline.metastore.store.folder_effects import FolderEffects, Turn
 from strandline.metastore.store.notifications import (
@@ -72,7 +88,7 @@ from strandline.metastore.store.notifications import (
 )
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places
-from strandline.sql import Database, FenceRow
+from strandline.sql import FENCE_ROW, Database, FenceRow
 from strandline.wire import encode
 
 logger = logging.getLogger(__name__)
@@ -175,6 +191,35 @@ class Projector:
                     self._projecting = False
                     self._state.notify_all()
 
+    def companion(self, catalogs: Sequence[Catalog]) -> Companion:
+        """What projects the versions of ``catalogs`` in the transaction that appends them."""
+        return _WithAppend(self, catalogs)
+
+    def project_appended(
+        self, connection: Connection, updates: Sequence[Update], catalogs: Sequence[Catalog]
+    ) -> LogPosition | None:
+        """Project ``updates`` in the transaction that appends them, as far as they only make.
+
+        None where nothing of them is; `project_up_to` then does it, and says why it cannot.
+        """
+        making = list(takewhile(_only_makes, updates))
+        if not making:
+            return None
+        try:
+            self._guard(connection)
+            before = self._notifications.position_on(connection)
+            if (before.projected_version + 1, before.projected_entries) != (making[0].version, 0):
+                return None
+            return self._advance_by(connection, before, making, Turn(connection, catalogs))
+        except (Fenced, WrongEnvironment, _NotCarriedOut) as error:  # nothing was written
+            logger.debug("version %d is appended by itself: %s", making[0].version, error)
+            return None
+
+    def appended(self, reached: LogPosition) -> None:
+        """Note what `project_appended` has reached, when that is committed."""
+        self._projected = max(self._projected, reached.projected_version)
+        self._own_end = reached.projected_version, reached.projected_entries
+
     def _await_batch(self, deadline: float) -> bool:
         """Wait for the batch that is under way, and share its failure; False where there is none.
 
@@ -261,8 +306,9 @@ class Projector:
 
         It is projected a little later, unless a caller asks for it first.
         """
-        self._updates.remember(update)
-        self.applied_up_to(update.version)
+        if update.version > self._projected:
+            self._updates.remember(update)
+            self.applied_up_to(update.version)
 
     def applied_up_to(self, version: int) -> None:
         """`applied`, for versions that were trimmed before this node had read them."""
@@ -339,11 +385,18 @@ class Projector:
         what comes before it is projected in any case.
         """
         before = self._notifications.position_on(connection)
-        last, done = before.projected_version, before.projected_entries
+        last = before.projected_version
         if last >= version:
             return before
-        events: list[NewEvent] = []
         updates = self._updates(last + 1, min(version, last + BATCH) + 1)
+        return self._advance_by(connection, before, updates, turn)
+
+    def _advance_by(
+        self, connection: Connection, before: LogPosition, updates: Sequence[Update], turn: Turn
+    ) -> LogPosition:
+        """`_advance` by some of ``updates``, which come behind ``before``."""
+        last, done = before.projected_version, before.projected_entries
+        events: list[NewEvent] = []
         entries = chain.from_iterable(update.entries for update in updates)
         effects = (entry for entry in islice(entries, done, None) if verb_named(entry.verb).folders)
         self._folders.expect(turn, list(islice(effects, turn.left)))
@@ -353,7 +406,7 @@ class Projector:
                     first = turn.untouched
                     try:
                         if first:
-                            self._require_synced(before)
+                            self._require_synced(before, turn)
                         if not self._folders.carry_out(turn, entry, update=update):
                             break
                     except StrandlineError as error:
@@ -383,14 +436,15 @@ class Projector:
         self._entries += len(events)
         return after
 
-    def _require_synced(self, before: LogPosition) -> None:
-        """Return when the effects up to ``before`` cannot be met again.
+    def _require_synced(self, before: LogPosition, turn: Turn) -> None:
+        """Return when the effects up to ``before`` cannot be met again, where that would do harm.
 
         The append of a version syncs what was projected before it. What one append holds, or
-        another process projected, may take several SQL transactions.
+        another process projected, may take several SQL transactions. What this process made may be
+        met again behind a ``turn`` that only makes (`_WithAppend`); what it moved is on disk.
         """
         is_own = self._own_end == (before.projected_version, before.projected_entries)
-        if not (is_own and self._database.is_synced):
+        if not (is_own and (turn.catalogs or self._database.is_synced)):
             self._database.sync()
 
     def _failed(self, version: int, what: str, error: StrandlineError) -> _NotCarriedOut:
@@ -399,6 +453,29 @@ class Projector:
             f"version {version} is in the catalog, but its {what} is not carried out:"
             f" {error.message}. It is tried again before the next change"
         )
+
+
+class _WithAppend:
+    """A `Companion`: projects versions in the transaction that appends them."""
+
+    asks = (FENCE_ROW, ()), (POSITION, ())
+
+    def __init__(self, projector: Projector, catalogs: Sequence[Catalog]) -> None:
+        self._projector = projector
+        self._catalogs = catalogs
+        self._reached: LogPosition | None = None
+
+    def write(self, connection: Connection, updates: Sequence[Update]) -> None:
+        self._reached = self._projector.project_appended(connection, updates, self._catalogs)
+
+    def committed(self) -> None:
+        if self._reached is not None:
+            self._projector.appended(self._reached)
+
+
+def _only_makes(update: Update) -> bool:
+    effects = (verb_named(entry.verb).folders for entry in update.entries)
+    return all(effect is None or effect.only_makes for effect in effects)
 
 
 class _NotCarriedOut(Unavailable):

@@ -1,0 +1,275 @@
+"""What DDL makes is made in the SQL transaction that appends its version, or behind it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.catalog import CatalogManager, Command
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    DropTable,
+    RenameTable,
+    TableDefinition,
+)
+from strandline.catalog.group_commit import GroupCommit
+from strandline.config import Settings
+from strandline.errors import AlreadyExists, Fenced, UnknownOutcome
+from strandline.fencing import FenceToken
+from strandline.metastore.store import warehouse
+from strandline.model.types import INT
+from strandline.node import Node, relocate
+from strandline.sql import FenceRow, SqliteDatabase, statements
+from tests.servers.stores import EmptyStore, new_store
+
+LONG = 60.0
+AT_ONCE = Settings(delay_ms=0, clock_skew_ms=0)
+
+
+class Killed(BaseException):
+    """Ends the thread that commits, as a kill of the process would."""
+
+
+def create(name: str, schema: str = "default") -> CreateTable:
+    definition = TableDefinition(name=name, columns=(ColumnDefinition("a", INT),))
+    return CreateTable(schema=schema, definition=definition)
+
+
+def rename(name: str, to: str) -> RenameTable:
+    return RenameTable(schema="default", table=name, new_name=to)
+
+
+def drop(name: str) -> DropTable:
+    return DropTable(schema="default", table=name)
+
+
+@pytest.fixture(params=["folder", "postgresql"])
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> EmptyStore:
+    return new_store(request.param, tmp_path / "store", settings=AT_ONCE)
+
+
+@pytest.fixture
+def node(store: EmptyStore) -> Iterator[Node]:
+    with Node.open(store.address, settings=store.settings) as node:
+        yield node
+
+
+def folder_of(node: Node, name: str) -> Path:
+    return Path(node.metastore.warehouse.removeprefix("file://")) / name
+
+
+def writes(node: Node) -> int:
+    counts = node.database.statistics()
+    return counts.writes + counts.unsynced_writes
+
+
+def verbs(node: Node, after: int) -> list[tuple[str, int | None]]:
+    events = node.notifications.read(after, limit=1000)
+    return [(event.verb, event.catalog_version) for event in events]
+
+
+def execute(node: Node, *commands: Command) -> int:
+    return node.session(user="ann").execute(list(commands)).version
+
+
+def location(node: Node, name: str) -> str:
+    return node.session(user="ann").table(f"default.{name}").location
+
+
+@pytest.mark.parametrize("command", [create("t"), CreateSchema(name="s")], ids=["table", "schema"])
+def test_what_makes_a_folder_is_one_sql_transaction(node: Node, command: Command) -> None:
+    before, head = writes(node), node.notifications.head()
+    version = execute(node, command)
+    assert writes(node) == before + 1
+    assert [at for _, at in verbs(node, head)] == [version]
+    assert node.projector.projected_version() == version
+    assert folder_of(node, "t" if isinstance(command, CreateTable) else "s.db").is_dir()
+
+
+@pytest.mark.parametrize("command", [rename("old", "new"), drop("old")], ids=["rename", "drop"])
+def test_what_moves_a_folder_is_done_behind_the_append(node: Node, command: Command) -> None:
+    """A rollback would not move it back."""
+    execute(node, create("old"))
+    before, head = writes(node), node.notifications.head()
+    version = execute(node, command)
+    assert writes(node) == before + 2
+    assert [at for _, at in verbs(node, head)] == [version]
+    assert not folder_of(node, "old").exists()
+
+
+class Points:
+    """What the thread that commits does; it is killed before the n-th of these."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, database: type) -> None:
+        self.passed: list[str] = []
+        self.kill_at: int | None = None
+        for owner, name in (
+            (statements, "_sent"),
+            (os, "mkdir"),
+            (warehouse, "_sync_folder"),
+            (database, "_commit"),
+            (CatalogManager, "apply_own"),
+            (GroupCommit, "_answer"),
+        ):
+            patch.setattr(owner, name, self._counted(name, getattr(owner, name)))
+
+    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:  # Any: as the real one
+            if threading.current_thread().name == "catalog-committer":
+                if len(self.passed) == self.kill_at:
+                    raise Killed(f"before {name}, behind {self.passed}")
+                self.passed.append(name)
+            return real(*arguments, **named)
+
+        return call
+
+    def kill(self, node: Node, command: Command, *, at: int | None) -> bool:
+        """Carry ``command`` out up to that point; whether it came so far."""
+        self.passed, self.kill_at = [], at
+        try:
+            execute(node, command)
+        except (Killed, UnknownOutcome):
+            return True
+        finally:
+            self.kill_at = None
+        return False
+
+
+def test_a_kill_at_any_point_leaves_a_version_with_its_effects_or_an_empty_folder(
+    node: Node, store: EmptyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = Points(monkeypatch, type(node.database))
+    left = set()
+    for at in itertools.count():
+        name, head = f"t{at}", node.notifications.head()
+        if not points.kill(node, create(name), at=at):
+            break
+        made = node.catalogs.present().relation("default", name) is not None
+        events = [verb for verb, _ in verbs(node, head)]
+        assert events == ["create_table"] * made
+        folder = folder_of(node, name)
+        assert folder.is_dir() or not made
+        left.add((made, folder.is_dir()))
+        if made:
+            with pytest.raises(AlreadyExists):
+                execute(node, create(name))
+        else:
+            execute(node, create(name))
+        assert location(node, name) == f"file://{folder}"
+    passed = points.passed
+    assert passed.index("mkdir") < passed.index("_sync_folder") < passed.index("_commit")
+    assert passed.index("_commit") < passed.index("apply_own")
+    assert passed.count("_commit") == 1
+    assert left == {(False, False), (False, True), (True, True)}
+    with Node.open(store.address, settings=store.settings, background=False) as other:
+        assert other.projector.projected_version() == node.catalogs.latest_catalog().version
+
+
+@pytest.mark.parametrize("before", ["_commit", "apply_own"])
+def test_the_next_process_finds_what_a_killed_one_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """Before the commit: a folder and no version. Behind it: all of it, and nobody was told."""
+    folder, crashed = tmp_path / "store", tmp_path / "crashed"
+    with Node.open(folder) as node, monkeypatch.context() as patch:
+        points = Points(patch, SqliteDatabase)
+        execute(node, create("first"))
+        points.kill(node, create("second"), at=None)
+        points.kill(node, create("t"), at=points.passed.index(before))
+        shutil.copytree(folder, crashed)
+    relocate(crashed, copy=True)
+    with Node.open(crashed) as node:
+        assert (crashed / "warehouse" / "t").is_dir()
+        if before == "_commit":
+            assert node.session(user="ann").tables("default") == ["first", "second"]
+            execute(node, rename("first", "t"))
+            execute(node, create("first"))
+        tables = {name: location(node, name) for name in ("first", "t")}
+        assert tables == {name: f"file://{crashed}/warehouse/{name}" for name in tables}
+        made = [verb for verb, _ in verbs(node, 0) if verb == "create_table"]
+        assert len(made) == 3
+
+
+def test_a_group_is_projected_with_its_append_up_to_the_first_version_that_moves(
+    node: Node,
+) -> None:
+    execute(node, create("old"))
+    head = node.notifications.head()
+    wanted: list[Command] = [create("a"), create("b"), drop("old"), create("old"), rename("b", "c")]
+    together(node, wanted)
+    events = verbs(node, head)[1:]  # behind the one that they waited for
+    assert [verb for verb, _ in events][:2] == ["create_table", "create_table"]
+    assert len(events) == len(wanted)
+    versions = [version for _, version in events]
+    assert versions == sorted(versions, key=lambda version: version or 0)
+    names = node.session(user="ann").tables("default")
+    assert sorted(names) == ["a", "c", "old"]
+    assert all(location(node, name) == f"file://{folder_of(node, name)}" for name in names)
+
+
+def together(node: Node, commands: list[Command]) -> None:
+    """Commit these as one group, in their order."""
+    holding, go_on = threading.Event(), threading.Event()
+    validate = node.catalogs._commits._validate
+
+    def held(*arguments: Any) -> Any:  # Any: as the real one
+        holding.set()
+        assert go_on.wait(LONG)
+        return validate(*arguments)
+
+    node.catalogs._commits._validate = held  # type: ignore[method-assign,assignment]  # that they wait
+    with ThreadPoolExecutor(len(commands) + 1) as threads:
+        calls = [threads.submit(execute, node, CreateSchema(name="gate"))]
+        assert holding.wait(LONG)
+        for number, command in enumerate(commands, 1):
+            calls.append(threads.submit(execute, node, command))
+            while len(node.catalogs._commits._waiting) < number:
+                threading.Event().wait(0.001)
+        node.catalogs._commits._validate = validate  # type: ignore[method-assign]  # as it was
+        go_on.set()
+        for call in calls:
+            call.result(LONG)
+
+
+def test_what_another_node_has_not_projected_yet_comes_first(node: Node, store: EmptyStore) -> None:
+    with Node.open(store.address, settings=store.settings, background=False) as other:
+        other.catalogs._commits.effects = None  # as of one that dies behind its append
+        other.catalogs.execute(create("a"), author="bob")
+        head = node.notifications.head()
+        version = execute(node, create("b"))
+        assert verbs(node, head) == [("create_table", version - 1), ("create_table", version)]
+        before = writes(node)
+        execute(node, create("c"))
+        assert writes(node) == before + 1
+
+
+def test_rows_that_are_fenced_let_the_version_in_and_project_nothing_of_it(node: Node) -> None:
+    """As where an opener of the store ended between its two halves."""
+    head = node.notifications.head()
+    with node.database.write() as connection:
+        token = node.catalogs.token
+        FenceRow.raise_to(connection, FenceToken(token.deploy_generation, token.epoch + 1))
+    with pytest.raises(Fenced, match="a newer owner"):
+        execute(node, create("t"))
+    assert verbs(node, head) == []
+    assert not folder_of(node, "t").exists()
+    assert node.catalogs.latest_catalog().relation("default", "t") is not None
+
+
+def test_a_catalog_with_a_delay_is_projected_when_a_version_is_active(tmp_path: Path) -> None:
+    settings = Settings(delay_ms=20, clock_skew_ms=0)
+    with Node.open(tmp_path / "store", settings=settings) as node:
+        before = writes(node)
+        version = execute(node, create("t"))
+        assert node.projector.projected_version() == version
+        assert writes(node) >= before + 2
