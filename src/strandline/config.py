@@ -60,6 +60,11 @@ class Settings:
     ``clock_ahead_limit_ms``: how far the store's time may be ahead of this machine's clock; a write
     that would be further ahead is refused. At least a minute.
     ``cache_bytes``: how much of the object store a node remembers.
+    ``cache_folder``: an absolute path, the folder of the file in which a node that serves keeps
+    what it remembers, for its next start. Not set, it is the folder of the store; a store on
+    servers then has none.
+    ``cache_interval_ms``: how often that file is written, beside once when the node stops; 0 writes
+    and reads none.
     ``log_level``: the least severe lines that the log shows.
     ``log_format``: text is for people, json has one object a line.
     ``slow_call_ms``: a call that takes longer is logged; 0 logs every call that is not answered
@@ -95,6 +100,8 @@ class Settings:
     metadata_staleness_ms: int | None = None
     clock_ahead_limit_ms: int = _DAY_MS
     cache_bytes: int = 256 << 20
+    cache_folder: str = ""
+    cache_interval_ms: int = 10 * _MINUTE_MS
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     slow_call_ms: int = 1_000

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, inspect
 
 from strandline.clock import HybridClock
 from strandline.errors import Fenced
-from strandline.metastore.cache.cached_store import CachedStore, ZoneAssignment
+from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.store.notifications import NewEvent, Notification, NotificationLog
 from strandline.metastore.store.object_store import ObjectStore, ProjectsDdl, SqlObjectStore
 from strandline.metastore.store.rows import DataFile, NewRow, Row, RowKind, new_file
@@ -74,7 +74,7 @@ class Dml:
         kind: type[CachedStore] = CachedStore,
         memory_bytes: int = 64 << 20,
         staleness: float = 0.0,
-        zones: Callable[[int], ZoneAssignment] = lambda table_id: ZoneAssignment(),
+        zone_partitions: Callable[[int], frozenset[int] | None] = lambda table_id: None,
     ) -> CachedStore:
         """A cache in front of this store."""
         return kind(
@@ -83,7 +83,7 @@ class Dml:
             self.transactions,
             memory_bytes=memory_bytes,
             staleness=staleness,
-            zones=zones,
+            zone_partitions=zone_partitions,
         )
 
     def begin(self) -> int:

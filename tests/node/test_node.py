@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -549,3 +550,50 @@ def test_a_cleaning_that_fails_is_logged_and_tried_again(
         "cleaning failed: the disk is away; tried again later",
         "cleaning failed; tried again later",
     ]
+
+
+def read_parameters(node: Node, table_id: int) -> tuple[int, int, int]:
+    """Reads a table's parameters; the hits, misses and loads of the node's memory then."""
+    assert node.store.parameters(table_id, write_ids=None) == (("numRows", "1"),)
+    counts = node.store.statistics()
+    return counts.hits, counts.misses, counts.loads
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_node_that_keeps_its_memory_starts_with_it(tmp_path: Path, elsewhere: bool) -> None:
+    store = tmp_path / "store"
+    settings = Settings(cache_folder=str(tmp_path) if elsewhere else "")
+    with Node.open(store, settings=settings, keeps_cache=True) as node:
+        table_id = create_table(node)
+        node.store.set_parameters(table_id, (("numRows", "1"),), author="ann")
+        assert read_parameters(node, table_id) == (1, 0, 1)
+    (file,) = (tmp_path if elsewhere else store).glob("*.cache")
+    assert file.stat().st_mode & 0o777 == 0o600
+    written = file.stat().st_mtime_ns
+    with Node.open(store, settings=settings) as embedded:
+        embedded.store.set_parameters(table_id, (("numRows", "2"),), author="ann")
+        embedded.store.set_parameters(table_id, (("numRows", "1"),), author="ann")
+        assert read_parameters(embedded, table_id) == (1, 0, 1)
+    assert file.stat().st_mtime_ns == written
+    with Node.open(store, settings=settings, keeps_cache=True) as again:
+        assert read_parameters(again, table_id) == (1, 0, 0)
+    never = Settings(cache_folder=settings.cache_folder, cache_interval_ms=0)
+    with Node.open(store, settings=never, keeps_cache=True) as without:
+        assert read_parameters(without, table_id) == (1, 0, 1)
+
+
+def test_a_node_writes_its_memory_now_and_then(tmp_path: Path) -> None:
+    with Node.open(tmp_path, settings=Settings(cache_interval_ms=1), keeps_cache=True) as node:
+        table_id = create_table(node)
+        node.store.set_parameters(table_id, (("numRows", "1"),), author="ann")
+        read_parameters(node, table_id)
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "strandline.cache").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+
+@pytest.mark.parametrize("folder", ["here", "/nowhere/at/all"])
+def test_a_folder_for_memory_that_is_not_there_is_refused(tmp_path: Path, folder: str) -> None:
+    with pytest.raises(InvalidInput, match="name an absolute path"):
+        Node.open(tmp_path, settings=Settings(cache_folder=folder), keeps_cache=True)

@@ -54,7 +54,7 @@ from strandline.metastore.store.table_places import all_places
 from strandline.metastore.store.tables import STORE_ROW
 from strandline.metastore.store.warehouse import make_folders
 from strandline.model.places import Place
-from strandline.node.node import Node
+from strandline.node.node import CACHE_FILE, Node
 from strandline.node.place import DATABASE_FILE
 from strandline.node.relocation import Relocated, relocate
 from strandline.sql import open_sqlite
@@ -266,7 +266,7 @@ def _files_below(folder: Path) -> Iterator[tuple[Path, str]]:
                 relative = file.relative_to(root).as_posix()
                 if file.is_symlink() or not file.is_file():
                     continue
-                if prefix or relative not in _NOT_COPIED:
+                if prefix or not (relative in _NOT_COPIED or relative.startswith(CACHE_FILE)):
                     yield file, (PurePosixPath(prefix) / relative).as_posix()
 
 

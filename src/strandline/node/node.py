@@ -21,7 +21,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from strandline.catalog import Catalog, CatalogManager
 from strandline.catalog.applier import Announce
@@ -30,7 +30,13 @@ from strandline.catalog.system_views.synchronization import synchronize_system_v
 from strandline.clock import WallClock, system_wall_clock
 from strandline.config import Settings
 from strandline.durable import DurableCatalogState, Replaced
-from strandline.errors import Stopping, StrandlineError, Unavailable, UnsupportedOperation
+from strandline.errors import (
+    InvalidInput,
+    Stopping,
+    StrandlineError,
+    Unavailable,
+    UnsupportedOperation,
+)
 from strandline.fencing import FenceToken
 from strandline.logs import in_one_line
 from strandline.metastore.cache.cached_store import CachedStore
@@ -55,6 +61,9 @@ from strandline.node.membership import (
 )
 from strandline.node.opened_store import OpenedStore, open_store
 from strandline.transactions import Transactions
+
+if TYPE_CHECKING:
+    from strandline.metastore.cache.state_file import StateFile
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +106,10 @@ CLEANING_SECONDS = 10.0
 """How long after an abort its rows are removed, at most."""
 FIRST_CLEANING_SECONDS = 60.0
 """How long after its start a node looks for what else can be cleaned."""
+CACHE_FILE = "strandline.cache"
+"""What a node of a folder remembers, in the folder."""
+CACHE_PAUSE_SECONDS = 0.02
+"""Between two parts of that file, so that no caller waits for the thread that writes it."""
 
 
 class Counted(Protocol):
@@ -166,7 +179,7 @@ class Node:
             name_row=name_change,
             has_own_times=store.upper_within is None,
         )
-        rows = SqlObjectStore(
+        self._rows = rows = SqlObjectStore(
             database,
             self.transactions,
             self.notifications,
@@ -214,6 +227,10 @@ class Node:
         self._stop = threading.Event()
         self._reaper = threading.Thread(target=self._expire, name="reaper", daemon=True)
         self._cleaning = threading.Thread(target=self._clean, name="cleaner", daemon=True)
+        self._cache_file: StateFile | None = None
+        self._cache_writer = threading.Thread(
+            target=self._write_cache, name="cache-writer", daemon=True
+        )
 
     @property
     def folder(self) -> Path:
@@ -234,13 +251,15 @@ class Node:
         member: str | None = None,
         wall: WallClock = system_wall_clock,
         background: bool = True,
+        keeps_cache: bool = False,
         announce: Announce | None = None,
     ) -> Node:
         """Open the store at a folder or an address, creating it if need be, and start following it.
 
         Without ``background`` it follows as far as its own calls need, and leaves expiry, cleaning
-        and checks to the node that has asked for its help. ``announce`` tells that node of a large
-        update of the catalog before it is appended.
+        and checks to the node that has asked for its help. With ``keeps_cache`` it starts with what
+        the file in ``cache_folder`` has, and writes that file. ``announce`` tells the node that has
+        asked for help of a large update of the catalog before it is appended.
 
         Raises `InvalidInput`, `CorruptData`, `IncompatibleFormat`, `Unavailable`, `Fenced`,
         `StoreMoved` where the store is not at the place that it had, and `WrongEnvironment`.
@@ -256,6 +275,8 @@ class Node:
             if background:
                 node.projector.adopt()
             node._follow()
+            if keeps_cache:
+                node._load_cache()
             if background:
                 node._start()
         except BaseException:
@@ -293,6 +314,49 @@ class Node:
         if self.settings.clean_interval_ms:
             self._cleaning.start()
         self._opened_store.examine()
+
+    def _load_cache(self) -> None:
+        folder, settings = self._opened_store.folder, self.settings
+        environment = self.catalogs.state.environment or ""
+        if settings.cache_folder:
+            path = Path(settings.cache_folder) / f"{environment}.cache"
+            if not path.parent.is_dir() or not path.is_absolute():
+                raise InvalidInput(
+                    f"cache_folder is {settings.cache_folder!r}; name an absolute path, of a folder"
+                    " that is there"
+                )
+        elif folder is not None:
+            path = folder / CACHE_FILE
+        else:
+            return
+        if not settings.cache_interval_ms or not settings.cache_bytes:
+            return
+        # It imports pyarrow, which a program that embeds a node for a moment does not need.
+        from strandline.metastore.cache.state_file import StateFile
+
+        file = StateFile(
+            path,
+            self.store,
+            rows=self._rows,
+            notifications=self.notifications,
+            environment=environment,
+            token=lambda: self.catalogs.token,
+            memory_bytes=settings.cache_bytes,
+            mode=settings.folder_mode & 0o666,
+        )
+        file.load()
+        self._cache_file = file
+        self._cache_writer.start()
+
+    def _write_cache(self) -> None:
+        file, stop = self._cache_file, self._stop
+        if file is None:
+            return
+        while not stop.wait(self.settings.cache_interval_ms / 1000):
+            self._does(
+                "writing what is remembered",
+                lambda: file.write(between=lambda: stop.wait(CACHE_PAUSE_SECONDS)),
+            )
 
     def _expire(self) -> None:
         period = max(self.settings.transaction_timeout_ms / 4000, 0.25)
@@ -390,9 +454,11 @@ class Node:
         self.catalogs.stop(wake=self.database.wake)
         self.projector.stop()
         self.store.stop(wake=self.database.wake)
-        for thread in (self._reaper, self._cleaning):
+        for thread in (self._reaper, self._cleaning, self._cache_writer):
             if thread.is_alive():
                 thread.join()
+        if self._cache_file is not None:
+            self._does("writing what is remembered", self._cache_file.write)
         self.transactions.heartbeats.stop()
         if self._reaper.ident is not None:
             with suppress(StrandlineError):  # else ids are skipped by the next start

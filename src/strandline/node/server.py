@@ -292,7 +292,7 @@ def serve(
                 (settings.host, settings.http_port, "HTTP"),
             )
         )
-        node = open_resources.enter_context(Node.open(store, settings=settings))
+        node = open_resources.enter_context(Node.open(store, settings=settings, keeps_cache=True))
         asyncio.run(
             _serve(
                 node,

@@ -1,9 +1,10 @@
 """A state machine that compares three answers: the cache's, the store's and a model's.
 
 Transactions stage, commit and abort through another node or through the cache's own; the cache
-applies the log whenever it comes to it; readers come with lists of any age, from the present, from
-open transactions and from before. Every read of the cache must be what the store says at the same
-list, and what a model says that knows only which write ids were committed when the list was taken.
+applies the log whenever it comes to it. It may hold some zone partitions only, and the node may
+restart with what it held. Readers come with lists of any age, from the present, from open
+transactions and from before. Every read of the cache must be what the store says at the same list,
+and what a model says that knows only which write ids were committed when the list was taken.
 
 Beyond answers it is checked that memory is used as meant: once the log is applied, a present list
 of a held table is a hit, and no row of an aborted transaction is left.
@@ -19,8 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from strandline.errors import WriteConflict
 from strandline.metastore.cache.cached_store import CachedStore
+from strandline.metastore.cache.packed_replicas import Group, pack
 from strandline.metastore.store.object_store import ObjectStore
-from strandline.metastore.store.rows import Row, RowKind
+from strandline.metastore.store.rows import TABLE_LEVEL, NewRow, Row, RowKind
 from strandline.transactions import ValidWriteIdList
 from tests.metastore.dml import Dml, data_file, names
 from tests.transactions.catalogs import Table
@@ -56,12 +58,16 @@ class CacheMachine(RuleBasedStateMachine):
     dml: Dml
     cache_kind: type[CachedStore] = CachedStore
 
-    @initialize(memory=st.sampled_from([64 << 20, 64 << 20, 9_000]))
-    def open(self, memory: int) -> None:
+    @initialize(
+        memory=st.sampled_from([64 << 20, 64 << 20, 9_000]),
+        held=st.sampled_from([None, None, frozenset({0, 2})]),
+    )
+    def open(self, memory: int, held: frozenset[int] | None = None) -> None:
         self.tables = [next(_numbers) for _ in range(TABLE_COUNT)]
         self.dml.catalogs.publish(*(Table(i, f"t{i}") for i in self.tables))
         self.memory = memory
-        self.cache = self.dml.cached(kind=self.cache_kind, memory_bytes=memory)
+        self.held = held
+        self.cache = self.new_cache()
         self.open_txns: dict[int, Txn] = {}
         self.readers: list[Reader] = []
         self.rows: dict[int, Row] = {}
@@ -70,6 +76,13 @@ class CacheMachine(RuleBasedStateMachine):
         self.aborted: set[tuple[int, int]] = set()
         self.ended: list[Txn] = []
         self.touched: set[int] = set()
+
+    def new_cache(self) -> CachedStore:
+        return self.dml.cached(
+            kind=self.cache_kind,
+            memory_bytes=self.memory,
+            zone_partitions=lambda table_id: self.held,
+        )
 
     def teardown(self) -> None:
         for txn_id in getattr(self, "open_txns", ()):
@@ -164,7 +177,7 @@ class CacheMachine(RuleBasedStateMachine):
         staged = through.stage(
             txn_id,
             table_id,
-            add=[data_file(f"f{next(_numbers):06d}") for _ in range(adds)],
+            add=[_new_file() for _ in range(adds)],
             remove=[row.row_id for row in removed],
         )
         txn.writes[table_id] = staged.write_id
@@ -215,7 +228,7 @@ class CacheMachine(RuleBasedStateMachine):
         with through.change(table_id, author="ann") as change:
             there = list(change.visible(FILES).values())
             assert there == self.visible(table_id, self.committed[table_id])
-            change.stage(add=[data_file(f"f{next(_numbers):06d}")])
+            change.stage(add=[_new_file()])
             if there:
                 gone = data.draw(st.sampled_from(there))
                 change.stage(remove=[gone.row_id])
@@ -240,13 +253,36 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.cache.applied_event == self.dml.log.head()
         if self.memory < 1 << 20:
             return
-        kept = [r for r in self.rows.values() if (r.table_id, r.write_id) not in self.aborted]
+        kept = [
+            row
+            for row in self.rows.values()
+            if (row.table_id, row.write_id) not in self.aborted
+            and (self.held is None or row.bucket in {TABLE_LEVEL, *self.held})
+        ]
         held = sum(row.table_id in self.touched for row in kept)
         assert self.cache.statistics().rows == held
+        if self.held is not None:
+            return
         for table_id in self.touched:
             misses = self.cache.statistics().misses
             self.read(Reader(table_id, self.present(table_id), self.committed[table_id]))
             assert self.cache.statistics().misses == misses
+
+    @rule(used=SUBSETS)
+    def restart(self, used: list[int]) -> None:
+        """The node stops, and starts with what it held; some of it is used before the next stop."""
+        groups = [group.write() for group in pack(self.cache.snapshot()[1])]
+        applied, known = self.cache.applied_event, self.cache.statistics().replicas
+        self.cache = self.new_cache()
+        self.cache.restore(
+            applied, [packed for data in groups for packed in Group.read(data).replicas()]
+        )
+        assert self.cache.applied_event == self.dml.log.head()
+        if self.held is None and self.memory >= 1 << 20:
+            assert self.cache.statistics().replicas == known
+        else:
+            self.touched = set()
+        self.read_with_lists_of_now(used)
 
     # -- readers
 
@@ -290,6 +326,10 @@ class CacheMachine(RuleBasedStateMachine):
         assert cached == expected, (names(cached), names(expected))
         known = self.cache.known_rows(reader.table_id, FILES, write_ids=reader.write_ids)
         assert known is None or known == expected
+        for of in (self.cache.rows, self.cache.known_rows):
+            asked = [*(row.name for row in expected[:3]), "none"]
+            some = of(reader.table_id, FILES, write_ids=reader.write_ids, names=asked)
+            assert some is None or some == expected[:3]
         for row in expected[:2]:
             found = self.cache.row(row.table_id, FILES, row.name, write_ids=reader.write_ids)
             assert found == row
@@ -310,6 +350,11 @@ class CacheMachine(RuleBasedStateMachine):
             found = self.cache.statistics()
             assert found.poisoned == 0
             assert found.size <= self.memory
+
+
+def _new_file() -> NewRow:
+    number = next(_numbers)
+    return data_file(f"f{number:06d}", bucket=number % 5 - 1)
 
 
 def check_small_histories(machine: type[CacheMachine], *, every: int = 1) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,32 +118,30 @@ class AnswersWithoutAsking(CachedStore):
     """Memory answers although it lacks writes that the reader's list has."""
 
     def _shown(
-        self, replicas: Sequence[Replica], kind: RowKind, write_ids: ValidWriteIdList | None
+        self, replica: Replica, kind: RowKind, write_ids: ValidWriteIdList | None
     ) -> VisibleRows | None:
-        return replicas[0].visible(kind, write_ids or replicas[0].committed)
+        return replica.visible(kind, write_ids or replica.committed)
 
 
 class ComparesMarks(CachedStore):
     """Memory answers when its high-water mark is not below the reader's."""
 
     def _shown(
-        self, replicas: Sequence[Replica], kind: RowKind, write_ids: ValidWriteIdList | None
+        self, replica: Replica, kind: RowKind, write_ids: ValidWriteIdList | None
     ) -> VisibleRows | None:
-        reader = write_ids or replicas[0].committed
-        return (
-            replicas[0].visible(kind, reader) if replicas[0].committed.hwm >= reader.hwm else None
-        )
+        reader = write_ids or replica.committed
+        return replica.visible(kind, reader) if replica.committed.hwm >= reader.hwm else None
 
 
 class AnswersAtItsOwnList(CachedStore):
     """Memory filters by its own list in place of the reader's."""
 
     def _shown(
-        self, replicas: Sequence[Replica], kind: RowKind, write_ids: ValidWriteIdList | None
+        self, replica: Replica, kind: RowKind, write_ids: ValidWriteIdList | None
     ) -> VisibleRows | None:
-        if super()._shown(replicas, kind, write_ids) is None:
+        if super()._shown(replica, kind, write_ids) is None:
             return None
-        return replicas[0].visible(kind, replicas[0].committed)
+        return replica.visible(kind, replica.committed)
 
 
 class LoadsCommittedRowsOnly(SqlObjectStore):

@@ -11,7 +11,7 @@ from sqlalchemy import delete, update
 from strandline import work
 from strandline.errors import Unavailable
 from strandline.metastore.cache import log_applier
-from strandline.metastore.cache.cached_store import CachedStore, ZoneAssignment
+from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.log_applier import LogApplier
 from strandline.metastore.store.notifications import LogPosition, Notification
 from strandline.metastore.store.object_store import SqlObjectStore
@@ -212,25 +212,30 @@ def test_a_table_that_outgrows_memory_is_forgotten(dml: Dml) -> None:
     assert (found.replicas, found.rows, found.size) == (0, 0, 0)
 
 
-def test_the_rows_of_a_zone_partition_are_one_replica(dml: Dml) -> None:
-    cache = dml.cached(zones=lambda table_id: ZoneAssignment(2, frozenset({0, 1})))
-    txn = dml.begin()
-    buckets = {"all": -1, "zero": 0, "one": 1}
-    for name, bucket in buckets.items():
+def test_a_node_holds_the_rows_of_its_zone_partitions_and_is_sure_of_their_names_alone(
+    dml: Dml,
+) -> None:
+    cache = dml.cached(zone_partitions=lambda table_id: frozenset({0, 2}))
+    files(cache)
+    for name, bucket in {"all": -1, "zero": 0, "one": 1}.items():
+        txn = dml.begin()
         dml.store.stage(txn, FLIGHTS, add=[data_file(name, bucket=bucket)])
-    dml.transactions.commit(txn)
-    assert files(cache) == ["all", "one", "zero"]
-    found = cache.statistics()
-    assert (found.replicas, found.rows, found.misses) == (2, 4, 0)
-    dml.append("more")
-    assert files(cache) == ["all", "more", "one", "zero"]
-
-
-def test_a_table_of_which_a_partition_is_elsewhere_is_left_to_the_store(dml: Dml) -> None:
-    cache = dml.cached(zones=lambda table_id: ZoneAssignment(2, frozenset({0})))
-    dml.append("a")
-    assert files(cache) == ["a"]
-    assert hits(cache) == (0, 1)
+        dml.transactions.commit(txn)
+    cache.catch_up()
+    before = cache.statistics()
+    assert before.rows == 2
+    write_ids = dml.transactions.write_ids(FLIGHTS)
+    for asked in (["all", "zero"], ["zero"]):
+        assert names(cache.rows(FLIGHTS, FILES, write_ids=write_ids, names=asked)) == asked
+        known = cache.known_rows(FLIGHTS, FILES, write_ids=write_ids, names=asked)
+        assert known is not None
+        assert names(known) == asked
+    assert cache.statistics().misses == before.misses
+    assert files(cache, write_ids=write_ids) == ["all", "one", "zero"]
+    assert cache.row(FLIGHTS, FILES, "one", write_ids=write_ids) is not None
+    assert cache.row(FLIGHTS, FILES, "none", write_ids=write_ids) is None
+    assert cache.known_rows(FLIGHTS, FILES, write_ids=write_ids) is None
+    assert cache.statistics().misses_by_cause["not_held"] == before.misses_by_cause["not_held"] + 3
 
 
 # -- loading while events go on

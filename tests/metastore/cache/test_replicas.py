@@ -22,7 +22,7 @@ def row(row_id: int, kind: RowKind, name: str, write_id: int) -> Row:
 
 def empty() -> Replica:
     contents = TableContents((), (), ValidWriteIdList.of(0), 0)
-    return Replica.of(contents, table_id=TABLE, zone_partition=0)
+    return Replica.of(contents, table_id=TABLE)
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -39,7 +39,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -48,7 +48,7 @@ from types import MappingProxyType
 from strandline import work
 from strandline.errors import Stopping, Unavailable
 from strandline.metastore.cache.log_applier import BATCH, LogApplier
-from strandline.metastore.cache.replica_set import MAX_ROWS, ReplicaSet
+from strandline.metastore.cache.replica_set import MAX_ROWS, HeldReplica, ReplicaSet
 from strandline.metastore.cache.replicas import Replica, VisibleRows
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.object_store import ObjectStore, SqlObjectStore
@@ -126,18 +126,6 @@ _PARTITIONS_OF_A_THING = 5
 
 
 @dataclass(frozen=True, slots=True)
-class ZoneAssignment:
-    """How many partitions the zone of a table has, and the ``own`` ones of this node."""
-
-    partitions: int = 1
-    own: frozenset[int] = frozenset({0})
-
-
-WHOLE = ZoneAssignment()
-"""The default zone: one partition, held by every node."""
-
-
-@dataclass(frozen=True, slots=True)
 class CachedStoreStatistics:
     """Counts since the start; ``size`` is in bytes, about.
 
@@ -199,8 +187,8 @@ class KnownLocations:
 class CachedStore(ObjectStore):
     """See the module. Safe to use from several threads.
 
-    ``zones`` tells for a table which zone partitions are held here. ``staleness`` is in seconds,
-    measured by ``monotonic``.
+    ``zone_partitions`` tells for a table the partitions of its zone that are held here, None for
+    all: of the others the store answers. ``staleness`` is in seconds, measured by ``monotonic``.
     """
 
     applier = LogApplier
@@ -212,13 +200,13 @@ class CachedStore(ObjectStore):
         notifications: NotificationLog,
         transactions: Transactions,
         *,
-        zones: Callable[[int], ZoneAssignment] = lambda table_id: WHOLE,
+        zone_partitions: Callable[[int], frozenset[int] | None] = lambda table_id: None,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         staleness: float | Callable[[], float] = DEFAULT_STALENESS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
-        self._zones = zones
+        self._zone_partitions = zone_partitions
         self._replicas = ReplicaSet(applied_event=notifications.head(), memory_bytes=memory_bytes)
         self._locations = KnownLocations()
         self._applier = self.applier(
@@ -281,7 +269,7 @@ class CachedStore(ObjectStore):
         write_ids: ValidWriteIdList | None,
         names: Collection[str] | None = None,
     ) -> list[Row]:
-        answer = self._answer(table_id, kind, write_ids)
+        answer = self._answer(table_id, kind, write_ids, names)
         if answer is None:
             return self._store.rows(table_id, kind, write_ids=write_ids, names=names)
         work.spend(len(answer if names is None else names))
@@ -307,7 +295,7 @@ class CachedStore(ObjectStore):
     def row(
         self, table_id: int, kind: RowKind, name: str, *, write_ids: ValidWriteIdList | None
     ) -> Row | None:
-        answer = self._answer(table_id, kind, write_ids)
+        answer = self._answer(table_id, kind, write_ids, (name,))
         if answer is None:
             return self._store.row(table_id, kind, name, write_ids=write_ids)
         return answer.get(name)
@@ -325,8 +313,12 @@ class CachedStore(ObjectStore):
     ) -> list[Row] | None:
         if write_ids is None and not self._applier.is_known_level():
             return None
-        replicas = self._replicas.get(table_id, range(self._zones(table_id).partitions))
-        answer = None if replicas is None else self._shown_at_once(replicas, kind, write_ids)
+        replica = self._replicas.get(table_id, most=work.AT_ONCE)
+        answer = None
+        if replica is not None:
+            reader = replica.committed if write_ids is None else write_ids
+            if replica.can_tell(reader):
+                answer = _sure(replica, replica.known_visible(kind, reader), names)
         if answer is None or len(answer if names is None else names) > work.AT_ONCE:
             return None
         self._hits += 1
@@ -370,79 +362,64 @@ class CachedStore(ObjectStore):
         return self._store.rows_by_id(row_ids)
 
     def _answer(
-        self, table_id: int, kind: RowKind, write_ids: ValidWriteIdList | None
+        self,
+        table_id: int,
+        kind: RowKind,
+        write_ids: ValidWriteIdList | None,
+        names: Collection[str] | None = None,
     ) -> VisibleRows | None:
-        """The visible rows by name; None where the store has to answer."""
+        """The visible rows by name, or those with ``names``; None: the store has to answer."""
         if write_ids is None and not self._applier.is_level():
             self._misses["behind"] += 1
             return None
-        replicas = self._loaded(table_id)
-        if replicas is None:
+        replica = self._loaded(table_id)
+        if replica is None:
             self._misses["not_held"] += 1
             return None
-        answer = self._shown(replicas, kind, write_ids)
-        if answer is None:
+        shown = self._shown(replica, kind, write_ids)
+        answer = _sure(replica, shown, names)
+        if shown is None:
             self._misses["other_list"] += 1
+        elif answer is None:
+            self._misses["not_held"] += 1
         else:
             self._hits += 1
         return answer
 
-    def _loaded(self, table_id: int) -> Sequence[Replica] | None:
+    def _loaded(self, table_id: int) -> Replica | None:
         """What memory holds of a table, which is read if need be; None if it cannot hold it."""
-        zone = self._zones(table_id)
-        partitions = range(zone.partitions)
-        replicas = self._replicas.get(table_id, partitions)
-        if replicas is None and self._load(table_id, zone):
-            replicas = self._replicas.get(table_id, partitions)
-        return replicas
-
-    def _shown_at_once(
-        self, replicas: Sequence[Replica], kind: RowKind, write_ids: ValidWriteIdList | None
-    ) -> VisibleRows | None:
-        """What one replica shows and remembers; several are put together by a thread."""
-        if len(replicas) > 1:
-            return None
-        reader = replicas[0].committed if write_ids is None else write_ids
-        return replicas[0].known_visible(kind, reader) if replicas[0].can_tell(reader) else None
+        replica = self._replicas.get(table_id)
+        if replica is None and self._load(table_id):
+            replica = self._replicas.get(table_id)
+        return replica
 
     def _shown(
-        self, replicas: Sequence[Replica], kind: RowKind, write_ids: ValidWriteIdList | None
+        self, replica: Replica, kind: RowKind, write_ids: ValidWriteIdList | None
     ) -> VisibleRows | None:
-        reader = replicas[0].committed if write_ids is None else write_ids
-        if not all(replica.can_tell(reader) for replica in replicas):
-            return None
-        if len(replicas) == 1:
-            return replicas[0].visible(kind, reader)
-        merged: dict[str, Row] = {}
-        for replica in replicas:
-            merged |= replica.visible(kind, reader)
-        return VisibleRows(sorted(merged.items()))
+        reader = replica.committed if write_ids is None else write_ids
+        return replica.visible(kind, reader) if replica.can_tell(reader) else None
 
-    def _load(self, table_id: int, zone: ZoneAssignment) -> bool:
+    def _load(self, table_id: int) -> bool:
         """Read a table from the store into memory; False if that is not possible now."""
-        if not zone.own.issuperset(range(zone.partitions)):
-            return False
         load = self._replicas.begin_load(table_id)
         if load is None:
             return False
-        replicas = None
+        replica = None
         try:
             with work.budget(None):  # it is bounded, and serves others too
                 contents = self._store.contents(
                     table_id, max_bytes=self._replicas.memory_bytes, max_rows=MAX_ROWS
                 )
             if contents is not None:
-                replicas = [
-                    Replica.of(contents, table_id=table_id, zone_partition=partition)
-                    for partition in range(zone.partitions)
-                ]
+                held = self._zone_partitions(table_id)
+                replica = Replica.of(contents, table_id=table_id, zone_partitions=held)
         except BaseException:
             self._replicas.finish_load(load, None)
             raise
-        if replicas is None:
+        if replica is None:
             self._replicas.refuse_load(load)
             return False
-        self._replicas.finish_load(load, replicas)
+        self._replicas.finish_load(load, replica)
         return True
 
     # -- writing: the store writes, and what is committed is applied before the call returns
@@ -475,11 +452,30 @@ class CachedStore(ObjectStore):
         """
         return self._applier.apply(limit)
 
+    # -- a state that outlives the process
+
+    def snapshot(self) -> tuple[int, list[HeldReplica]]:
+        """The last event that is applied, and what is held then, the last used last."""
+        return self._replicas.snapshot()
+
+    def restore(self, applied_event: int, replicas: Iterable[HeldReplica]) -> None:
+        """Hold what a `snapshot` of this store held, and apply the events since."""
+        self._applier.restore(applied_event, replicas)
+
     def look_again(self) -> None:
         self._applier.look_again()
 
     def catch_up(self) -> None:
         self._applier.catch_up()
+
+
+def _sure(
+    replica: Replica, shown: VisibleRows | None, names: Collection[str] | None
+) -> VisibleRows | None:
+    """The rows that are shown; None where others, in zone partitions elsewhere, may be missing."""
+    if shown is None or replica.zone_partitions is None:
+        return shown
+    return shown if names is not None and all(name in shown for name in names) else None
 
 
 def _picked(answer: Mapping[str, Row], names: Collection[str] | None) -> list[Row]:

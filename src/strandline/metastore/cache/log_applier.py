@@ -24,7 +24,12 @@ from typing import NamedTuple
 
 from strandline.catalog.verbs import verb_named
 from strandline.errors import Stopping, StrandlineError, Unavailable
-from strandline.metastore.cache.replica_set import MAX_ROWS, Change, ReplicaSet
+from strandline.metastore.cache.replica_set import (
+    MAX_ROWS,
+    Change,
+    HeldReplica,
+    ReplicaSet,
+)
 from strandline.metastore.cache.replicas import Replica
 from strandline.metastore.store.notifications import (
     ABORT,
@@ -280,6 +285,13 @@ class LogApplier:
                 self._far_behind -= 1
         with self._checking:
             self._reach(level)
+
+    def restore(self, applied_event: int, replicas: Iterable[HeldReplica]) -> None:
+        """Hold these, which reflect the log up to ``applied_event``, and apply what came since."""
+        with self._applying:
+            self.look_again()
+            self._replicas.restore(applied_event, replicas)
+        self.catch_up()
 
     def look_again(self) -> None:
         """Be level with nothing until a look at the head that begins from now on; costs nothing.

@@ -9,6 +9,9 @@ are kept from then on; when its rows arrive, the kept events that they do not re
 to them. So no event is lost and none applied twice, whichever came first.
 
 A change that fails evicts its table, also one that is loading: what is not known is forgotten.
+
+A replica that was read from disk is *packed* until it is used: a read or an event that needs it
+unpacks it, outside of the lock. It reflects the log up to its own event like any other.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
+from strandline.errors import CorruptData
 from strandline.metastore.cache.replicas import Replica
 
 logger = logging.getLogger(__name__)
@@ -28,8 +33,21 @@ MAX_ROWS = 10_000
 """Rows of a table that is held: what a thread of the node may load, and go over at a change."""
 MAX_OVERSIZED = 1_000
 
-Key = tuple[int, int]
-"""Zone partition and table id."""
+
+class PackedReplica(Protocol):
+    """A replica as bytes; ``size`` is what these take, about."""
+
+    @property
+    def table_id(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def unpacked(self) -> Replica:
+        """The replica. Raises `CorruptData`."""
+
+
+HeldReplica: TypeAlias = Replica | PackedReplica
 
 Change = Callable[[Replica], Replica]
 """The next value of a replica."""
@@ -67,8 +85,7 @@ class ReplicaSet:
         self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
         self._applied = applied_event
-        self._replicas: OrderedDict[Key, Replica] = OrderedDict()
-        self._partitions: dict[int, set[int]] = {}
+        self._replicas: OrderedDict[int, HeldReplica] = OrderedDict()
         self._loading: dict[int, Load] = {}
         self._oversized: OrderedDict[int, None] = OrderedDict()
         self._rows = self._size = 0
@@ -84,23 +101,26 @@ class ReplicaSet:
         """The last event that was applied."""
         return self._applied
 
-    def get(self, table_id: int, partitions: Iterable[int]) -> list[Replica] | None:
-        """The replicas of a table for these zone partitions, as of one moment; None without all."""
+    def get(self, table_id: int, *, most: int | None = None) -> Replica | None:
+        """The replica of a table; None without one, or where more than ``most`` rows are packed."""
         with self._lock:
-            replicas = []
-            for partition in partitions:
-                key = (partition, table_id)
-                replica = self._replicas.get(key)
-                if replica is None:
-                    return None
-                self._replicas.move_to_end(key)
-                replicas.append(replica)
-            return replicas
+            held = self._replicas.get(table_id)
+            if held is None:
+                return None
+            self._replicas.move_to_end(table_id)
+        if isinstance(held, Replica):
+            return held
+        return self._unpack(held) if most is None or held.rows <= most else None
 
     def follows(self, table_id: int) -> bool:
         """Whether events of this table matter here."""
         with self._lock:
-            return table_id in self._partitions or table_id in self._loading
+            return table_id in self._replicas or table_id in self._loading
+
+    def snapshot(self) -> tuple[int, list[HeldReplica]]:
+        """The last event that was applied, and all replicas then, the last used last."""
+        with self._lock:
+            return self._applied, list(self._replicas.values())
 
     # -- loading
 
@@ -112,23 +132,22 @@ class ReplicaSet:
             load = self._loading[table_id] = Load(table_id)
             return load
 
-    def finish_load(self, load: Load, replicas: Sequence[Replica] | None) -> None:
+    def finish_load(self, load: Load, replica: Replica | None) -> None:
         """End a load with what was read; None if it failed."""
         with self._lock:
             del self._loading[load.table_id]
-            if replicas is None or load.spoiled:
+            if replica is None or load.spoiled:
                 return
             try:
-                current = [_caught_up(replica, load.changes) for replica in replicas]
+                current = _caught_up(replica, load.changes)
             except Exception:
                 self._note_poison(load.table_id, self._applied)
                 return
-            if sum(replica.size for replica in current) > self._memory_bytes:
+            if current.size > self._memory_bytes:
                 self._note_oversized(load.table_id)
                 return
             self._loads += 1
-            for replica in current:
-                self._put((replica.zone_partition, replica.table_id), replica)
+            self._put(current)
             self._make_room()
 
     def refuse_load(self, load: Load) -> None:
@@ -141,17 +160,21 @@ class ReplicaSet:
 
     def apply(self, event_id: int, changes: Sequence[tuple[int, Change]]) -> None:
         """Apply an event: its changes by table id, all in one step."""
+        for table_id, _ in changes:
+            held = self._replicas.get(table_id)
+            if held is not None and not isinstance(held, Replica):
+                self._unpack(held)
         with self._lock:
-            nexts: dict[Key, Replica] = {}
+            nexts: list[Replica] = []
             for table_id, change in changes:
                 try:
-                    nexts |= self._next(table_id, event_id, change)
+                    nexts += self._next(table_id, event_id, change)
                 except Exception:
                     self._note_poison(table_id, event_id)
-            for key, replica in nexts.items():
-                self._put(key, replica)
+            for replica in nexts:
+                self._put(replica)
                 if replica.rows > MAX_ROWS:
-                    self._outgrow(key[1])
+                    self._outgrow(replica.table_id)
             self._applied = event_id
             self._make_room()
 
@@ -168,7 +191,7 @@ class ReplicaSet:
     def skip(self, event_id: int, *, poisoned: Collection[int] | None) -> None:
         """Pass over an event that cannot be read, forgetting its tables; None: all tables."""
         with self._lock:
-            tables = {*self._partitions, *self._loading} if poisoned is None else poisoned
+            tables = {*self._replicas, *self._loading} if poisoned is None else poisoned
             for table_id in tables:
                 self._evict(table_id)
             self._poisoned += 1
@@ -177,9 +200,17 @@ class ReplicaSet:
     def restart(self, applied_event: int) -> None:
         """Forget everything and go on behind ``applied_event``."""
         with self._lock:
-            for table_id in {*self._partitions, *self._loading}:
+            for table_id in {*self._replicas, *self._loading}:
                 self._evict(table_id)
             self._applied = applied_event
+
+    def restore(self, applied_event: int, replicas: Iterable[HeldReplica]) -> None:
+        """Hold these instead, the last used last, and go on behind ``applied_event``."""
+        self.restart(applied_event)
+        with self._lock:
+            for replica in replicas:
+                self._put(replica)
+            self._make_room()
 
     def statistics(self) -> ReplicaSetStatistics:
         """What is held now."""
@@ -194,38 +225,51 @@ class ReplicaSet:
                 poisoned=self._poisoned,
             )
 
+    def _unpack(self, packed: PackedReplica) -> Replica | None:
+        """The replica of a table that was found packed; None if it cannot be read, and is gone."""
+        try:
+            replica = packed.unpacked()
+        except Exception:
+            with self._lock:
+                if self._replicas.get(packed.table_id) is packed:
+                    self._note_poison(packed.table_id, self._applied)
+            return None
+        with self._lock:
+            current = self._replicas.get(packed.table_id)
+            if current is packed:
+                self._put(replica)
+                self._make_room()
+                return replica
+            # Another thread was first, or an event came.
+            return current if isinstance(current, Replica) else None
+
     # -- under the lock
 
-    def _next(self, table_id: int, event_id: int, change: Change) -> dict[Key, Replica]:
+    def _next(self, table_id: int, event_id: int, change: Change) -> list[Replica]:
         load = self._loading.get(table_id)
         if load is not None:
             load.changes.append((event_id, change))
             load.spoiled |= len(load.changes) > MAX_CHANGES_WHILE_LOADING
-        keys = [(partition, table_id) for partition in self._partitions.get(table_id, ())]
-        return {
-            key: change(self._replicas[key])
-            for key in keys
-            if self._replicas[key].event_id < event_id
-        }
+        replica = self._replicas.get(table_id)
+        if replica is None or (isinstance(replica, Replica) and replica.event_id >= event_id):
+            return []
+        if not isinstance(replica, Replica):
+            raise CorruptData(f"table {table_id} is packed, and event {event_id} changes it")
+        return [change(replica)]
 
-    def _put(self, key: Key, replica: Replica) -> None:
-        before = self._replicas.get(key)
+    def _put(self, replica: HeldReplica) -> None:
+        before = self._replicas.get(replica.table_id)
         if before is not None:
             self._rows -= before.rows
             self._size -= before.size
-        self._replicas[key] = replica  # keeps its place in the order of use, or goes last
-        self._partitions.setdefault(key[1], set()).add(key[0])
+        self._replicas[replica.table_id] = replica  # keeps its place in the order of use
         self._rows += replica.rows
         self._size += replica.size
 
-    def _drop(self, key: Key) -> None:
-        replica = self._replicas.pop(key)
+    def _drop(self, table_id: int) -> None:
+        replica = self._replicas.pop(table_id)
         self._rows -= replica.rows
         self._size -= replica.size
-        tables = self._partitions[key[1]]
-        tables.discard(key[0])
-        if not tables:
-            del self._partitions[key[1]]
         self._evictions += 1
 
     def _make_room(self) -> None:
@@ -233,8 +277,8 @@ class ReplicaSet:
             self._drop(next(iter(self._replicas)))
 
     def _evict(self, table_id: int) -> None:
-        for partition in tuple(self._partitions.get(table_id, ())):
-            self._drop((partition, table_id))
+        if table_id in self._replicas:
+            self._drop(table_id)
         load = self._loading.get(table_id)
         if load is not None:
             load.spoiled = True

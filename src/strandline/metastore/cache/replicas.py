@@ -1,8 +1,9 @@
 """Replicas: a table's rows in memory, as an immutable value.
 
-A replica holds the rows of one table that belong to one zone partition, by the write id that added
-them, with what each write id removed, and the list of write ids that are committed *here*. Rows of
-open transactions are in it: present, under a write id that is not committed.
+A replica holds the rows of one table, by the write id that added them, with what each write id
+removed, and the list of write ids that are committed *here*. Rows of open transactions are in it:
+present, under a write id that is not committed. Of a table whose zone has partitions on other
+nodes it holds the rows of this node's zone partitions, and those that belong to all (`Row.bucket`).
 
     staged:     the rows of a write id are there, the id is open
     committed:  the id counts as committed; no row moves
@@ -30,7 +31,7 @@ from immutables import Map
 
 from strandline import work
 from strandline.errors import CorruptData
-from strandline.metastore.store.row_queries import TableContents
+from strandline.metastore.store.row_queries import Cleaned, TableContents
 from strandline.metastore.store.rows import TABLE_LEVEL, DataFile, Row, RowKind
 from strandline.model.partitioning import Partition
 from strandline.transactions import ValidWriteIdList
@@ -126,26 +127,33 @@ class Answers:
 class Replica:
     """See the module. It reflects the notification log up to the event ``event_id``.
 
-    ``rows`` and ``size`` (bytes, about) are totals over ``writes``. ``cleaned`` is what a reader
-    has to see at least: rows that it removed are missing here. None where none are.
+    ``rows`` and ``size`` (bytes, about) are totals over ``writes``. ``cleaned`` says which rows are
+    missing here, None where none are. ``zone_partitions`` are those whose rows are held, None for
+    all.
     """
 
     table_id: int
-    zone_partition: int
     event_id: int
     committed: ValidWriteIdList
     writes: Map[int, Write] = _NO_WRITES
     rows: int = 0
     size: int = REPLICA_BYTES
-    cleaned: ValidWriteIdList | None = None
+    cleaned: Cleaned | None = None
+    zone_partitions: frozenset[int] | None = None
     answers: Answers = field(default_factory=Answers, compare=False)
 
     @classmethod
-    def of(cls, contents: TableContents, *, table_id: int, zone_partition: int) -> Replica:
+    def of(
+        cls,
+        contents: TableContents,
+        *,
+        table_id: int,
+        zone_partitions: frozenset[int] | None = None,
+    ) -> Replica:
         """The replica of what was read from the store."""
         rows: defaultdict[int, list[Row]] = defaultdict(list)
         removed: defaultdict[int, list[int]] = defaultdict(list)
-        for row in _of_partition(contents.rows, zone_partition):
+        for row in _belonging(contents.rows, zone_partitions):
             rows[row.write_id].append(row)
         for removal in contents.removals:
             removed[removal.write_id].append(removal.row_id)
@@ -155,13 +163,13 @@ class Replica:
         }
         return cls(
             table_id,
-            zone_partition,
             contents.event_id,
             contents.committed.without_aborted(),
             Map(writes),
             rows=sum(len(write.rows) for write in writes.values()),
             size=REPLICA_BYTES + sum(write.weight for write in writes.values()),
             cleaned=contents.cleaned,
+            zone_partitions=zone_partitions,
         )
 
     def staged(
@@ -173,7 +181,7 @@ class Replica:
                 f"event {event_id} stages rows of table {self.table_id} under write id {write_id},"
                 " which is committed or aborted"
             )
-        mine = tuple(_of_partition(rows, self.zone_partition))
+        mine = tuple(_belonging(rows, self.zone_partitions))
         before = self.writes.get(write_id)
         after = (before or Write()).with_more(mine, removed)
         return replace(
@@ -211,7 +219,7 @@ class Replica:
 
         Of a list from before the purge of an aborted id, the store can tell more.
         """
-        is_kept = self.cleaned is None or write_ids.covers(self.cleaned)
+        is_kept = self.cleaned is None or write_ids.covers(self.cleaned.write_ids)
         return is_kept and self.committed.covers(write_ids)
 
     def visible(self, kind: RowKind, write_ids: ValidWriteIdList) -> VisibleRows:
@@ -289,9 +297,13 @@ class Replica:
         return Shown(write_ids, rows, frozenset(removed), len(rows) < len(left))
 
 
-def _of_partition(rows: Iterable[Row], zone_partition: int) -> Iterator[Row]:
+def _belonging(rows: Iterable[Row], zone_partitions: frozenset[int] | None) -> Iterator[Row]:
+    """The rows that belong to these zone partitions (None: any) or to all."""
+    if zone_partitions is None:
+        yield from rows
+        return
     for row in rows:
-        if row.bucket in (TABLE_LEVEL, zone_partition):
+        if row.bucket == TABLE_LEVEL or row.bucket in zone_partitions:
             yield row
         else:
             row.compare()  # else a row whose bucket was damaged would be missing without an error

@@ -29,6 +29,7 @@ from typing import Protocol
 from sqlalchemy import Connection
 
 from strandline import faults
+from strandline.clock import Timestamp
 from strandline.metastore.store import partition_moves, table_places, tables
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.notifications import (
@@ -354,6 +355,11 @@ class SqlObjectStore(ObjectStore):
                 max_bytes=max_bytes,
                 max_rows=max_rows,
             )
+
+    def cleaned_tables(self) -> dict[int, Timestamp]:
+        """The tables of which something was cleaned, and up to which commit time."""
+        with self._database.read() as connection:
+            return queries.cleaned_tables(connection)
 
     # -- writing
 

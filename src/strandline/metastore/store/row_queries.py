@@ -72,18 +72,29 @@ _KINDS = {kind.value: kind for kind in RowKind}
 
 
 @dataclass(frozen=True, slots=True)
+class Cleaned:
+    """Of a table, what was removed up to a commit time is gone.
+
+    A reader has to see at least the writes up to then.
+    """
+
+    up_to: Timestamp
+    write_ids: ValidWriteIdList
+
+
+@dataclass(frozen=True, slots=True)
 class TableContents:
     """All rows and removals of a table that are not aborted, and what is committed of them.
 
-    ``event_id`` is the last event of the notification log that they reflect. ``cleaned`` is what a
-    reader has to see at least, since what was removed by it is gone; None where nothing is.
+    ``event_id`` is the last event of the notification log that they reflect. ``cleaned`` is None
+    where nothing is gone.
     """
 
     rows: tuple[Row, ...]
     removals: tuple[Removal, ...]
     committed: ValidWriteIdList
     event_id: int
-    cleaned: ValidWriteIdList | None = None
+    cleaned: Cleaned | None = None
 
 
 def visible_rows(
@@ -146,6 +157,12 @@ def cleaned_up_to(connection: Connection, table_id: int) -> Timestamp | None:
     """Up to which commit time removed rows of a table may be gone; None for none."""
     up_to = value(connection, "SELECT up_to FROM cleaned_table WHERE table_id = ?", (table_id,))
     return None if up_to is None else Timestamp(up_to)
+
+
+def cleaned_tables(connection: Connection) -> dict[int, Timestamp]:
+    """`cleaned_up_to` of all tables where anything may be gone."""
+    rows = run(connection, "SELECT table_id, up_to FROM cleaned_table", ())
+    return {table_id: Timestamp(up_to) for table_id, up_to in rows}
 
 
 def _fetched(
@@ -335,7 +352,9 @@ def table_contents(
         removals=tuple(removal for removal in removals if removal.write_id not in aborted),
         committed=committed,
         event_id=event_id,
-        cleaned=None if up_to is None else write_ids_at(connection, table_id, at=up_to),
+        cleaned=None
+        if up_to is None
+        else Cleaned(up_to, write_ids_at(connection, table_id, at=up_to)),
     )
 
 

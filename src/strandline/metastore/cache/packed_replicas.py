@@ -1,0 +1,261 @@
+"""Replicas as columns: how what a node remembers is written down, and read at once.
+
+A row as an object takes more memory than as bytes, and longer to make than to copy. Most tables
+that a node remembers are not asked for in its first minutes. So a state is a sequence of *groups*,
+each the Arrow columns of some hundred tables, and a table of a group is a `PackedReplica`: a range
+of rows in it, of which a `Replica` is made when it is used. One that never was used is written
+again by copying its range.
+
+A group is three record batches of fixed schemas, behind each other as IPC messages: tables (with
+the numbers of their rows and removals), rows, removals. It keeps its memory until the last of its
+tables is unpacked or forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, starmap
+
+import pyarrow as pa
+
+from strandline.clock import Timestamp
+from strandline.errors import CorruptData
+from strandline.metastore.cache.replica_set import HeldReplica
+from strandline.metastore.cache.replicas import Replica
+from strandline.metastore.store.file_columns import binaries, numbers, texts
+from strandline.metastore.store.row_queries import Cleaned, TableContents
+from strandline.metastore.store.rows import Removal, Row, RowKind
+from strandline.transactions import ValidWriteIdList
+
+GROUP_ROWS, GROUP_TABLES = 2_000, 2_000
+"""A group ends with the table that brings it to so many rows or tables."""
+
+_INT, _TEXT = pa.int64(), pa.string()
+TABLES = pa.schema(
+    {
+        "table_id": _INT,
+        "event_id": _INT,
+        "rows": _INT,
+        "removals": _INT,
+        "committed": _TEXT,
+        "cleaned_up_to": _INT,
+        "cleaned": _TEXT,
+    }
+)
+ROWS = pa.schema(
+    {
+        "row_id": _INT,
+        "kind": _INT,
+        "bucket": _INT,
+        "name": _TEXT,
+        "write_id": _INT,
+        "body": pa.binary(),
+    }
+)
+REMOVALS = pa.schema({"row_id": _INT, "write_id": _INT})
+_KINDS = {kind.value: kind for kind in RowKind}
+_TABLE_BYTES = 500
+"""What a packed replica takes beside its rows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """The tables of a group, in their order, with their rows and removals behind each other."""
+
+    tables: pa.RecordBatch
+    rows: pa.RecordBatch
+    removals: pa.RecordBatch
+
+    @classmethod
+    def read(cls, data: bytes) -> Group:
+        """The group in ``data``. Raises `CorruptData`."""
+        source = pa.BufferReader(data)
+        try:
+            batches = [
+                pa.ipc.read_record_batch(pa.ipc.read_message(source), schema)
+                for schema in (TABLES, ROWS, REMOVALS)
+            ]
+        except (pa.ArrowException, EOFError, OSError) as error:
+            raise CorruptData(f"it holds a group that cannot be read: {error}") from error
+        return cls(*batches)
+
+    def write(self) -> bytes:
+        """What `read` reads."""
+        return b"".join(
+            bytes(batch.serialize()) for batch in (self.tables, self.rows, self.removals)
+        )
+
+    def replicas(self) -> Iterator[PackedReplica]:
+        """The tables of the group. Raises `CorruptData`."""
+        row = removal = 0
+        bytes_a_row = self.rows.nbytes // max(1, self.rows.num_rows)
+        columns = (self.tables.column(name).to_pylist() for name in _OF_REPLICA)
+        for place, (table_id, rows, removals, up_to) in enumerate(zip(*columns, strict=True)):
+            size = _TABLE_BYTES + rows * bytes_a_row + removals * 16
+            cleaned_up_to = None if up_to is None else Timestamp(up_to)
+            yield PackedReplica(
+                table_id, rows, size, cleaned_up_to, self, place, row, removal, removals
+            )
+            row, removal = row + rows, removal + removals
+        if (row, removal) != (self.rows.num_rows, self.removals.num_rows):
+            raise CorruptData("it holds a group whose tables have other rows than it says")
+
+
+_OF_REPLICA = ("table_id", "rows", "removals", "cleaned_up_to")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedReplica:
+    """See the module. ``cleaned_up_to`` is the time in `Replica.cleaned`."""
+
+    table_id: int
+    rows: int
+    size: int
+    cleaned_up_to: Timestamp | None
+    group: Group = field(repr=False)
+    place: int
+    first_row: int
+    first_removal: int
+    removals: int
+
+    def unpacked(self) -> Replica:
+        """The replica. Raises `CorruptData`, `InvalidInput`."""
+        tables = self.group.tables
+        of_table = tables.slice(self.place, 1).to_pylist()[0]
+        cleaned = None
+        if self.cleaned_up_to is not None:
+            cleaned = Cleaned(self.cleaned_up_to, ValidWriteIdList.parse(of_table["cleaned"]))
+        contents = TableContents(
+            rows=tuple(self._rows()),
+            removals=tuple(self._removals()),
+            committed=ValidWriteIdList.parse(of_table["committed"]),
+            event_id=of_table["event_id"],
+            cleaned=cleaned,
+        )
+        return Replica.of(contents, table_id=self.table_id)
+
+    def _rows(self) -> Iterator[Row]:
+        rows = self.group.rows.slice(self.first_row, self.rows)
+        columns = (column.to_pylist() for column in rows.columns)
+        for row_id, kind, bucket, name, write_id, body in zip(*columns, strict=True):
+            if kind not in _KINDS:
+                raise CorruptData(f"row {row_id} of table {self.table_id} has the kind {kind}")
+            yield Row(row_id, self.table_id, _KINDS[kind], bucket, name, write_id, body)
+
+    def _removals(self) -> Iterator[Removal]:
+        removals = self.group.removals.slice(self.first_removal, self.removals)
+        row_ids, write_ids = (column.to_pylist() for column in removals.columns)
+        for row_id, write_id in zip(row_ids, write_ids, strict=True):
+            yield Removal(row_id, self.table_id, write_id)
+
+    def is_followed_by(self, other: HeldReplica) -> bool:
+        """Whether the other one is the next of the same group."""
+        return (
+            isinstance(other, PackedReplica)
+            and other.group is self.group
+            and other.place == self.place + 1
+        )
+
+
+def pack(replicas: Iterable[HeldReplica]) -> Iterator[Group]:
+    """The replicas in groups, in their order; those of a part of the zone partitions are left out.
+
+    A step of the iteration packs one group.
+    """
+    run: list[HeldReplica] = []
+    rows = 0
+    for replica in replicas:
+        if isinstance(replica, Replica) and replica.zone_partitions is not None:
+            continue
+        run.append(replica)
+        rows += replica.rows
+        if rows >= GROUP_ROWS or len(run) >= GROUP_TABLES:
+            yield _group(run)
+            run, rows = [], 0
+    if run:
+        yield _group(run)
+
+
+def _group(replicas: Sequence[HeldReplica]) -> Group:
+    parts = list(starmap(_part, _alike(replicas)))
+    return Group(*(_joined(batches) for batches in zip(*parts, strict=True)))
+
+
+def _alike(replicas: Sequence[HeldReplica]) -> Iterator[tuple[HeldReplica, list[HeldReplica]]]:
+    """Runs of replicas, each with its first: in a row in one group, or none of them packed."""
+    run: list[HeldReplica] = []
+    for replica in replicas:
+        if run and not _goes_on(run[-1], replica):
+            yield run[0], run
+            run = []
+        run.append(replica)
+    yield run[0], run
+
+
+def _goes_on(before: HeldReplica, replica: HeldReplica) -> bool:
+    if isinstance(before, PackedReplica):
+        return before.is_followed_by(replica)
+    return isinstance(replica, Replica)
+
+
+def _part(first: HeldReplica, run: Sequence[HeldReplica]) -> tuple[pa.RecordBatch, ...]:
+    """The batches of a run of replicas."""
+    if isinstance(first, PackedReplica):
+        group, rows = first.group, sum(replica.rows for replica in run)
+        removals = sum(of.removals for of in run if isinstance(of, PackedReplica))
+        return (
+            group.tables.slice(first.place, len(run)),
+            group.rows.slice(first.first_row, rows),
+            group.removals.slice(first.first_removal, removals),
+        )
+    return _columns([replica for replica in run if isinstance(replica, Replica)])
+
+
+def _columns(replicas: Sequence[Replica]) -> tuple[pa.RecordBatch, ...]:
+    """The batches of replicas that are not packed."""
+    writes = [list(replica.writes.items()) for replica in replicas]
+    rows = [row for of_table in writes for _, write in of_table for row in write.rows]
+    removals = [
+        [(row_id, write_id) for write_id, write in of_table for row_id in write.removed]
+        for of_table in writes
+    ]
+    row_ids, _, kinds, buckets, names, write_ids, bodies = (
+        zip(*rows, strict=True) if rows else ((),) * 7
+    )
+    cleaned = [replica.cleaned for replica in replicas]
+    tables = [
+        numbers([replica.table_id for replica in replicas]),
+        numbers([replica.event_id for replica in replicas]),
+        numbers([replica.rows for replica in replicas]),
+        numbers(list(map(len, removals))),
+        texts([str(replica.committed) for replica in replicas]),
+        numbers([None if of is None else of.up_to for of in cleaned]),
+        texts([None if of is None else str(of.write_ids) for of in cleaned]),
+    ]
+    of_rows = [
+        numbers(row_ids),
+        numbers([kind.value for kind in kinds]),
+        numbers(buckets),
+        texts(names),
+        numbers(write_ids),
+        binaries(bodies),
+    ]
+    flat = list(chain.from_iterable(removals))
+    of_removals = [
+        numbers([row_id for row_id, _ in flat]),
+        numbers([write_id for _, write_id in flat]),
+    ]
+    return (
+        pa.RecordBatch.from_arrays(tables, schema=TABLES),
+        pa.RecordBatch.from_arrays(of_rows, schema=ROWS),
+        pa.RecordBatch.from_arrays(of_removals, schema=REMOVALS),
+    )
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    table = pa.Table.from_batches(batches).combine_chunks()
+    whole = table.to_batches()
+    return whole[0] if whole else batches[0]

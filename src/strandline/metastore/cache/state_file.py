@@ -1,0 +1,230 @@
+"""The state file: what a node remembers of the object store, kept for its next start.
+
+The model. A state is a `CachedStore.snapshot`: the last event of the notification log that was
+applied, and replicas that reflect the log up to it. A node that starts holds them, applies the
+events since, and only then answers; from there on they are replicas like all others. So nothing
+older is ever shown than what a node that had run on would have.
+
+The file is a help and never a truth. It is believed if all of this holds, else one line of the log
+says why not, and the node starts with an empty memory:
+
+* its version and the release that wrote it are this program's, so no release reads another's;
+* its store is this one: the environment, the fence token, and the whole last event, which the log
+  still has. A store that was put back from an older day has another event under that number, or
+  none. Where the log was trimmed beyond it, what came since cannot be known;
+* every checksum fits, its end is there, and it is not much larger than the memory of the node;
+* at most `MAX_EVENTS` came since: applying more takes longer than to read what is asked for.
+
+A table of which something was cleaned since is left out.
+
+::
+
+    file   = magic (7 bytes) version (1 byte) frame(head as JSON) frame(group) … frame(nothing)
+    frame  = length (4 bytes) CRC-32 (4 bytes) content
+
+`packed_replicas` says what a group is. A new file is written beside the old one and takes its name
+when it is whole. It is not synced: what a power cut left of it has no checksum that fits. Several
+nodes of a folder share its file, and any of them may write it: they would all write the same. One
+that dies while it writes leaves a file that the next writer deletes after an hour.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+from zlib import crc32
+
+from strandline import __version__
+from strandline.clock import system_wall_clock
+from strandline.errors import CorruptData, StrandlineError
+from strandline.fencing import FenceToken
+from strandline.metastore.cache.cached_store import CachedStore
+from strandline.metastore.cache.packed_replicas import Group, PackedReplica, pack
+from strandline.metastore.cache.replica_set import HeldReplica
+from strandline.metastore.store.notifications import Notification, NotificationLog
+from strandline.metastore.store.object_store import SqlObjectStore
+
+logger = logging.getLogger(__name__)
+
+MAGIC, VERSION = b"strcach", 1
+MAX_EVENTS = 10_000
+TIMES_MEMORY = 2
+"""A file may be so many times as large as the memory of the node."""
+LEFTOVER_SECONDS = 3_600
+_FRAME = struct.Struct("<II")
+_SUFFIX = ".new"
+
+Head = Mapping[str, object]
+
+
+class _Ignored(Exception):
+    """The file is not believed; the message says why."""
+
+
+class StateFile:
+    """The state of ``cache`` in the file ``path``, which is made with the permission bits ``mode``.
+
+    ``rows`` is the store that the cache is in front of, ``token`` the one that this node holds now.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        cache: CachedStore,
+        *,
+        rows: SqlObjectStore,
+        notifications: NotificationLog,
+        environment: str,
+        token: Callable[[], FenceToken],
+        memory_bytes: int,
+        mode: int = 0o600,
+    ) -> None:
+        self.path = path
+        self._cache = cache
+        self._rows = rows
+        self._notifications = notifications
+        self._environment = environment
+        self._token = token
+        self._memory_bytes = memory_bytes
+        self._mode = mode
+        self._written: tuple[int, int] | None = None
+
+    def load(self) -> bool:
+        """Hold what the file holds and apply what came since; False if the file is not believed.
+
+        For a node that answers nothing yet. Raises `Unavailable` if the log cannot be read.
+        """
+        try:
+            with self.path.open("rb") as file:
+                event_id, replicas = self._read(file)
+        except FileNotFoundError:
+            return False
+        except (_Ignored, CorruptData, OSError, ValueError) as reason:
+            logger.warning("%s is ignored, and memory starts empty: %s", self.path, reason)
+            return False
+        self._cache.restore(event_id, replicas)
+        self._written = event_id, self._cache.statistics().loads
+        logger.info("%d tables are in memory from %s", len(replicas), self.path)
+        return True
+
+    def write(self, *, between: Callable[[], object] = lambda: None) -> bool:
+        """Write the state if it has changed; False if there is nothing to write, or it failed.
+
+        A group takes a few milliseconds; ``between`` is called after each.
+        """
+        event_id, replicas = self._cache.snapshot()
+        now = event_id, self._cache.statistics().loads
+        if now == self._written or not replicas:
+            return False
+        try:
+            event = self._event(event_id)
+            if event is None:
+                return False  # the log was trimmed up to here, so no start could go on behind it
+            head = json.dumps(self._head(event)).encode()
+            self._replace(chain((head,), _groups(replicas, between)))
+        except (StrandlineError, OSError):
+            logger.warning("the state of memory cannot be written to %s", self.path, exc_info=True)
+            return False
+        self._written = now
+        return True
+
+    # -- reading
+
+    def _read(self, file: BinaryIO) -> tuple[int, list[PackedReplica]]:
+        if os.fstat(file.fileno()).st_size > TIMES_MEMORY * self._memory_bytes:
+            raise _Ignored("it is larger than the memory of this node")
+        begin = file.read(len(MAGIC) + 1)
+        if begin != _BEGIN:
+            raise _Ignored(f"it begins with {begin[:16]!r}, and this release writes {_BEGIN!r}")
+        frames = _frames(file)
+        event_id = self._accepted(next(frames, b""))
+        replicas = [packed for frame in frames for packed in Group.read(frame).replicas()]
+        cleaned = self._rows.cleaned_tables()
+        return event_id, [of for of in replicas if cleaned.get(of.table_id) == of.cleaned_up_to]
+
+    def _accepted(self, data: bytes) -> int:
+        """The last event of a head that is believed."""
+        head = json.loads(data or b"{}")
+        described = head.get("event") or [0]
+        event = self._event(described[0])
+        if event is None or self._head(event) != head:
+            raise _Ignored(
+                f"it is of another store, another release, or older than the log: {head}"
+            )
+        behind = self._notifications.head() - event.event_id
+        if behind > MAX_EVENTS:
+            raise _Ignored(f"{behind} events came since, more than {MAX_EVENTS}")
+        return event.event_id
+
+    def _event(self, event_id: int) -> Notification | None:
+        events = self._notifications.read(event_id - 1, limit=1)
+        return events[0] if events and events[0].event_id == event_id else None
+
+    def _head(self, event: Notification) -> Head:
+        token = self._token()
+        return {
+            "release": __version__,
+            "environment": self._environment,
+            "token": [token.deploy_generation, token.epoch],
+            "event": [*event[:-1], crc32(event.body)],
+        }
+
+    # -- writing
+
+    def _replace(self, frames: Iterable[bytes]) -> None:
+        self._delete_leftovers()
+        new = self.path.with_name(f"{self.path.name}.{os.getpid()}{_SUFFIX}")
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, self._mode)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(_BEGIN)
+                for frame in frames:
+                    file.write(_FRAME.pack(len(frame), crc32(frame)))
+                    file.write(frame)
+                file.write(_END)
+            new.replace(self.path)
+        except BaseException:
+            with suppress(OSError):
+                new.unlink()
+            raise
+
+    def _delete_leftovers(self) -> None:
+        for left in self.path.parent.glob(f"{self.path.name}.*{_SUFFIX}"):
+            with suppress(OSError):  # its writer may be done meanwhile
+                if system_wall_clock() / 1000 - left.stat().st_mtime > LEFTOVER_SECONDS:
+                    left.unlink()
+
+
+_BEGIN = MAGIC + bytes([VERSION])
+_END = _FRAME.pack(0, 0)
+
+
+def _groups(replicas: Iterable[HeldReplica], between: Callable[[], object]) -> Iterator[bytes]:
+    for group in pack(replicas):
+        yield group.write()
+        between()
+
+
+def _frames(file: BinaryIO) -> Iterator[bytes]:
+    """The contents of all frames but the last. Raises `_Ignored`."""
+    file_bytes = os.fstat(file.fileno()).st_size
+    while True:
+        sizes = file.read(_FRAME.size)
+        if len(sizes) < _FRAME.size:
+            raise _Ignored("it was cut short")
+        length, checksum = _FRAME.unpack(sizes)
+        content = file.read(min(length, file_bytes))
+        if len(content) < length or crc32(content) != checksum:
+            raise _Ignored("a checksum in it is wrong")
+        if not length:
+            break
+        yield content
+    if file.read(1):
+        raise _Ignored("it goes on behind its end")

@@ -1,0 +1,320 @@
+"""What a node remembers, written and read back, and believed only if nothing is wrong with it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import delete, insert, update
+
+from strandline.clock import Timestamp
+from strandline.fencing import FenceToken
+from strandline.metastore.cache import state_file
+from strandline.metastore.cache.cached_store import CachedStore
+from strandline.metastore.cache.packed_replicas import pack
+from strandline.metastore.cache.replicas import Replica
+from strandline.metastore.cache.state_file import MAGIC, VERSION, StateFile
+from strandline.metastore.store.rows import RowKind
+from strandline.metastore.store.tables import CLEANED_TABLE, NOTIFICATION_LOG
+from tests.metastore.dml import CANCELLATIONS, FLIGHTS, WEATHER, Dml, data_file, files
+
+MEMORY = 64 << 20
+
+
+def state(dml: Dml, path: Path, cache: CachedStore, **changed: object) -> StateFile:
+    given: dict[str, object] = {
+        "environment": "e",
+        "token": lambda: FenceToken(0, 3),
+        "memory_bytes": MEMORY,
+        **changed,
+    }
+    return StateFile(path, cache, rows=dml.store, notifications=dml.log, **given)  # type: ignore[arg-type]  # by name
+
+
+def started(dml: Dml, path: Path, **changed: object) -> tuple[CachedStore, bool]:
+    """A cache that starts with the file, and whether it took it."""
+    cache = dml.cached()
+    return cache, state(dml, path, cache, **changed).load()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "strandline.cache"
+
+
+@pytest.fixture
+def written(dml: Dml, path: Path) -> CachedStore:
+    """A cache of two tables whose state is in the file, with an open transaction in it."""
+    dml.append("a", "b")
+    dml.append("c", table_id=CANCELLATIONS)
+    opened = dml.begin()
+    dml.store.stage(opened, FLIGHTS, add=[data_file("staged")])
+    cache = dml.cached()
+    for table_id in (FLIGHTS, CANCELLATIONS):
+        files(cache, table_id)
+    assert state(dml, path, cache).write()
+    dml.opened = opened  # type: ignore[attr-defined]  # for the tests that end it
+    return cache
+
+
+def test_a_start_serves_from_memory_what_the_last_run_held(
+    dml: Dml, path: Path, written: CachedStore
+) -> None:
+    cache, taken = started(dml, path)
+    assert taken
+    held = cache.statistics()
+    assert (held.replicas, held.rows) == (2, 4)
+    assert 0 < held.size < written.statistics().size
+    assert files(cache) == ["a", "b"]
+    assert files(cache, CANCELLATIONS) == ["c"]
+    after = cache.statistics()
+    assert (after.hits, after.misses, after.loads, after.rows) == (2, 0, 0, 4)
+    assert after.size == written.statistics().size
+
+
+@pytest.mark.parametrize("ends", ["commit", "abort", "stays open"])
+@pytest.mark.parametrize("touched", [True, False], ids=["unpacked", "packed"])
+def test_events_since_the_state_are_applied_before_anything_is_answered(
+    dml: Dml, path: Path, written: CachedStore, ends: str, touched: bool
+) -> None:
+    cache, _ = started(dml, path)
+    if touched:
+        assert files(cache) == ["a", "b"]
+        state(dml, path, cache).write()
+    opened = dml.opened  # type: ignore[attr-defined]  # see `written`
+    dml.store.stage(opened, FLIGHTS, add=[data_file("later")])
+    if ends != "stays open":
+        getattr(dml.transactions, ends)(opened)
+    with dml.store.change(CANCELLATIONS, author="ann") as change:
+        (row,) = change.visible(RowKind.DATA_FILE).values()
+        change.stage(remove=[row.row_id])
+    again, taken = started(dml, path)
+    assert taken
+    assert again.applied_event == dml.log.head()
+    expected = ["a", "b", "later", "staged"] if ends == "commit" else ["a", "b"]
+    assert files(again) == files(dml.store) == expected
+    assert files(again, CANCELLATIONS) == []
+    found = again.statistics()
+    assert (found.misses, found.loads, found.poisoned) == (0, 0, 0)
+
+
+def test_what_was_never_used_is_written_again_as_it_was_read(
+    dml: Dml, path: Path, written: CachedStore
+) -> None:
+    before = path.read_bytes()
+    cache, _ = started(dml, path)
+    path.unlink()
+    assert state(dml, path, cache).write()
+    assert path.read_bytes() == before
+    files(cache)  # now one is packed and one is not
+    dml.append("d", table_id=WEATHER)
+    files(cache, WEATHER)
+    assert state(dml, path, cache).write()
+    again, _ = started(dml, path)
+    assert again.statistics().replicas == 3
+    for table_id in (FLIGHTS, CANCELLATIONS, WEATHER):
+        assert files(again, table_id) == files(dml.store, table_id)
+    assert again.statistics().loads == 0
+
+
+def test_a_state_that_has_not_changed_is_not_written_again(dml: Dml, path: Path) -> None:
+    cache = dml.cached()
+    file = state(dml, path, cache)
+    assert not file.write()  # nothing is held, and the log is empty
+    dml.append("a")
+    files(cache)
+    assert file.write()
+    path.unlink()
+    assert not file.write()
+    dml.append("b")
+    cache.catch_up()
+    assert file.write()
+
+
+# -- files that are not believed
+
+FOREIGN: dict[str, dict[str, object]] = {
+    "another store": {"environment": "f"},
+    "another epoch": {"token": lambda: FenceToken(0, 4)},
+    "another generation": {"token": lambda: FenceToken(1, 3)},
+    "larger than memory": {"memory_bytes": 100},
+}
+
+
+def refused(dml: Dml, path: Path, caplog: pytest.LogCaptureFixture, **changed: object) -> bool:
+    """Whether a start ignores the file with one line, and answers right."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        cache, taken = started(dml, path, **changed)
+    assert not taken
+    assert cache.statistics().replicas == 0
+    assert files(cache) == files(dml.store)
+    (line,) = [record.getMessage() for record in caplog.records]
+    return line.startswith(f"{path} is ignored, and memory starts empty: ")
+
+
+@pytest.mark.parametrize("changed", FOREIGN.values(), ids=FOREIGN.keys())
+def test_a_foreign_state_is_ignored(
+    dml: Dml,
+    path: Path,
+    written: CachedStore,
+    changed: dict[str, object],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert refused(dml, path, caplog, **changed)
+
+
+def test_a_state_of_another_release_is_ignored(
+    dml: Dml,
+    path: Path,
+    written: CachedStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = path.read_bytes()
+    path.write_bytes(MAGIC + bytes([VERSION + 1]) + data[len(MAGIC) + 1 :])
+    assert refused(dml, path, caplog)
+    path.write_bytes(data)
+    monkeypatch.setattr(state_file, "__version__", "99.0")
+    assert refused(dml, path, caplog)
+
+
+@pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
+def test_a_damaged_state_is_ignored_whatever_byte_is_wrong(
+    dml: Dml, path: Path, written: CachedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = path.read_bytes()
+    for place in [*range(24), *range(24, len(data), 211), *range(len(data) - 9, len(data))]:
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :])
+        assert refused(dml, path, caplog), place
+    for length in (0, 5, 8, 12, 40, len(data) // 2, len(data) - 8, len(data) - 1):
+        path.write_bytes(data[:length])
+        assert refused(dml, path, caplog), length
+    path.write_bytes(data + b"x")
+    assert refused(dml, path, caplog)
+    path.unlink()
+    path.mkdir()
+    assert refused(dml, path, caplog)
+
+
+def forgotten_events(dml: Dml) -> None:
+    """The log is trimmed beyond the last event of the state."""
+    dml.append("d")
+    with dml.database.write() as connection:
+        log = NOTIFICATION_LOG.c.event_id
+        connection.execute(delete(NOTIFICATION_LOG).where(log < dml.log.head()))
+
+
+def other_event(dml: Dml) -> None:
+    """The store was put back from an older day, and went on in another way."""
+    with dml.database.write() as connection:
+        log = NOTIFICATION_LOG.c
+        changed = update(NOTIFICATION_LOG).where(log.event_id == dml.log.head())
+        connection.execute(changed.values(time=log.time + 1))
+
+
+def fewer_events(dml: Dml) -> None:
+    """The store was put back from an older day."""
+    with dml.database.write() as connection:
+        log = NOTIFICATION_LOG.c.event_id
+        connection.execute(delete(NOTIFICATION_LOG).where(log == dml.log.head()))
+
+
+@pytest.mark.parametrize("happened", [forgotten_events, other_event, fewer_events])
+def test_a_state_whose_last_event_the_log_does_not_have_is_ignored(
+    dml: Dml,
+    path: Path,
+    written: CachedStore,
+    happened: Callable[[Dml], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    happened(dml)
+    assert refused(dml, path, caplog)
+
+
+def test_a_state_that_is_too_far_behind_is_ignored(
+    dml: Dml,
+    path: Path,
+    written: CachedStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state_file, "MAX_EVENTS", 1)
+    dml.append("d")
+    assert refused(dml, path, caplog)
+
+
+def test_a_table_that_was_cleaned_since_is_left_out(
+    dml: Dml, path: Path, written: CachedStore
+) -> None:
+    with dml.database.write() as connection:
+        values = {"table_id": FLIGHTS, "up_to": Timestamp(7)}
+        connection.execute(insert(CLEANED_TABLE).values(**values))
+    cache, _ = started(dml, path)
+    assert cache.statistics().replicas == 1
+    files(cache)  # loaded anew, it knows of the cleaning
+    assert state(dml, path, cache).write()
+    again, _ = started(dml, path)
+    assert again.statistics().replicas == 2
+    assert files(again) == ["a", "b"]
+    assert again.statistics().loads == 0
+
+
+def test_a_start_with_less_memory_holds_what_was_used_last(
+    dml: Dml, path: Path, written: CachedStore
+) -> None:
+    size = started(dml, path)[0].statistics().size
+    cache = dml.cached(memory_bytes=size - 1)
+    assert state(dml, path, cache).load()
+    assert [held.table_id for held in cache.snapshot()[1]] == [CANCELLATIONS]
+
+
+def test_replicas_of_some_zone_partitions_are_not_written(dml: Dml) -> None:
+    dml.append("a")
+    cache = dml.cached(zone_partitions=lambda table_id: frozenset({1}))
+    files(cache)
+    (held,) = cache.snapshot()[1]
+    assert isinstance(held, Replica)
+    assert list(pack([held])) == []
+
+
+# -- writing
+
+
+@pytest.mark.parametrize("dml", ["sqlite"], indirect=True)
+def test_a_writer_that_dies_leaves_the_old_file_and_its_leftover_goes_later(
+    dml: Dml, path: Path, written: CachedStore
+) -> None:
+    before = path.read_bytes()
+    dml.append("d")
+    written.catch_up()
+
+    def dies() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        state(dml, path, written).write(between=dies)
+    assert path.read_bytes() == before
+    assert list(path.parent.glob("*.new")) == []
+    killed = path.with_name(f"{path.name}.77.new")
+    killed.write_bytes(b"half")
+    young = path.with_name(f"{path.name}.78.new")
+    young.write_bytes(b"half")
+    os.utime(killed, (1, 1))
+    assert state(dml, path, written).write()
+    assert not killed.exists()
+    assert young.exists()
+    assert path.read_bytes() != before
+
+
+def test_a_state_that_cannot_be_written_is_said_and_stops_nothing(
+    dml: Dml, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dml.append("a")
+    cache = dml.cached()
+    files(cache)
+    assert not state(dml, tmp_path / "none" / "s", cache).write()
+    assert "the state of memory cannot be written" in caplog.text
