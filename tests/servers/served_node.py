@@ -118,8 +118,8 @@ class Levers:
 
     def list_in_memory(self, table_id: int) -> str | None:
         """The write ids that are committed in memory, as text; None if the table is not held."""
-        replicas = self._node.store._replicas.get(table_id, range(1))
-        return None if replicas is None else str(replicas[0].committed)
+        replica = self._node.store._replicas.get(table_id)
+        return None if replica is None else str(replica.committed)
 
     def clean_aborted(self) -> int:
         """Remove what aborted transactions left."""
