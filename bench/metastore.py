@@ -1,15 +1,13 @@
 """The metastore as its clients feel it: ``get_table`` through the Hive Metastore protocol.
 
-The reference of the first rows is Hive's own metastore 2.3.10, that of the others is a node of
-release 0.2.0; both are asked the same in the same run.
+The reference is a node of release 0.2.0, asked the same in the same run. `bench.peer` has Hive's
+own metastore.
 """
 
 from __future__ import annotations
 
 import functools
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,14 +26,13 @@ from hive_metastore.ttypes import (
 )
 
 from bench.peers.apache_client import connect
+from bench.peers.hive_pair import Clients
 from bench.peers.released_node import NotInThisClone, released_node
 from bench.registry import Measured, benchmark
 from strandline.cli.demo.node_process import NodeProcess
-from tests.servers.hive_metastore import hive_metastore
 
 SECONDS = 4.0
 WARM_UP = 500
-PROCESSES = 4
 ANSWERS = 2_000
 TURNS = 5
 """How often this release and the other are asked in turn; the best turn of each counts."""
@@ -111,7 +108,7 @@ def prepared_asker(port: int) -> Iterator[Callable[[], None]]:
         yield ask
 
 
-def prepared_rate(port: int, *, seconds: float = SECONDS) -> float:
+def prepared_rate(port: int, *, seconds: float) -> float:
     """Answers a second on one connection, one request after the other."""
     with prepared_asker(port) as ask:
         count, began = 0, time.perf_counter()
@@ -132,49 +129,10 @@ def latencies(port: int) -> list[float]:
         return sorted(times)
 
 
-def apache_rate(port: int, *, seconds: float = SECONDS) -> float:
+def apache_rate(port: int, *, seconds: float) -> float:
     """Answers a second of four processes with the Apache Thrift client."""
-    command = [sys.executable, "-m", "bench.peers.apache_client", str(port), str(seconds)]
-    running = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(PROCESSES)
-    ]
-    return sum(float(process.communicate()[0]) for process in running)
-
-
-@contextmanager
-def _servers() -> Iterator[tuple[int, int]]:
-    """The Thrift ports of a node and of Hive's metastore, both holding the table."""
-    with tempfile.TemporaryDirectory(prefix="strandline-bench-") as name:
-        folder = Path(name)
-        (folder / "hive").mkdir()
-        node = NodeProcess(folder / "store")
-        node.start()
-        try:
-            with hive_metastore(folder / "hive") as hive:
-                ours = int(node.thrift_uri.rpartition(":")[2])
-                for port in (ours, hive):
-                    create_table(port)
-                yield ours, hive
-        finally:
-            node.stop()
-
-
-@benchmark(group="metastore", name="get_table", unit="1/s", better="higher")
-def get_table() -> list[Measured]:
-    """`get_table` a second: prepared request bytes on one connection; Apache Thrift clients."""
-    with _servers() as (ours, hive):
-        return [
-            Measured(
-                prepared_rate(ours),
-                reference=prepared_rate(hive),
-                label="prepared request bytes, one connection",
-            ),
-            Measured(
-                apache_rate(ours),
-                reference=apache_rate(hive),
-                label="Apache Thrift client, four processes",
-            ),
-        ]
+    with Clients("GetTableThroughApache", port) as clients:
+        return clients.rate(seconds)
 
 
 class Served(NamedTuple):

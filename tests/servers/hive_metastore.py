@@ -16,6 +16,7 @@ import psycopg
 from strandline.metastore.thrift.messages import ApplicationException
 from tests.servers import postgresql
 from tests.servers.loopback import free_port
+from tests.servers.postgresql import PostgresServer
 from tests.servers.thrift_client import ThriftClient
 
 DRIVER = Path("/usr/share/java/postgresql.jar")
@@ -43,13 +44,15 @@ rootLogger.appenderRef.console.ref = console
 
 
 @contextmanager
-def hive_metastore(folder: Path, *, transactions: bool = False) -> Iterator[int]:
+def hive_metastore(
+    folder: Path, *, transactions: bool = False, server: PostgresServer | None = None
+) -> Iterator[int]:
     """Run Hive's metastore with its warehouse in ``folder``; gives the port that it listens on.
 
-    Its database is one of the server of `postgresql.running`. Without ``transactions`` it has no
-    tables for transactions and locks: they cost one more start.
+    Its database is one of ``server``, or else of `postgresql.running`. Without ``transactions`` it
+    has no tables for transactions and locks: they cost one more start.
     """
-    server = postgresql.running()
+    server = server or postgresql.running()
     database = server.new_empty_database()
     settings = {
         **_SETTINGS,

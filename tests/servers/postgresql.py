@@ -36,12 +36,18 @@ USER = "strandline"
 _schemas = itertools.count()
 _START_PATIENCE = 60.0
 _TEMPLATE = "store"
+_UNSYNCED = ("fsync=off", "full_page_writes=off")
 
 
 class PostgresServer:
-    """A server with data of its own in a temporary folder."""
+    """A server with data of its own in a temporary folder.
 
-    def __init__(self) -> None:
+    Unless it is ``durable``, it syncs nothing: no test cuts the power, and the system still has
+    what a killed server wrote.
+    """
+
+    def __init__(self, *, durable: bool = False) -> None:
+        self._options = () if durable else ("shared_buffers=16MB", *_UNSYNCED)
         self._folder = Path(tempfile.mkdtemp(prefix="strandline-postgresql-"))
         self._data = self._folder / "data"
         self._log = self._folder / "log"
@@ -197,9 +203,8 @@ class PostgresServer:
             command = self._command(
                 "postgres",
                 *("-D", self._data, "-k", self._folder, "-p", self.port),
-                *("-c", "listen_addresses=127.0.0.1", "-c", "shared_buffers=16MB"),
-                # No test cuts the power: what a killed server wrote, the system still has.
-                *("-c", "fsync=off", "-c", "full_page_writes=off"),
+                *("-c", "listen_addresses=127.0.0.1"),
+                *(f"--{option}" for option in self._options),
             )
             self._process = subprocess.Popen(
                 # When this process is killed the server gets the signal to end, too.

@@ -30,6 +30,7 @@ from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.metastore.thrift.dispatch import answer_error
 from strandline.metastore.workers import Workers, off_loop
 from strandline.model.types import INT
+from strandline.work import AT_ONCE
 from tests.metastore.hive.hive_node import (
     WAIT,
     HiveNode,
@@ -392,3 +393,25 @@ def test_the_answer_of_a_method_that_changes_something_is_not_one_that_only_read
     only_reads = hive.service.dispatcher.only_reads
     assert all(map(only_reads, ("get_table", "get_partitions", "getCounters")))
     assert not any(map(only_reads, ("add_partitions_req", "drop_partitions_req", "alter_table")))
+
+
+def test_many_partitions_are_shown_as_each_is_alone(hive: HiveNode, stub: Any) -> None:
+    keys = [FieldSchema("p", "string", None)]
+    stub.create_table(table("many", partitionKeys=keys))
+    others = [
+        storage(),
+        storage(columns=[FieldSchema("a", "bigint", "\u00e9t\u00e9")]),
+        storage(location="s3a://elsewhere/\u00e9"),
+    ]
+    others[0].outputFormat = "another"
+    added = [
+        Partition([f"{n:03d}"], "d1", "many", sd=others[n] if n < len(others) else storage())
+        for n in range(AT_ONCE + 1)
+    ]
+    assert stub.add_partitions(added) == len(added)
+    shown = stub.get_partitions("d1", "many", -1)
+    assert shown == [stub.get_partition("d1", "many", one.values) for one in added]
+    assert [one.sd.outputFormat for one in shown[:4]] == ["another", "out", "out", "out"]
+    assert [len(one.sd.cols) for one in shown[:4]] == [2, 1, 2, 2]
+    assert shown[2].sd.location == "s3a://elsewhere/\u00e9"
+    assert len({one.sd.location for one in shown}) == len(added)

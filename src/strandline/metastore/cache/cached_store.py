@@ -123,6 +123,8 @@ DEFAULT_MEMORY_BYTES = 256 << 20
 MAX_LOCATIONS = 100_000
 _PARTITIONS_OF_A_THING = 5
 """Partitions that are asked about in the time of one thing (`strandline.work`)."""
+_ROWS_OF_A_THING = 20
+"""Rows in memory that are listed and looked at in that time; who does more with them spends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +274,7 @@ class CachedStore(ObjectStore):
         answer = self._answer(table_id, kind, write_ids, names)
         if answer is None:
             return self._store.rows(table_id, kind, write_ids=write_ids, names=names)
-        work.spend(len(answer if names is None else names))
+        work.spend(len(answer if names is None else names) // _ROWS_OF_A_THING)
         return _picked(answer, names)
 
     def data_files(

@@ -306,22 +306,25 @@ class Partitioned:
         return place if now == place else hadoop_location(now)
 
     def struct(
-        self, row: PartitionRow, *, place: str | None = None, sd: Struct | str | None = None
+        self, row: PartitionRow, *, place: str | None = None, sd: bytes | str | None = None
     ) -> Struct:
         """The ``Partition`` that a client sees; ``place`` is its location if not that of the row.
 
-        ``sd`` is its storage descriptor, where the caller has it already.
+        ``sd`` is its storage descriptor, where the caller has it already encoded.
         """
+        descriptor: Struct | bytes | str
         if sd is None:
             place = self.place(row) if place is None else place
-            sd = self.storage_struct(place, row.storage, row.columns)
+            descriptor = self.storage_struct(place, row.storage, row.columns)
+        else:
+            descriptor = sd
         return {
             "values": list(row.values),
             "dbName": self.schema,
             "tableName": self.table.name.lower(),
             "createTime": row.created,
             "lastAccessTime": row.last_access,
-            "sd": sd,
+            "sd": descriptor,
             "parameters": dict(row.parameters),
         }
 

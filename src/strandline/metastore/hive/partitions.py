@@ -30,8 +30,13 @@ from strandline.model.descriptors import TableDescriptor
 
 T = TypeVar("T")
 
+_DESCRIPTOR = "StorageDescriptor"
+_LOCATION = b"\x0b\x00\x02"
+"""How the location is announced, which stands behind the columns."""
 _SHORT_FILTER = 1_000
 """Characters of a filter that are read on the event loop, in a part of a millisecond."""
+_FILTERED_OF_A_THING = 500
+"""Partitions times characters of a filter that cost as much as one thing (`strandline.work`)."""
 
 
 class _Partitions:
@@ -60,19 +65,19 @@ class _Partitions:
         """The ``Partition`` structs; those of many encoded already."""
         if self.common is None:
             return []
-        struct = self._show(self.common, past=self._scope.is_past and bool(rows))
+        place = self._places(self.common, past=self._scope.is_past and bool(rows))
         if len(rows) <= work.AT_ONCE:
-            return [struct(row) for row in rows]
+            return [self.common.struct(row.as_(PartitionRow), place=place(row)) for row in rows]
         await off_loop()
         # Encoded one by one: the structs of all would take many times the memory of the answer.
-        return [HIVE_CODEC.encode_struct("Partition", struct(row)) for row in work.spending(rows)]
+        encode = _encoder(self.common)
+        return [encode(row.as_(PartitionRow), place(row)) for row in work.spending(rows)]
 
-    def _show(self, common: Partitioned, *, past: bool) -> Callable[[Row], Struct]:
+    def _places(self, common: Partitioned, *, past: bool) -> Callable[[Row], str]:
         if not past:
-            return lambda row: common.struct(row.as_(PartitionRow))
+            return lambda row: common.place(row.as_(PartitionRow))
         # Folders have moved since: partitions were dropped or renamed.
-        places = partition_places(self._call.metastore, common.table, location=common.location)
-        return lambda row: common.struct(row.as_(PartitionRow), place=places.place(row))
+        return partition_places(self._call.metastore, common.table, location=common.location).place
 
     async def partition(self, values: Sequence[str] | None) -> Struct | bytes:
         """The partition with these values. Raises `ObjectNotFound`."""
@@ -111,7 +116,29 @@ class _Partitions:
         if len(text) > _SHORT_FILTER:
             await off_loop()
         chooses = partition_chooser(text, self.common.keys)
-        return [row for row in await self.rows() if chooses(row.as_(PartitionRow).values)]
+        rows = await self.rows()
+        work.spend(len(rows) * len(text) // _FILTERED_OF_A_THING)
+        return [row for row in rows if chooses(row.as_(PartitionRow).values)]
+
+
+def _encoder(common: Partitioned) -> Callable[[PartitionRow, str], bytes]:
+    """Encodes a row with its place as a ``Partition``.
+
+    Most storage descriptors of a table differ in the location alone, so the rest is encoded once.
+    """
+    shared = common.storage_struct("")
+    columns = HIVE_CODEC.encode_struct(_DESCRIPTOR, {"cols": shared.pop("cols")})
+    before = columns[:-1] + _LOCATION
+    after = HIVE_CODEC.encode_struct(_DESCRIPTOR, shared).removeprefix(_LOCATION + bytes(4))
+
+    def encode(row: PartitionRow, place: str) -> bytes:
+        sd: bytes | None = None
+        if row.storage is None and row.columns is None:
+            text = place.encode()
+            sd = b"".join((before, len(text).to_bytes(4, "big"), text, after))
+        return HIVE_CODEC.encode_struct("Partition", common.struct(row, place=place, sd=sd))
+
+    return encode
 
 
 async def _partitions(

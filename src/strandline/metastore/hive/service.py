@@ -141,7 +141,7 @@ def _size(request: bytes, answer: bytes) -> int:
 
 
 DEFAULT_KEPT_BYTES = 64 << 20
-_KEPT_OF_CHILD = 256 << 10
+_KEPT_OF_CHILD = 1 << 20
 """Up to this size an answer of a child is read into memory, on the event loop, and kept."""
 SERVICE = "hive"
 """What tasks of this service are called in a child process."""
@@ -389,10 +389,12 @@ class HiveMetastoreService:
 
 
 def _things(answer: object) -> int:
-    """How many things an answer lists."""
+    """How many things an answer lists; those that are encoded already cost nothing more."""
     if isinstance(answer, dict):
         return max(map(_things, answer.values()), default=0)
-    return len(answer) if isinstance(answer, list) else 0
+    if not isinstance(answer, list) or (answer and isinstance(answer[0], bytes)):
+        return 0
+    return len(answer)
 
 
 def _only_reads(name: str) -> bool:

@@ -1,0 +1,109 @@
+"""Strandline beside Hive Metastore 2.3.10, call by call, in HMSBench's names.
+
+Both sides keep their objects in databases of one PostgreSQL, which syncs each commit, and are asked
+by the same four client processes, one side after the other. The clients, the server and PostgreSQL
+share the machine. A rate is that of three windows that agree (`bench.peers.windows`).
+"""
+
+from __future__ import annotations
+
+import os
+
+from bench.peers.apache_client import own_seconds
+from bench.peers.hive_pair import PROCESSES, rate, running
+from bench.peers.metastore_calls import Connection, GetTable
+from bench.peers.windows import MOST_WINDOWS
+from bench.registry import Measured, benchmark
+from bench.session import disk_sync
+
+INSERTS = 2.0
+"""A write id may take so many times one INSERT."""
+
+
+def held_against_hive(operation: str, times: float, *, most: int = MOST_WINDOWS) -> Measured:
+    """The rate of our side, which has to be so many times that of the peer."""
+    pair = running()
+    print(f"  {PROCESSES} clients, the server and PostgreSQL on {os.cpu_count()} processor cores")
+    ours, hive = (rate(operation, port, most=most) for port in (pair.ours, pair.hive))
+    return Measured(ours, reference=hive, target=times * hive)
+
+
+@benchmark(group="peer", name="sync of the disk", unit="ms", better="lower")
+def sync_of_the_disk() -> float:
+    """A page written and synced, p50: each commit of either side waits for one at least."""
+    return disk_sync(running().folder) * 1000
+
+
+@benchmark(group="peer", name="getTable, prepared request bytes", unit="1/s", better="higher")
+def get_table() -> Measured:
+    return held_against_hive("GetTable", 30)
+
+
+@benchmark(group="peer", name="getTable, Apache Thrift client", unit="1/s", better="higher")
+def get_table_through_apache() -> Measured:
+    return held_against_hive("GetTableThroughApache", 6)
+
+
+@benchmark(
+    group="peer", name="getTable, the Apache Thrift client alone", unit="1/s", better="higher"
+)
+def apache_client_alone() -> Measured:
+    """The calls that its code would allow, on all cores, if a server answered in no time."""
+    answer = Connection(running().ours).answer(GetTable.request)
+    cores = min(PROCESSES, os.cpu_count() or 1)
+    return Measured(cores / own_seconds(answer))
+
+
+@benchmark(group="peer", name="createTable", unit="1/s", better="higher")
+def create_table() -> Measured:
+    return held_against_hive("CreateTable", 12)
+
+
+@benchmark(group="peer", name="addPartitions.1000", unit="1/s", better="higher")
+def add_partitions() -> Measured:
+    return held_against_hive("AddPartitions", 30)
+
+
+@benchmark(group="peer", name="getPartitions.1000", unit="1/s", better="higher")
+def get_partitions() -> Measured:
+    return held_against_hive("GetPartitions", 12)
+
+
+@benchmark(group="peer", name="getPartitionNames.1000", unit="1/s", better="higher")
+def get_partition_names() -> Measured:
+    return held_against_hive("GetPartitionNames", 12)
+
+
+@benchmark(group="peer", name="getPartitionsByFilter.10000", unit="1/s", better="higher")
+def get_partitions_by_filter() -> Measured:
+    """A hundred of ten thousand."""
+    return held_against_hive("GetPartitionsByFilter", 12)
+
+
+@benchmark(group="peer", name="renameTable.1000, managed", unit="1/s", better="higher")
+def rename_managed() -> Measured:
+    return held_against_hive("RenameManaged", 50)
+
+
+@benchmark(group="peer", name="renameTable.1000, external", unit="1/s", better="higher")
+def rename_external() -> Measured:
+    return held_against_hive("RenameExternal", 5)
+
+
+@benchmark(group="peer", name="dropDatabase.1000", unit="1/s", better="higher")
+def drop_database() -> Measured:
+    """Four databases in a window: to make their tables takes the peer most of a minute."""
+    return held_against_hive("DropDatabase", 30, most=5)
+
+
+@benchmark(group="peer", name="openTxn and commit", unit="1/s", better="higher")
+def open_and_commit() -> Measured:
+    return held_against_hive("OpenAndCommit", 5)
+
+
+@benchmark(group="peer", name="allocate a write id", unit="1/s", better="higher")
+def allocate_write_id() -> Measured:
+    """The peer has none; the reference is a transaction of one INSERT, sent by psycopg."""
+    pair = running()
+    inserts = rate("Insert", pair.database)
+    return Measured(rate("AllocateWriteId", pair.ours), reference=inserts, target=inserts / INSERTS)

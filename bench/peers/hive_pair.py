@@ -1,0 +1,128 @@
+"""A node and Hive's metastore on two databases of one durable PostgreSQL, with the same objects."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bench.ddl import AT_ONCE, new_table
+from bench.peers.metastore_calls import (
+    MANY_PARTITIONS,
+    PARTITIONS,
+    SCHEMA,
+    TRANSACTIONAL,
+    Connection,
+    make_partitioned,
+    make_schema,
+    table,
+)
+from bench.peers.windows import MOST_WINDOWS, settled
+from strandline.cli.demo.node_process import NodeProcess
+from strandline.node import Node
+from tests.servers.hive_metastore import hive_metastore
+from tests.servers.postgresql import PostgresServer
+
+PROCESSES = 4
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The Thrift ports of the two, the address of another database beside theirs, and a folder."""
+
+    ours: int
+    hive: int
+    database: str
+    folder: Path
+
+
+@cache
+def running() -> Pair:
+    """The pair of this process, which starts it at the first call and ends it with itself."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="strandline-bench-")))
+        server = PostgresServer(durable=True)
+        stack.callback(server.remove)
+        (folder / "hive").mkdir()
+        hive = stack.enter_context(
+            hive_metastore(folder / "hive", transactions=True, server=server)
+        )
+        ours = _start_node(server, folder, stack)
+        for port in (ours, hive):
+            _fill(port)
+        atexit.register(stack.pop_all().close)
+        return Pair(ours, hive, server.url(), folder)
+
+
+def _start_node(server: PostgresServer, folder: Path, stack: ExitStack) -> int:
+    address, warehouse = server.new_database(), str(folder / "warehouse")
+    with Node.open(address, settings=replace(AT_ONCE, warehouse=warehouse)) as made:
+        made.session(user="bench").execute(new_table(TRANSACTIONAL))
+    node = NodeProcess(address, log=folder / "node.log")
+    node.start()
+    stack.callback(node.stop)
+    return int(node.thrift_uri.rpartition(":")[2])
+
+
+def _fill(port: int) -> None:
+    connection = Connection(port)
+    make_schema(connection, SCHEMA)
+    connection.call("create_table", tbl=table("t", columns=20))
+    make_partitioned(connection, table("p1000"), PARTITIONS)
+    make_partitioned(connection, table("p10000"), MANY_PARTITIONS)
+
+
+class Clients:
+    """The client processes of one operation; each has a connection of its own to ``place``."""
+
+    def __init__(self, operation: str, place: int | str) -> None:
+        command = [sys.executable, "-m", "bench.peers.metastore_calls", operation, str(place)]
+        self._processes = [
+            subprocess.Popen(
+                [*command, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            for number in range(PROCESSES)
+        ]
+
+    def __enter__(self) -> Clients:
+        self._answers()  # each says so when it is ready
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.communicate()
+
+    def rate(self, seconds: float) -> float:
+        """The calls a second of all clients together, in one window."""
+        self._step("prepare")
+        made: list[tuple[int, float]] = self._step("run", seconds)
+        self._step("clean")
+        return sum(calls / spent for calls, spent in made)
+
+    def _step(self, *step: object) -> list[Any]:
+        for process in self._processes:
+            assert process.stdin is not None
+            print(json.dumps(step), file=process.stdin, flush=True)
+        return self._answers()
+
+    def _answers(self) -> list[Any]:
+        lines = []
+        for process in self._processes:
+            assert process.stdout is not None
+            if not (line := process.stdout.readline()):
+                raise RuntimeError("a client process ended; its error is above")
+            lines.append(json.loads(line))
+        return lines
+
+
+def rate(operation: str, place: int | str, *, most: int = MOST_WINDOWS) -> float:
+    """The calls a second of four client processes, once they have settled."""
+    with Clients(operation, place) as clients:
+        return settled(clients.rate, most=most)

@@ -1,0 +1,407 @@
+"""One client process that measures one call of the Hive Metastore protocol, or of the database.
+
+Requests are sent as bytes, and of an answer only its length and its first field are looked at, so
+the server is what is measured. The process reads a line of JSON for each step:
+``["prepare"]``, ``["run", SECONDS]``, ``["clean"]``, and answers with one: null, or the calls that
+it made and the seconds that they took. Only ``run`` is timed.
+
+Objects have HMSBench's shape: a table of one column ``name`` with the partition key ``date``. The
+table ``t`` has twenty columns.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from contextlib import ExitStack
+from itertools import count
+from typing import Any
+
+import psycopg
+
+from bench.peers import apache_client
+from strandline.metastore.thrift.codec import HIVE_CODEC
+from strandline.metastore.thrift.messages import CALL, REPLY, decode_head, encode_message
+from strandline.metastore.thrift.scanner import Scanner
+from tests.servers.thrift_client import decode_result
+
+SCHEMA = "bench"
+PARTITIONS = 1_000
+MANY_PARTITIONS = 10_000
+TABLES = 1_000
+MOST_OPENED = 1_000
+"""Transactions that one request opens."""
+TRANSACTIONAL = "transactional"
+"""A table of the schema ``default``, which a node has from its start."""
+PATIENCE_SECONDS = 600.0
+
+
+def prepared(method: str, **arguments: object) -> bytes:
+    """The bytes of a call, with the sequence id 0."""
+    return encode_message(CALL, method, 0, HIVE_CODEC.encode_args(method, arguments))
+
+
+class Connection:
+    """Sends prepared requests and waits for their answers."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._lengths: dict[bytes, int] = {}
+
+    def call(self, method: str, **arguments: object) -> Any:
+        """What ``method`` returns; raises the exception that it answers with."""
+        return decoded(method, self.answer(prepared(method, **arguments)))
+
+    def ask(self, request: bytes) -> None:
+        """Send a request whose answers have the length of the first one, and wait for its answer.
+
+        Raises the exception that it answers with.
+        """
+        name = request[8 : 8 + int.from_bytes(request[4:8], "big")]
+        length = self._lengths.get(name)
+        if length is None:
+            answer = self.answer(request)
+            decoded(name.decode(), answer)
+            self._lengths[name] = len(answer)
+            return
+        self._socket.sendall(request)
+        body = 12 + len(name)
+        answer = self._received(min(length, body + 3))
+        is_reply = answer[3] == REPLY
+        if not is_reply or not (answer[body] == 0 or answer[body + 1 : body + 3] == b"\0\0"):
+            raise RuntimeError(f"{name.decode()} failed: {answer + self._socket.recv(1 << 16)!r}")
+        left = length - len(answer)
+        while left:
+            left -= len(self._some(min(left, 1 << 18)))
+
+    def answer(self, request: bytes) -> bytes:
+        """The message that answers a request."""
+        self._socket.sendall(request)
+        scanner = Scanner(max_values=sys.maxsize)
+        while (answer := scanner.next_message()) is None:
+            scanner.feed(self._some(1 << 18))
+        return answer
+
+    def _received(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            data += self._some(size - len(data))
+        return data
+
+    def _some(self, size: int) -> bytes:
+        data = self._socket.recv(size)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        return data
+
+
+def decoded(method: str, answer: bytes) -> Any:
+    """The result in an answer."""
+    return decode_result(method, answer, at=decode_head(answer).body)
+
+
+def table(
+    name: str, *, schema: str = SCHEMA, columns: int = 1, external: bool = False
+) -> dict[str, Any]:
+    """A table without partitions."""
+    serde = "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe"
+    return {
+        "tableName": name,
+        "dbName": schema,
+        "owner": "bench",
+        "sd": {
+            "cols": [
+                {"name": f"name{number or ''}", "type": "string"} for number in range(columns)
+            ],
+            "inputFormat": "org.apache.hadoop.hive.ql.io.parquet.MapredParquetInputFormat",
+            "outputFormat": "org.apache.hadoop.hive.ql.io.parquet.MapredParquetOutputFormat",
+            "serdeInfo": {"serializationLib": serde, "parameters": {}},
+            "numBuckets": -1,
+            "bucketCols": [],
+            "sortCols": [],
+            "parameters": {},
+        },
+        "partitionKeys": [{"name": "date", "type": "string"}],
+        "parameters": {"EXTERNAL": "TRUE"} if external else {},
+        "tableType": "EXTERNAL_TABLE" if external else "MANAGED_TABLE",
+    }
+
+
+def partitions(of: dict[str, Any], first: int, last: int) -> list[dict[str, Any]]:
+    """Partitions ``d00000`` and so on of a table, at the locations that the server chooses."""
+    return [
+        {
+            "values": [f"d{number:05}"],
+            "dbName": of["dbName"],
+            "tableName": of["tableName"],
+            "sd": of["sd"],
+            "parameters": {},
+        }
+        for number in range(first, last)
+    ]
+
+
+def make_schema(connection: Connection, name: str) -> None:
+    """A schema at the location that the server chooses."""
+    connection.call("create_database", database={"name": name, "parameters": {}})
+
+
+def make_partitioned(connection: Connection, made: dict[str, Any], size: int) -> None:
+    """A table with so many partitions."""
+    connection.call("create_table", tbl=made)
+    for first in range(0, size, PARTITIONS):
+        connection.call("add_partitions", new_parts=partitions(made, first, first + PARTITIONS))
+
+
+class Operation:
+    """One call that is measured, by client ``number``; ``place`` is the port of the server."""
+
+    def __init__(self, place: str, number: int) -> None:
+        self.connection = Connection(int(place))
+        self.number = number
+        self._names = count()
+
+    def new_name(self) -> str:
+        """A name that no other client and no earlier call has."""
+        return f"{type(self).__name__.lower()}_{self.number}_{next(self._names)}"
+
+    def prepare(self, calls: int) -> None:
+        """Before each window, in which so many calls are expected."""
+
+    def call(self) -> bool:
+        """Make the call; False, without making it, if nothing prepared is left."""
+        raise NotImplementedError
+
+    def clean(self) -> None:
+        """After each window."""
+
+
+class Read(Operation):
+    """Always the same request."""
+
+    request: bytes
+
+    def call(self) -> bool:
+        self.connection.ask(self.request)
+        return True
+
+
+class GetTable(Read):
+    request = prepared("get_table", dbname=SCHEMA, tbl_name="t")
+
+
+class GetTableThroughApache(Operation):
+    """The same through the Apache Thrift client."""
+
+    def __init__(self, place: str, number: int) -> None:
+        super().__init__(place, number)
+        self.stack = ExitStack()
+        self.client = self.stack.enter_context(apache_client.connect(int(place)))
+
+    def call(self) -> bool:
+        self.client.get_table(SCHEMA, "t")
+        return True
+
+
+class GetPartitions(Read):
+    request = prepared("get_partitions", db_name=SCHEMA, tbl_name="p1000", max_parts=-1)
+
+
+class GetPartitionNames(Read):
+    request = prepared("get_partition_names", db_name=SCHEMA, tbl_name="p1000", max_parts=-1)
+
+
+class GetPartitionsByFilter(Read):
+    """A hundred of ten thousand partitions."""
+
+    request = prepared(
+        "get_partitions_by_filter",
+        db_name=SCHEMA,
+        tbl_name="p10000",
+        filter='date >= "d04200" and date < "d04300"',
+        max_parts=-1,
+    )
+
+
+class Prepared(Operation):
+    """Each call needs an object of its own."""
+
+    requests: list[bytes]
+
+    def call(self) -> bool:
+        if not self.requests:
+            return False
+        self.connection.ask(self.requests.pop())
+        return True
+
+
+class CreateTable(Prepared):
+    def prepare(self, calls: int) -> None:
+        self.made = [self.new_name() for _ in range(calls)]
+        self.requests = [prepared("create_table", tbl=table(name)) for name in self.made]
+
+    def clean(self) -> None:
+        for name in self.made[len(self.requests) :]:  # the last ones were made first
+            self.connection.call("drop_table", dbname=SCHEMA, name=name, deleteData=True)
+
+
+class AddPartitions(Prepared):
+    """A thousand, to an empty table."""
+
+    def prepare(self, calls: int) -> None:
+        self.made = [table(self.new_name()) for _ in range(calls)]
+        for made in self.made:
+            self.connection.call("create_table", tbl=made)
+        self.requests = [
+            prepared("add_partitions", new_parts=partitions(made, 0, PARTITIONS))
+            for made in self.made
+        ]
+
+    def clean(self) -> None:
+        for made in self.made:
+            name = made["tableName"]
+            self.connection.call("drop_table", dbname=SCHEMA, name=name, deleteData=True)
+
+
+class DropDatabase(Prepared):
+    """With a thousand tables; one in each window, whatever is expected."""
+
+    def prepare(self, calls: int) -> None:
+        name = self.new_name()
+        make_schema(self.connection, name)
+        for number in range(TABLES):
+            self.connection.call("create_table", tbl=table(f"t{number}", schema=name))
+        self.requests = [prepared("drop_database", name=name, deleteData=True, cascade=True)]
+
+
+class RenameManaged(Operation):
+    """To another name and back, with a thousand partitions and their folders."""
+
+    external = False
+
+    def __init__(self, place: str, number: int) -> None:
+        super().__init__(place, number)
+        first, second = self.new_name(), self.new_name()
+        make_partitioned(self.connection, table(first, external=self.external), PARTITIONS)
+        self.to_second = self._rename(first, second)
+        self.to_first = self._rename(second, first)
+
+    def _rename(self, name: str, new_name: str) -> bytes:
+        """Rename a table, sent as it is; the request."""
+        existing = self.connection.call("get_table", dbname=SCHEMA, tbl_name=name)
+        new_table = {**existing, "tableName": new_name}
+        request = prepared("alter_table", dbname=SCHEMA, tbl_name=name, new_tbl=new_table)
+        self.connection.ask(request)
+        return request
+
+    def call(self) -> bool:
+        self.connection.ask(self.to_second)
+        self.to_second, self.to_first = self.to_first, self.to_second
+        return True
+
+
+class RenameExternal(RenameManaged):
+    external = True
+
+
+class OpenAndCommit(Operation):
+    """A transaction that does nothing."""
+
+    def call(self) -> bool:
+        (txn_id,) = opened(self.connection, 1)
+        self.connection.ask(prepared("commit_txn", rqst={"txnid": txn_id}))
+        return True
+
+
+class AllocateWriteId(Prepared):
+    """A write id of one table, for a transaction that is open."""
+
+    def prepare(self, calls: int) -> None:
+        self.txn_ids = [
+            txn_id
+            for first in range(0, calls, MOST_OPENED)
+            for txn_id in opened(self.connection, min(MOST_OPENED, calls - first))
+        ]
+        place = {"dbName": "default", "tableName": TRANSACTIONAL}
+        self.requests = [
+            prepared("allocate_table_write_ids", rqst={**place, "txnIds": [txn_id]})
+            for txn_id in self.txn_ids
+        ]
+
+    def clean(self) -> None:
+        self.connection.call("abort_txns", rqst={"txn_ids": self.txn_ids})
+
+
+class Insert(Operation):
+    """One transaction that inserts a row; ``place`` is the address of the database."""
+
+    def __init__(self, place: str, number: int) -> None:
+        self.number = number
+        self.database = psycopg.connect(place, autocommit=True)
+        self.database.execute("CREATE TABLE IF NOT EXISTS inserted (a bigint, b bigint)")
+
+    def call(self) -> bool:
+        self.database.execute("INSERT INTO inserted VALUES (%s, %s)", (self.number, 1))
+        return True
+
+
+def opened(connection: Connection, number: int) -> list[int]:
+    """The ids of so many new transactions."""
+    request = {"num_txns": number, "user": "bench", "hostname": "localhost"}
+    txn_ids: list[int] = connection.call("open_txns", rqst=request)["txn_ids"]
+    return txn_ids
+
+
+OPERATIONS = {
+    operation.__name__: operation
+    for operation in (
+        GetTable,
+        GetTableThroughApache,
+        GetPartitions,
+        GetPartitionNames,
+        GetPartitionsByFilter,
+        CreateTable,
+        AddPartitions,
+        DropDatabase,
+        RenameManaged,
+        RenameExternal,
+        OpenAndCommit,
+        AllocateWriteId,
+        Insert,
+    )
+}
+
+
+def run(operation: Operation, seconds: float) -> tuple[int, float]:
+    """The calls made, until the time is over or nothing prepared is left, and their seconds."""
+    calls, began, spent = 0, time.perf_counter(), 0.0
+    while spent < seconds and operation.call():
+        calls += 1
+        spent = time.perf_counter() - began
+    return calls, spent
+
+
+def main(name: str, place: str, number: int) -> None:
+    """Do each step that standard input names."""
+    operation = OPERATIONS[name](place, number)
+    print("null", flush=True)
+    expected = 10
+    for line in sys.stdin:
+        step, *arguments = json.loads(line)
+        answer = None
+        if step == "prepare":
+            operation.prepare(expected)
+        elif step == "run":
+            (seconds,) = arguments
+            answer = calls, spent = run(operation, seconds)
+            expected = 1 + int(1.3 * calls * seconds / spent)
+        else:
+            operation.clean()
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
