@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from strandline.metastore.store.rows import ColumnStatistics, DataFile
+from strandline.metastore.store.rows import (
+    AnalyzedColumn,
+    ColumnStatistics,
+    DataFile,
+    StatisticsRow,
+)
 from strandline.model import descriptors as d
 from strandline.model.partitioning import (
     PartitionField,
@@ -30,6 +35,10 @@ VALUES: list[tuple[PartitionValue, bytes]] = [
     (PartitionValue(5, b"\xfe"), n(5, 5, 1) + b"\xfe"),
 ]
 PARTITION = b"".join(data for _, data in VALUES)
+ANALYZED = AnalyzedColumn(
+    column_id=3, name="e", type="int", engine="hive", analyzed=300, summary=b"\x0c\x00"
+)
+ANALYZED_PAYLOAD = n(3) + text("e") + text("int") + text("hive") + b"\xac\x02" + n(2) + b"\x0c\x00"
 
 GOLDENS: list[tuple[object, bytes]] = [
     (FIELDS[0], sealed(67, 1, BUCKET_PAYLOAD)),
@@ -84,4 +93,6 @@ GOLDENS: list[tuple[object, bytes]] = [
             n(1), nested(45, 1, n(3), some(text("1")), some(text("9")), some(n(0))), n(2),
         ),
     ),
+    (ANALYZED, sealed(48, 1, ANALYZED_PAYLOAD)),
+    (StatisticsRow(columns=(ANALYZED,)), sealed(49, 1, n(1), nested(48, 1, ANALYZED_PAYLOAD))),
 ]  # fmt: skip

@@ -28,6 +28,8 @@ _SETTINGS = {
     "datanucleus.schema.autoCreateAll": "true",
     "hive.metastore.schema.verification": "false",
     "datanucleus.connectionPoolingType": "HikariCP",
+    # It answers with the statistics of other partitions than were asked for.
+    "hive.metastore.aggregate.stats.cache.enabled": "false",
     # What the database refuses it tries ten times, and waits two seconds in between.
     "hive.hmshandler.retry.interval": "1ms",
 }

@@ -27,7 +27,7 @@ from strandline.errors import (
 from strandline.metastore.store.folder_effects import PARTITIONS_SUFFIX, PURGED_SUFFIX
 from strandline.metastore.store.object_store import ObjectStore
 from strandline.metastore.store.partition_moves import PURGED, PartitionMove, PartitionMoves
-from strandline.metastore.store.rows import NewRow, PartitionRow, Row, new_partition
+from strandline.metastore.store.rows import NewRow, PartitionRow, Row
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.warehouse import (
@@ -256,7 +256,7 @@ def undrop_partitions(
     moved: list[tuple[str, str]] = []
     try:
         with metastore.store.change(table.id, author=author) as change:
-            rows = change.dropped_partitions(names or None)
+            rows, statistics = change.dropped_partitions(names or None)
             missing = sorted(set(names) - {row.name for row in rows})
             if missing or not rows:
                 what = f"partition {missing[0]}" if missing else "partitions"
@@ -266,7 +266,7 @@ def undrop_partitions(
                 back = places.bring_back(change, row)
                 if back is not None:
                     moved.append(back)
-            change.stage(add=[_again(row) for row in rows])
+            change.stage(add=[_again(row) for row in (*rows, *statistics)])
     except BaseException:
         for source, target in reversed(moved):
             with suppress(StrandlineError):
@@ -276,7 +276,7 @@ def undrop_partitions(
 
 
 def _again(row: Row) -> NewRow:
-    return new_partition(row.as_(PartitionRow), name=row.name, bucket=row.bucket)
+    return NewRow.of(row.content, name=row.name, bucket=row.bucket)
 
 
 def _refuse_present(change: Staging, table: TableDescriptor, rows: Sequence[Row]) -> None:

@@ -8,9 +8,7 @@ import pytest
 from hive_metastore.ttypes import (
     FieldSchema,
     Partition,
-    PartitionsStatsRequest,
     PartitionValuesRequest,
-    TableStatsRequest,
 )
 
 from tests.metastore.hive.hive_node import plain, refusal, storage, table
@@ -24,32 +22,6 @@ def flights(stub: Any) -> Any:
     for values in (["2013", "b"], ["2013", "a"], ["2014", "c"]):
         stub.add_partition(Partition(values, "d1", "flights", 0, 0, storage(), {}))
     return stub
-
-
-# -- statistics
-
-
-def test_there_are_no_statistics_of_columns(flights: Any) -> None:
-    asked = {"dbName": "d1", "tblName": "flights", "colNames": ["a"]}
-    found = plain(flights.get_table_statistics_req(TableStatsRequest(**asked)))
-    assert found["tableStats"] == []
-    asked["partNames"] = ["year=2013/day=a"]
-    found = plain(flights.get_partitions_statistics_req(PartitionsStatsRequest(**asked)))
-    assert found["partStats"] == {}
-    found = plain(flights.get_aggr_stats_for(PartitionsStatsRequest(**asked)))
-    assert (found["colStats"], found["partsFound"]) == ([], 0)
-    for call in (
-        lambda: flights.get_table_column_statistics("d1", "flights", "a"),
-        lambda: flights.get_partition_column_statistics("d1", "flights", "year=2013/day=a", "a"),
-    ):
-        kind, message = refusal(call)
-        assert kind == "NoSuchObjectException"
-        assert "columnName=a doesn't exist" in message
-
-
-def test_a_table_that_is_not_there_has_no_statistics_either(stub: Any) -> None:
-    request = TableStatsRequest(dbName="d1", tblName="none", colNames=[])
-    assert refusal(lambda: stub.get_table_statistics_req(request))[0] == "NoSuchObjectException"
 
 
 # -- tables by a filter

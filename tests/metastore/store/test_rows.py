@@ -12,6 +12,7 @@ from strandline.errors import CorruptData, InvalidInput
 from strandline.metastore.store import rows
 from strandline.metastore.store.notifications import DdlEvent, EndEvent, WriteEvent
 from strandline.metastore.store.rows import (
+    AnalyzedColumn,
     ColumnStatistics,
     Content,
     DataFile,
@@ -20,10 +21,12 @@ from strandline.metastore.store.rows import (
     PartitionRow,
     Row,
     RowKind,
+    StatisticsRow,
     TableParametersRow,
     new_file,
     new_parameters,
     new_partition,
+    new_statistics,
     row_context,
 )
 from strandline.model.descriptors import StorageFormat
@@ -49,6 +52,9 @@ FILE = DataFile(
     bytes=128,
     partition=(PartitionValue(1000, 7),),
     statistics=(ColumnStatistics(column_id=2, lower="1", upper=None, nulls=0),),
+)
+ANALYZED = AnalyzedColumn(
+    column_id=3, name="a", type="int", engine="hive", analyzed=300, summary=b"\x0c\x00"
 )
 
 # Each: protocol, type id, format version, then the fields in the order of the layout.
@@ -76,6 +82,11 @@ GOLDEN: list[tuple[object, str]] = [
     (
         TableParametersRow(parameters=(("numRows", "5"),)),
         "0100 2b00 01 01 07 6e756d526f7773 01 35",
+    ),
+    (
+        StatisticsRow(columns=(ANALYZED,)),
+        "0100 3100 01 01 3000 01"
+        " 03 01 61 03 696e74 04 68697665 ac02 02 0c00",  # the column: its header is of the list
     ),
     (
         DdlEvent(
@@ -127,8 +138,14 @@ def stored(new: NewRow) -> Row:
             "",
             TableParametersRow(parameters=(("a", "b"),)),
         ),
+        (
+            new_statistics((ANALYZED,), name="m=1"),
+            RowKind.STATISTICS,
+            "m=1",
+            StatisticsRow(columns=(ANALYZED,)),
+        ),
     ],
-    ids=["partition", "data file", "delete file", "parameters"],
+    ids=["partition", "data file", "delete file", "parameters", "statistics"],
 )
 def test_a_row_gives_back_its_content(
     new: NewRow, kind: RowKind, name: str, content: Content

@@ -313,6 +313,8 @@ class CachedStore(ObjectStore):
         write_ids: ValidWriteIdList | None,
         names: Collection[str] | None = None,
     ) -> list[Row] | None:
+        if kind is RowKind.STATISTICS:
+            return None
         if write_ids is None and not self._applier.is_known_level():
             return None
         replica = self._replicas.get(table_id, most=work.AT_ONCE)
@@ -371,6 +373,8 @@ class CachedStore(ObjectStore):
         names: Collection[str] | None = None,
     ) -> VisibleRows | None:
         """The visible rows by name, or those with ``names``; None: the store has to answer."""
+        if kind is RowKind.STATISTICS:
+            return None  # no replica has them
         if write_ids is None and not self._applier.is_level():
             self._misses["behind"] += 1
             return None

@@ -4,6 +4,7 @@ A replica holds the rows of one table, by the write id that added them, with wha
 removed, and the list of write ids that are committed *here*. Rows of open transactions are in it:
 present, under a write id that is not committed. Of a table whose zone has partitions on other
 nodes it holds the rows of this node's zone partitions, and those that belong to all (`Row.bucket`).
+Rows of statistics are not in it (`TableContents`).
 
     staged:     the rows of a write id are there, the id is open
     committed:  the id counts as committed; no row moves
@@ -298,12 +299,11 @@ class Replica:
 
 
 def _belonging(rows: Iterable[Row], zone_partitions: frozenset[int] | None) -> Iterator[Row]:
-    """The rows that belong to these zone partitions (None: any) or to all."""
-    if zone_partitions is None:
-        yield from rows
-        return
+    """The rows that belong to these zone partitions (None: any) or to all, but no statistics."""
     for row in rows:
-        if row.bucket == TABLE_LEVEL or row.bucket in zone_partitions:
+        if row.kind is RowKind.STATISTICS:
+            continue
+        if zone_partitions is None or row.bucket == TABLE_LEVEL or row.bucket in zone_partitions:
             yield row
         else:
             row.compare()  # else a row whose bucket was damaged would be missing without an error

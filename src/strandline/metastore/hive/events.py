@@ -259,7 +259,7 @@ class HiveEvents:
         kinds = {row.kind for row in (*added, *removed)}
         if RowKind.PARTITION in kinds:
             return self._partitions(event, schema, table, added, removed)
-        if kinds == {RowKind.TABLE_PARAMETERS}:
+        if kinds and kinds <= {RowKind.TABLE_PARAMETERS, RowKind.STATISTICS}:
             return self._table_altered(event, schema, table)
         files = [row.as_(DataFile).path for row in added if row.kind is RowKind.DATA_FILE]
         message = {

@@ -44,15 +44,16 @@ def _now() -> int:
     return system_wall_clock() // 1000
 
 
-async def _target(
+async def plain_table(
     call: Call,
     schema: str,
     table: str,
     *,
     need: Privilege,
     missing: Callable[[str], Exception],
+    what: str = "partitions",
 ) -> Partitioned:
-    """The table whose partitions are to be changed, by a user with the privilege ``need``.
+    """The table of which ``what`` is to be changed, by a user with the privilege ``need``, any.
 
     ``missing`` makes the error without a table.
     """
@@ -62,9 +63,9 @@ async def _target(
     except ObjectNotFound as error:
         raise missing(error.message) from None
     if not isinstance(relation, TableDescriptor):
-        raise meta_exception(f"{schema}.{table} is a view and has no partitions")
+        raise meta_exception(f"{schema}.{table} is a view and has no {what}")
     if relation.transactional:
-        raise refuse_content_change(f"{scope.name}.{relation.name}", "partitions")
+        raise refuse_content_change(f"{scope.name}.{relation.name}", what)
     location = await call.reader.shown_location(relation)
     shown = call.folders.shown
     return Partitioned(relation, schema=scope.name, location=location, shown=shown)
@@ -150,7 +151,7 @@ def _is_own(call: Call, of: Partitioned, row: PartitionRow, *, name: str) -> boo
 async def add_partition(call: Call) -> Struct:
     partition = call.struct("new_part")
     schema, table = partition.get("dbName", ""), partition.get("tableName", "")
-    of = await _target(call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to)
+    of = await plain_table(call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to)
     return of.struct(_add(call, of, [partition])[0])
 
 
@@ -177,7 +178,7 @@ async def add_partitions(call: Call) -> int:
     if not partitions:
         return 0
     schema, table = partitions[0].get("dbName", ""), partitions[0].get("tableName", "")
-    of = await _target(call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to)
+    of = await plain_table(call, schema, table, need=Privilege.INSERT, missing=_no_table_to_add_to)
     return len(_add(call, of, partitions))
 
 
@@ -194,7 +195,7 @@ async def add_partitions_req(call: Call) -> Struct:
     partitions = request.structs("parts")
     if not partitions:
         return {}
-    of = await _target(request, schema, table, need=Privilege.INSERT, missing=missing)
+    of = await plain_table(request, schema, table, need=Privilege.INSERT, missing=missing)
     if_not_exists = bool(request.args.get("ifNotExists"))
     added = _add(request, of, partitions, if_not_exists=if_not_exists)
     return {"partitions": [of.struct(row) for row in added]} if _wants_result(request) else {}
@@ -210,7 +211,7 @@ def _wants_result(request: Call) -> bool:
 async def _named(
     call: Call, *, need: Privilege, missing: Callable[[str], Exception] = ObjectNotFound
 ) -> Partitioned:
-    return await _target(
+    return await plain_table(
         call, call.text("db_name"), call.text("tbl_name"), need=need, missing=missing
     )
 
@@ -237,7 +238,8 @@ def _drop(
             raise _NothingToDo
         if delete_data:
             change.record_moves(*places.drop(rows, purge=purge))
-        change.stage(remove=[row.row_id for row in rows])
+        statistics = change.visible(RowKind.STATISTICS, names).values()
+        change.stage(remove=[row.row_id for row in (*rows, *statistics)])
     if rows and delete_data:
         places.finish_moves(call.metastore.store)
     return [row.as_(PartitionRow) for row in rows]
@@ -286,7 +288,7 @@ async def drop_partitions_req(call: Call) -> Struct:
         raise UnsupportedOperation(
             "partitions can be dropped by name only, not by an expression of Hive's"
         )
-    of = await _target(
+    of = await plain_table(
         request,
         request.text("dbName"),
         request.text("tblName"),
@@ -310,6 +312,11 @@ async def drop_partitions_req(call: Call) -> Struct:
 
 def _no_table_to_alter(message: str) -> Exception:
     return IllegalChange("Unable to alter partition because table or database does not exist.")
+
+
+async def _altered(call: Call, schema: str, table: str) -> Partitioned:
+    need = Privilege.UPDATE
+    return await plain_table(call, schema, table, need=need, missing=_no_table_to_alter)
 
 
 def _no_tables_to_alter(message: str) -> Exception:
@@ -366,7 +373,7 @@ async def alter_partitions(call: Call) -> None:
 async def alter_partitions_req(call: Call) -> Struct:
     request = call.of("req")
     schema, table = request.text("dbName"), request.text("tableName")
-    of = await _target(request, schema, table, need=Privilege.UPDATE, missing=_no_table_to_alter)
+    of = await _altered(request, schema, table)
     if request.args.get("partitions"):
         _alter(request, of, request.args["partitions"], request.args.get("environmentContext"))
     return {}
@@ -401,7 +408,7 @@ async def rename_partition(call: Call) -> None:
 async def rename_partition_req(call: Call) -> Struct:
     request = call.of("req")
     schema, table = request.text("dbName"), request.text("tableName")
-    of = await _target(request, schema, table, need=Privilege.UPDATE, missing=_no_table_to_alter)
+    of = await _altered(request, schema, table)
     _rename(request, of, request.texts("partVals"), request.struct("newPart"))
     return {}
 
@@ -425,8 +432,10 @@ def _rename(call: Call, of: Partitioned, values: Sequence[str], partition: Struc
             kept = replace(new, created=old.created, location=old.location)
             if places.is_own(rows[old_name]):
                 kept = replace(kept, location=new_name)
-            renamed = {rows[old_name].row_id: new_partition(kept, name=new_name)}
-            (row_id,) = change.replace(renamed)
+            before = [rows[old_name], *change.visible(RowKind.STATISTICS, [old_name]).values()]
+            after = [NewRow.of(row.content, name=new_name) for row in before[1:]]
+            renamed = [new_partition(kept, name=new_name), *after]
+            row_id, *_ = change.stage_each([(renamed, [row.row_id for row in before])])
             if kept.location != old.location:
                 change.record_moves(
                     PartitionMove(old.location, rows[old_name].row_id, kept.location, row_id)

@@ -48,6 +48,8 @@ from strandline.metastore.hive import (  # noqa: F401 - each registers its metho
     locks,
     partition_changes,
     partitions,
+    statistics,
+    statistics_changes,
     table_changes,
     tables,
     transactions,

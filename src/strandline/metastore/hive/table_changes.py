@@ -40,6 +40,7 @@ from strandline.metastore.hive.registry import (
     invalid_operation,
     meta_exception,
 )
+from strandline.metastore.hive.statistics_values import changed_columns, without_accurate
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import ClientTable, read_table
 from strandline.metastore.hive.transactional_tables import (
@@ -232,7 +233,7 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
     except InvalidInput as error:
         raise invalid_operation(error.message) from error
     new = applied.catalog.table_by_id(old.id)
-    if new is None or location is None or new.transactional:
+    if new is None or not isinstance(old, TableDescriptor) or new.transactional:
         return
     if options.get(CASCADE, "").lower() == "true":
         give_table_columns(call, new)
@@ -241,6 +242,7 @@ async def _alter(call: Call, sent: str, name: str, table: Struct, context: Struc
     moved = renamed and new.kind is TableKind.MANAGED
     if is_counted_table(new) and not moved:
         new_counted = quick.of_altered(new_counted, call.metastore.location(new))
+    new_counted = without_accurate(new_counted, changed_columns(old, new))
     if without_time(new_counted) != without_time(counted):
         _set_counted(call, new, new_counted)
 

@@ -1,9 +1,4 @@
-"""Methods that read tables and views, and their columns.
-
-Statistics of columns are not kept yet. Trino and Presto ask for them to plan any query and end the
-query at any error, so the answer is that there are none, in the words of each method. The methods
-that store or delete statistics stay unknown: to answer that they were stored would be a lie.
-"""
+"""Methods that read tables and views, and their columns."""
 
 from __future__ import annotations
 
@@ -202,47 +197,6 @@ async def _columns(call: Call, schema: str, table: str, *, keys: bool) -> list[S
         raise unknown_table(error.message) from error
     columns: list[Struct] = struct["sd"]["cols"]
     return columns + (struct["partitionKeys"] if keys else [])
-
-
-@reads("get_table_statistics_req")
-async def get_table_statistics_req(call: Call) -> Struct:
-    await _require_table(call.of("request"), schema="dbName", table="tblName")
-    return {"tableStats": []}
-
-
-@reads("get_partitions_statistics_req")
-async def get_partitions_statistics_req(call: Call) -> Struct:
-    await _require_table(call.of("request"), schema="dbName", table="tblName")
-    return {"partStats": {}}
-
-
-@reads("get_aggr_stats_for")
-async def get_aggr_stats_for(call: Call) -> Struct:
-    await _require_table(call.of("request"), schema="dbName", table="tblName")
-    return {"colStats": [], "partsFound": 0}
-
-
-@reads("get_table_column_statistics")
-async def get_table_column_statistics(call: Call) -> Struct:
-    await _require_table(call, schema="db_name", table="tbl_name")
-    raise ObjectNotFound(
-        f"Statistics for dbName={call.text('db_name')}, tableName={call.text('tbl_name')}, "
-        f"columnName={call.text('col_name')} doesn't exist."
-    )
-
-
-@reads("get_partition_column_statistics")
-async def get_partition_column_statistics(call: Call) -> Struct:
-    await _require_table(call, schema="db_name", table="tbl_name")
-    raise ObjectNotFound(
-        f"Statistics for dbName={call.text('db_name')}, tableName={call.text('tbl_name')}, "
-        f"partName={call.text('part_name')}, columnName={call.text('col_name')} doesn't exist."
-    )
-
-
-async def _require_table(call: Call, *, schema: str, table: str) -> None:
-    """Raises `ObjectNotFound`, and `PermissionDenied` for a table that the user may not read."""
-    await call.reader.relation(call.text(schema), call.text(table))
 
 
 _OWNER = "hive_filter_field_owner__"

@@ -38,12 +38,14 @@ _COLUMNS = ", ".join(
     for name in ("row_id", "table_id", "kind", "bucket", "name", "write_id", "body")
 )
 _OF_KIND = f"SELECT {_COLUMNS} FROM store_row WHERE table_id = ? AND kind = ?"
-_COUNT = "SELECT count(*) FROM (SELECT 1 FROM store_row WHERE table_id = ? LIMIT ?) AS counted"
+_IN_MEMORY = ", ".join(str(kind.value) for kind in RowKind if kind is not RowKind.STATISTICS)
+_FOR_MEMORY = f"FROM store_row WHERE table_id = ? AND kind IN ({_IN_MEMORY})"
+_COUNT = f"SELECT count(*) FROM (SELECT 1 {_FOR_MEMORY} LIMIT ?) AS counted"
 _COUNT_OF_KIND = (
     "SELECT count(*)"
     " FROM (SELECT 1 FROM store_row WHERE table_id = ? AND kind = ? LIMIT ?) AS counted"
 )
-_SIZE = "SELECT sum(length(body) + length(name)) FROM store_row WHERE table_id = ?"
+_SIZE = f"SELECT sum(length(body) + length(name)) {_FOR_MEMORY}"
 _VISIBLE = (
     f"SELECT {_COLUMNS}, removal.write_id FROM store_row LEFT JOIN store_removal AS removal"
     " ON removal.row_id = store_row.row_id AND removal.write_id <= ?"
@@ -84,8 +86,9 @@ class Cleaned:
 
 @dataclass(frozen=True, slots=True)
 class TableContents:
-    """All rows and removals of a table that are not aborted, and what is committed of them.
+    """The rows and removals of a table that are not aborted, and what is committed of them.
 
+    Rows of statistics are left out: they are as many as partitions and larger, and seldom read.
     ``event_id`` is the last event of the notification log that they reflect. ``cleaned`` is None
     where nothing is gone.
     """
@@ -185,18 +188,20 @@ def _narrowed(
         yield f"{statement} AND store_row.name IN {marks(chunk)}", (*parameters, *chunk)
 
 
-def dropped_partitions(
+def rows_of_dropped_partitions(
     connection: Connection,
     table_id: int,
+    kind: RowKind,
     *,
     write_ids: ValidWriteIdList,
     names: Collection[str] | None,
 ) -> list[tuple[Row, int]]:
-    """Partitions that a visible write dropped, each with that write id; oldest drop first.
+    """Rows of partitions that a visible write dropped, each with that write id; oldest drop first.
 
-    A write that also added partitions altered or renamed them and dropped none.
+    A write that also added partitions altered or renamed them and dropped none. ``kind`` is that of
+    partitions, or of their statistics; of these, some were only replaced by the write.
     """
-    of_table: tuple[Parameter, ...] = (table_id, RowKind.PARTITION.value) * 2
+    of_table: tuple[Parameter, ...] = (table_id, kind.value, table_id, RowKind.PARTITION.value)
     removed_rows = [
         (_row(columns[:-1]), columns[-1])
         for statement, parameters in _narrowed(_DROPPED, of_table, names)
@@ -341,7 +346,7 @@ def table_contents(
     committed = write_ids_at(connection, table_id, at=None)
     up_to = cleaned_up_to(connection, table_id)
     aborted = _aborted_write_ids(connection, table_id)
-    of_table = f"SELECT {_COLUMNS} FROM store_row WHERE table_id = ?"
+    of_table = f"SELECT {_COLUMNS} {_FOR_MEMORY}"
     rows = map(_row, _fetched(connection, of_table, (table_id,)))
     removed = run(
         connection, "SELECT row_id, write_id FROM store_removal WHERE table_id = ?", (table_id,)

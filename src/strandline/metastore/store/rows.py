@@ -32,6 +32,7 @@ from strandline.model.descriptors import Properties, StorageFormat
 from strandline.model.partitioning import Partition
 from strandline.wire import decode, encode, nested, nested_list, register
 from strandline.wire.codecs import (
+    BYTES,
     OPTIONAL_TEXT,
     PROPERTIES,
     SINT,
@@ -53,6 +54,9 @@ TABLE_LEVEL = -1
 PARAMETERS_NAME = ""
 """The name of every row of table parameters."""
 
+TABLE_STATISTICS = ""
+"""The name of a row of statistics that are those of the table and not of a partition."""
+
 
 class RowKind(Enum):
     """The numbers are what is stored."""
@@ -61,6 +65,7 @@ class RowKind(Enum):
     DATA_FILE = 2
     DELETE_FILE = 3
     TABLE_PARAMETERS = 4
+    STATISTICS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,14 +163,42 @@ class TableParametersRow:
     parameters: Properties
 
 
-Content = PartitionRow | DataFile | DeleteFile | TableParametersRow
-C = TypeVar("C", PartitionRow, DataFile, DeleteFile, TableParametersRow)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyzedColumn:
+    """What a Hive client found out about one column of a table or partition.
+
+    It holds for the column with that id while the column has this name (in lower case) and this
+    type (as Spark spells it). ``engine`` found it out, at ``analyzed`` (seconds since 1970).
+    ``summary`` is a ``ColumnStatisticsObj`` of the Hive protocol, encoded.
+    """
+
+    column_id: int
+    name: str
+    type: str
+    engine: str
+    analyzed: int
+    summary: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatisticsRow:
+    """Statistics of a plain table, or of the partition that has the row's name.
+
+    Engines keep their statistics apart, so a column may be there once for each.
+    """
+
+    columns: tuple[AnalyzedColumn, ...]
+
+
+Content = PartitionRow | DataFile | DeleteFile | TableParametersRow | StatisticsRow
+C = TypeVar("C", PartitionRow, DataFile, DeleteFile, TableParametersRow, StatisticsRow)
 
 _CLASSES: dict[RowKind, type[Content]] = {
     RowKind.PARTITION: PartitionRow,
     RowKind.DATA_FILE: DataFile,
     RowKind.DELETE_FILE: DeleteFile,
     RowKind.TABLE_PARAMETERS: TableParametersRow,
+    RowKind.STATISTICS: StatisticsRow,
 }
 _KINDS = {of: kind for kind, of in _CLASSES.items()}
 
@@ -267,6 +300,11 @@ def new_file(content: DataFile | DeleteFile, *, bucket: int = TABLE_LEVEL) -> Ne
 def new_parameters(parameters: Properties) -> NewRow:
     """The row of a table's parameters."""
     return NewRow.of(TableParametersRow(parameters=parameters), name=PARAMETERS_NAME)
+
+
+def new_statistics(columns: tuple[AnalyzedColumn, ...], *, name: str) -> NewRow:
+    """The row of the statistics of a partition of that name, or of the table."""
+    return NewRow.of(StatisticsRow(columns=columns), name=name)
 
 
 register(
@@ -414,4 +452,25 @@ register(
     version=1,
     since="0.1.0",
     fields=[("parameters", PROPERTIES)],
+)
+register(
+    AnalyzedColumn,
+    type_id=48,
+    version=1,
+    since="0.4.0",
+    fields=[
+        ("column_id", UINT),
+        ("name", TEXT),
+        ("type", TEXT),
+        ("engine", TEXT),
+        ("analyzed", UINT),
+        ("summary", BYTES),
+    ],
+)
+register(
+    StatisticsRow,
+    type_id=49,
+    version=1,
+    since="0.4.0",
+    fields=[("columns", nested_list(AnalyzedColumn))],
 )

@@ -122,15 +122,21 @@ class Staging:
 
         Followers of the log hear of each replacement by itself, as if it had been made alone.
         """
+        return self.stage_each([([new], [old]) for old, new in replacements.items()])
+
+    def stage_each(
+        self, changes: Sequence[tuple[Sequence[NewRow], Collection[int]]]
+    ) -> tuple[int, ...]:
+        """Stage what each change adds and removes, all or nothing; the new ids in their order.
+
+        Each is an event of its own.
+        """
         row_ids, _ = self._put(
-            list(replacements.values()),
-            replacements.keys(),
+            [row for added, _ in changes for row in added],
+            [row_id for _, removed in changes for row_id in removed],
             (),
-            event_count=len(replacements),
-            events=lambda row_ids, _: [
-                WriteEvent(first_row_id=new, rows=1, removed=(old,))
-                for new, old in zip(row_ids, replacements, strict=True)
-            ],
+            event_count=len(changes),
+            events=lambda row_ids, _: _events(row_ids.start, changes),
         )
         return tuple(row_ids)
 
@@ -187,15 +193,27 @@ class Staging:
         """Note that the folder of this move is where it was before."""
         partition_moves.forget(self._connection, self.table_id, move)
 
-    def dropped_partitions(self, names: Collection[str] | None) -> list[Row]:
-        """The partitions that were dropped last under ``names``, or in the last drop of all."""
-        dropped = queries.dropped_partitions(
-            self._connection, self.table_id, write_ids=self.seen, names=names
-        )
+    def dropped_partitions(self, names: Collection[str] | None) -> tuple[list[Row], list[Row]]:
+        """The partitions that were dropped last under ``names``, or in the last drop of all.
+
+        The second list has the statistics that were dropped with them.
+        """
+        dropped = self._dropped(RowKind.PARTITION, names)
         if names is None and dropped:
             latest = max(remover for _, remover in dropped)
-            return [row for row, remover in dropped if remover == latest]
-        return list({row.name: row for row, _ in dropped}.values())
+            dropped = [(row, remover) for row, remover in dropped if remover == latest]
+        last = {row.name: (row, remover) for row, remover in dropped}
+        statistics = {
+            row.name: row
+            for row, remover in self._dropped(RowKind.STATISTICS, last)
+            if last[row.name][1] == remover
+        }
+        return [row for row, _ in last.values()], list(statistics.values())
+
+    def _dropped(self, kind: RowKind, names: Collection[str] | None) -> list[tuple[Row, int]]:
+        return queries.rows_of_dropped_partitions(
+            self._connection, self.table_id, kind, write_ids=self.seen, names=names
+        )
 
     def _log(self, bodies: Sequence[WriteEvent], *, last: int) -> list[int]:
         events = [
@@ -241,6 +259,17 @@ class Staging:
                     raise AlreadyExists(
                         f"{there.name!r} is already in table {self.table_id}, as row {there.row_id}"
                     )
+
+
+def _events(
+    first: int, changes: Sequence[tuple[Sequence[NewRow], Collection[int]]]
+) -> list[WriteEvent]:
+    """One event for each change; the ids of the rows that they add follow each other."""
+    events = []
+    for added, removed in changes:
+        events.append(WriteEvent(first_row_id=first, rows=len(added), removed=tuple(removed)))
+        first += len(added)
+    return events
 
 
 def _contended(kind: RowKind) -> bool:

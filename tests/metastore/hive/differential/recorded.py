@@ -18,6 +18,7 @@ from tests.metastore.hive.differential import (
     filters,
     others,
     partitions,
+    statistics,
     tables,
     transactions,
 )
@@ -34,6 +35,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     *partitions.SCENARIOS,
     *filters.SCENARIOS,
     *others.SCENARIOS,
+    *statistics.SCENARIOS,
     *transactions.SCENARIOS,
 )
 

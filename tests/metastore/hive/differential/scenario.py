@@ -116,7 +116,7 @@ def _placed(value: Any, warehouse: Path, answers: list[Answer]) -> Any:
 
 _TIMES = frozenset(
     {
-        *("createTime", "transient_lastDdlTime", "grantTime"),
+        *("createTime", "transient_lastDdlTime", "grantTime", "lastAnalyzed"),
         *("lastheartbeat", "acquiredat", "startedTime", "lastHeartbeatTime"),
     }
 )
@@ -138,18 +138,29 @@ _UNORDERED = frozenset(
         "get_partition_values",
         "get_functions",
         "show_locks",
+        "get_table_statistics_req",
+        "get_partitions_statistics_req",
+        "get_aggr_stats_for",
     }
 )
+_STATISTICS = ("tableStats", "colStats")
 
 
 def _comparable(method: str, answer: Answer, warehouse: Path) -> Answer:
     plain: Answer = _plain(answer, str(warehouse))
-    listed = plain.get("returns")
-    if isinstance(listed, dict):
-        listed = listed.get("locks", listed.get("partitionValues"))
-    if method in _UNORDERED and isinstance(listed, list):
-        listed.sort(key=lambda item: json.dumps(item, sort_keys=True))
+    if method in _UNORDERED:
+        for listed in _lists(plain.get("returns")):
+            listed.sort(key=lambda item: json.dumps(item, sort_keys=True))
     return plain
+
+
+def _lists(answered: Any) -> list[list[Any]]:
+    """The lists of an answer that may be in any order."""
+    if isinstance(answered, dict):
+        parts = [answered.get(name) for name in ("locks", "partitionValues", *_STATISTICS)]
+        parts += (answered.get("partStats") or {}).values()
+        return [part for part in parts if isinstance(part, list)]
+    return [answered] if isinstance(answered, list) else []
 
 
 _PARTITION = re.compile(
@@ -168,6 +179,8 @@ def _plain(value: Any, place: str) -> Any:
         return [_plain(item, place) for item in value]
     if isinstance(value, set | frozenset):
         return sorted(_plain(item, place) for item in value)
+    if isinstance(value, bytes):
+        return value.hex()
     if isinstance(value, str):
         text = _PARTITION.sub(r": Partition(\1)", value.replace(place, WAREHOUSE))
         return _NUMBERED.sub(r"\1\2#", _JAVA.sub(r"\1", text))

@@ -1,0 +1,170 @@
+"""Methods that read the statistics of columns of plain tables and their partitions.
+
+A table or partition has one row of statistics in the object store, with those of all columns, so
+that they can be read as of a time, follow a rename, go with what they describe, and come back with
+it. They hold for a column as it was when they were stored: for one of another name or type there
+are none, and if the change of the column is undone there are some again.
+
+A view has no statistics, and neither has a transactional table, which clients see as a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+
+from strandline import work
+from strandline.catalog import Relation
+from strandline.errors import InvalidInput, ObjectNotFound
+from strandline.metastore.hive.hive_reader import Scope
+from strandline.metastore.hive.partition_values import partition_name, partition_values
+from strandline.metastore.hive.registry import Call, reads
+from strandline.metastore.hive.statistics_values import (
+    COLUMNS_OF_A_THING,
+    AnalyzableColumns,
+    combined,
+    decode_summary,
+    form_of,
+)
+from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.table_structs import partition_columns_of
+from strandline.metastore.store.rows import TABLE_STATISTICS, AnalyzedColumn, RowKind
+from strandline.metastore.workers import off_loop
+from strandline.model.descriptors import TableDescriptor
+
+DEFAULT_ENGINE = "hive"
+"""Whose statistics a request means that names no engine."""
+
+
+def _partition_keys(table: TableDescriptor) -> list[str]:
+    return [key.name for key in partition_columns_of(table)]
+
+
+def stored_name(name: str, keys: Sequence[str]) -> str:
+    """The name of a partition as it is stored. Raises `InvalidInput`, or Hive's exception."""
+    return partition_name(keys, partition_values(name, keys))
+
+
+class _Statistics:
+    """The statistics that a request asks for: of these columns of one table, by one engine."""
+
+    def __init__(self, call: Call, scope: Scope, relation: Relation, columns: list[str]) -> None:
+        self._call = call
+        self._scope = scope
+        self._engine = call.args.get("engine") or DEFAULT_ENGINE
+        self._table: TableDescriptor | None = None
+        if isinstance(relation, TableDescriptor) and not relation.transactional:
+            self._table = relation
+        self.columns = list(dict.fromkeys(name.lower() for name in columns))
+
+    async def of_table(self) -> list[AnalyzedColumn]:
+        """What is known of the columns in the whole table."""
+        known = await self._of([TABLE_STATISTICS])
+        return known.get(TABLE_STATISTICS, [])
+
+    async def of_partitions(self, names: Sequence[str]) -> dict[str, list[AnalyzedColumn]]:
+        """What is known of the columns in each of these partitions of which something is."""
+        if len(names) > work.AT_ONCE:
+            await off_loop()
+        work.spend(len(names))
+        if self._table is None:
+            return {}
+        keys, stored_names = _partition_keys(self._table), dict[str, None]()
+        for name in names:
+            if name:
+                with suppress(InvalidInput):
+                    stored_names[stored_name(name, keys)] = None
+        return await self._of(stored_names)
+
+    async def _of(self, names: Collection[str]) -> dict[str, list[AnalyzedColumn]]:
+        if self._table is None or not names or not self.columns:
+            return {}
+        columns = AnalyzableColumns(self._table)
+        rows = await self._call.reader.rows(
+            self._scope.point, self._table, RowKind.STATISTICS, names
+        )
+        known = {row.name: self._picked(columns.valid(row)) for row in rows}
+        return {name: picked for name, picked in known.items() if picked}
+
+    def _picked(self, known: Sequence[AnalyzedColumn]) -> list[AnalyzedColumn]:
+        by_name = {c.name: c for c in known if c.engine == self._engine}
+        return [by_name[name] for name in self.columns if name in by_name]
+
+
+async def _statistics(call: Call) -> _Statistics:
+    """What a ``TableStatsRequest`` or ``PartitionsStatsRequest`` asks. Raises `ObjectNotFound`."""
+    names = call.text("dbName"), call.text("tblName")
+    return _Statistics(call, *await call.reader.relation(*names), call.texts("colNames"))
+
+
+def _summaries(known: Sequence[AnalyzedColumn]) -> list[bytes]:
+    """Structs that are encoded already."""
+    return [column.summary for column in known]
+
+
+@reads("get_table_statistics_req")
+async def get_table_statistics_req(call: Call) -> Struct:
+    statistics = await _statistics(call.of("request"))
+    return {"tableStats": _summaries(await statistics.of_table())}
+
+
+@reads("get_partitions_statistics_req")
+async def get_partitions_statistics_req(call: Call) -> Struct:
+    request = call.of("request")
+    known = await (await _statistics(request)).of_partitions(request.texts("partNames"))
+    work.spend(sum(map(len, known.values())) // COLUMNS_OF_A_THING)
+    return {"partStats": {name: _summaries(of_columns) for name, of_columns in known.items()}}
+
+
+@reads("get_aggr_stats_for")
+async def get_aggr_stats_for(call: Call) -> Struct:
+    """The statistics of several partitions as one, and how many have those of all the columns."""
+    request = call.of("request")
+    statistics = await _statistics(request)
+    known = await statistics.of_partitions(request.texts("partNames"))
+    complete = sum(len(found) == len(statistics.columns) for found in known.values())
+    by_column: dict[str, dict[str, Struct]] = {name: {} for name in statistics.columns}
+    for column in work.spending(column for found in known.values() for column in found):
+        summary = decode_summary(column.summary)
+        form, of_column = form_of(summary), by_column[column.name]
+        of_column[form] = combined(of_column[form], summary) if form in of_column else summary
+    aggregated = [summary for forms in by_column.values() for summary in forms.values()]
+    return {"colStats": aggregated, "partsFound": complete}
+
+
+@reads("get_table_column_statistics")
+async def get_table_column_statistics(call: Call) -> Struct:
+    known = await (await _of_one_column(call)).of_table()
+    return _one_column(call, known, part=None)
+
+
+@reads("get_partition_column_statistics")
+async def get_partition_column_statistics(call: Call) -> Struct:
+    known = await (await _of_one_column(call)).of_partitions([call.text("part_name")])
+    name, of_column = next(iter(known.items()), (call.text("part_name"), []))
+    return _one_column(call, of_column, part=name)
+
+
+async def _of_one_column(call: Call) -> _Statistics:
+    names = call.text("db_name"), call.text("tbl_name")
+    return _Statistics(call, *await call.reader.relation(*names), [call.text("col_name")])
+
+
+def _one_column(call: Call, known: Sequence[AnalyzedColumn], *, part: str | None) -> Struct:
+    """The ``ColumnStatistics`` of one column. Raises `ObjectNotFound` if nothing is known."""
+    schema, table = call.text("db_name"), call.text("tbl_name")
+    if not known:
+        of_part = "" if part is None else f"partName={part}, "
+        raise ObjectNotFound(
+            f"Statistics for dbName={schema}, tableName={table}, {of_part}"
+            f"columnName={call.text('col_name')} doesn't exist."
+        )
+    described: Struct = {
+        "isTblLevel": part is None,
+        "dbName": schema.lower(),
+        "tableName": table.lower(),
+        "lastAnalyzed": known[0].analyzed,
+    }
+    if part is not None:
+        described["partName"] = part
+    return {"statsDesc": described, "statsObj": _summaries(known)}

@@ -1,0 +1,346 @@
+"""Methods that store and delete the statistics of columns, which `statistics` reads.
+
+Each call is one transaction: the statistics of all that it names, or of nothing. Which columns have
+some is said by the parameters of the table or partition too, set in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from strandline.catalog.privileges.rules import WRITING
+from strandline.clock import system_wall_clock
+from strandline.errors import InvalidInput, ObjectNotFound
+from strandline.metastore.hive.partition_changes import plain_table
+from strandline.metastore.hive.partition_values import Partitioned
+from strandline.metastore.hive.registry import Call, changes, invalid_object, meta_exception
+from strandline.metastore.hive.statistics import DEFAULT_ENGINE, stored_name
+from strandline.metastore.hive.statistics_values import (
+    AnalyzableColumns,
+    accurate_columns,
+    combined,
+    decode_summary,
+    encode_summary,
+    form_of,
+    read_summary,
+    with_accurate,
+)
+from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.store.rows import (
+    PARAMETERS_NAME,
+    TABLE_STATISTICS,
+    AnalyzedColumn,
+    NewRow,
+    PartitionRow,
+    Row,
+    RowKind,
+    TableParametersRow,
+    new_parameters,
+    new_partition,
+    new_statistics,
+)
+from strandline.metastore.store.staging import Staging
+from strandline.model.descriptors import Properties
+from strandline.model.type_text import simple_string
+
+MAX_ROW_BYTES = 16 << 20
+"""Bytes of the statistics of all columns of one table or partition."""
+
+_Summaries = dict[str, Struct]
+"""Statistics by the name of their column."""
+
+
+class _Update:
+    """Statistics by one engine that are stored in one transaction, read before it begins.
+
+    ``merges`` says that they are added to what is known, if that is accurate.
+    """
+
+    def __init__(self, of: Partitioned, *, engine: str, merges: bool = False) -> None:
+        self._of = of
+        self._columns = AnalyzableColumns(of.table)
+        self._engine = engine
+        self._merges = merges
+        self._analyzed = system_wall_clock() // 1000
+        self._sent: dict[str, _Summaries] = {}
+
+    def add(self, name: str, statistics: Struct) -> None:
+        """Statistics of a partition of that name, or of the table. Raises `InvalidInput`."""
+        if not statistics["statsObj"]:
+            raise InvalidInput("the argument statsObj is missing: the statistics name no column")
+        summaries: _Summaries = {}
+        for sent in statistics["statsObj"]:
+            column = self._columns.get(sent["colName"])
+            if column is None:
+                table = self._of.table.name.lower()
+                raise meta_exception(
+                    f"Column {sent['colName'].lower()} doesn't exist in table {table} in database"
+                    f" {self._of.schema}"
+                )
+            summary = read_summary(sent, column)
+            encode_summary(summary)  # refuses what is too long
+            summaries[summary["colName"]] = summary
+        before = self._sent.get(name, {})
+        self._sent[name] = before | (_merged(before, summaries) if self._merges else summaries)
+
+    def store(self, call: Call) -> None:
+        """Raises `ObjectNotFound` if a partition does not exist; then nothing is stored."""
+        with suppress(_NothingToChange), call.metastore.store.change(
+            self._of.table.id, author=call.user
+        ) as change:  # fmt: skip
+            rows = change.visible(RowKind.STATISTICS, self._sent.keys())
+            holders = _holders(change, self._sent.keys())
+            staged = [
+                self._staged(name, sent, holders[name], rows.get(name))
+                for name, sent in self._sent.items()
+            ]
+            if not any(staged):
+                raise _NothingToChange
+            change.stage_each([one for one in staged if one is not None])
+
+    def _staged(
+        self, name: str, sent: _Summaries, holder: _Holder, row: Row | None
+    ) -> tuple[list[NewRow], list[int]] | None:
+        """What storing adds and removes; None if nothing of it can be merged."""
+        known = self._columns.valid(row)
+        if self._merges:
+            accurate = accurate_columns(dict(holder.parameters))
+            own = {c.name: decode_summary(c.summary) for c in known if c.engine == self._engine}
+            sent = {column: summary for column, summary in sent.items() if column in accurate}
+            sent = _merged(own, sent)
+        if not sent:
+            return None
+        kept = [c for c in known if c.engine != self._engine or c.name not in sent]
+        columns = (*kept, *(self._analyzed_column(summary) for summary in sent.values()))
+        size = sum(len(column.summary) for column in columns)
+        if size > MAX_ROW_BYTES:
+            raise InvalidInput(
+                f"the statistics of {name or self._of.table.name} would take {size} bytes;"
+                f" {MAX_ROW_BYTES} is the most: send them without bit vectors and histograms"
+            )
+        parameters = with_accurate(holder.parameters, sent)
+        added, removed = [new_statistics(columns, name=name)], [] if row is None else [row.row_id]
+        if parameters != holder.parameters:
+            added.append(holder.with_parameters(parameters))
+            removed += holder.row_ids
+        return added, removed
+
+    def _analyzed_column(self, summary: Struct) -> AnalyzedColumn:
+        column = self._columns.get(summary["colName"])
+        assert column is not None  # `add` looked
+        return AnalyzedColumn(
+            column_id=column.id,
+            name=summary["colName"],
+            type=simple_string(column.type),
+            engine=self._engine,
+            analyzed=self._analyzed,
+            summary=encode_summary(summary),
+        )
+
+
+class _NothingToChange(Exception):
+    """Leaves a change in which there is nothing to merge or to delete."""
+
+
+def _merged(old: _Summaries, new: _Summaries) -> _Summaries:
+    """The new ones, each with the old one of its column if both have one form."""
+    return {
+        column: combined(old[column], summary)
+        if column in old and form_of(old[column]) == form_of(summary)
+        else summary
+        for column, summary in new.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """Whose parameters tell which statistics are accurate: a partition, or the table (None)."""
+
+    parameters: Properties
+    row: Row | None
+    is_table: bool
+
+    @property
+    def row_ids(self) -> list[int]:
+        return [] if self.row is None else [self.row.row_id]
+
+    def with_parameters(self, parameters: Properties) -> NewRow:
+        if self.is_table or self.row is None:
+            return new_parameters(parameters)
+        partition = replace(self.row.as_(PartitionRow), parameters=parameters)
+        return new_partition(partition, name=self.row.name)
+
+
+def _holders(change: Staging, names: Collection[str]) -> dict[str, _Holder]:
+    """The holders of these partitions, or of the table. Raises `ObjectNotFound`."""
+    if TABLE_STATISTICS in names:
+        row = change.visible(RowKind.TABLE_PARAMETERS).get(PARAMETERS_NAME)
+        parameters = () if row is None else row.as_(TableParametersRow).parameters
+        return {TABLE_STATISTICS: _Holder(parameters, row, is_table=True)}
+    rows = change.visible(RowKind.PARTITION, names)
+    if len(rows) < len(names):
+        raise ObjectNotFound("Partition for which stats is gathered doesn't exist.")
+    return {
+        name: _Holder(row.as_(PartitionRow).parameters, row, is_table=False)
+        for name, row in rows.items()
+    }
+
+
+# -- methods that store
+
+
+@changes("update_table_column_statistics")
+async def update_table_column_statistics(call: Call) -> bool:
+    await _set_one(call, call.struct("stats_obj"), of_table=True)
+    return True
+
+
+@changes("update_partition_column_statistics")
+async def update_partition_column_statistics(call: Call) -> bool:
+    await _set_one(call, call.struct("stats_obj"), of_table=False)
+    return True
+
+
+@changes("update_table_column_statistics_req")
+async def update_table_column_statistics_req(call: Call) -> Struct:
+    request = call.of("req")
+    await _set_one(request, _only(request), of_table=True)
+    return {"result": True}
+
+
+@changes("update_partition_column_statistics_req")
+async def update_partition_column_statistics_req(call: Call) -> Struct:
+    request = call.of("req")
+    await _set_one(request, _only(request), of_table=False)
+    return {"result": True}
+
+
+def _only(request: Call) -> Struct:
+    """The statistics of a request that may have those of one table or partition."""
+    listed = request.structs("colStats")
+    if len(listed) != 1 or request.args.get("needMerge"):
+        raise InvalidInput(
+            f"the request has {len(listed)} statistics, needMerge is"
+            f" {bool(request.args.get('needMerge'))}; send those of one table or partition, or call"
+            " set_aggr_stats_for, which merges"
+        )
+    return listed[0]
+
+
+async def _set_one(call: Call, statistics: Struct, *, of_table: bool) -> None:
+    await _set(call, [statistics], of_table=of_table)
+
+
+@changes("set_aggr_stats_for")
+async def set_aggr_stats_for(call: Call) -> bool:
+    request = call.of("request")
+    listed = request.structs("colStats")
+    if not listed:
+        return True
+    of_table = bool(listed[0]["statsDesc"]["isTblLevel"])
+    if of_table and len(listed) > 1:
+        raise meta_exception(
+            f"Expecting only 1 ColumnStatistics for table's column stats, but find {len(listed)}"
+        )
+    merges = bool(request.args.get("needMerge"))
+    await _set(request, listed, of_table=of_table, merges=merges)
+    return True
+
+
+async def _set(
+    call: Call, listed: Sequence[Struct], *, of_table: bool, merges: bool = False
+) -> None:
+    """Store the statistics of a table, or of some of its partitions, all or nothing."""
+    of = await _table(call, listed[0]["statsDesc"], of_table=of_table)
+    engine = listed[0].get("engine") or call.args.get("engine") or DEFAULT_ENGINE
+    update = _Update(of, engine=engine, merges=merges)
+    for statistics in listed:
+        described = statistics["statsDesc"]
+        home = described["dbName"].lower(), described["tableName"].lower()
+        if home != (of.schema, of.table.name.lower()):
+            raise InvalidInput(
+                f"statistics of {'.'.join(home)} among those of {of.schema}.{of.table.name};"
+                " send those of one table"
+            )
+        name = TABLE_STATISTICS if of_table else _part_name(of, described.get("partName"))
+        update.add(name, statistics)
+    update.store(call)
+
+
+async def _table(call: Call, described: Struct, *, of_table: bool) -> Partitioned:
+    schema, table = described["dbName"], described["tableName"]
+
+    def missing(message: str) -> Exception:
+        if of_table:
+            return ObjectNotFound(f"Specified database/table does not exist : {schema}.{table}")
+        return invalid_object(message)
+
+    return await plain_table(call, schema, table, need=WRITING, missing=missing, what="statistics")
+
+
+def _part_name(of: Partitioned, name: str | None) -> str:
+    """The name of a partition as it is stored."""
+    if not name:
+        raise meta_exception("Partition name is invalid. null")
+    return stored_name(name, of.key_names)
+
+
+# -- methods that delete
+
+
+@changes("delete_table_column_statistics")
+async def delete_table_column_statistics(call: Call) -> bool:
+    table = call.text("tbl_name")
+
+    def missing(message: str) -> Exception:
+        return ObjectNotFound(f"Table {table}  for which stats deletion is requested doesn't exist")
+
+    of = await _deleted_from(call, missing)
+    _delete(call, of, TABLE_STATISTICS, described=f"db={of.schema} table={of.table.name.lower()}")
+    return True
+
+
+@changes("delete_partition_column_statistics")
+async def delete_partition_column_statistics(call: Call) -> bool:
+    of = await _deleted_from(call, invalid_object)
+    name = _part_name(of, call.args.get("part_name"))
+    described = f"db={of.schema} table={of.table.name.lower()} partition={name}"
+    _delete(call, of, name, described=described)
+    return True
+
+
+async def _deleted_from(call: Call, missing: Callable[[str], Exception]) -> Partitioned:
+    schema, table = call.text("db_name"), call.text("tbl_name")
+    return await plain_table(call, schema, table, need=WRITING, missing=missing, what="statistics")
+
+
+def _delete(call: Call, of: Partitioned, name: str, *, described: str) -> None:
+    """Delete the statistics of a column, or of all if the call names none; of an engine, or all.
+
+    As in Hive, the parameters go on saying that they are accurate, and a column without statistics
+    is told from one whose statistics are old by asking for them.
+    """
+    column, engine = call.args.get("col_name"), call.args.get("engine")
+
+    def goes(known: AnalyzedColumn) -> bool:
+        return (column is None or known.name == column.lower()) and (
+            engine is None or known.engine == engine
+        )
+
+    with suppress(_NothingToChange), call.metastore.store.change(
+        of.table.id, author=call.user
+    ) as change:  # fmt: skip
+        if name != TABLE_STATISTICS and not change.visible(RowKind.PARTITION, [name]):
+            raise ObjectNotFound(
+                f"Partition {name} for which stats deletion is requested doesn't exist"
+            )
+        row = change.visible(RowKind.STATISTICS, [name]).get(name)
+        known = AnalyzableColumns(of.table).valid(row)
+        kept = tuple(one for one in known if not goes(one))
+        if row is None or len(kept) == len(known):
+            if column is None:
+                raise _NothingToChange
+            raise ObjectNotFound(f"Column stats doesn't exist for {described} col={column.lower()}")
+        change.stage(add=[new_statistics(kept, name=name)] if kept else [], remove=[row.row_id])

@@ -1,0 +1,287 @@
+"""Statistics of columns as values: what is accepted, how two become one, what is accurate.
+
+A ``ColumnStatisticsObj`` has the statistics of one column in one of the forms of the protocol, by
+the type of the column. Statistics of two parts of a table become those of both by one rule for each
+number, whether a client adds to what is known (``needMerge``) or asks for several partitions as
+one: bounds are the outer ones, counts are sums, lengths and numbers of distinct values the larger
+one. Values may be in both parts, so the sum of two numbers of distinct values would be an upper
+bound, and Hive takes the lower one. Bit vectors and histograms, from which Hive 4 knows more, are
+kept as they were sent and are not read: where two become one there are none.
+
+A count of −1 says "not known", as Impala writes it; a sum with it is not known either.
+
+Which columns have statistics that are those of the present rows is a parameter of the table or
+partition, `ACCURATE`. Hive's clients keep it true: who writes rows takes it away.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from math import isfinite
+from typing import Any
+
+from strandline import work
+from strandline.errors import InvalidInput
+from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.table_structs import plain_columns_of
+from strandline.metastore.store.rows import AnalyzedColumn, Row, StatisticsRow
+from strandline.metastore.thrift.codec import HIVE_CODEC
+from strandline.model.descriptors import (
+    ColumnDescriptor,
+    Properties,
+    TableDescriptor,
+    properties,
+)
+from strandline.model.type_text import simple_string
+from strandline.model.types import (
+    BIGINT,
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INT,
+    SMALLINT,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    TINYINT,
+    CharType,
+    DataType,
+    DecimalType,
+    StringType,
+    VarcharType,
+)
+
+ACCURATE = "COLUMN_STATS_ACCURATE"
+MAX_COLUMN_BYTES = 64 << 10
+"""Bytes of the statistics of one column, bit vectors included, in the binary protocol."""
+
+COLUMNS_OF_A_THING = 20
+UNKNOWN = -1
+_OBJECT = "ColumnStatisticsObj"
+
+Rule = Callable[[Any, Any], Any]  # bounds are of several types: hence Any
+
+
+def _total(one: int, other: int) -> int:
+    return UNKNOWN if min(one, other) < 0 else one + other
+
+
+def _lower(one: Any, other: Any) -> Any:
+    return one if _order(one) <= _order(other) or other != other else other  # NaN is no bound
+
+
+def _higher(one: Any, other: Any) -> Any:
+    return one if _order(one) >= _order(other) or other != other else other
+
+
+def _order(bound: Any) -> Any:
+    """What compares as the bound does. A decimal is a pair of integers, compared exactly."""
+    if not isinstance(bound, dict):
+        return bound
+    if "unscaled" in bound:
+        # 10 to the largest scale of a decimal: so all of them compare as integers.
+        unscaled = int.from_bytes(bound["unscaled"], "big", signed=True)
+        return unscaled * 10 ** (_MAX_SCALE - bound["scale"])
+    return next(iter(bound.values()), 0)
+
+
+_MAX_SCALE = 38
+_BOUNDED: dict[str, Rule] = {
+    "lowValue": _lower,
+    "highValue": _higher,
+    "numNulls": _total,
+    "numDVs": max,
+}
+_MEASURED: dict[str, Rule] = {"maxColLen": max, "avgColLen": max, "numNulls": _total}
+_FORMS: Mapping[str, Mapping[str, Rule]] = {
+    "booleanStats": dict.fromkeys(("numTrues", "numFalses", "numNulls"), _total),
+    "longStats": _BOUNDED,
+    "doubleStats": _BOUNDED,
+    "decimalStats": _BOUNDED,
+    "dateStats": _BOUNDED,
+    "timestampStats": _BOUNDED,
+    "stringStats": _MEASURED | {"numDVs": max},
+    "binaryStats": _MEASURED,
+}
+_WHOLE = ("longStats", "dateStats")
+"""Between whole numbers there is room for so many values and no more."""
+_BY_TYPE: Mapping[DataType, tuple[str, ...]] = {
+    **dict.fromkeys((TINYINT, SMALLINT, INT, BIGINT), ("longStats",)),
+    **dict.fromkeys((FLOAT, DOUBLE), ("doubleStats",)),
+    **dict.fromkeys((TIMESTAMP, TIMESTAMP_NTZ), ("timestampStats", "longStats")),
+    DATE: ("dateStats", "longStats"),
+    BOOLEAN: ("booleanStats",),
+    BINARY: ("binaryStats",),
+}
+
+
+def _forms_of(data_type: DataType) -> Collection[str]:
+    """The forms that statistics of a column of that type may have, first the usual one."""
+    if isinstance(data_type, DecimalType):
+        return ("decimalStats",)
+    if isinstance(data_type, StringType | CharType | VarcharType):
+        return ("stringStats",)
+    return _BY_TYPE.get(data_type, _FORMS.keys())
+
+
+def form_of(summary: Struct) -> str:
+    """The form of the statistics of a column."""
+    (form,) = summary["statsData"]
+    return str(form)
+
+
+def read_summary(sent: Struct, column: ColumnDescriptor) -> Struct:
+    """The statistics of ``column`` that a client sent, names in lower case.
+
+    Raises `InvalidInput` for those that no column of its type can have.
+    """
+    forms, data = _forms_of(column.type), sent["statsData"]
+    if len(data) != 1 or not data.keys() <= set(forms):
+        raise InvalidInput(
+            f"the statistics of column {column.name} are {', '.join(data) or 'empty'}; send"
+            f" {' or '.join(forms)} for a column of its type, and nothing else"
+        )
+    (values,) = data.values()
+    for name, value in values.items():
+        if isinstance(value, int | float) and name not in ("lowValue", "highValue"):
+            _check_count(value, name, column)
+    for bound in (values.get("lowValue"), values.get("highValue")):
+        if isinstance(bound, dict) and not 0 <= bound.get("scale", 0) <= _MAX_SCALE:
+            raise InvalidInput(
+                f"a bound of column {column.name} has the scale {bound['scale']}; send one from 0"
+                f" to {_MAX_SCALE}"
+            )
+    return {
+        "colName": column.name.lower(),
+        "colType": sent["colType"].lower(),
+        "statsData": data,
+    }
+
+
+def _check_count(value: float, name: str, column: ColumnDescriptor) -> None:
+    if value < UNKNOWN or not isfinite(value):
+        raise InvalidInput(
+            f"{name} of column {column.name} is {value}; send a count, or {UNKNOWN} if it is not"
+            " known"
+        )
+
+
+def encode_summary(summary: Struct) -> bytes:
+    """The statistics of a column as they are stored. Raises `InvalidInput` if they are too long."""
+    encoded = HIVE_CODEC.encode_struct(_OBJECT, summary)
+    if len(encoded) > MAX_COLUMN_BYTES:
+        raise InvalidInput(
+            f"the statistics of column {summary['colName']} take {len(encoded)} bytes;"
+            f" {MAX_COLUMN_BYTES} is the most: send them without bit vectors and histograms"
+        )
+    return encoded
+
+
+def decode_summary(encoded: bytes) -> Struct:
+    """What `encode_summary` encoded."""
+    return HIVE_CODEC.decode_struct(_OBJECT, encoded)
+
+
+def combined(one: Struct, other: Struct) -> Struct:
+    """The statistics of both parts of a column; both have the same form."""
+    form = form_of(one)
+    values, others = one["statsData"][form], other["statsData"][form]
+    of_both: Struct = {}
+    for name, rule in _FORMS[form].items():
+        if name in values and name in others:
+            of_both[name] = rule(values[name], others[name])
+        elif name in values or name in others:
+            of_both[name] = values.get(name, others.get(name))
+    if form in _WHOLE and "lowValue" in of_both and "highValue" in of_both:
+        width = _order(of_both["highValue"]) - _order(of_both["lowValue"]) + 1
+        of_both["numDVs"] = min(of_both["numDVs"], max(width, 0))
+    return {**one, "statsData": {form: of_both}}
+
+
+# -- of which columns
+
+
+class AnalyzableColumns:
+    """Those of a table, as it is at some point in history; partition keys have no statistics."""
+
+    def __init__(self, table: TableDescriptor) -> None:
+        self._by_name = {column.name.lower(): column for column in plain_columns_of(table)}
+
+    def get(self, name: str) -> ColumnDescriptor | None:
+        """The column of that name, in any case."""
+        return self._by_name.get(name.lower())
+
+    def valid(self, row: Row | None) -> list[AnalyzedColumn]:
+        """What a row says of columns that still are as they were when it was found out."""
+        if row is None:
+            return []
+        columns = row.as_(StatisticsRow).columns
+        work.spend(len(columns) // COLUMNS_OF_A_THING)
+        return [known for known in columns if self._is_as_then(known)]
+
+    def _is_as_then(self, known: AnalyzedColumn) -> bool:
+        column = self._by_name.get(known.name)
+        return (
+            column is not None
+            and column.id == known.column_id
+            and simple_string(column.type) == known.type
+        )
+
+
+def changed_columns(before: TableDescriptor, after: TableDescriptor) -> frozenset[str]:
+    """The names of the columns whose statistics do not hold any more."""
+
+    def known(table: TableDescriptor) -> set[tuple[int, str, DataType]]:
+        return {(c.id, c.name.lower(), c.type) for c in plain_columns_of(table)}
+
+    return frozenset(name for _, name, _ in known(before) - known(after))
+
+
+# -- which are accurate
+
+
+def accurate_columns(parameters: Mapping[str, str]) -> frozenset[str]:
+    """The columns whose statistics are those of the present rows."""
+    return frozenset(_read(parameters)[1])
+
+
+def with_accurate(parameters: Properties, columns: Iterable[str]) -> Properties:
+    """The parameters after statistics of these columns were stored."""
+    kept = dict(parameters)
+    basic, known = _read(kept)
+    return properties(kept | {ACCURATE: _text(basic, known | set(columns))})
+
+
+def without_accurate(parameters: Properties, columns: Collection[str]) -> Properties:
+    """The parameters after the statistics of these columns came to nothing."""
+    kept = dict(parameters)
+    basic, known = _read(kept)
+    if known.isdisjoint(columns):
+        return parameters
+    return properties(kept | {ACCURATE: _text(basic, known - set(columns))})
+
+
+def _read(parameters: Mapping[str, str]) -> tuple[bool, set[str]]:
+    """Whether the counts of the table are accurate, and which columns are.
+
+    What is not in Hive's form says nothing, but "true", which older releases of Hive wrote.
+    """
+    text = parameters.get(ACCURATE, "")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = text.strip().lower() == "true"
+    if not isinstance(value, dict):
+        return value is True, set()
+    columns = value.get("COLUMN_STATS")
+    return str(value.get("BASIC_STATS", "")).lower() == "true", set(
+        columns if isinstance(columns, dict) else ()
+    )
+
+
+def _text(basic: bool, columns: Iterable[str]) -> str:
+    value: dict[str, object] = {"BASIC_STATS": "true"} if basic else {}
+    named = dict.fromkeys(sorted(columns), "true")
+    return json.dumps(value | ({"COLUMN_STATS": named} if named else {}), separators=(",", ":"))

@@ -1,0 +1,376 @@
+"""Statistics of columns: of tables and partitions, merged, aggregated, and after alters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.metastore.hive.differential.scenario import (
+    Call,
+    Scenario,
+    partition,
+    storage,
+    table,
+)
+
+_LONG = {"lowValue": -5, "highValue": 90, "numNulls": 3, "numDVs": 40}
+_COLUMNS = "a int, b string, c double, d boolean, e binary, f decimal(9,2), g date, h timestamp"
+_NARROW = "a int, g date, f decimal(9,2), c double"
+
+
+def statistics(
+    schema: str, name: str, *objects: dict[str, Any], part: str | None = None, **desc: Any
+) -> dict[str, Any]:
+    """``ColumnStatistics`` of a table, or of one of its partitions."""
+    where = {"isTblLevel": part is None, "dbName": schema, "tableName": name, **desc}
+    if part is not None:
+        where["partName"] = part
+    return {"statsDesc": where, "statsObj": list(objects)}
+
+
+def of(column: str, kind: str, form: str, **values: Any) -> dict[str, Any]:
+    """The ``ColumnStatisticsObj`` of a column."""
+    return {"colName": column, "colType": kind, "statsData": {form: values}}
+
+
+def numbers(column: str = "a", **values: Any) -> dict[str, Any]:
+    return of(column, "int", "longStats", **{**_LONG, **values})
+
+
+def texts(column: str = "b", **values: Any) -> dict[str, Any]:
+    known = {"maxColLen": 12, "avgColLen": 4.5, "numNulls": 1, "numDVs": 7}
+    return of(column, "string", "stringStats", **{**known, **values})
+
+
+def _decimals(low: bytes, high: bytes, *, scale: int = 2) -> dict[str, Any]:
+    bounds = {"lowValue": low, "highValue": high}
+    known = {name: {"unscaled": bound, "scale": scale} for name, bound in bounds.items()}
+    return {**known, "numNulls": 2, "numDVs": 8}
+
+
+def _dates(low: int, high: int, **counts: int) -> dict[str, Any]:
+    bounds = {"lowValue": {"daysSinceEpoch": low}, "highValue": {"daysSinceEpoch": high}}
+    return {**bounds, "numNulls": 1, "numDVs": 5, **counts}
+
+
+def _every_kind(step: int = 0) -> tuple[dict[str, Any], ...]:
+    """Statistics of each column of ``_COLUMNS``; another ``step`` gives other ones."""
+    return (
+        numbers(lowValue=-5 - step, highValue=90 + step, numDVs=40 + step),
+        texts(maxColLen=12 + step, avgColLen=4.5 + step, numDVs=7 + step),
+        of(
+            "c", "double", "doubleStats", lowValue=-1.5 - step, highValue=2.25, numNulls=2, numDVs=9
+        ),
+        of("d", "boolean", "booleanStats", numTrues=5 + step, numFalses=6, numNulls=7),
+        of("e", "binary", "binaryStats", maxColLen=100 + step, avgColLen=50.5, numNulls=4),
+        of("f", "decimal(9,2)", "decimalStats", **_decimals(b"\xff\x38", bytes([1, 44 + step]))),
+        of("g", "date", "dateStats", **_dates(-10, 9 + step)),
+        of("h", "timestamp", "longStats", lowValue=1000, highValue=2000, numNulls=0, numDVs=3),
+    )
+
+
+def _narrow(step: int) -> tuple[dict[str, Any], ...]:
+    """More distinct values than there is room for between the bounds, and odd decimals."""
+    return (
+        numbers(lowValue=1, highValue=3 + step),
+        of("g", "date", "dateStats", **_dates(1, 3, numDVs=30)),
+        of("f", "decimal(9,2)", "decimalStats", **_decimals(b"\x05", b"\x0f", scale=step)),
+        of("c", "double", "doubleStats", lowValue=0.1, highValue=0.2 + step, numNulls=0, numDVs=9),
+    )
+
+
+def _read(schema: str, name: str, *columns: str) -> Call:
+    request = {"dbName": schema, "tblName": name, "colNames": list(columns)}
+    return ("get_table_statistics_req", request)
+
+
+def _read_parts(schema: str, name: str, columns: list[str], parts: list[str]) -> Call:
+    request = {"dbName": schema, "tblName": name, "colNames": columns, "partNames": parts}
+    return ("get_partitions_statistics_req", request)
+
+
+def _read_all(schema: str, name: str, columns: list[str], parts: list[str]) -> Call:
+    return ("get_aggr_stats_for", _read_parts(schema, name, columns, parts)[1])
+
+
+def _altered(name: str, columns: str, *, renamed: str | None = None, keys: str = "") -> Call:
+    """An alter of a table of the schema ``s5``, which clients send whole."""
+    sd = storage(columns, location=f"file:{{warehouse}}/s5.db/{name}")
+    return ("alter_table", "s5", name, table("s5", renamed or name, keys=keys, sd=sd))
+
+
+def _placed(*values: str, at: str) -> dict[str, Any]:
+    """A partition of ``s5.parted`` in its folder."""
+    sd = storage(location=f"file:{{warehouse}}/s5.db/parted/{at}")
+    return partition("s5", "parted", *values, sd=sd)
+
+
+SCENARIOS = (
+    Scenario(
+        "statistics of a table",
+        (
+            ("create_database", {"name": "s1"}),
+            ("create_table", table("s1", "t", _COLUMNS)),
+            ("create_table", table("s1", "parted", keys="p int")),
+            ("update_table_column_statistics", statistics("s1", "t", *_every_kind())),
+            _read("s1", "t", *"abcdefgh"),
+            _read("S1", "T", "A", "H", "none", "a"),
+            _read("s1", "t"),
+            ("get_table_column_statistics", "s1", "t", "a"),
+            ("get_table_column_statistics", "S1", "T", "A"),
+            ("get_table_column_statistics", "s1", "t", "none"),
+            ("get_table_column_statistics", "s1", "t", None),
+            ("get_table", "s1", "t"),
+            ("update_table_column_statistics", statistics("S1", "T", numbers("A", numDVs=41))),
+            _read("s1", "t", "a", "b"),
+            ("get_table", "s1", "t"),
+            ("update_table_column_statistics", statistics("s1", "t", numbers("none"))),
+            ("update_table_column_statistics", statistics("s1", "t", texts(), numbers("none"))),
+            ("update_table_column_statistics", statistics("s1", "none", numbers())),
+            ("update_table_column_statistics", statistics("no_such", "t", numbers())),
+            ("update_table_column_statistics", statistics("s1", "t")),
+            ("update_table_column_statistics", None),
+            ("update_table_column_statistics", statistics("s1", "parted", numbers("p"))),
+            ("update_table_column_statistics", statistics("s1", "t", numbers(), part="p=1")),
+            ("update_table_column_statistics", statistics("s1", "t", numbers(numNulls=-1))),
+            (
+                "update_table_column_statistics",
+                statistics("s1", "t", numbers(), numbers(numDVs=2)),
+            ),
+            _read("s1", "t", "a"),
+            ("delete_table_column_statistics", "s1", "t", "A"),
+            _read("s1", "t", "a", "b"),
+            ("get_table", "s1", "t"),
+            ("delete_table_column_statistics", "s1", "t", "a"),
+            ("delete_table_column_statistics", "s1", "t", "none"),
+            ("delete_table_column_statistics", "s1", "none", "a"),
+            ("delete_table_column_statistics", "no_such", "t", "a"),
+            ("delete_table_column_statistics", "s1", "t", None),
+            _read("s1", "t", "b"),
+        ),
+    ),
+    Scenario(
+        "statistics of partitions",
+        (
+            ("create_database", {"name": "s2"}),
+            ("create_table", table("s2", "t", _COLUMNS, keys="p int, q string")),
+            ("add_partition", partition("s2", "t", "1", "x", columns=_COLUMNS)),
+            ("add_partition", partition("s2", "t", "2", "X y", columns=_COLUMNS)),
+            ("add_partition", partition("s2", "t", "3", "z", columns=_COLUMNS)),
+            (
+                "update_partition_column_statistics",
+                statistics("s2", "t", *_every_kind(), part="p=1/q=x"),
+            ),
+            (
+                "update_partition_column_statistics",
+                statistics("s2", "t", *_every_kind(3), part="P=2/Q=X y"),
+            ),
+            _read_parts("s2", "t", list("abcdefgh"), ["p=1/q=x", "p=2/q=X y", "p=3/q=z"]),
+            _read_parts("s2", "t", ["A"], ["P=2/Q=X y", "p=9/q=x"]),
+            _read_parts("s2", "t", ["A"], []),
+            _read_parts("s2", "t", [], ["p=1/q=x"]),
+            _read_parts("s2", "none", ["a"], ["p=1/q=x"]),
+            ("get_partition_column_statistics", "s2", "t", "p=1/q=x", "a"),
+            ("get_partition_column_statistics", "s2", "t", "P=1/Q=x", "A"),
+            ("get_partition_column_statistics", "s2", "t", "p=3/q=z", "a"),
+            ("get_partition_column_statistics", "s2", "t", "p=9/q=z", "a"),
+            ("get_partition_column_statistics", "s2", "t", "nonsense", "a"),
+            ("get_partition_column_statistics", "s2", "t", None, "a"),
+            ("get_partition_column_statistics", "s2", "none", "p=1/q=x", "a"),
+            ("get_partition_by_name", "s2", "t", "p=1/q=x"),
+            ("get_table", "s2", "t"),
+            (
+                "update_partition_column_statistics",
+                statistics("s2", "t", numbers(), part="p=9/q=x"),
+            ),
+            (
+                "update_partition_column_statistics",
+                statistics("s2", "t", numbers(), part="nonsense"),
+            ),
+            ("update_partition_column_statistics", statistics("s2", "t", numbers())),
+            (
+                "update_partition_column_statistics",
+                statistics("s2", "t", numbers("none"), part="p=1/q=x"),
+            ),
+            (
+                "update_partition_column_statistics",
+                statistics("s2", "t", numbers("p"), part="p=1/q=x"),
+            ),
+            (
+                "update_partition_column_statistics",
+                statistics("s2", "none", numbers(), part="p=1/q=x"),
+            ),
+            ("delete_partition_column_statistics", "s2", "t", "P=1/q=x", "A"),
+            _read_parts("s2", "t", ["a", "b"], ["p=1/q=x"]),
+            ("get_partition_by_name", "s2", "t", "p=1/q=x"),
+            ("delete_partition_column_statistics", "s2", "t", "p=1/q=x", "a"),
+            ("delete_partition_column_statistics", "s2", "t", "p=9/q=x", "a"),
+            ("delete_partition_column_statistics", "s2", "t", "nonsense", "a"),
+            ("delete_partition_column_statistics", "s2", "none", "p=1/q=x", "a"),
+            ("delete_partition_column_statistics", "s2", "t", "p=1/q=x", None),
+            _read_parts("s2", "t", ["a", "b"], ["p=1/q=x"]),
+            ("delete_partition_column_statistics", "s2", "t", None, "a"),
+        ),
+    ),
+    Scenario(
+        "statistics of partitions, aggregated",
+        (
+            ("create_database", {"name": "s3"}),
+            ("create_table", table("s3", "t", _COLUMNS, keys="p int")),
+            *(("add_partition", partition("s3", "t", str(p), columns=_COLUMNS)) for p in range(5)),
+            *(
+                (
+                    "update_partition_column_statistics",
+                    statistics("s3", "t", *_every_kind(p), part=f"p={p}"),
+                )
+                for p in range(3)
+            ),
+            _read_all("s3", "t", list("abcdefgh"), ["p=0", "p=1", "p=2"]),
+            _read_all("s3", "t", ["A", "b"], ["P=0", "p=1"]),
+            _read_all("s3", "t", ["a"], ["p=0"]),
+            _read_all("s3", "t", ["a", "none"], ["p=0"]),
+            _read_all("s3", "t", ["none"], ["p=0"]),
+            _read_all("s3", "t", ["a"], []),
+            _read_all("s3", "t", [], ["p=0"]),
+            _read_all("s3", "t", ["b"], ["p=1", "p=4"]),
+            _read_all("s3", "t", ["c"], ["p=3", "p=4"]),
+            _read_all("s3", "none", ["a"], ["p=0"]),
+            _read_all("s3", "t", list("abcdefgh"), ["p=0", "p=1", "p=2", "p=3"]),
+            _read_all("s3", "t", ["b"], ["p=0", "p=0"]),
+            _read_all("s3", "t", ["b"], ["p=0", "p=9"]),
+            ("create_table", table("s3", "narrow", _NARROW, keys="p int")),
+            *(("add_partition", partition("s3", "narrow", p, columns=_NARROW)) for p in "12"),
+            *(
+                (
+                    "update_partition_column_statistics",
+                    statistics("s3", "narrow", *_narrow(step), part=part),
+                )
+                for step, part in ((0, "p=1"), (1, "p=2"))
+            ),
+            _read_all("s3", "narrow", list("agfc"), ["p=1", "p=2"]),
+            (
+                "update_partition_column_statistics",
+                statistics(
+                    "s3", "narrow", of("a", "int", "longStats", numNulls=5, numDVs=1), part="p=1"
+                ),
+            ),
+            _read_all("s3", "narrow", ["a"], ["p=1", "p=2"]),
+        ),
+    ),
+    Scenario(
+        "statistics set and merged",
+        (
+            ("create_database", {"name": "s4"}),
+            ("create_table", table("s4", "t", _COLUMNS)),
+            ("create_table", table("s4", "parted", _COLUMNS, keys="p int")),
+            *(
+                ("add_partition", partition("s4", "parted", p, columns=_COLUMNS))
+                for p in ("1", "2", "3")
+            ),
+            ("set_aggr_stats_for", {"colStats": []}),
+            ("set_aggr_stats_for", {"colStats": [statistics("s4", "t", *_every_kind())]}),
+            (
+                "set_aggr_stats_for",
+                {"colStats": [statistics("s4", "t", *_every_kind(2)[:6])], "needMerge": True},
+            ),
+            _read("s4", "t", *"abcdefgh"),
+            ("get_table", "s4", "t"),
+            (
+                "set_aggr_stats_for",
+                {
+                    "colStats": [
+                        statistics("s4", "t", numbers()),
+                        statistics("s4", "t", texts()),
+                    ]
+                },
+            ),
+            ("delete_table_column_statistics", "s4", "t", "a"),
+            (
+                "set_aggr_stats_for",
+                {"colStats": [statistics("s4", "t", numbers(), texts())], "needMerge": True},
+            ),
+            _read("s4", "t", "a", "b"),
+            (
+                "set_aggr_stats_for",
+                {"colStats": [statistics("s4", "none", numbers())], "needMerge": True},
+            ),
+            ("set_aggr_stats_for", {"colStats": [statistics("s4", "none", numbers())]}),
+            (
+                "set_aggr_stats_for",
+                {
+                    "colStats": [
+                        statistics("s4", "parted", numbers(), texts(), part="p=1"),
+                        statistics("s4", "parted", numbers(), part="p=2"),
+                        statistics("s4", "parted", numbers(numDVs=50), part="p=2"),
+                    ]
+                },
+            ),
+            _read_parts("s4", "parted", ["a", "b"], ["p=1", "p=2", "p=3"]),
+            (
+                "set_aggr_stats_for",
+                {
+                    "colStats": [
+                        statistics("s4", "parted", numbers(highValue=900), part="p=1"),
+                        statistics("s4", "parted", numbers(), part="p=3"),
+                    ],
+                    "needMerge": True,
+                },
+            ),
+            _read_parts("s4", "parted", ["a", "b"], ["p=1", "p=2", "p=3"]),
+            ("get_partition_by_name", "s4", "parted", "p=1"),
+            (
+                "set_aggr_stats_for",
+                {"colStats": [statistics("s4", "parted", numbers(), part="p=9")]},
+            ),
+        ),
+    ),
+    Scenario(
+        "statistics after alters",
+        (
+            ("create_database", {"name": "s5"}),
+            ("create_table", table("s5", "t", "a int, b string, c int")),
+            (
+                "update_table_column_statistics",
+                statistics("s5", "t", numbers(), texts(), numbers("c")),
+            ),
+            _altered("t", "a int, b string, c int, d int"),
+            _read("s5", "t", *"abcd"),
+            _altered("t", "a int, b string, c bigint, d int"),
+            _read("s5", "t", *"abcd"),
+            _altered("t", "a int, bb string, c bigint, d int"),
+            _read("s5", "t", "a", "b", "bb", "c"),
+            ("update_table_column_statistics", statistics("s5", "t", texts("bb"))),
+            ("get_table", "s5", "t"),
+            _altered("t", "a int, bb string, c bigint, d int", renamed="tt"),
+            _read("s5", "tt", "a", "bb", "c"),
+            _read("s5", "t", "a"),
+            ("drop_table", "s5", "tt", True),
+            ("create_table", table("s5", "tt", "a int, bb string")),
+            _read("s5", "tt", "a", "bb"),
+            ("create_table", table("s5", "parted", "a int, b string", keys="p int")),
+            ("add_partition", partition("s5", "parted", "1")),
+            ("add_partition", partition("s5", "parted", "2")),
+            *(
+                (
+                    "update_partition_column_statistics",
+                    statistics("s5", "parted", numbers(), texts(), part=part),
+                )
+                for part in ("p=1", "p=2")
+            ),
+            ("rename_partition", "s5", "parted", ["2"], _placed("3", at="p=2")),
+            _read_parts("s5", "parted", ["a", "b"], ["p=1", "p=2", "p=3"]),
+            ("drop_partition", "s5", "parted", ["3"], True),
+            ("add_partition", partition("s5", "parted", "3")),
+            _read_parts("s5", "parted", ["a", "b"], ["p=1", "p=2", "p=3"]),
+            ("alter_partition", "s5", "parted", _placed("1", at="p=1")),
+            _read_parts("s5", "parted", ["a", "b"], ["p=1"]),
+            _altered("parted", "a int, b string", renamed="renamed", keys="p int"),
+            _read_parts("s5", "renamed", ["a", "b"], ["p=1"]),
+            (
+                "alter_table_with_cascade",
+                *_altered("renamed", "a bigint, b string", keys="p int")[1:],
+                True,
+            ),
+            _read_parts("s5", "renamed", ["a", "b"], ["p=1"]),
+        ),
+    ),
+)

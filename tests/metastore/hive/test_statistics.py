@@ -1,0 +1,271 @@
+"""Statistics of columns: kept for what they describe, through time, and checked.
+
+What Hive answers to the same calls is compared in `differential.statistics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from strandline import work
+from strandline.clock import format_timestamp
+from strandline.metastore.hive import statistics_changes, statistics_values
+from strandline.metastore.hive.hive_reader import HiveReader
+from strandline.metastore.hive.registry import METHODS, Call
+from strandline.metastore.reader import present_catalog
+from strandline.metastore.store.rows import RowKind
+from strandline.metastore.workers import finish
+from tests.metastore.hive.differential.scenario import partition, table
+from tests.metastore.hive.differential.statistics import numbers, of, statistics, texts
+from tests.metastore.hive.hive_node import HiveNode, refusal
+from tests.servers.thrift_client import ThriftClient
+
+COLUMNS = "a int, b string"
+
+
+@pytest.fixture
+def client(hive: HiveNode) -> Iterator[ThriftClient]:
+    """A client of a node with the tables d1.t, and d1.parted with the partitions p=1 and p=2."""
+    with hive.client() as client:
+        client.call("create_table", tbl=table("d1", "t", COLUMNS))
+        client.call("create_table", tbl=table("d1", "parted", COLUMNS, keys="p int"))
+        parts = [partition("d1", "parted", value) for value in "12"]
+        client.call("add_partitions", new_parts=parts)
+        yield client
+
+
+def store(client: ThriftClient, *objects: Any, part: str | None = None) -> None:
+    method = f"update_{'table' if part is None else 'partition'}_column_statistics"
+    name = "t" if part is None else "parted"
+    client.call(method, stats_obj=statistics("d1", name, *objects, part=part))
+
+
+def of_table(client: ThriftClient, *columns: str, schema: str = "d1", **more: str) -> list[Any]:
+    request = {"dbName": schema, "tblName": "t", "colNames": list(columns), **more}
+    answer = client.call("get_table_statistics_req", request=request)
+    return list(answer["tableStats"])
+
+
+def of_parts(client: ThriftClient, *parts: str, schema: str = "d1") -> dict[str, list[str]]:
+    """The columns of which something is known, by partition."""
+    request = {"dbName": schema, "tblName": "parted", "colNames": ["a", "b"]}
+    request["partNames"] = list(parts)
+    answer = client.call("get_partitions_statistics_req", request=request)
+    return {name: [o["colName"] for o in known] for name, known in answer["partStats"].items()}
+
+
+def alter(client: ThriftClient, columns: str) -> None:
+    sent = client.call("get_table", dbname="d1", tbl_name="t")
+    sent["sd"]["cols"] = table("d1", "t", columns)["sd"]["cols"]
+    sent["parameters"] = {
+        name: value for name, value in sent["parameters"].items() if "spark" not in name
+    }
+    client.call("alter_table", dbname="d1", tbl_name="t", new_tbl=sent)
+
+
+def accurate(client: ThriftClient) -> str | None:
+    table = client.call("get_table", dbname="d1", tbl_name="t")
+    parameters: dict[str, str] = table["parameters"]
+    return parameters.get("COLUMN_STATS_ACCURATE")
+
+
+# -- through time
+
+
+def test_a_changed_column_has_no_statistics_until_the_change_is_undone(
+    hive: HiveNode, client: ThriftClient
+) -> None:
+    store(client, numbers(), texts())
+    alter(client, "b string")
+    assert of_table(client, "a", "b") == [texts()]
+    assert accurate(client) == '{"COLUMN_STATS":{"b":"true"}}'
+    hive.node.session(user="ann").undo(hive.node.metastore.catalogs.present().version)
+    assert of_table(client, "a", "b") == [numbers(), texts()]
+    alter(client, "a bigint, b string")
+    assert of_table(client, "a", "b") == [texts()]
+
+
+def test_statistics_are_read_as_of_a_time_and_come_back_with_a_dropped_partition(
+    hive: HiveNode, client: ThriftClient
+) -> None:
+    store(client, numbers(), part="p=1")
+    store(client, texts(), part="p=1")
+    store(client, numbers(), part="p=2")
+    then = f"d1@{format_timestamp(hive.node.metastore.catalogs.complete_now())}"
+    parts = {"names": ["p=1", "p=2"]}
+    drop = {"dbName": "d1", "tblName": "parted", "parts": parts, "deleteData": True}
+    client.call("drop_partitions_req", req=drop)
+    assert of_parts(client, "p=1", "p=2") == {}
+    assert of_parts(client, "p=1", schema=then) == {"p=1": ["a", "b"]}
+    hive.node.session(user="ann").undrop_partitions("d1.parted", partitions=["p=1"])
+    assert of_parts(client, "p=1", "p=2") == {"p=1": ["a", "b"]}
+
+
+def test_another_node_sees_statistics_and_no_memory_is_filled_with_them(
+    hive: HiveNode, client: ThriftClient
+) -> None:
+    client.call("get_partitions", db_name="d1", tbl_name="parted", max_parts=-1)  # into memory
+    rows = hive.node.store.statistics().rows
+    store(client, numbers(), texts(), part="p=1")
+    with hive.another_node() as other:
+        catalog = other.metastore.catalogs.present()
+        parted = catalog.table("d1", "parted")
+        assert parted is not None
+        (row,) = other.metastore.store.rows(parted.id, RowKind.STATISTICS, write_ids=None)
+        assert row.name == "p=1"
+    assert of_parts(client, "p=1") == {"p=1": ["a", "b"]}
+    assert hive.node.store.statistics().rows == rows + 1  # the partition with new parameters
+
+
+# -- engines, and Hive 4
+
+
+def test_engines_keep_their_statistics_apart_and_bit_vectors_are_kept(
+    client: ThriftClient,
+) -> None:
+    sent = of("a", "int", "longStats", numNulls=1, numDVs=2, bitVectors=b"HL\x00\xff")
+    impala = {**statistics("d1", "t", sent), "engine": "impala"}
+    assert client.call("update_table_column_statistics_req", req={"colStats": [impala]}) == {
+        "result": True
+    }
+    store(client, numbers())
+    assert of_table(client, "a") == [numbers()]
+    assert of_table(client, "a", engine="impala") == [sent]
+    client.call("delete_table_column_statistics", db_name="d1", tbl_name="t", engine="hive")
+    assert of_table(client, "a") == []
+    assert of_table(client, "a", engine="impala") == [sent]
+
+
+def test_a_request_of_hive_4_has_the_statistics_of_one_partition_and_does_not_merge(
+    client: ThriftClient,
+) -> None:
+    one = statistics("d1", "parted", numbers(), part="p=1")
+    for request in ({"colStats": [one, one]}, {"colStats": [one], "needMerge": True}):
+        kind, message = refusal(
+            lambda: client.call("update_partition_column_statistics_req", req=request)  # noqa: B023 - called at once
+        )
+        assert (kind, "set_aggr_stats_for" in message) == ("InvalidObjectException", True)
+    client.call("update_partition_column_statistics_req", req={"colStats": [one]})
+    assert of_parts(client, "p=1", "p=2") == {"p=1": ["a"]}
+
+
+def test_dates_and_times_are_merged_too(client: ThriftClient) -> None:
+    columns = "a int, g date, h timestamp"
+    client.call("create_table", tbl=table("d1", "dated", columns))
+    for low in (1, 3):
+        days = {"lowValue": {"daysSinceEpoch": low}, "highValue": {"daysSinceEpoch": low + 1}}
+        times = {"lowValue": {"secondsSinceEpoch": low}}
+        sent = statistics(
+            *("d1", "dated"),
+            of("g", "date", "dateStats", **days, numNulls=low, numDVs=9),
+            of("h", "timestamp", "timestampStats", **times, numNulls=-1, numDVs=2),
+        )
+        request = {"colStats": [sent], "needMerge": low > 1}
+        client.call("set_aggr_stats_for", request=request)
+    asked = {"dbName": "d1", "tblName": "dated", "colNames": ["g", "h"]}
+    dates, moments = client.call("get_table_statistics_req", request=asked)["tableStats"]
+    assert dates["statsData"]["dateStats"] == {
+        "lowValue": {"daysSinceEpoch": 1},
+        "highValue": {"daysSinceEpoch": 4},
+        "numNulls": 4,
+        "numDVs": 4,
+    }
+    known = {"lowValue": {"secondsSinceEpoch": 1}, "numNulls": -1, "numDVs": 2}
+    assert moments["statsData"]["timestampStats"] == known
+
+
+# -- bad input
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (texts("a"), "the statistics of column a are stringStats; send longStats"),
+        ({"colName": "a", "colType": "int", "statsData": {}}, "are empty; send longStats"),
+        (numbers(numNulls=-2), "numNulls of column a is -2"),
+        (texts(avgColLen=float("nan")), "avgColLen of column b is nan"),
+        (numbers(bitVectors=bytes(10 << 20)), "send them without bit vectors"),
+    ],
+    ids=["form", "none", "negative", "nan", "10 MB"],
+)
+def test_wrong_statistics_are_refused_and_nothing_is_stored(
+    client: ThriftClient, sent: Any, said: str
+) -> None:
+    kind, message = refusal(lambda: store(client, texts(), sent))
+    assert kind == "InvalidObjectException"
+    assert said in message
+    assert of_table(client, "a", "b") == []
+    assert accurate(client) is None
+
+
+def test_the_statistics_of_all_columns_together_are_bounded(
+    client: ThriftClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statistics_changes, "MAX_ROW_BYTES", 100)
+    store(client, numbers())
+    kind, message = refusal(lambda: store(client, texts()))
+    assert (kind, "100 is the most" in message) == ("InvalidObjectException", True)
+    assert of_table(client, "a", "b") == [numbers()]
+
+
+def test_one_partition_that_does_not_exist_refuses_all(client: ThriftClient) -> None:
+    parts = [statistics("d1", "parted", numbers(), part=part) for part in ("p=1", "p=9")]
+    kind, _ = refusal(lambda: client.call("set_aggr_stats_for", request={"colStats": parts}))
+    assert kind == "NoSuchObjectException"
+    other = [parts[0], statistics("d1", "t", numbers(), part="p=1")]
+    kind, message = refusal(lambda: client.call("set_aggr_stats_for", request={"colStats": other}))
+    assert (kind, "send those of one table" in message) == ("InvalidObjectException", True)
+    assert of_parts(client, "p=1", "p=9") == {}
+
+
+def test_transactional_tables_and_the_past_have_no_statistics_to_change(
+    hive: HiveNode, client: ThriftClient
+) -> None:
+    hive.create_transactional("d1", "own", a="int")
+    for schema, name in (("d1", "own"), ("d1@2", "t")):
+        sent = statistics(schema, name, numbers())
+        kind, _ = refusal(lambda: client.call("update_table_column_statistics", stats_obj=sent))  # noqa: B023 - called at once
+        assert kind in ("MetaException", "InvalidObjectException", "NoSuchObjectException")
+    request = {"dbName": "d1", "tblName": "own", "colNames": ["a"]}
+    assert client.call("get_table_statistics_req", request=request) == {"tableStats": []}
+
+
+def test_many_partitions_are_asked_for_in_a_process_of_their_own(
+    hive: HiveNode, client: ThriftClient
+) -> None:
+    """A thread of the node gives the request up before it goes over the names."""
+    metastore = hive.node.metastore
+    request = {"dbName": "d1", "tblName": "parted", "colNames": ["a"]}
+    request["partNames"] = [f"p={n}" for n in range(100_000)]
+    reader = HiveReader(metastore, finish(present_catalog(metastore)), user="ann")
+    for method in ("get_partitions_statistics_req", "get_aggr_stats_for"):
+        call = Call({"request": request}, "ann", metastore, hive.node.notifications, reader, ())  # type: ignore[arg-type]  # reads look at no earlier calls
+        with work.budget(work.IN_THREAD), pytest.raises(work.TooLong):
+            finish(METHODS[method].handler(call))
+
+
+# -- what is accurate
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", '{"COLUMN_STATS":{"a":"true"}}'),
+        ("true", '{"BASIC_STATS":"true","COLUMN_STATS":{"a":"true"}}'),
+        ("nonsense", '{"COLUMN_STATS":{"a":"true"}}'),
+        ("[" * 100_000, '{"COLUMN_STATS":{"a":"true"}}'),
+        ('{"COLUMN_STATS":7}', '{"COLUMN_STATS":{"a":"true"}}'),
+        (
+            '{"BASIC_STATS":"true","COLUMN_STATS":{"b":"true"}}',
+            '{"BASIC_STATS":"true","COLUMN_STATS":{"a":"true","b":"true"}}',
+        ),
+    ],
+)
+def test_stored_statistics_are_noted_in_the_parameters(text: str, expected: str) -> None:
+    noted = statistics_values.with_accurate((("COLUMN_STATS_ACCURATE", text),), ["a"])
+    assert dict(noted)["COLUMN_STATS_ACCURATE"] == expected
+    taken = dict(statistics_values.without_accurate(noted, {"a"}))["COLUMN_STATS_ACCURATE"]
+    assert "a" not in statistics_values.accurate_columns({"COLUMN_STATS_ACCURATE": taken})
