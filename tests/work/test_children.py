@@ -413,7 +413,8 @@ def service(announce):
         if fields["name"] == "sleep":
             signal.pause()
         kept.append([bytes(1_000) for _ in range(100_000)][-1])
-        return {"pid": os.getpid(), "parent": os.getppid()}, data
+        place = {"session": os.getsid(0), "niceness": os.nice(0)}
+        return {"pid": os.getpid(), "parent": os.getppid(), **place}, data
     yield Service(serve, bool)
 
 server = ForkServer.start(service)
@@ -427,7 +428,13 @@ for child in children:
         assert answer.read() == word
         assert not fields["ends"]  # it has given back the memory that it took
         pids.append(fields["pid"])
+        # They give way to the clients of the node too, in whatever sessions those are.
+        assert fields["session"] == fields["parent"] and fields["niceness"] > os.nice(0)
 assert len(set(pids)) == 2 and os.getpid() not in pids
+writer = server.child(only_reads=False)
+send_packet(writer, {"name": "echo", "only_reads": False}, Content.of(b""))
+fields, _ = receive_packet(writer)
+assert fields["session"] == fields["pid"] and fields["niceness"] == os.nice(0)
 send_packet(children[0], {"name": "sleep", "only_reads": True}, Content.of(b""))
 print(fields["parent"], *set(pids), flush=True)
 sys.stdin.readline()

@@ -56,7 +56,8 @@ logger = logging.getLogger(__name__)
 KEPT_BYTES = 32 << 20
 """Memory that a child may keep after its tasks without ending."""
 READER_NICENESS = 10
-"""By how much a child that only reads gives way to the node and to other clients' work."""
+"""By how much a child that only reads gives way to the node and to its clients."""
+_AUTOGROUP = Path("/proc/self/autogroup")
 MEMORY_BYTES = 4 << 30
 """Memory that a child may take at most."""
 _READER, _WRITER = b"reader", b"writer"
@@ -249,11 +250,23 @@ class _ThenExits:
         os._exit(0 if error is None else 1)
 
 
+def _begin_nice_session() -> None:
+    """Begin a session in which readers give way to all that runs on this machine.
+
+    Where Linux weighs sessions against each other, niceness counts only within one: a reader in the
+    session of the node would keep a client of another session waiting for four milliseconds.
+    """
+    os.setsid()
+    with suppress(OSError):  # the system does not weigh sessions
+        _AUTOGROUP.write_text(str(READER_NICENESS))
+
+
 def _fork_children(control: socket.socket, open_service: OpenService) -> None:
     # A signal to the group of the node is for the node, which closes its connections when it ends.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # how a child ended is not asked
+    _begin_nice_session()
     gc.collect()
     gc.freeze()  # else a child's first look for garbage would copy every page
     while True:
@@ -265,8 +278,10 @@ def _fork_children(control: socket.socket, open_service: OpenService) -> None:
                 with _ThenExits():
                     control.close()
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    if packet == _READER:  # another one may hold a lock that others wait for
+                    if packet == _READER:
                         os.nice(READER_NICENESS)
+                    else:  # it may hold a lock that others wait for, and gives way to none
+                        os.setsid()
                     gc.disable()  # it ends before garbage matters
                     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
                     serve_tasks(connection, open_service)
