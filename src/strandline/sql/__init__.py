@@ -24,6 +24,7 @@ from strandline.sql.statements import (
     marks,
     run,
     run_all,
+    run_at_commit,
     run_in_parts,
     value,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "present_time",
     "run",
     "run_all",
+    "run_at_commit",
     "run_in_parts",
     "stored_time",
     "take_time",

@@ -19,7 +19,8 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, TypeVar
 
@@ -33,7 +34,7 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
 )
-from strandline.sql.statements import Query, with_waiting
+from strandline.sql.statements import Parameter, Query, Row, Waiting, with_waiting
 
 try:
     import psycopg
@@ -52,6 +53,10 @@ _NUMBERS = count()
 IDLE_MS = 10_000
 """A transaction whose owner sends nothing for so long is undone by the server."""
 _LOOK_SECONDS = 0.1
+_LONGEST_VALUES = 4096
+_MOST_TOGETHER = 32
+_MOST_PREPARED = 256
+"""Statements that a connection knows: of some there are many forms."""
 _SETTINGS = (
     f"SELECT set_config('idle_in_transaction_session_timeout', '{IDLE_MS}', false),"
     " set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
@@ -59,6 +64,8 @@ _SETTINGS = (
 )
 _CALLERS_CLASSES = ("22", "23")
 """Classes of SQLSTATE that are about what the caller gave: data, constraints."""
+NOT_PREPARED = ("26000", "0A000")
+"""A statement that was prepared is not there any more, or its table has changed."""
 _LATE_STATES = ("55P03", "57014")
 _CORRUPT_STATES = ("XX001", "XX002")
 _LOST_TABLE_STATES = ("42P01", "42703")
@@ -88,8 +95,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     """For statements whose answer is fetched before the next one is sent."""
     prepared: dict[str, str]
     """The names of the statements that the server has planned for this connection."""
-    waiting: list[tuple[str, Sequence[tuple[Any, ...]]]] | None = None
-    """Changes of a write transaction that go with the next statement; None outside of one."""
+    waiting: list[Waiting] | None = None
+    """What of a write transaction goes with the next statement; None outside of one."""
     read_ahead: list[tuple[str, list[tuple[Any, ...]]]] | None = None
     """Statements, and their rows, which came in the round trip that began the transaction."""
 
@@ -109,6 +116,53 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         if name is None:
             self.prepared = {}
         return super()._deallocate(name)
+
+    def may_send_together(self, queries: Sequence[Query]) -> bool:
+        """Whether one text may run them all: it is short, and there are few forms of texts."""
+        return (
+            len(queries) <= _MOST_TOGETHER
+            and len(self.prepared) <= _MOST_PREPARED
+            and is_short(value for _, parameters in queries for value in parameters)
+        )
+
+    def executing(self, queries: Iterable[Query]) -> list[str]:
+        """Statements that run the queries; those that the connection knows are planned already."""
+        prepared = self.prepared
+        preparing, executing = [], []
+        for text, parameters in queries:
+            name = prepared.get(text)
+            if name is None:
+                name = prepared[text] = f"strandline_{next(_NUMBERS)}"
+                numbered = "".join(
+                    part if number == 0 else f"${number}{part}"
+                    for number, part in enumerate(text.split("?"))
+                )
+                preparing.append(f"PREPARE {name} AS {numbered}")
+            values = ", ".join(map(_written, parameters))
+            executing.append(f"EXECUTE {name}({values})" if parameters else f"EXECUTE {name}")
+        return preparing + executing
+
+    @contextmanager
+    def keeping_prepared(self) -> Iterator[None]:
+        """For a text of `executing`: where it fails, what it prepares may not have come so far."""
+        before = self.prepared.copy()
+        try:
+            yield
+        except BaseException as error:
+            self.prepared = {} if getattr(error, "sqlstate", None) in NOT_PREPARED else before
+            raise
+
+    def last_rows(self, statements: int, *, behind: int = 0) -> list[list[Row]]:
+        """The rows of the last statements in `kept_cursor`, but for so many ``behind`` them."""
+        cursor = self.kept_cursor
+        assert cursor is not None  # it has just answered
+        rows: deque[list[Row]] = deque(maxlen=statements + behind)
+        has_more: bool | None = True
+        while has_more:
+            result = cursor.pgresult
+            rows.append(cursor.fetchall() if result is not None and result.nfields else [])
+            has_more = cursor.nextset()
+        return list(rows)[:statements]
 
     def wait(self, gen: PQGen[T], *arguments: Any, **options: Any) -> T:
         """What every call of the driver waits in; ``gen`` does the sending and reading."""
@@ -207,33 +261,17 @@ def connect(address: str, *, patience: float) -> Connection:
     return connection
 
 
-def executing(connection: Connection, queries: Sequence[Query]) -> str:
-    """A text that runs the queries. Those that the connection knows already are planned already."""
-    prepared = connection.prepared
-    preparing, executing = [], []
-    for text, parameters in queries:
-        name = prepared.get(text)
-        if name is None:
-            name = prepared[text] = f"strandline_{next(_NUMBERS)}"
-            numbered = "".join(
-                part if number == 0 else f"${number}{part}"
-                for number, part in enumerate(text.split("?"))
-            )
-            preparing.append(f"PREPARE {name} AS {numbered}")
-        values = (str(value) if type(value) is int else quote(value) for value in parameters)
-        executing.append(f"EXECUTE {name}" + (f"({', '.join(values)})" if parameters else ""))
-    return "; ".join(preparing + executing)
+def _written(value: Parameter) -> str:
+    """A value in a text."""
+    if type(value) is int:
+        return str(value)
+    return rf"E'\\x{value.hex()}'" if isinstance(value, bytes) else quote(value)
 
 
-def last_rows(connection: Connection, statements: int) -> list[list[tuple[Any, ...]]]:
-    """The rows of the last of the statements that `Connection.kept_cursor` was given together."""
-    cursor = connection.kept_cursor
-    assert cursor is not None  # it has just answered
-    rows: deque[list[tuple[Any, ...]]] = deque(maxlen=statements)
-    while cursor.nextset():
-        result = cursor.pgresult
-        rows.append(cursor.fetchall() if result is not None and result.nfields else [])
-    return list(rows)
+def is_short(values: Iterable[object]) -> bool:
+    """Whether the values may be written into a text."""
+    lengths = (len(value) for value in values if isinstance(value, str | bytes))
+    return sum(lengths) <= _LONGEST_VALUES
 
 
 def is_lost(error: BaseException) -> bool:

@@ -45,7 +45,7 @@ from strandline.sql import postgres_connection as driver
 from strandline.sql.database import PATIENCE, Database
 from strandline.sql.fence import FENCE_ROW
 from strandline.sql.postgres_listener import PostgresListener
-from strandline.sql.statements import Parameter, Query, Row, formatted, rows_of, with_waiting
+from strandline.sql.statements import Parameter, Query, Row, formatted, rows_of, run_with_waiting
 
 _POOL = 8
 _OVERFLOW = 8
@@ -60,11 +60,8 @@ _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _LOCK = "SELECT 1 FROM strandline_clock WHERE id = 1 FOR UPDATE"
 _LOCK_NOT_AVAILABLE = "55P03"
-_LONGEST_VALUES = 4096
-_NOT_PREPARED = ("26000", "0A000")
-"""A statement that was prepared is not there any more, or its table has changed."""
 CHANNEL = "strandline"
-_NEWS, _COMMIT = f"NOTIFY {CHANNEL}, '{{sender}}'", b"COMMIT"
+_NEWS, _COMMIT = f"NOTIFY {CHANNEL}, '{{sender}}'", "COMMIT"
 
 
 def open_url(url: str, *, patience: float = PATIENCE, read_only: bool = False) -> PostgresDatabase:
@@ -105,7 +102,7 @@ class PostgresDatabase(Database):
             pool_timeout=patience,
         )
         sender = secrets.token_hex(8)
-        self._news = _NEWS.format(sender=sender).encode()
+        self._news = _NEWS.format(sender=sender)
         self._listener = PostgresListener(self._connect, CHANNEL, name=self.name, own=sender)
 
     @contextmanager
@@ -234,12 +231,14 @@ class PostgresDatabase(Database):
             try:
                 _allow(connection, self._patience if seconds is None else seconds, is_given_up)
                 raw.read_ahead = raw.waiting = None
-                asked = text if isinstance(text, str) else text(raw)
-                rows = rows_of(raw, asked, parameters)
+                if isinstance(text, str):
+                    rows = rows_of(raw, text, parameters)
+                else:
+                    rows = rows_of(raw, text(raw), None)
                 _allow(connection, self._patience)
             except BaseException as error:
                 state = getattr(error, "sqlstate", None)
-                is_stale = state in _NOT_PREPARED
+                is_stale = state in driver.NOT_PREPARED
                 if is_stale:
                     raw.prepared = {}
                 elif state != _LOCK_NOT_AVAILABLE:
@@ -269,13 +268,13 @@ class PostgresDatabase(Database):
         may_wait = not self._nobody_waits
         left = max(deadline - time.monotonic(), 0.001) if may_wait else 0.001
         timeout = round(max(1, min(left * 1000, _LONGEST_TIMEOUT_MS)))
-        ahead = ((FENCE_ROW, ()), *takewhile(_is_short, first))
-        begin = f"{_WRITE}; SET LOCAL lock_timeout = {timeout}; "
+        ahead = ((FENCE_ROW, ()), *takewhile(lambda query: driver.is_short(query[1]), first))
+        begin = [_WRITE, f"SET LOCAL lock_timeout = {timeout}"]
         if not synced:
-            begin += "SET LOCAL synchronous_commit = off; "
+            begin.append("SET LOCAL synchronous_commit = off")
         try:
             connection, _ = self._first(
-                lambda raw: begin + driver.executing(raw, ((_LOCK, ()), *ahead)).replace("%", "%%"),
+                lambda raw: "; ".join((*begin, *raw.executing(((_LOCK, ()), *ahead)))),
                 seconds=left + _ANSWER_SECONDS,
                 is_given_up=lambda: may_wait and self._nobody_waits,
             )
@@ -288,7 +287,7 @@ class PostgresDatabase(Database):
             self._count("lost_turns")
             raise self._late(began, "another process") from None
         raw = _raw(connection)
-        answers = driver.last_rows(raw, len(ahead))
+        answers = raw.last_rows(len(ahead))
         texts = [formatted(text) for text, _ in ahead]
         raw.read_ahead = list(zip(texts, answers, strict=True))
         raw.waiting = []
@@ -311,13 +310,7 @@ class PostgresDatabase(Database):
             raise Unavailable(f"{self.name} gave this write up after an error; nothing was written")
         raw.deadline = time.monotonic() + self._patience
         try:
-            if raw.waiting:
-                with with_waiting(raw):
-                    for statement in (self._news, _COMMIT) if is_news else (_COMMIT,):
-                        raw.cursor().execute(statement)
-            else:
-                assert raw.kept_cursor is not None  # each connection is made with one
-                raw.kept_cursor.execute(self._news + b"; " + _COMMIT if is_news else _COMMIT)
+            run_with_waiting(raw, (), behind=(self._news, _COMMIT) if is_news else (_COMMIT,))
         except driver.DriverError as error:
             if not raw.closed:
                 raise
@@ -342,12 +335,6 @@ class PostgresDatabase(Database):
     def _close_connections(self) -> None:
         self._listener.close()
         self._engine.dispose()
-
-
-def _is_short(query: Query) -> bool:
-    """Whether the values of a statement may be written into a text, which the driver goes over."""
-    lengths = (len(value) for value in query[1] if isinstance(value, str | bytes))
-    return sum(lengths) <= _LONGEST_VALUES
 
 
 @contextmanager

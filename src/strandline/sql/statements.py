@@ -14,9 +14,12 @@ whole numbers, are parameters.
     change_each(connection, "INSERT INTO t (id) VALUES (?)", rows) once for each tuple of parameters
     run_all(connection, (statement, parameters), …)                the rows of each of them
 
+    run_at_commit(connection, "INSERT INTO t … RETURNING id")      rows that wait for the commit
+
 `run_all` sends statements that do not depend on each other's answers: to a server they are one
 round trip. What `change_each` changes in a write transaction has no answer that is waited for: it
-is sent with the next statement that has one, or with the commit, and raises there.
+is sent with the next statement that has one, or with the commit, and raises there. So is the
+statement of `run_at_commit`, whose rows are there when the write has ended.
 
 A text names its columns with quotes where a name is a word of SQL (``"user"``), and its values are
 the driver's: a truth value is 0 or 1 in SQLite. Tables are made, and rare statements of many forms
@@ -29,7 +32,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from sqlalchemy import Connection
 
@@ -38,6 +41,19 @@ Row = tuple[Any, ...]
 Query = tuple[str, tuple[Parameter, ...]]
 """A statement and its parameters."""
 T = TypeVar("T")
+
+
+class Waiting(NamedTuple):
+    """A statement that goes to a server with the next one, for each tuple of parameters.
+
+    What it gives is added to ``rows``, if there are any.
+    """
+
+    statement: str
+    parameters: Sequence[tuple[Parameter, ...]]
+    rows: list[Row] | None = None
+
+
 CHUNK = 500
 """Names or ids in one statement: databases limit the parameters of a statement."""
 
@@ -100,30 +116,72 @@ def change_each(
 
     It has been done, or has raised, when the next statement is answered, or the write commits.
     """
-    driver, text = _driver_of(connection), _text_for(connection, statement)
+    driver = _driver_of(connection)
     waiting = getattr(driver, "waiting", None)
     if waiting is None:
-        _change_each(driver, text, rows)
+        _change_each(driver, _text_for(connection, statement), rows)
     elif rows:
         driver.read_ahead = None
-        waiting.append((text, rows))
+        waiting.append(Waiting(statement, rows))
 
 
-def _change_each(driver: Any, text: str, rows: Sequence[tuple[Parameter, ...]]) -> None:
+def run_at_commit(
+    connection: Connection, statement: str, parameters: tuple[Parameter, ...] = ()
+) -> list[Row]:
+    """The rows of ``statement``; in a write transaction they are there once it has committed."""
+    driver = _driver_of(connection)
+    waiting = getattr(driver, "waiting", None)
+    if waiting is None:
+        return run(connection, statement, parameters)
+    driver.read_ahead = None
+    rows: list[Row] = []
+    waiting.append(Waiting(statement, [parameters], rows))
+    return rows
+
+
+def _change_each(driver: Any, text: str, rows: Sequence[tuple[Parameter, ...]]) -> Any:
+    """The cursor with what the last of them gives; None without one."""
     if len(rows) == 1:
-        _sent(driver.cursor(), text, rows[0])
-    elif rows:
-        _sent(driver.cursor(), text, rows, many=True)
+        return _sent(driver.cursor(), text, rows[0])
+    return _sent(driver.cursor(), text, rows, many=True) if rows else None
 
 
 @contextmanager
 def with_waiting(driver: Any) -> Iterator[None]:
-    """What the block sends to a server goes with the changes that wait; answered at its end."""
+    """What the block sends to a server goes with what waits; answered at its end."""
     waiting, driver.waiting = driver.waiting, []
     with driver.pipeline():
-        for text, rows in waiting:
-            _change_each(driver, text, rows)
+        sent = [(_change_each(driver, formatted(w.statement), w.parameters), w) for w in waiting]
         yield
+    for cursor, statement in sent:
+        if statement.rows is not None:
+            statement.rows.extend(_fetched(cursor))
+
+
+def run_with_waiting(
+    driver: Any, queries: Sequence[Query], *, behind: Sequence[str] = ()
+) -> list[list[Row]]:
+    """The rows of each query, sent to a server with what waits before it and ``behind`` it."""
+    waiting: Sequence[Waiting] = driver.waiting or ()
+    together = [(w.statement, values) for w in waiting for values in w.parameters]
+    together += queries
+    if not driver.may_send_together(together):
+        with with_waiting(driver) if waiting else driver.pipeline():
+            sent = [_sent(driver.cursor(), formatted(text), values) for text, values in queries]
+            for text in behind:
+                driver.cursor().execute(text)
+        return [_fetched(answer) for answer in sent]
+    if waiting:
+        driver.waiting = []
+    with driver.keeping_prepared():
+        _sent(driver.kept_cursor, "; ".join((*driver.executing(together), *behind)), None)
+    answers: list[list[Row]] = driver.last_rows(len(together), behind=len(behind))
+    place = 0
+    for statement in waiting:
+        place += len(statement.parameters)
+        if statement.rows is not None:
+            statement.rows.extend(answers[place - 1])
+    return answers[place:]
 
 
 def run_all(connection: Connection, *queries: Query) -> list[list[Row]]:
@@ -131,9 +189,8 @@ def run_all(connection: Connection, *queries: Query) -> list[list[Row]]:
     if connection.dialect.name == "sqlite" or len(queries) < 2:
         return [run(connection, *query) for query in queries]
     driver = _driver_of(connection)
-    with with_waiting(driver) if driver.waiting else driver.pipeline():
-        answers = [_sent(driver.cursor(), formatted(text), values) for text, values in queries]
-    return [_fetched(answer) for answer in answers]
+    driver.read_ahead = None
+    return run_with_waiting(driver, queries)
 
 
 def chunks(items: Iterable[T]) -> Iterator[list[T]]:
@@ -148,8 +205,11 @@ def marks(values: Sequence[object]) -> str:
     return f"({', '.join('?' * len(values))})"
 
 
-def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] = ()) -> list[Row]:
-    """All rows of a statement as the ``driver`` writes it, on a connection of the driver."""
+def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] | None = ()) -> list[Row]:
+    """All rows of a statement as the ``driver`` writes it, on a connection of the driver.
+
+    ``parameters`` None: it holds no marks, and may hold what looks like one.
+    """
     ahead = getattr(driver, "read_ahead", None)
     if ahead:
         driver.read_ahead = None  # behind another statement they may have been changed
@@ -160,7 +220,7 @@ def rows_of(driver: Any, text: str, parameters: tuple[Parameter, ...] = ()) -> l
     return _fetched(_answered(driver, text, parameters))
 
 
-def _answered(driver: Any, text: str, parameters: tuple[Parameter, ...]) -> Any:
+def _answered(driver: Any, text: str, parameters: tuple[Parameter, ...] | None) -> Any:
     """The cursor with the answer to a statement; it is good for this one answer."""
     if getattr(driver, "waiting", None):
         with with_waiting(driver):
@@ -172,7 +232,7 @@ def _answered(driver: Any, text: str, parameters: tuple[Parameter, ...]) -> Any:
 def _sent(
     cursor: Any,
     text: str,
-    parameters: Sequence[Any],  # Any: a parameter, or with ``many`` a tuple of them for each run
+    parameters: Sequence[Any] | None,  # Any: a parameter, or with ``many`` a tuple for each run
     *,
     many: bool = False,
 ) -> Any:

@@ -60,6 +60,14 @@ _ALLOCATE = (
     "INSERT INTO next_write_id (table_id, next) VALUES (?, ?)"
     " ON CONFLICT (table_id) DO UPDATE SET next = next_write_id.next + ? RETURNING next"
 )
+_HAS_NONE = "WHERE NOT EXISTS (SELECT 1 FROM txn_write_id WHERE txn_id = ? AND table_id = ?)"
+_ALLOCATE_ONE = (
+    f"INSERT INTO next_write_id (table_id, next) SELECT CAST(? AS BIGINT), 2 {_HAS_NONE}"
+    " ON CONFLICT (table_id) DO UPDATE SET next = next_write_id.next + 1 RETURNING next",
+    "INSERT INTO txn_write_id (table_id, write_id, txn_id)"
+    f" SELECT table_id, next - 1, CAST(? AS BIGINT) FROM next_write_id {_HAS_NONE}"
+    " AND table_id = ? RETURNING write_id",
+)
 _OWN_WRITE_ID = "SELECT write_id FROM txn_write_id WHERE txn_id = ? AND table_id = ?"
 _COMMIT = (
     "UPDATE txn_write_id SET commit_time = ? WHERE txn_id = ?",
@@ -68,8 +76,7 @@ _COMMIT = (
 )
 
 
-def add(
-    connection: Connection,
+def adding(
     count: int = 1,
     *,
     begin_time: Timestamp,
@@ -80,13 +87,14 @@ def add(
     agent: str,
     read_only: bool,
     timeout_ms: int,
-) -> list[Transaction]:
-    """Insert open transactions with these values of `TXN`; by ascending ids."""
+) -> Query:
+    """Inserts open transactions with these values of `TXN`, and gives what `added` reads."""
     values = begin_time, catalog_version, last_heartbeat, user, host, agent, read_only, timeout_ms
-    if count == 1:
-        rows = run(connection, _BEGIN_ONE, values)
-    else:
-        rows = run(connection, _BEGIN_MANY, (count, *values))
+    return (_BEGIN_ONE, values) if count == 1 else (_BEGIN_MANY, (count, *values))
+
+
+def added(rows: Iterable[Row]) -> list[Transaction]:
+    """The transactions that `adding` inserted, by ascending ids."""
     return [_transaction(row) for row in sorted(rows)]
 
 
@@ -228,6 +236,18 @@ def allocate(connection: Connection, txn_ids: Sequence[int], table_id: int) -> d
         [(table_id, write_id, txn_id) for txn_id, write_id in own.items()],
     )
     return own
+
+
+def allocate_one(connection: Connection, txn_id: int, table_id: int) -> int:
+    """Give a transaction that has none yet its write id for the table."""
+    _, ((write_id,),) = (run(connection, *query) for query in allocating_one(txn_id, table_id))
+    return int(write_id)
+
+
+def allocating_one(txn_id: int, table_id: int) -> tuple[Query, Query]:
+    """What `allocate_one` runs; it changes nothing where the transaction has a write id."""
+    own = (txn_id, table_id)
+    return (_ALLOCATE_ONE[0], (table_id, *own)), (_ALLOCATE_ONE[1], (txn_id, *own, table_id))
 
 
 def own_write_ids(connection: Connection, txn_ids: Iterable[int], table_id: int) -> dict[int, int]:

@@ -30,9 +30,9 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection
 
-from strandline.sql import Database, Query, change, change_each, value
+from strandline.sql import Database, Query, Row, change, change_each, value
 from strandline.transactions.catalog_view import GuardedWrites
-from strandline.transactions.transaction import Transaction, TransactionState
+from strandline.transactions.transaction import TransactionState
 from strandline.transactions.transaction_reads import PATIENCE
 
 RESERVED_IDS = 256
@@ -45,8 +45,8 @@ _PLACEHOLDER = (
     f" VALUES (?, {TransactionState.ABORTED.value}, 0, 0, 0, '', '', '', ?, 0)"
 )
 
-Begin = Callable[[Connection], list[Transaction]]
-"""Begins transactions, by ascending ids."""
+Begin = Callable[[Connection], list[Row]]
+"""Begins transactions, in rows that start with their ids; see `strandline.sql.run_at_commit`."""
 
 
 class _NotReserved(Exception):
@@ -62,20 +62,20 @@ class ReservedIds:
 
     def begin(
         self, begin: Begin, *, first: Callable[[], Sequence[Query]], timeout: float
-    ) -> list[Transaction]:
+    ) -> list[Row]:
         """What ``begin`` begins, in a write that waits for the disk only if it must."""
 
-        def within(connection: Connection) -> list[Transaction]:
+        def within(connection: Connection) -> list[Row]:
             begun = begin(connection)
             may_be_lost = self._database.may_lose_provisional
-            if may_be_lost and begun[-1].txn_id > _reserved_up_to(connection):
+            if may_be_lost and _last_id(begun) > _reserved_up_to(connection):
                 raise _NotReserved
             return begun
 
-        def reserving(connection: Connection) -> list[Transaction]:
+        def reserving(connection: Connection) -> list[Row]:
             begun = begin(connection)
             _release(connection)
-            up_to = begun[-1].txn_id + RESERVED_IDS
+            up_to = _last_id(begun) + RESERVED_IDS
             change_each(
                 connection, "INSERT INTO txn_reserved (id, txn_id) VALUES (1, ?)", [(up_to,)]
             )
@@ -97,6 +97,10 @@ class ReservedIds:
         """Make what was begun durable, so that the next node goes on behind the last id."""
         if self._database.rows(_RESERVED):
             self._writes.run(_release, timeout=PATIENCE, is_news=False)
+
+
+def _last_id(begun: list[Row]) -> int:
+    return max(int(row[0]) for row in begun)
 
 
 def _reserved_up_to(connection: Connection) -> int:

@@ -34,7 +34,7 @@ cannot answer for a time in the past); locks (a writer that dies would have to b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from sqlalchemy import Connection
@@ -47,7 +47,16 @@ from strandline.errors import (
     UnsupportedOperation,
     WriteConflict,
 )
-from strandline.sql import Database, Query, present_time, take_time, taking_time
+from strandline.sql import (
+    Database,
+    Query,
+    Row,
+    present_time,
+    run,
+    run_at_commit,
+    take_time,
+    taking_time,
+)
 from strandline.transactions import records
 from strandline.transactions.catalog_view import CatalogView, GuardedWrites
 from strandline.transactions.conflicts import (
@@ -168,15 +177,18 @@ class Transactions(TransactionEnds):
         refuse_long_texts(user, host, agent)
         self._require_room(count)
 
-        def begin(connection: Connection) -> list[Transaction]:
-            return self._begin_on(
+        def begin(connection: Connection) -> list[Row]:
+            adding = self._adding(
                 connection, count, user=user, host=host, agent=agent, read_only=read_only
             )
+            return run_at_commit(connection, *adding)
 
-        begun = self.reserved_ids.begin(
-            begin,
-            first=lambda: (taking_time(self._clock), *self._catalogs.ahead),
-            timeout=timeout,
+        begun = records.added(
+            self.reserved_ids.begin(
+                begin,
+                first=lambda: (taking_time(self._clock), *self._catalogs.ahead),
+                timeout=timeout,
+            )
         )
         self._count(*["begun"] * count)
         return begun
@@ -196,11 +208,20 @@ class Transactions(TransactionEnds):
         return heard
 
     @contextmanager
-    def writing(self, txn_id: int, table_id: int, *, owner: str | None = None) -> Iterator[Step]:
+    def writing(
+        self,
+        txn_id: int,
+        table_id: int,
+        *,
+        owner: str | None = None,
+        ahead: Sequence[Query] = (),
+    ) -> Iterator[Step]:
         """An open transaction with its write id of a table, inside one SQL transaction.
 
         What the block stages on the step's connection is durable when it ends, and undone when it
-        raises. Only a transactional table of the catalog that the transaction began under can be
+        raises. ``ahead`` is what it asks first, see `Database.write`.
+
+        Only a transactional table of the catalog that the transaction began under can be
         written: rows under any other id could never be committed.
 
         Raises `TransactionNotFound`, `ForeignTransaction` for one that is not of ``owner``,
@@ -212,7 +233,7 @@ class Transactions(TransactionEnds):
                 opened,
                 lambda connection: self._write_on(connection, txn_id, table_id, owner),
                 timeout=PATIENCE,
-                first=lambda: self._asked_by_step(txn_id, table_id),
+                first=lambda: (*self._asked_by_step(txn_id, table_id), *ahead),
                 is_news=False,
             )
 
@@ -247,9 +268,10 @@ class Transactions(TransactionEnds):
         with ExitStack() as opened:
 
             def start(connection: Connection) -> Step:
-                (begun,) = self._begin_on(
+                adding = self._adding(
                     connection, 1, user=user, host="", agent=agent, read_only=False
                 )
+                (begun,) = records.added(run(connection, *adding))
                 return self._step(connection, begun, table_id, None, now=begun.begin_time)
 
             step = self._writes.enter(opened, start, timeout=PATIENCE)
@@ -307,7 +329,7 @@ class Transactions(TransactionEnds):
         with self._counting:
             self._uncounted = room // 16 - count
 
-    def _begin_on(
+    def _adding(
         self,
         connection: Connection,
         count: int,
@@ -316,11 +338,11 @@ class Transactions(TransactionEnds):
         host: str,
         agent: str,
         read_only: bool,
-    ) -> list[Transaction]:
+    ) -> Query:
+        """What begins transactions at the next time, under the catalog of that time."""
         begin_time = take_time(connection, self._clock)
         version = self._catalogs.catalog_at(connection, begin_time).version
-        return records.add(
-            connection,
+        return records.adding(
             count,
             begin_time=begin_time,
             catalog_version=version,
@@ -335,7 +357,12 @@ class Transactions(TransactionEnds):
     def _asked_by_step(self, txn_id: int, table_id: int) -> tuple[Query, ...]:
         """What `_write_on` asks first; nothing for ids that none can have."""
         finding = records.finding_for_table(txn_id, table_id)
-        return finding and (*finding, taking_time(self._clock), seeing(table_id, txn_id))
+        return finding and (
+            *finding,
+            taking_time(self._clock),
+            seeing(table_id, txn_id),
+            *records.allocating_one(txn_id, table_id),
+        )
 
     def _write_on(
         self, connection: Connection, txn_id: int, table_id: int, owner: str | None
@@ -362,7 +389,7 @@ class Transactions(TransactionEnds):
         seen = seen_by(connection, table_id, txn_id)
         is_first = write_id is None
         if write_id is None:
-            write_id = records.allocate(connection, [txn_id], table_id)[txn_id]
+            write_id = records.allocate_one(connection, txn_id, table_id)
         return Step(
             connection,
             transaction,

@@ -431,9 +431,16 @@ class CachedStore(ObjectStore):
     # -- writing: the store writes, and what is committed is applied before the call returns
 
     @contextmanager
-    def staging(self, txn_id: int, table_id: int, *, owner: str | None = None) -> Iterator[Staging]:
+    def staging(
+        self,
+        txn_id: int,
+        table_id: int,
+        *,
+        owner: str | None = None,
+        paths: Collection[str] = (),
+    ) -> Iterator[Staging]:
         # Its event comes with that of the end: until then no list shows the rows to a reader.
-        with self._store.staging(txn_id, table_id, owner=owner) as staging:
+        with self._store.staging(txn_id, table_id, owner=owner, paths=paths) as staging:
             yield staging
 
     @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from strandline import work
-from strandline.catalog import Catalog, Command, VersionInfo
+from strandline.catalog import Command, VersionInfo
 from strandline.catalog.differences import Difference, differences
 from strandline.catalog.privileges.access import Access
 from strandline.clock import Timestamp
@@ -43,10 +43,16 @@ from strandline.metastore.partition_places import undrop_partitions
 from strandline.metastore.reader import Reader, present_catalog
 from strandline.metastore.session.partition_pruning import partition_filter
 from strandline.metastore.session.pruning import may_match, touching, wanted_ranges
-from strandline.metastore.session.staged_files import check_paths, check_staging, stage_files
+from strandline.metastore.session.staged_files import (
+    check_paths,
+    check_staging,
+    refuse_links,
+    stage_files,
+)
 from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
+from strandline.metastore.store.staging import Staging
 from strandline.metastore.workers import finish
-from strandline.model.descriptors import TableDescriptor
+from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.identifiers import normalize
 from strandline.model.partitioning import misfit
 from strandline.model.privileges import Privilege
@@ -249,22 +255,30 @@ class LocalSession(Session):
         reader = self._reader()
         _may_stage(reader, table_id, add, replaces=bool(remove or touch))
         _check_files(reader.catalog.table_by_id(table_id), add)
-        check_paths(add, folder=self._folder_of(table_id, present=reader.catalog))
+        check_paths(add)
+        only_adds = not (remove or touch) and all(isinstance(file, DataFile) for file in add)
+        paths = [file.path for file in add] if only_adds else []
+        store = self._metastore.store
 
         def stage(owner: str | None) -> int:
-            with self._metastore.store.staging(txn_id, table_id, owner=owner) as staging:
+            with store.staging(txn_id, table_id, owner=owner, paths=paths) as staging:
+                refuse_links(add, folder=self._folder_of(staging))
                 stage_files(staging, add, remove=remove, touch=touch)
             return staging.write_id
 
         return self._as_owner(stage)
 
-    def _folder_of(self, table_id: int, *, present: Catalog) -> Path | None:
+    def _folder_of(self, staging: Staging) -> Path | None:
         """The folder of a table on this machine; None where there is none in reach."""
-        table = self._metastore.catalogs.latest_catalog().table_by_id(table_id)
+        table = self._metastore.catalogs.latest_catalog().table_by_id(staging.table_id)
         if table is None:
             return None
+        folders = self._metastore.folders
         try:
-            return self._metastore.folders.path(self._metastore.location(table, present=present))
+            if table.kind is TableKind.EXTERNAL and table.location is not None:
+                return folders.path(folders.shown(table.location))
+            place = staging.place()
+            return None if place is None else folders.path(place)
         except StrandlineError:
             return None
 

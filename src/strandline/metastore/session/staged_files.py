@@ -182,25 +182,28 @@ def _check_partition(file: DataFile) -> None:
             )
 
 
-def check_paths(files: Iterable[DataFile | DeleteFile], *, folder: Path | None) -> None:
-    """Raise `InvalidInput` for a path that leaves the folder of the table.
+def check_paths(files: Iterable[DataFile | DeleteFile]) -> None:
+    """Raise `InvalidInput` for a path whose text leaves the folder of the table."""
+    for file in files:
+        _check_path(file.path)
 
-    ``folder`` is where the table lies on this machine, None if it lies elsewhere: then symbolic
-    links are not looked for.
+
+def refuse_links(files: Iterable[DataFile | DeleteFile], *, folder: Path | None) -> None:
+    """Raise `InvalidInput` for a path that leaves the folder of the table by a symbolic link.
+
+    ``folder`` is where the table lies on this machine; None, if it lies elsewhere, refuses nothing.
     """
     seen: set[str] = set()
-    for file in files:
-        parts = _parts(file.path)
-        if folder is None:
-            continue
-        for end in range(1, len(parts) + 1):
-            inner = "/".join(parts[:end])
+    for file in files if folder is not None else ():
+        inner = ""
+        for part in file.path.split("/"):
+            inner = f"{inner}/{part}"
             if inner not in seen:
                 seen.add(inner)
-                _refuse_link(folder / inner, path=file.path)
+                _refuse_link(f"{folder}{inner}", path=file.path)
 
 
-def _parts(path: str) -> list[str]:
+def _check_path(path: str) -> None:
     parts = path.split("/")
     if (
         path.startswith("/")
@@ -229,10 +232,9 @@ def _parts(path: str) -> list[str]:
         raise InvalidInput(f"the path {path[:200]!r} of a file holds half a character") from None
     if len(encoded) > MAX_PATH_BYTES or max(map(len, encoded.split(b"/"))) > MAX_PART_BYTES:
         raise InvalidInput(f"the path {path[:80]!r}… of a file is too long for any file system")
-    return parts
 
 
-def _refuse_link(place: Path, *, path: str) -> None:
+def _refuse_link(place: str, *, path: str) -> None:
     try:
         status = os.lstat(place)
     except OSError:

@@ -61,6 +61,9 @@ from strandline.transactions.tables import LAST_ID
 PATIENCE = 30.0
 """Seconds that a plain change waits for the database and for DDL that stands before it."""
 
+_PATHS_AHEAD = 4
+"""So many names are looked for ahead: for each number of them, a server keeps a statement."""
+
 
 class ProjectsDdl(Protocol):
     """Who puts the catalog's versions into the notification log."""
@@ -111,10 +114,16 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def staging(
-        self, txn_id: int, table_id: int, *, owner: str | None = None
+        self,
+        txn_id: int,
+        table_id: int,
+        *,
+        owner: str | None = None,
+        paths: Collection[str] = (),
     ) -> AbstractContextManager[Staging]:
         """Where an open transaction looks at a table, and then stages; undone when it raises.
 
+        ``paths`` are those of the data files that it adds, if it does nothing else.
         Raises what `Transactions.writing` raises.
         """
 
@@ -364,8 +373,18 @@ class SqlObjectStore(ObjectStore):
     # -- writing
 
     @contextmanager
-    def staging(self, txn_id: int, table_id: int, *, owner: str | None = None) -> Iterator[Staging]:
-        with self._transactions.writing(txn_id, table_id, owner=owner) as step:
+    def staging(
+        self,
+        txn_id: int,
+        table_id: int,
+        *,
+        owner: str | None = None,
+        paths: Collection[str] = (),
+    ) -> Iterator[Staging]:
+        ahead = [table_places.place_query(table_id)]
+        if 0 < len(paths) <= _PATHS_AHEAD:
+            ahead += queries.asking_visible(table_id, RowKind.DATA_FILE, paths)
+        with self._transactions.writing(txn_id, table_id, owner=owner, ahead=ahead) as step:
             yield Staging(step, self._notifications)
         faults.reached("rows-staged")
 

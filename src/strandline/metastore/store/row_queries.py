@@ -111,12 +111,15 @@ def visible_rows(
     """The rows of a kind that ``write_ids`` shows, by name, in the order of names."""
     if names is None:
         work.require(lambda limit: _count_rows(connection, table_id, kind, limit))
-    hwm = write_ids.hwm
     valid = cache(write_ids.valid)  # many rows have few write ids
     stored: list[Sequence[Any]] = []
     removed: set[int] = set()
-    for statement, parameters in _narrowed(_VISIBLE, (hwm, table_id, kind.value, hwm), names):
-        for columns in _fetched(connection, statement, parameters):
+    for statement, parameters in asking_visible(table_id, kind, names, hwm=write_ids.hwm):
+        if names is None:
+            rows = _fetched(connection, statement, parameters)
+        else:
+            rows = work.spending(run(connection, statement, parameters))
+        for columns in rows:
             if valid(columns[_WRITE_ID]):
                 stored.append(columns)
                 if columns[_REMOVER] is not None and valid(columns[_REMOVER]):
@@ -127,6 +130,13 @@ def visible_rows(
         if columns[_ID] not in removed and (other is None or other[_ID] < columns[_ID]):
             newest[columns[_NAME]] = columns
     return {name: _row(newest[name][:_REMOVER]) for name in sorted(newest)}
+
+
+def asking_visible(
+    table_id: int, kind: RowKind, names: Collection[str] | None, *, hwm: int = LAST_ID
+) -> Iterator[Query]:
+    """What `visible_rows` asks. Also for a transaction whose write ids are not read yet."""
+    return _narrowed(_VISIBLE, (hwm, table_id, kind.value, hwm), names)
 
 
 def _count_rows(connection: Connection, table_id: int, kind: RowKind, limit: int) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from strandline.errors import AlreadyExists, WriteConflict
-from strandline.metastore.store import partition_moves
+from strandline.metastore.store import partition_moves, table_places
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.notifications import (
     WRITE,
@@ -25,6 +25,7 @@ from strandline.metastore.store.notifications import (
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import DataFile, NewRow, Row, RowKind, new_parameters
 from strandline.model.descriptors import Properties
+from strandline.model.places import Place
 from strandline.sql import run_all
 from strandline.transactions import Step, records
 from strandline.wire import encode
@@ -54,6 +55,10 @@ class Staging:
         self.write_id = step.write_id
         self.seen = step.seen
         self._time = step.time
+
+    def place(self) -> Place | None:
+        """Where the table lies, if it is a managed one and its folder has been settled."""
+        return table_places.place_of(self._connection, self.table_id)
 
     def visible(self, kind: RowKind, names: Collection[str] | None = None) -> dict[str, Row]:
         """The rows that the transaction sees, by name; with ``names``, those that have one."""
