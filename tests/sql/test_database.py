@@ -27,6 +27,7 @@ from strandline.sql import (
     open_engine,
     run,
     run_all,
+    run_at_commit,
     stored_time,
     take_time,
     value,
@@ -528,6 +529,23 @@ def test_an_error_of_a_change_that_waits_for_no_answer_undoes_the_write(database
         assert database.rows("SELECT * FROM counter") == []
     with database.write() as connection:
         assert change(connection, insert, (1, 1)) == 1
+
+
+@pytest.mark.parametrize("length", [1, 5_000], ids=["short", "long"])
+@pytest.mark.parametrize("ask", [False, True])
+def test_a_statement_may_answer_with_the_commit(database: Database, length: int, ask: bool) -> None:
+    with database.write() as connection:
+        connection.exec_driver_sql("CREATE TABLE text (id INTEGER PRIMARY KEY, body TEXT)")
+    insert, bodies = "INSERT INTO text VALUES (?, ?) RETURNING id", ["it's % \\ ?" * length] * 4
+    with database.write() as connection:
+        change_each(connection, "INSERT INTO text VALUES (?, ?)", [(1, bodies[0]), (2, bodies[1])])
+        rows = run_at_commit(connection, insert, (3, bodies[2]))
+        change_each(connection, "INSERT INTO text VALUES (?, ?)", [(4, bodies[3])])
+        if ask:
+            assert value(connection, "SELECT count(*) FROM text") == 4
+            assert rows == [(3,)]
+    assert rows == [(3,)]
+    assert database.rows("SELECT body FROM text ORDER BY id") == [(body,) for body in bodies]
 
 
 def test_what_is_asked_first_is_asked_once_and_as_of_the_write(database: Database) -> None:
