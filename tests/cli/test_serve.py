@@ -163,14 +163,6 @@ def test_it_stops_at_once_though_calls_wait_for_a_lock_that_another_process_hold
         assert client.call("get_all_databases") == ["default", "kept"]
 
 
-def test_two_nodes_serve_one_folder(start: Start, tmp_path: Path) -> None:
-    processes = [start(tmp_path / "s", "--thrift-port", 0, "--http-port", 0) for _ in range(2)]
-    ports = [ports_of(process)[0] for process in processes]
-    with ThriftClient("127.0.0.1", ports[0]) as one, ThriftClient("127.0.0.1", ports[1]) as two:
-        one.call("create_database", database={"name": "a"})
-        assert two.call("get_all_databases") == ["a", "default"]
-
-
 @pytest.mark.parametrize("option", ["--thrift-port", "--http-port"])
 def test_a_busy_port_is_named_and_nothing_is_left_running(
     start: Start, tmp_path: Path, option: str

@@ -23,6 +23,7 @@ import pytest
 from strandline.metastore.cache.log_applier import LogApplier
 from strandline.metastore.session import HttpSession
 from strandline.node import Node, server
+from strandline.sql.postgres_database import PostgresDatabase
 from tests.servers.stores import EmptyStore
 from tests.servers.thrift_client import ThriftClient
 from tests.sql.processes import Process
@@ -142,6 +143,11 @@ def followed_by_hand(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogApplier, "follow", lambda _: threading.Event().wait(0.05))
 
 
+def deaf_to_news(patch: pytest.MonkeyPatch) -> None:
+    """A plant: the news of a server do not come."""
+    patch.setattr(PostgresDatabase, "mark", lambda _: 1)
+
+
 # -- in the test --------------------------------------------------------------------------------
 
 
@@ -150,6 +156,7 @@ class ServedNode:
 
     def __init__(self, store: EmptyStore, *, plants: Sequence[Plant] = (), **settings: Any) -> None:
         names = [f"{plant.__module__}:{plant.__name__}" for plant in plants]
+        self.is_on_servers = "://" in store.address
         store = store._replace(settings=replace(store.settings, **settings))
         self._process = Process("tests.servers.served_node:run", store, names)
         word, thrift, http = self._process.hear(timeout=LONG).split()

@@ -1,0 +1,269 @@
+"""A client of a node that writes down each of its calls, and what it was told."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from strandline.catalog.commands import ColumnDefinition, CreateTable, DropTable, TableDefinition
+from strandline.clock import Timestamp
+from strandline.errors import ProtocolError, StrandlineError, Unavailable
+from strandline.metastore.interface import PRESENT, AsOf, Snapshot
+from strandline.metastore.store.file_scans import DATA_FOLDER, data_path
+from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
+from strandline.model.types import BIGINT
+from strandline.transactions import Transaction, ValidWriteIdList
+from tests.consistency.history import History, Operation
+from tests.servers.served_node import LONG, ServedNode
+
+T = TypeVar("T")
+
+_HIDDEN = re.compile(r"`([^`]+@data_([0-9a-f]+)_[^`]+)`")
+_SCHEMA = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that a client knows: its id, and the folder of its files."""
+
+    name: str
+    table_id: int
+    folder: Path
+
+    @property
+    def full_name(self) -> str:
+        return f"{_SCHEMA}.{self.name}"
+
+
+Answer = tuple[T, Mapping[str, object]]
+"""What a call gave, and the fields of its operation that say so."""
+
+
+class Client:
+    """Calls ``node``. Errors are raised when they were written down.
+
+    A call without an answer raises `Unavailable` or `ProtocolError`.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        node: ServedNode,
+        *,
+        name: str = "",
+        generation: int = 0,
+        timeout: float = LONG,
+    ) -> None:
+        self._history = history
+        self._node = node
+        self._who = {"client": name, "node": node.url, "generation": generation}
+        self._session = node.session(timeout=timeout)
+        self._timeout = timeout
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _call(self, call: str, do: Callable[[], Answer[T]], **asked: object) -> T:
+        began = self._history.place()
+
+        def note(**told: object) -> None:
+            fields: dict[str, Any] = {**self._who, **asked, **told}  # Any: each of its own type
+            self._history.add(Operation(call=call, began=began, **fields))
+
+        try:
+            value, told = do()
+        except (Unavailable, ProtocolError):
+            note()
+            raise
+        except StrandlineError as error:
+            note(ended=self._history.place(), error=error.code)
+            raise
+        note(ended=self._history.place(), **told)
+        return value
+
+    # -- tables
+
+    def create(self, name: str) -> Table:
+        columns = (ColumnDefinition("k", BIGINT),)
+        definition = TableDefinition(name=name, columns=columns, transactional=True)
+
+        def do() -> Answer[Table]:
+            self._session.execute(CreateTable(schema=_SCHEMA, definition=definition))
+            resolved = self._session.table(f"{_SCHEMA}.{name}")
+            folder = Path(resolved.location.removeprefix("file://"))
+            table = Table(name, resolved.descriptor.id, folder)
+            return table, {"table_id": table.table_id}
+
+        return self._call("create", do, table=name)
+
+    def drop(self, table: Table) -> None:
+        command = DropTable(schema=_SCHEMA, table=table.name)
+        self._call("drop", lambda: (self._session.execute(command), {}), table=table.name)
+
+    def trim(self) -> None:
+        """Trim the catalog's history as far as that is allowed."""
+        version = len(self._session.history())
+        self._call("trim", lambda: (self._session.compact(version), {}))
+
+    # -- transactions
+
+    def begin(self) -> int:
+        def do() -> Answer[int]:
+            begun = self._session.begin()
+            return begun.txn_id, {"txn_id": begun.txn_id, "time": begun.begin_time}
+
+        return self._call("begin", do)
+
+    def stage(
+        self, txn_id: int, table: Table, *, add: Sequence[int] = (), remove: Sequence[str] = ()
+    ) -> int:
+        """Add files with these numbers, which are made; the write id."""
+        files = [_new_file(txn_id, number) for number in add]
+        for file in files:
+            path = table.folder / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(_contents())
+        removed = [f"{DATA_FOLDER}/{name}" for name in remove]
+
+        def do() -> Answer[int]:
+            write_id = self._session.stage(txn_id, table.table_id, add=files, remove=removed)
+            return write_id, {"write_id": write_id}
+
+        names = tuple(_name(file.path) for file in files)
+        return self._call(
+            "stage",
+            do,
+            txn_id=txn_id,
+            table_id=table.table_id,
+            files=names,
+            removed=tuple(remove),
+        )
+
+    def commit(self, txn_id: int) -> None:
+        def do() -> Answer[None]:
+            return None, {"time": self._session.commit(txn_id).commit_time}
+
+        self._call("commit", do, txn_id=txn_id)
+
+    def abort(self, txn_id: int) -> None:
+        self._call("abort", lambda: (self._session.abort(txn_id), {}), txn_id=txn_id)
+
+    def state(self, txn_id: int) -> str:
+        """How a transaction stands."""
+
+        def do() -> Answer[str]:
+            stands: Transaction = self._session.transaction(txn_id)
+            status = stands.state.name.lower()
+            return status, {"status": status, "time": stands.commit_time or 0}
+
+        return self._call("state", do, txn_id=txn_id)
+
+    def write(self, table: Table, number: int) -> int:
+        """A whole transaction that adds one file; its id."""
+        txn_id = self.begin()
+        self.stage(txn_id, table, add=[number])
+        self.commit(txn_id)
+        return txn_id
+
+    # -- reading
+
+    def snapshot(self, *tables: Table, at: int = 0, txn_id: int = 0) -> Snapshot:
+        point = AsOf(time=Timestamp(at)) if at else PRESENT
+
+        def do() -> Answer[Snapshot]:
+            names = [table.full_name for table in tables]
+            taken = self._session.open(names, at=point, txn_id=txn_id or None)
+            lists = {table_id: str(write_ids) for table_id, write_ids in taken.write_ids.items()}
+            return taken, {"time": taken.time, "lists": lists}
+
+        return self._call("snapshot", do, at=at, txn_id=txn_id)
+
+    def files(
+        self, table: Table, write_ids: ValidWriteIdList, *, at: int = 0, txn_id: int = 0
+    ) -> list[str]:
+        """The names of the files that the list shows, whichever node gave the list."""
+
+        def do() -> Answer[list[str]]:
+            files = self._session.files(table.table_id, write_ids)
+            names = [_name(file.path) for file in files.data_files]
+            return names, {"files": tuple(names)}
+
+        return self._call(
+            "files", do, table_id=table.table_id, write_ids=str(write_ids), at=at, txn_id=txn_id
+        )
+
+    def read(self, *tables: Table, at: int = 0, txn_id: int = 0) -> dict[str, list[str]]:
+        """The files of tables at one snapshot, by the names of the tables."""
+        taken = self.snapshot(*tables, at=at, txn_id=txn_id)
+        return {
+            table.name: self.files(
+                table, taken.write_ids[table.table_id], at=taken.time, txn_id=txn_id
+            )
+            for table in tables
+        }
+
+    def view(self, table: Table) -> list[str]:
+        """The files of a table now, as a client of the Hive protocol learns them."""
+
+        def do() -> Answer[list[str]]:
+            with self._node.thrift(timeout=self._timeout) as client:
+                view = client.call("get_table", dbname=_SCHEMA, tbl_name=table.name)
+                hidden = _HIDDEN.findall(view["viewExpandedText"])
+                names: list[str] = []
+                for name, _ in hidden:
+                    part = client.call("get_table", dbname=_SCHEMA, tbl_name=name)
+                    glob = part["sd"]["serdeInfo"]["parameters"]["pathGlobFilter"]
+                    names += filter(None, glob.strip("{}").split(","))
+            return names, {"files": tuple(names), "time": int(hidden[0][1], 16)}
+
+        return self._call("view", do, table_id=table.table_id)
+
+    def events(self, *, after: int = 0) -> int:
+        """Read the notification log behind an event; the number of the last one."""
+
+        def do() -> Answer[int]:
+            with self._node.thrift(timeout=self._timeout) as client:
+                answer = client.call("get_next_notification", rqst={"lastEvent": after})
+            events = [
+                (event["eventId"], event["eventType"], json.loads(event["message"]).get("txnid", 0))
+                for event in answer["events"]
+            ]
+            return events[-1][0] if events else after, {"events": tuple(events)}
+
+        return self._call("events", do, after=after)
+
+    # -- holds
+
+    def hold(self, at: int) -> int:
+        def do() -> Answer[int]:
+            hold = self._session.hold("reader", at=Timestamp(at), ttl_ms=3_600_000)
+            return hold.hold_id, {"hold_id": hold.hold_id}
+
+        return self._call("hold", do, at=at)
+
+
+def _new_file(txn_id: int, number: int) -> DataFile:
+    file_id = txn_id << FILE_NUMBER_BITS | number
+    return DataFile(file_id=file_id, path=data_path(file_id, "x"), rows=1, bytes=len(_contents()))
+
+
+@cache
+def _contents() -> bytes:
+    """A Parquet file of one row: who reads a view looks into the files."""
+    field = pa.field("k", pa.int64(), metadata={"PARQUET:field_id": "1"})
+    out = io.BytesIO()
+    pq.write_table(pa.table([pa.array([1])], schema=pa.schema([field])), out)
+    return out.getvalue()
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
