@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,14 +21,17 @@ from strandline.errors import ProtocolError, StrandlineError, Unavailable
 from strandline.metastore.interface import PRESENT, AsOf, Snapshot
 from strandline.metastore.store.file_scans import DATA_FOLDER, data_path
 from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
+from strandline.metastore.thrift.messages import ApplicationException, ThriftException
 from strandline.model.types import BIGINT
 from strandline.transactions import Transaction, ValidWriteIdList
 from tests.consistency.history import History, Operation
 from tests.servers.served_node import LONG, ServedNode
+from tests.servers.thrift_client import ThriftClient
 
 T = TypeVar("T")
 
 _HIDDEN = re.compile(r"`([^`]+@data_([0-9a-f]+)_[^`]+)`")
+_AWAY = re.compile("cannot be used now|did not answer|is stopping")
 _SCHEMA = "default"
 
 
@@ -89,6 +93,17 @@ class Client:
             raise
         note(ended=self._history.place(), **told)
         return value
+
+    @contextmanager
+    def _thrift(self) -> Iterator[ThriftClient]:
+        """A client of the Hive protocol; it has no code for a store that is away, only a text."""
+        with self._node.thrift(timeout=self._timeout) as client:
+            try:
+                yield client
+            except (ApplicationException, ThriftException) as error:
+                if not _AWAY.search(str(error)):
+                    raise
+                raise Unavailable(str(error)) from error
 
     # -- tables
 
@@ -215,7 +230,7 @@ class Client:
         """The files of a table now, as a client of the Hive protocol learns them."""
 
         def do() -> Answer[list[str]]:
-            with self._node.thrift(timeout=self._timeout) as client:
+            with self._thrift() as client:
                 view = client.call("get_table", dbname=_SCHEMA, tbl_name=table.name)
                 hidden = _HIDDEN.findall(view["viewExpandedText"])
                 names: list[str] = []
@@ -231,7 +246,7 @@ class Client:
         """Read the notification log behind an event; the number of the last one."""
 
         def do() -> Answer[int]:
-            with self._node.thrift(timeout=self._timeout) as client:
+            with self._thrift() as client:
                 answer = client.call("get_next_notification", rqst={"lastEvent": after})
             events = [
                 (event["eventId"], event["eventType"], json.loads(event["message"]).get("txnid", 0))

@@ -98,6 +98,9 @@ class History:
         with self._lock:
             return next(self._places)
 
+    def __len__(self) -> int:
+        return len(self._operations)
+
     def add(self, operation: Operation) -> None:
         with self._lock:
             self._operations.append(operation)

@@ -197,17 +197,17 @@ def test_a_read_without_a_list_is_no_older_than_the_setting_allows(
         session.execute(SetConfiguration(name="metadata_staleness", value="2s"))
         writing.call("create_table", tbl=table)
         add("0")
-        stand_clock(1000.0)
+        stand_clock(1e9)
         assert partitions() == ["p=0"]
         add("1")
-        stand_clock(1002.0)
+        stand_clock(1e9 + 2)
         # In a folder, a look at the file tells that there was a commit; here nothing tells it.
         assert partitions() == (["p=0"] if reader.is_on_servers else ["p=0", "p=1"])
-        stand_clock(1002.001)
+        stand_clock(1e9 + 2.001)
         assert partitions() == ["p=0", "p=1"]
         session.execute(SetConfiguration(name="metadata_staleness", value="0"))
-        stand_clock(1002.002)
+        stand_clock(1e9 + 2.002)
         assert partitions() == ["p=0", "p=1"]
         add("2")
-        stand_clock(1002.003)
+        stand_clock(1e9 + 2.003)
         assert partitions() == ["p=0", "p=1", "p=2"]

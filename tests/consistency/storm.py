@@ -1,0 +1,204 @@
+"""Random transactions and reads over several nodes, while nodes and the store are struck.
+
+Clients run in threads of the test, each with random numbers of its own that follow from the seed.
+Every call goes to a node that is drawn for it. Meanwhile one after the other a node is killed and
+started again, or stopped for a while, or the server of the store is restarted. At the end all
+outcomes that were lost are asked for, and every node is read once more.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+
+from strandline.errors import Conflict, ProtocolError, Unavailable
+from strandline.metastore.interface import Snapshot
+from tests.consistency.client import Client, Table
+from tests.consistency.history import OPEN, History
+from tests.servers import postgresql
+from tests.servers.served_node import ServedNode
+from tests.servers.stores import EmptyStore
+
+LOST = (Unavailable, ProtocolError)
+TABLES = ("orders", "parts", "stock")
+PATIENCE = 5.0
+"""Seconds that a client waits for one call."""
+LONGEST_STOP = 1.0
+"""Seconds that a node is stopped, if its clients do not notice before."""
+
+
+@dataclass
+class Cluster:
+    """The nodes on one store. One that was killed is replaced."""
+
+    store: EmptyStore
+    nodes: list[ServedNode] = field(default_factory=list)
+    strikes: list[str] = field(default_factory=list)
+
+    def start(self, count: int) -> None:
+        self.nodes = [ServedNode(self.store) for _ in range(count)]
+
+    def strike(self, rng: random.Random, others_went_on: threading.Condition) -> None:
+        """Do something to a node, or to the store."""
+        kinds = ["kill", "stop"]
+        if "postgresql" in self.store.address:
+            kinds = ["kill", "restart", "stop", "crash"]
+        kind, number = kinds[len(self.strikes) % len(kinds)], rng.randrange(len(self.nodes))
+        self.strikes.append(kind)
+        node = self.nodes[number]
+        if kind == "kill":
+            node.kill()
+            self.nodes[number] = ServedNode(self.store)
+            node.close()
+        elif kind == "stop":
+            node.stop()
+            with others_went_on:
+                others_went_on.wait(LONGEST_STOP)
+            node.go_on()
+        else:
+            server = postgresql.running()
+            (server.crash if kind == "crash" else server.stop)()
+            server.start()
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.close()
+
+
+class Load:
+    """What the clients do, and when it is enough."""
+
+    def __init__(self, cluster: Cluster, history: History, *, seed: int, operations: int) -> None:
+        self._cluster = cluster
+        self._history = history
+        self._seed = seed
+        self._operations = operations
+        self._snapshots: list[tuple[list[Table], Snapshot]] = []
+        self._numbers = iter(range(1, 1 << 20))
+        self._lock = threading.Lock()
+        self.went_on = threading.Condition()
+        with closing(Client(history, cluster.nodes[0])) as client:
+            self.tables = [client.create(name) for name in TABLES]
+
+    def is_over(self) -> bool:
+        return len(self._history) >= self._operations
+
+    @contextmanager
+    def _client(self, rng: random.Random, name: str) -> Iterator[Client]:
+        node = rng.choice(self._cluster.nodes)
+        with closing(Client(self._history, node, name=name, timeout=PATIENCE)) as client:
+            yield client
+
+    def run(self, name: str) -> None:
+        """One client, until it is over."""
+        rng = random.Random(f"{self._seed}/{name}")
+        actions = {self._write: 10, self._read: 8, self._read_again: 4, self._look: 2}
+        while not self.is_over():
+            (action,) = rng.choices([*actions], [*actions.values()])
+            with suppress(*LOST, Conflict):
+                action(rng, name)
+            with self.went_on:
+                self.went_on.notify_all()
+
+    def _write(self, rng: random.Random, name: str) -> None:
+        """A transaction on some tables, whose calls go to any node."""
+        with self._client(rng, name) as client:
+            txn_id = client.begin()
+        try:
+            for table in rng.sample(self.tables, rng.randint(1, len(self.tables))):
+                with self._client(rng, name) as client:
+                    seen = client.read(table, txn_id=txn_id)[table.name]
+                    removed = rng.sample(seen, min(len(seen), rng.choice((0, 0, 0, 1, 2))))
+                    client.stage(txn_id, table, add=[self._number()], remove=removed)
+                    if rng.random() < 0.2:
+                        client.read(*self.tables, txn_id=txn_id)
+            aborts = rng.random() < 0.1
+        except LOST:
+            aborts = True
+        with self._client(rng, name) as client:
+            client.abort(txn_id) if aborts else client.commit(txn_id)
+
+    def _number(self) -> int:
+        with self._lock:
+            return next(self._numbers)
+
+    def _read(self, rng: random.Random, name: str) -> None:
+        """A snapshot that one node gives and others answer."""
+        tables = rng.sample(self.tables, rng.randint(1, len(self.tables)))
+        with self._client(rng, name) as client:
+            taken = client.snapshot(*tables)
+        with self._lock:
+            self._snapshots.append((tables, taken))
+        self._files(rng, name, tables, taken)
+
+    def _read_again(self, rng: random.Random, name: str) -> None:
+        """An old snapshot by its lists, or by its time."""
+        with self._lock:
+            if not self._snapshots:
+                return
+            tables, taken = rng.choice(self._snapshots)
+        if rng.random() < 0.5:
+            with self._client(rng, name) as client:
+                taken = client.snapshot(*tables, at=taken.time)
+        self._files(rng, name, tables, taken)
+
+    def _files(
+        self, rng: random.Random, name: str, tables: Sequence[Table], taken: Snapshot
+    ) -> None:
+        for table in tables:
+            with self._client(rng, name) as client:
+                client.files(table, taken.write_ids[table.table_id], at=taken.time)
+
+    def _look(self, rng: random.Random, name: str) -> None:
+        """As a client of the Hive protocol does, which knows no transactions."""
+        with self._client(rng, name) as client:
+            if rng.random() < 0.7:
+                client.view(rng.choice(self.tables))
+            else:
+                client.events()
+
+    def settle(self) -> None:
+        """Learn each outcome, and read everything on each node."""
+        begun = {op.txn_id for op in self._history.operations if op.txn_id}
+        with ExitStack() as opened:
+            clients = [
+                opened.enter_context(closing(Client(self._history, node, name="end")))
+                for node in self._cluster.nodes
+            ]
+            for txn_id in sorted(begun):
+                if clients[0].state(txn_id) == OPEN:
+                    clients[0].abort(txn_id)
+            for client in clients:
+                client.read(*self.tables)
+                client.events()
+                for table in self.tables:
+                    client.view(table)
+
+
+def storm(
+    store: EmptyStore, *, seed: int, operations: int, nodes: int = 3, clients: int = 4, every: int
+) -> tuple[History, list[str]]:
+    """The history of about so many operations, and the strikes, one for ``every`` so many."""
+    history, cluster = History(), Cluster(store)
+    with ExitStack() as opened:
+        opened.callback(cluster.close)
+        cluster.start(nodes)
+        load = Load(cluster, history, seed=seed, operations=operations)
+        rng = random.Random(f"{seed}/strikes")
+        with ThreadPoolExecutor(clients) as threads:
+            running = [threads.submit(load.run, f"{number}") for number in range(clients)]
+            next_strike = every
+            while not all(client.done() for client in running):
+                with load.went_on:
+                    load.went_on.wait(PATIENCE)
+                if len(history) >= next_strike and not load.is_over():
+                    cluster.strike(rng, load.went_on)
+                    next_strike = len(history) + every
+            for client in running:
+                client.result()
+        load.settle()
+    return history, cluster.strikes

@@ -1,0 +1,43 @@
+"""Several nodes under random load and strikes give a history that can be explained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.consistency.checker import check
+from tests.consistency.history import Operation, save
+from tests.consistency.storm import storm
+from tests.servers import stores
+
+
+def judge(operations: list[Operation], folder: Path) -> None:
+    """Fail with the first complaints; the history is kept."""
+    complaints = check(operations)
+    if complaints:
+        save(operations, folder / "history.jsonl")
+    shown = "\n".join(map(str, complaints[:5]))
+    assert not complaints, f"{len(complaints)} complaints, {folder}/history.jsonl:\n{shown}"
+
+
+@pytest.mark.parametrize("kind", ["folder", "postgresql"])
+@pytest.mark.parametrize(
+    ("operations", "every"),
+    [
+        pytest.param(400, 60, marks=pytest.mark.teeth, id="bounded"),
+        pytest.param(6000, 150, marks=pytest.mark.soak, id="long"),
+    ],
+)
+def test_a_storm_can_be_explained(
+    kind: str, operations: int, every: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    seed = request.config.getoption("hypothesis_seed") or 1
+    store = stores.new_store(kind, tmp_path / "lake")
+    history, strikes = storm(store, seed=int(seed), operations=operations, every=every)
+    done = Counter(op.call for op in history.operations if op.is_done)
+    print(f"seed {seed}: {dict(done)}; strikes: {dict(Counter(strikes))}")
+    judge(history.operations, tmp_path)
+    assert done["commit"] > operations / 50
+    assert strikes
