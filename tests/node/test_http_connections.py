@@ -18,6 +18,7 @@ from strandline.metastore.session.http_messages import (
     Send,
 )
 from strandline.node.http_connections import HttpConnections
+from tests.end_to_end.mutations import smuggling
 from tests.metastore.session.served import serving
 
 WAIT = 20.0
@@ -34,6 +35,10 @@ class Clock:
 class Toy:
     """Answers each request with as many bytes as its path says, and with its user."""
 
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        """Of the requests that came whole."""
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, has_more = Request(scope, receive), True
         try:
@@ -41,6 +46,7 @@ class Toy:
                 _, has_more = await request.next_part()
         except ClientGone:
             return
+        self.paths.append(request.path)
         named = dict(scope["headers"]).get(b"x-strandline-user", b"")
         await Answer(b"x" * int(request.path[1:]) + named, "application/octet-stream").send(send)
 
@@ -153,6 +159,18 @@ def test_a_request_for_another_protocol_is_answered_as_http() -> None:
         upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
         stream.sendall(get("5").replace(b"\r\n\r\n", b"\r\n" + upgrade))
         assert read_to_end(stream).endswith(b"xxxxx")
+
+
+@pytest.mark.parametrize("ambiguous", smuggling())
+def test_a_request_whose_end_is_ambiguous_is_refused_with_what_is_behind_it(
+    ambiguous: bytes,
+) -> None:
+    toy = Toy()
+    with serving(toy) as url, connect(url) as stream:
+        # A proxy may send what it takes for the next request when it has the answer to the first.
+        stream.sendall(ambiguous)
+        assert read_to_end(stream).startswith(b"HTTP/1.1 400 ")
+    assert toy.paths == []
 
 
 def test_headers_behind_a_body_are_not_those_of_the_request() -> None:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from strandline.cli import main
 from strandline.errors import InvalidInput
-from strandline.node.users import Users, new_token
+from strandline.node.users import MAX_FILE_BYTES, Users, new_token
 from tests.log_lines import log_lines
 
 
@@ -81,6 +81,22 @@ def test_a_token_has_a_line_of_its_own_below_one_that_does_not_end(tmp_path: Pat
     users = Users(path)
     assert users.accepts("ann", first)
     assert users.accepts("bob", second)
+
+
+def test_a_file_of_any_size_is_refused_or_read_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    token = new_token(path, "ann")
+    users = Users(path)
+    with path.open("ab") as file:
+        file.write(f"ann:sha256:{'0' * 64}\n".encode() * 100_000)
+    assert users.accepts("ann", token)
+    with path.open("ab") as file:
+        file.truncate(1 << 40)  # a hole: it takes no space
+    with log_lines() as lines:
+        assert users.accepts("ann", token)
+    assert f"it has more than {MAX_FILE_BYTES} bytes" in lines.of("node.users")[0]["message"]
+    with pytest.raises(InvalidInput, match="it has more than"):
+        Users(path)
 
 
 def test_only_a_file_is_read(tmp_path: Path) -> None:

@@ -185,6 +185,7 @@ class _AnswerTransport:
         self._transport.close()
 
 
+_TRANSFER_ENCODING = b"transfer-encoding"
 _STATUS_LINE, _CONTINUE = b"HTTP/1.1 ", b"HTTP/1.1 100"
 
 
@@ -247,7 +248,14 @@ class _HttpConnection(HttpToolsProtocol):
             return  # behind a body, where no header of ours stands
         if len(self.headers) == MAX_HEADERS:
             raise _Refused
+        if name.lower() == _TRANSFER_ENCODING and not self._is_only_chunked(value):
+            raise _Refused
         super().on_header(name, value)
+
+    def _is_only_chunked(self, encoding: bytes) -> bool:
+        """Whether a body is in chunks and nothing else, so that every reader sees the same end."""
+        is_first = all(name != _TRANSFER_ENCODING for name, _ in self.headers)
+        return is_first and encoding.lower() == b"chunked"
 
     def on_headers_complete(self) -> None:
         self._pending_bytes = 0

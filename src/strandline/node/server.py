@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import socket
 import ssl
@@ -43,6 +44,8 @@ logger = logging.getLogger("strandline.node")
 
 TICK_SECONDS = 1.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+MOST_DESCRIPTORS = 65_536
+"""Files and connections that a node opens at most, if the system lets it."""
 
 
 class _HttpServer(uvicorn.Server):
@@ -256,6 +259,17 @@ def _load_late_parts() -> None:
     HIVE_CODEC.prepare("Table", "Partition", "Database")
 
 
+def _allow_connections() -> None:
+    """Raise the limit of open files as far as the system lets it.
+
+    Usually it is 1,024, and the connections of each port may be as many.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def serve(
     store: str | Path,
     *,
@@ -274,6 +288,7 @@ def serve(
     """
     users = Users(Path(settings.users_file)) if settings.users_file else None
     security = _security(settings)
+    _allow_connections()
     _load_late_parts()
     work.settle_interpreter()
     with ExitStack() as open_resources:

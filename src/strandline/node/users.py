@@ -13,6 +13,7 @@ says so.
 
 from __future__ import annotations
 
+import errno
 import hmac
 import logging
 import os
@@ -31,7 +32,11 @@ logger = logging.getLogger(__name__)
 
 _TOKEN_BYTES = 32
 _HASH = re.compile(r"[0-9a-f]{64}")
-_NOBODY = ("0" * 64,)
+_NOBODY = ["0" * 64]
+MAX_FILE_BYTES = 16 << 20
+"""Of a users file: some hundred thousand tokens."""
+_NO_FILE = (errno.EISDIR, errno.ENXIO)
+"""What the system says where a folder or a socket is opened."""
 
 
 def new_token(path: Path, user: str) -> str:
@@ -115,12 +120,18 @@ def _require_name(user: str) -> None:
 
 
 def _text(path: Path) -> str:
-    reason = "it is not a file"
     try:
-        if stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
-            return path.read_text("utf-8")
+        # To open a pipe would wait for its writer.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            data = file.read(MAX_FILE_BYTES + 1) if is_file else b""
+        reason = "it is not a file"
+        if is_file and len(data) <= MAX_FILE_BYTES:
+            return data.decode()
+        if is_file:
+            reason = f"it has more than {MAX_FILE_BYTES} bytes"
     except OSError as error:
-        reason = str(error.strerror)
+        reason = "it is not a file" if error.errno in _NO_FILE else str(error.strerror)
     except UnicodeError:
         reason = "it is not UTF-8"
     raise InvalidInput(
@@ -128,9 +139,9 @@ def _text(path: Path) -> str:
     )
 
 
-def _hashes(text: str, path: Path) -> dict[str, tuple[str, ...]]:
+def _hashes(text: str, path: Path) -> dict[str, list[str]]:
     """The hashes of the tokens in the users file, by user."""
-    hashes: dict[str, tuple[str, ...]] = {}
+    hashes: dict[str, list[str]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -141,5 +152,5 @@ def _hashes(text: str, path: Path) -> dict[str, tuple[str, ...]]:
                 f"line {number} of the users file {path} cannot be read: it is not "
                 "USER:sha256:HASH; add lines with strandline token"
             )
-        hashes[user] = (*hashes.get(user, ()), digest)
+        hashes.setdefault(user, []).append(digest)
     return hashes
