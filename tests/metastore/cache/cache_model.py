@@ -22,9 +22,17 @@ from strandline.errors import WriteConflict
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.packed_replicas import Group, pack
 from strandline.metastore.store.object_store import ObjectStore
-from strandline.metastore.store.rows import TABLE_LEVEL, NewRow, Row, RowKind
+from strandline.metastore.store.rows import (
+    TABLE_LEVEL,
+    DataFile,
+    NewRow,
+    Row,
+    RowKind,
+    new_file,
+)
+from strandline.model.partitioning import PartitionValue
 from strandline.transactions import ValidWriteIdList
-from tests.metastore.dml import Dml, data_file, names
+from tests.metastore.dml import Dml, names
 from tests.transactions.catalogs import Table
 
 FILES = RowKind.DATA_FILE
@@ -330,6 +338,10 @@ class CacheMachine(RuleBasedStateMachine):
             asked = [*(row.name for row in expected[:3]), "none"]
             some = of(reader.table_id, FILES, write_ids=reader.write_ids, names=asked)
             assert some is None or some == expected[:3]
+        of_parts = {(PartitionValue(1_000, 0),), (PartitionValue(1_000, 2),)}
+        assert self.cache.data_files(
+            reader.table_id, write_ids=reader.write_ids, in_partition=of_parts.__contains__
+        ) == [row for row in expected if row.as_(DataFile).partition in of_parts]
         for row in expected[:2]:
             found = self.cache.row(row.table_id, FILES, row.name, write_ids=reader.write_ids)
             assert found == row
@@ -354,7 +366,14 @@ class CacheMachine(RuleBasedStateMachine):
 
 def _new_file() -> NewRow:
     number = next(_numbers)
-    return data_file(f"f{number:06d}", bucket=number % 5 - 1)
+    file = DataFile(
+        file_id=1,
+        path=f"f{number:06d}",
+        rows=1,
+        bytes=10,
+        partition=(PartitionValue(1_000, number % 3),),
+    )
+    return new_file(file, bucket=number % 5 - 1)
 
 
 def check_small_histories(machine: type[CacheMachine], *, every: int = 1) -> int:

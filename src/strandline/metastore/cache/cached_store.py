@@ -491,7 +491,8 @@ def _sure(
     return shown if names is not None and all(name in shown for name in names) else None
 
 
-def _picked(answer: Mapping[str, Row], names: Collection[str] | None) -> list[Row]:
+def _picked(answer: VisibleRows, names: Collection[str] | None) -> list[Row]:
     if names is None:
-        return list(answer.values())
-    return [answer[name] for name in sorted(set(names)) if name in answer]
+        return list(answer)
+    rows = map(answer.get, sorted(set(names)))
+    return [row for row in rows if row is not None]

@@ -29,7 +29,7 @@ from strandline.metastore.cache.replicas import Replica
 logger = logging.getLogger(__name__)
 
 MAX_CHANGES_WHILE_LOADING = 10_000
-MAX_ROWS = 10_000
+MAX_ROWS = 20_000
 """Rows of a table that is held: what a thread of the node may load, and go over at a change."""
 MAX_OVERSIZED = 1_000
 

@@ -24,9 +24,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from immutables import Map
 
@@ -68,16 +67,100 @@ class Write:
 _NO_WRITES: Map[int, Write] = Map()
 
 
-class VisibleRows(dict[str, Row]):
-    """The rows of one kind that a list shows, by name, in the order of names. Not changed."""
+class VisibleRows:
+    """The rows of one kind that a list shows, which all have different names. Not changed.
 
-    @cached_property
+    What was made of them is made anew for the rows of the next list by what these differ in.
+    """
+
+    def __init__(
+        self,
+        by_name: dict[str, Row],
+        names: list[str],
+        by_partition: dict[Partition, tuple[Row, ...]] | None = None,
+    ) -> None:
+        self._by_name = by_name
+        self._names = names
+        self._by_partition = by_partition
+
+    @classmethod
+    def of(cls, by_name: dict[str, Row]) -> VisibleRows:
+        """These rows."""
+        return cls(by_name, sorted(by_name))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Row]:
+        """The rows in the order of names."""
+        return map(self._by_name.__getitem__, self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def get(self, name: str) -> Row | None:
+        """The row of that name."""
+        return self._by_name.get(name)
+
+    @property
     def by_partition(self) -> Mapping[Partition, Sequence[Row]]:
         """Data files by the values of their partition; the first use decodes all of them."""
-        rows: defaultdict[Partition, list[Row]] = defaultdict(list)
-        for row in self.values():
-            rows[row.as_(DataFile).partition].append(row)
-        return dict(rows)
+        if self._by_partition is None:
+            self._by_partition = {known: tuple(rows) for known, rows in _partitioned(self).items()}
+        return self._by_partition
+
+    def without(self, row_ids: Collection[int]) -> VisibleRows:
+        """Without the rows of these ids."""
+        if not row_ids:
+            return self
+        return self._changed([row for row in self._by_name.values() if row.row_id in row_ids], {})
+
+    def with_rows(self, rows: Iterable[Row]) -> VisibleRows:
+        """With these too; of two with one name the younger one is kept."""
+        coming: dict[str, Row] = {}
+        for row in rows:
+            older = coming.get(row.name) or self._by_name.get(row.name)
+            if older is None or older.row_id < row.row_id:
+                coming[row.name] = row
+        return self._changed(
+            [self._by_name[name] for name in coming if name in self._by_name], coming
+        )
+
+    def _changed(self, gone: Sequence[Row], coming: dict[str, Row]) -> VisibleRows:
+        if not gone and not coming:
+            return self
+        by_name, names = self._by_name.copy(), self._names.copy()
+        for row in gone:
+            del by_name[row.name]
+        if gone:
+            names = [name for name in names if name in by_name]
+        by_name |= coming
+        names += coming
+        names.sort()  # two runs in order, or nearly: that costs little more than a copy
+        return VisibleRows(by_name, names, self._repartitioned(gone, coming.values()))
+
+    def _repartitioned(
+        self, gone: Sequence[Row], coming: Iterable[Row]
+    ) -> dict[Partition, tuple[Row, ...]] | None:
+        if self._by_partition is None:
+            return None
+        by_partition = self._by_partition.copy()
+        gone_ids = {row.row_id for row in gone}
+        for known in _partitioned(gone):
+            left = tuple(row for row in by_partition.pop(known) if row.row_id not in gone_ids)
+            if left:
+                by_partition[known] = left
+        for known, rows in _partitioned(coming).items():
+            by_partition[known] = (*by_partition.get(known, ()), *rows)
+        return by_partition
+
+
+def _partitioned(rows: Iterable[Row]) -> dict[Partition, list[Row]]:
+    """Data files by the values of their partition."""
+    by_partition: defaultdict[Partition, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_partition[row.as_(DataFile).partition].append(row)
+    return dict(by_partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,25 +347,12 @@ class Replica:
             for row in write.rows
             if row.kind is kind and row.row_id not in removed
         ]
-        rows = before.rows
-        if newly_removed:
-            rows = VisibleRows(
-                (n, row) for n, row in rows.items() if row.row_id not in newly_removed
-            )
-            if len(rows) == len(before.rows):
-                rows = before.rows
-            elif before.hides:
-                return None
-        if not added:
-            return Shown(write_ids, rows, removed, before.hides)
-        added.sort(key=_by_id)
-        by_name = dict(rows)
-        for row in added:
-            older = by_name.get(row.name)
-            if older is None or older.row_id < row.row_id:
-                by_name[row.name] = row
-        hides = before.hides or len(by_name) < len(rows) + len(added)
-        return Shown(write_ids, VisibleRows(sorted(by_name.items())), removed, hides)
+        rows = before.rows.without(newly_removed)
+        if before.hides and rows is not before.rows:
+            return None
+        shown = rows.with_rows(added)
+        hides = before.hides or len(shown) < len(rows) + len(added)
+        return Shown(write_ids, shown, removed, hides)
 
     def _show(self, kind: RowKind, write_ids: ValidWriteIdList) -> Shown:
         shown: list[Row] = []
@@ -294,8 +364,9 @@ class Replica:
         shown.sort(key=_by_id)
         left = [row for row in shown if row.row_id not in removed]
         by_name = {row.name: row for row in left}
-        rows = VisibleRows(sorted(by_name.items()))
-        return Shown(write_ids, rows, frozenset(removed), len(rows) < len(left))
+        return Shown(
+            write_ids, VisibleRows.of(by_name), frozenset(removed), len(by_name) < len(left)
+        )
 
 
 def _belonging(rows: Iterable[Row], zone_partitions: frozenset[int] | None) -> Iterator[Row]:

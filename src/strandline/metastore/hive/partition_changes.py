@@ -32,6 +32,7 @@ from strandline.metastore.partition_places import partition_places
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import NewRow, PartitionRow, Row, RowKind, new_partition
 from strandline.metastore.store.warehouse import FolderRefused, Moved, Unsynced
+from strandline.metastore.store.zone_partitions import ZonePartitions
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.privileges import Privilege
 
@@ -69,6 +70,15 @@ async def plain_table(
     location = await call.reader.shown_location(relation)
     shown = call.folders.shown
     return Partitioned(relation, schema=scope.name, location=location, shown=shown)
+
+
+def _stored(call: Call, of: Partitioned, partitions: Mapping[str, PartitionRow]) -> list[NewRow]:
+    """The rows of partitions, by name, in their zone partitions."""
+    zone = ZonePartitions.of(of.table, call.reader.catalog)
+    return [
+        new_partition(row, name=name, bucket=zone.of_values(row.values))
+        for name, row in partitions.items()
+    ]
 
 
 # -- add
@@ -111,7 +121,7 @@ def _add(
         for name, row in fresh.items():
             _make_folder(call, of, row, name=name, unsynced=unsynced)
         unsynced.sync()
-        change.stage(add=[new_partition(row, name=name) for name, row in fresh.items()])
+        change.stage(add=_stored(call, of, fresh))
     return list(fresh.values())
 
 
@@ -346,9 +356,8 @@ def _alter(
             if not (partition.get("sd") or {}).get("location"):
                 kept = replace(kept, location=old.location)
             altered[name] = kept
-        change.replace(
-            {rows[name].row_id: new_partition(row, name=name) for name, row in altered.items()}
-        )
+        old_ids = [rows[name].row_id for name in altered]
+        change.replace(dict(zip(old_ids, _stored(call, of, altered), strict=True)))
 
 
 @changes("alter_partition", "alter_partition_with_environment_context")
@@ -385,7 +394,9 @@ def give_table_columns(call: Call, table: TableDescriptor) -> None:
     def without_own(rows: Iterable[Row]) -> dict[int, NewRow]:
         partitions = [(row, row.as_(PartitionRow)) for row in rows]
         return {
-            row.row_id: new_partition(replace(partition, columns=None), name=row.name)
+            row.row_id: new_partition(
+                replace(partition, columns=None), name=row.name, bucket=row.bucket
+            )
             for row, partition in partitions
             if partition.columns is not None
         }
@@ -434,7 +445,7 @@ def _rename(call: Call, of: Partitioned, values: Sequence[str], partition: Struc
                 kept = replace(kept, location=new_name)
             before = [rows[old_name], *change.visible(RowKind.STATISTICS, [old_name]).values()]
             after = [NewRow.of(row.content, name=new_name) for row in before[1:]]
-            renamed = [new_partition(kept, name=new_name), *after]
+            renamed = [*_stored(call, of, {new_name: kept}), *after]
             row_id, *_ = change.stage_each([(renamed, [row.row_id for row in before])])
             if kept.location != old.location:
                 change.record_moves(

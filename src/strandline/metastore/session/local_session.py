@@ -51,6 +51,7 @@ from strandline.metastore.session.staged_files import (
 )
 from strandline.metastore.store.rows import DataFile, DeleteFile, RowKind
 from strandline.metastore.store.staging import Staging
+from strandline.metastore.store.zone_partitions import ZonePartitions
 from strandline.metastore.workers import finish
 from strandline.model.descriptors import TableDescriptor, TableKind
 from strandline.model.identifiers import normalize
@@ -254,7 +255,9 @@ class LocalSession(Session):
         check_staging(add, remove=remove, touch=touch)
         reader = self._reader()
         _may_stage(reader, table_id, add, replaces=bool(remove or touch))
-        _check_files(reader.catalog.table_by_id(table_id), add)
+        table = reader.catalog.table_by_id(table_id)
+        _check_files(table, add)
+        zone = None if table is None else ZonePartitions.of(table, reader.catalog)
         check_paths(add)
         only_adds = not (remove or touch) and all(isinstance(file, DataFile) for file in add)
         paths = [file.path for file in add] if only_adds else []
@@ -263,7 +266,7 @@ class LocalSession(Session):
         def stage(owner: str | None) -> int:
             with store.staging(txn_id, table_id, owner=owner, paths=paths) as staging:
                 refuse_links(add, folder=self._folder_of(staging))
-                stage_files(staging, add, remove=remove, touch=touch)
+                stage_files(staging, add, remove=remove, touch=touch, zone=zone)
             return staging.write_id
 
         return self._as_owner(stage)

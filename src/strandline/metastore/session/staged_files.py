@@ -25,13 +25,15 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 
 from strandline.errors import AlreadyExists, InvalidInput, WriteConflict
 from strandline.metastore.store.file_scans import DATA_FOLDER, DELETES_FOLDER
 from strandline.metastore.store.rows import (
     FILE_NUMBER_BITS,
+    TABLE_LEVEL,
     DataFile,
     DeleteFile,
     DeleteForm,
@@ -41,6 +43,7 @@ from strandline.metastore.store.rows import (
 )
 from strandline.metastore.store.staging import Staging
 from strandline.metastore.store.warehouse import MAX_PART_BYTES, MAX_PATH_BYTES
+from strandline.metastore.store.zone_partitions import ZonePartitions, common
 from strandline.model.partitioning import MAX_VALUE_BYTES, PartitionValue
 
 _LARGEST = (1 << 63) - 1
@@ -55,8 +58,12 @@ def stage_files(
     *,
     remove: Collection[str],
     touch: Collection[str],
+    zone: ZonePartitions | None,
 ) -> None:
-    """Stage files; see `Session.stage`. The same once more changes nothing."""
+    """Stage files; see `Session.stage`. The same once more changes nothing.
+
+    ``zone`` is where files of the table belong, None if it was dropped since.
+    """
     if not (add or remove or touch):
         return  # an event without rows would tell clients of a write that is none
     try:
@@ -64,14 +71,27 @@ def stage_files(
         touched = _seen(staging, touch, "changed")
         _check_data_files(staging, [file for file in add if isinstance(file, DataFile)])
         named = _check_deletes(staging, add, removed=removed, touched=touched)
+        buckets = _buckets(add, named, zone) if zone is not None else repeat(TABLE_LEVEL)
         staging.stage(
-            add=[new_file(file) for file in add],
+            add=[new_file(file, bucket=bucket) for file, bucket in zip(add, buckets, strict=False)],
             remove=[row.row_id for row in removed],
             touch={row.row_id for row in (*touched, *named)},
         )
     except (AlreadyExists, InvalidInput, WriteConflict):
         if not _is_repeated(staging, add, remove):
             raise
+
+
+def _buckets(
+    add: Sequence[DataFile | DeleteFile], named: Iterable[Row], zone: ZonePartitions
+) -> Iterator[int]:
+    """Where files belong: a delete file with the data files that it names, if they are together."""
+    of_ids = {row.as_(DataFile).file_id: row.bucket for row in named}
+    new = [file for file in add if isinstance(file, DataFile)]
+    of_ids |= {file.file_id: zone.of_file(file.partition) for file in new}
+    for file in add:
+        file_ids = (file.file_id,) if isinstance(file, DataFile) else file.file_ids
+        yield common(of_ids[file_id] for file_id in file_ids)
 
 
 def _is_repeated(
