@@ -109,8 +109,11 @@ _CHANGED = (
     " OR EXISTS (SELECT 1 FROM metastorage_deletion WHERE revision > ? AND key >= ? AND key < ?))"
     " FROM metastorage_head WHERE id = 1"
 )
-_ROOM_SECONDS = 0.01
-"""How long a waiter leaves further commits before it looks at them together."""
+_ROOM_SECONDS, _MOST_ROOM_SECONDS = 0.01, 0.05
+"""How long a waiter leaves further commits before it looks at them together.
+
+Twice as long each time that nothing among them was its business, as while rows are written.
+"""
 _LOOK_AGAIN_SECONDS = 0.1
 """After how long a waiter looks again if the server did not answer."""
 
@@ -229,6 +232,7 @@ class SqlMetastorage(Metastorage):
         self._enter("waits")
         finish = time.monotonic() + timeout
         end, after = prefix_end(prefix), min(max(0, after_revision), _LARGEST_NUMBER)
+        room = _ROOM_SECONDS
         while True:
             # The last look comes after the time is over: False is no answer of a lost connection.
             over = time.monotonic() >= finish
@@ -253,7 +257,8 @@ class SqlMetastorage(Metastorage):
             mark_now = self._database.wait_for_commit(mark, timeout=pause)
             if mark_now != mark and failed is None:
                 # Most commits are of rows and no business of this waiter, and come in a row.
-                time.sleep(max(min(_ROOM_SECONDS, finish - time.monotonic()), 0.0))
+                time.sleep(max(min(room, finish - time.monotonic()), 0.0))
+                room = min(2 * room, _MOST_ROOM_SECONDS)
             self._refuse_when_closed()
             if mark_now == mark and failed is None and time.monotonic() < finish:
                 return False  # the database was woken

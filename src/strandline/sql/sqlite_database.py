@@ -59,7 +59,9 @@ from strandline.sql.sqlite_file import describe_holder
 from strandline.sql.statements import Parameter, Query, Row, rows_of
 
 _POOL = 32
-_POLL_SECONDS = 0.001
+_TRY_SECONDS = 0.001
+"""The longest pause between two attempts for the lock that another process has."""
+_SHORTEST_POLL_SECONDS = 0.01
 _LONGEST_POLL_SECONDS = 0.25
 _LOOKS_IN_QUIET = 20
 """A waiter looks about so often in a time that is as long as the quiet before it."""
@@ -260,7 +262,7 @@ class SqliteDatabase(Database):
         this machine. A time that a distant process still remembers is then passed by the wall
         clock, unless that was also set back by more than the start took.
         """
-        return self.write_unsynced()
+        return self._write(None, synced=False, is_news=False)
 
     def mark(self) -> int:
         """A number that differs from the one before exactly when anyone has committed since."""
@@ -280,11 +282,11 @@ class SqliteDatabase(Database):
             return version
 
     def wait_for_commit(self, after: int, *, timeout: float) -> int:
-        """See `Database.wait_for_commit`. A commit of this process wakes at once. Commits of
-        others are looked for: SQLite cannot call back, and this is the one place that polls. The
+        """See `Database.wait_for_commit`. A commit of this process that is news wakes at once.
+        Others are looked for: SQLite cannot call back, and this is the one place that polls. The
         longer nothing was committed the rarer that is, so that an idle process costs nothing: every
-        millisecond behind a commit, and at last four times a second. A reader who must know asks
-        `mark` itself.
+        ten milliseconds behind a commit, so that a process that writes is not disturbed more often,
+        and at last four times a second. A reader who must know asks `mark` itself.
         """
         end = time.monotonic() + timeout
         wakes = self._wakes
@@ -308,7 +310,7 @@ class SqliteDatabase(Database):
     def _pause(self) -> float:
         """The seconds until the next look for a commit of another process."""
         quiet = time.monotonic() - self._moved_at
-        return min(max(quiet / _LOOKS_IN_QUIET, _POLL_SECONDS), _LONGEST_POLL_SECONDS)
+        return min(max(quiet / _LOOKS_IN_QUIET, _SHORTEST_POLL_SECONDS), _LONGEST_POLL_SECONDS)
 
     def _close_connections(self) -> None:
         if self._head is not None:
@@ -369,9 +371,10 @@ class SqliteDatabase(Database):
                 raise
             if marks is not None and self._head is not None:
                 self._head.note(marks)
-            with self._state:
-                self._commits += 1
-                self._state.notify_all()
+            if is_news:
+                with self._state:
+                    self._commits += 1
+                    self._state.notify_all()
 
     def _marks(self, connection: Connection) -> Marks | None:
         """What this commit will make durable, if it is kept outside of the database."""
@@ -395,7 +398,7 @@ class SqliteDatabase(Database):
                 holder = describe_holder(self.path)
                 raise self._late(began, "another process", holder=holder)
             # Two processes in step would lose to the same third one again and again.
-            time.sleep(random.uniform(0, _POLL_SECONDS))
+            time.sleep(random.uniform(0, _TRY_SECONDS))
         with self._state:
             self._waited += time.monotonic() - began
 
