@@ -56,7 +56,9 @@ logger = logging.getLogger(__name__)
 KEPT_BYTES = 32 << 20
 """Memory that a child may keep after its tasks without ending."""
 READER_NICENESS = 10
-"""By how much a child that only reads gives way to the node and to its clients."""
+"""By how much a child that only reads gives way to the node."""
+SESSION_NICENESS = 5
+"""By how much all of them together give way to other sessions: also to many busy ones."""
 _AUTOGROUP = Path("/proc/self/autogroup")
 MEMORY_BYTES = 4 << 30
 """Memory that a child may take at most."""
@@ -258,7 +260,7 @@ def _begin_nice_session() -> None:
     """
     os.setsid()
     with suppress(OSError):  # the system does not weigh sessions
-        _AUTOGROUP.write_text(str(READER_NICENESS))
+        _AUTOGROUP.write_text(str(SESSION_NICENESS))
 
 
 def _fork_children(control: socket.socket, open_service: OpenService) -> None:
