@@ -126,7 +126,7 @@ class Client:
 
     def trim(self) -> None:
         """Trim the catalog's history as far as that is allowed."""
-        version = len(self._session.history())
+        version = self._session.history()[-1].version
         self._call("trim", lambda: (self._session.compact(version), {}))
 
     # -- transactions

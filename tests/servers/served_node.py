@@ -35,22 +35,29 @@ LONG = 60.0
 
 
 class Gate:
-    """A place where a thread of the node waits until the test lets it go on."""
+    """A place where a thread of the node waits, once it is armed, until the test lets it go on."""
 
     def __init__(self) -> None:
+        self._armed = threading.Event()
         self._reached = threading.Event()
         self._opened = threading.Event()
 
+    def arm(self) -> None:
+        """Have the next thread wait, and those after it."""
+        self._armed.set()
+
     def wait(self) -> None:
         """Tell that a thread is here, and wait."""
-        self._reached.set()
-        assert self._opened.wait(LONG), "the test did not open the gate"
+        if self._armed.is_set():
+            self._reached.set()
+            assert self._opened.wait(LONG), "the test did not open the gate"
 
     def reached(self) -> bool:
         """Wait until a thread is here; False if none came."""
         return self._reached.wait(LONG)
 
     def open(self) -> None:
+        """Let go on who waits, and those who come."""
         self._opened.set()
 
 
@@ -129,6 +136,9 @@ class Levers:
     def set_monotonic(self, seconds: float) -> None:
         """Stand the clock that the age of memory is measured by at ``seconds``."""
         self._node.store._applier._monotonic = lambda: seconds
+
+    def arm_gate(self, gate: str) -> None:
+        GATES[gate].arm()
 
     def reached(self, gate: str) -> bool:
         """Wait until a thread waits at the gate."""
