@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
-from strandline.work import TooLong, budget, require, spend, spending
+from strandline.work import TooLong, budget, keeping_garbage, require, spend, spending
 
 
 def test_without_a_budget_anything_goes() -> None:
@@ -77,3 +78,20 @@ def test_a_budget_ends_with_its_block_and_belongs_to_its_thread() -> None:
         spend(2)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_kept_until_the_last_block_ends_and_then_as_before(enabled: bool) -> None:
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with keeping_garbage:
+            with keeping_garbage:
+                assert not gc.isenabled()
+            assert not gc.isenabled()
+        assert gc.isenabled() is enabled
+        with pytest.raises(KeyError), keeping_garbage:
+            raise KeyError
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -59,6 +59,7 @@ from strandline.errors import (
     UnknownOutcome,
     VersionNotFound,
 )
+from strandline.work import keeping_garbage
 
 logger = logging.getLogger(__name__)
 
@@ -311,12 +312,13 @@ class GroupCommit:
     def _validate(self, base: Catalog, requests: Sequence[Request]) -> Group:
         group = Group(base)
         now = self._follower.now()
-        for request in requests:
-            catalog = group.catalog
-            transaction = self._follower.state.transaction(catalog, author=request.author)
-            group.add(validate(catalog, transaction, request, now))
-            if group.size > GROUP_BYTES:
-                break
+        with keeping_garbage:  # what commands make lives on
+            for request in requests:
+                catalog = group.catalog
+                transaction = self._follower.state.transaction(catalog, author=request.author)
+                group.add(validate(catalog, transaction, request, now))
+                if group.size > GROUP_BYTES:
+                    break
         return group
 
     def _append(self, group: Group) -> None:

@@ -62,6 +62,8 @@ def fields_ddl(fields: Iterable[StructField]) -> str:
 
 def simple_string(data_type: DataType) -> str:
     """Spark's catalog string: ``struct<a:int,b:array<string>>``; names are not quoted."""
+    if type(data_type) is AtomicType:  # a match takes several times as long
+        return data_type.name
     match data_type:
         case AtomicType(name):
             return name

@@ -130,14 +130,14 @@ def checked_columns(
 
     Raises `InvalidInput`, `InvalidName`, `UnsupportedOperation`.
     """
+    kept = []
     for column in columns:
         if depth_of(column.type):
             check_field_names(column.type, column=column.name)
-        if transactional:
+        if transactional and not _is_plainly_storable(column.type):
             check_storable(column)
-    return tuple(
-        column if column.default is None else with_checked_default(column) for column in columns
-    )
+        kept.append(column if column.default is None else with_checked_default(column))
+    return tuple(kept)
 
 
 def with_checked_default(
@@ -167,6 +167,11 @@ def check_storable(column: ColumnDefinition | ColumnDescriptor) -> None:
                 f"column {column.name!r} has the type {simple_string(inner)}, which Spark cannot "
                 "write to Parquet files; choose another one"
             )
+
+
+def _is_plainly_storable(data_type: DataType) -> bool:
+    """Whether it is a scalar that Spark can write, as nearly all are."""
+    return not depth_of(data_type) and _is_storable(data_type)
 
 
 def _is_storable(data_type: DataType) -> bool:

@@ -90,6 +90,7 @@ from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import foreign_places, put_places
 from strandline.sql import FENCE_ROW, Database, FenceRow
 from strandline.wire import encode
+from strandline.work import keeping_garbage
 
 logger = logging.getLogger(__name__)
 
@@ -210,7 +211,8 @@ class Projector:
             before = self._notifications.position_on(connection)
             if (before.projected_version + 1, before.projected_entries) != (making[0].version, 0):
                 return None
-            return self._advance_by(connection, before, making, Turn(connection, catalogs))
+            with keeping_garbage:
+                return self._advance_by(connection, before, making, Turn(connection, catalogs))
         except (Fenced, WrongEnvironment, _NotCarriedOut) as error:  # nothing was written
             logger.debug("version %d is appended by itself: %s", making[0].version, error)
             return None
@@ -389,7 +391,8 @@ class Projector:
         if last >= version:
             return before
         updates = self._updates(last + 1, min(version, last + BATCH) + 1)
-        return self._advance_by(connection, before, updates, turn)
+        with keeping_garbage:
+            return self._advance_by(connection, before, updates, turn)
 
     def _advance_by(
         self, connection: Connection, before: LogPosition, updates: Sequence[Update], turn: Turn
