@@ -35,6 +35,22 @@ VALUES: list[tuple[PartitionValue, bytes]] = [
     (PartitionValue(5, b"\xfe"), n(5, 5, 1) + b"\xfe"),
 ]
 PARTITION = b"".join(data for _, data in VALUES)
+FOREIGN_KEY = d.Constraint(
+    name="fk",
+    kind=d.ConstraintKind.FOREIGN_KEY,
+    columns=(1, 2),
+    text="t",
+    parent_id=7,
+    parent_columns=(3, 4),
+    update_rule=1,
+    delete_rule=2,
+    enabled=False,
+    validated=True,
+    rely=True,
+)
+FOREIGN_KEY_PAYLOAD = (
+    text("fk") + n(2, 2, 1, 2) + text("t") + n(7, 2, 3, 4) + n(1, 2) + n(0) + n(1) + n(1)
+)
 ANALYZED = AnalyzedColumn(
     column_id=3, name="e", type="int", engine="hive", analyzed=300, summary=b"\x0c\x00"
 )
@@ -64,6 +80,7 @@ GOLDENS: list[tuple[object, bytes]] = [
             stale_rows_fraction=0.25,
             min_stale_rows=300,
             partitioning=FIELDS,
+            constraints=(FOREIGN_KEY,),
         ),
         sealed(
             12, 3,
@@ -74,8 +91,10 @@ GOLDENS: list[tuple[object, bytes]] = [
             NONE, n(0), some(text("c")), n(100),
             GRANT_LIST, n(12), text("fast"), b"\x00\x00\x00\x00\x00\x00\xd0\x3f", b"\xac\x02",
             n(2), nested(67, 1, BUCKET_PAYLOAD, DAY_PAYLOAD),
+            n(1), nested(68, 1, FOREIGN_KEY_PAYLOAD),
         ),
     ),
+    (FOREIGN_KEY, sealed(68, 1, FOREIGN_KEY_PAYLOAD)),
     (
         DataFile(
             file_id=1 << 20,

@@ -155,6 +155,8 @@ declare(
                 Verb(name=name, kind="table", subject="table")
                 for name in ("add_columns", "alter_column", "rename_column", "set_table_properties")
             ),
+            Verb(name="add_constraints", kind="table", subject="table"),
+            Verb(name="drop_constraint", kind="table", subject="table"),
             Verb(name="drop_columns", kind="table", subject="table", inverse="restore_columns"),
             Verb(name="restore_columns", kind="table", subject="table", action=Action.RESTORE),
         ),

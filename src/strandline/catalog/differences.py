@@ -32,7 +32,7 @@ from strandline.catalog.kinds import (
     object_name,
     referred_kind,
 )
-from strandline.model.descriptors import ColumnDescriptor, SchemaVersion
+from strandline.model.descriptors import ColumnDescriptor, Constraint, SchemaVersion
 from strandline.model.privileges import Grant, Privilege, privilege_names
 from strandline.model.type_text import simple_string
 from strandline.model.types import DataType
@@ -258,6 +258,10 @@ def _pair_of(first: type) -> Callable[[Any], bool]:
 _KEYS: tuple[tuple[Callable[[Any], bool], Callable[[_Names, Any], tuple[Any, Any]]], ...] = (
     (lambda item: isinstance(item, Grant), _grant_key),
     (
+        lambda item: isinstance(item, Constraint),
+        lambda _, item: (item.name.lower(), (item.name, item)),
+    ),
+    (
         lambda item: hasattr(item, "id") and hasattr(item, "name"),
         lambda _, item: (item.id, (item.name, item)),
     ),
@@ -282,6 +286,8 @@ def shown(value: Any) -> Shown:
         default = "" if value.default is None else f" DEFAULT {value.default}"
         null = "" if value.nullable else " NOT NULL"
         return f"{value.name} {simple_string(value.type)}{null}{default}"
+    if isinstance(value, Constraint):
+        return f"{value.kind.name.replace('_', ' ')} {value.text}".strip()
     if isinstance(value, Grant):
         return shown(value.privileges)
     if isinstance(value, tuple):

@@ -140,6 +140,40 @@ class StorageFormat:
     hive_columns: tuple[tuple[str, str, str | None], ...] | None = None
 
 
+class ConstraintKind(Enum):
+    """The numbers are what is stored."""
+
+    PRIMARY_KEY = 1
+    FOREIGN_KEY = 2
+    UNIQUE = 3
+    NOT_NULL = 4
+    DEFAULT = 5
+    CHECK = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What a client declares about the rows of a table. Nobody checks it; engines may plan by it.
+
+    ``columns`` and ``parent_columns`` are column ids; ``parent_id`` is the id of the table that a
+    foreign key refers to, 0 otherwise. ``text`` is the value of a default or the condition of a
+    check. The rules are JDBC's numbers for what an update or delete of the parent's row does.
+    ``enabled``, ``validated`` and ``rely`` are as Hive's clients mean them.
+    """
+
+    name: str
+    kind: ConstraintKind
+    columns: tuple[int, ...]
+    text: str = ""
+    parent_id: int = 0
+    parent_columns: tuple[int, ...] = ()
+    update_rule: int = 0
+    delete_rule: int = 0
+    enabled: bool = True
+    validated: bool = False
+    rely: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class TableDescriptor:
     """A table's definition: everything that DDL changes and DML does not.
@@ -178,6 +212,7 @@ class TableDescriptor:
     stale_rows_fraction: float = 0.2
     min_stale_rows: int = 500
     partitioning: tuple[PartitionField, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
 
     @property
     def columns(self) -> tuple[ColumnDescriptor, ...]:

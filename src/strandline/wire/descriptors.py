@@ -24,6 +24,8 @@ from strandline.model.descriptors import (
     Comment,
     ConfigEntry,
     ConsistencyMode,
+    Constraint,
+    ConstraintKind,
     DatabaseDescriptor,
     FenceEntry,
     FunctionDescriptor,
@@ -184,11 +186,34 @@ _TABLE_2: Fields = (
 _new_in_0_1_0(TableDescriptor, type_id=12, fields=_TABLE_1)
 _second_in_0_2_0(TableDescriptor, type_id=12, fields=_TABLE_2)
 register(
+    Constraint,
+    type_id=68,
+    version=1,
+    since="0.4.0",
+    fields=[
+        ("name", TEXT),
+        ("kind", enum(ConstraintKind)),
+        ("columns", IDS),
+        ("text", TEXT),
+        ("parent_id", UINT),
+        ("parent_columns", IDS),
+        ("update_rule", UINT),
+        ("delete_rule", UINT),
+        ("enabled", BOOL),
+        ("validated", BOOL),
+        ("rely", BOOL),
+    ],
+)
+register(
     TableDescriptor,
     type_id=12,
     version=3,
     since="0.4.0",
-    fields=[*_TABLE_2, ("partitioning", nested_list(PartitionField))],
+    fields=[
+        *_TABLE_2,
+        ("partitioning", nested_list(PartitionField)),
+        ("constraints", nested_list(Constraint)),
+    ],
 )
 
 _VIEW_1: Fields = (

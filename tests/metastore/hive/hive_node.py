@@ -72,15 +72,25 @@ class HiveNode:
             transport.close()
 
     def create_transactional(
-        self, schema: str, name: str, *, partitioned_by: Sequence[str] = (), **columns: str
+        self,
+        schema: str,
+        name: str,
+        *,
+        partitioned_by: Sequence[str] = (),
+        primary_key: Sequence[str] = (),
+        **columns: str,
     ) -> TableDescriptor:
         """A transactional table, created through a session."""
         definition = TableDefinition(
             name=name,
-            columns=tuple(ColumnDefinition(n, parse_type(t)) for n, t in columns.items()),
+            columns=tuple(
+                ColumnDefinition(name, parse_type(text), name not in primary_key)
+                for name, text in columns.items()
+            ),
             transactional=True,
             provider="strandline",
             partitioned_by=tuple(partitioned_by),
+            primary_key=tuple(primary_key),
         )
         session = self.node.session(user="ann")
         session.execute(CreateTable(schema=schema, definition=definition))

@@ -16,6 +16,11 @@ from strandline.catalog.commands.columns import (
     DropColumns,
     RenameColumn,
 )
+from strandline.catalog.commands.constraints import (
+    AddConstraints,
+    ConstraintDefinition,
+    DropConstraint,
+)
 from strandline.catalog.commands.definition import (
     ColumnDefinition,
     TableDefinition,
@@ -90,6 +95,7 @@ __all__ = [
     "EVERY_NODE",
     "NEVER",
     "AddColumns",
+    "AddConstraints",
     "AlterCluster",
     "AlterClusterReplica",
     "AlterColumn",
@@ -103,6 +109,7 @@ __all__ = [
     "AlterZone",
     "ColumnDefinition",
     "CommentOn",
+    "ConstraintDefinition",
     "CreateCluster",
     "CreateClusterReplica",
     "CreateDatabase",
@@ -116,6 +123,7 @@ __all__ = [
     "DropCluster",
     "DropClusterReplica",
     "DropColumns",
+    "DropConstraint",
     "DropDatabase",
     "DropFunction",
     "DropIndex",

@@ -1,8 +1,7 @@
-"""Methods that need nothing from the store: settings, roles and privileges, constraints, texts.
+"""Methods that need nothing from the store: settings, roles and privileges, texts.
 
 The answers about roles and privileges are those of a metastore without privileges: what is enforced
-is not described in Hive's terms, and a refusal names the privilege that is missing. There are no
-constraints to list.
+is not described in Hive's terms, and a refusal names the privilege that is missing.
 """
 
 from __future__ import annotations
@@ -51,12 +50,6 @@ _CONSTANT: dict[str, object] = {
     "list_roles": [{"roleName": "public", "createTime": 0, "ownerName": "public"}],
     "get_privilege_set": {"userPrivileges": {}, "groupPrivileges": {}, "rolePrivileges": {}},
     "list_privileges": [],
-    "get_primary_keys": {"primaryKeys": []},
-    "get_foreign_keys": {"foreignKeys": []},
-    "get_unique_constraints": {"uniqueConstraints": []},
-    "get_not_null_constraints": {"notNullConstraints": []},
-    "get_default_constraints": {"defaultConstraints": []},
-    "get_check_constraints": {"checkConstraints": []},
 }
 
 

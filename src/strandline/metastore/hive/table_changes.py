@@ -6,7 +6,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 from strandline.catalog import Command
-from strandline.catalog.commands import CreateTable, CreateView, DropTable, TableDefinition
+from strandline.catalog.commands import (
+    AddConstraints,
+    CreateTable,
+    CreateView,
+    DropTable,
+    TableDefinition,
+)
 from strandline.catalog.privileges.rules import WRITING
 from strandline.clock import system_wall_clock
 from strandline.errors import (
@@ -15,10 +21,10 @@ from strandline.errors import (
     InvalidInput,
     ObjectNotFound,
     StrandlineError,
-    UnsupportedOperation,
     WriteConflict,
 )
 from strandline.metastore.hive.alter_relation import AlterRelation
+from strandline.metastore.hive.constraints import read_constraints, require_parents
 from strandline.metastore.hive.names import (
     hadoop_location,
     is_hive_name,
@@ -54,14 +60,6 @@ from strandline.model.privileges import Privilege
 
 CASCADE = "CASCADE"
 """In the environment context of an alter: the partitions get the columns of the table too."""
-_CONSTRAINTS = (
-    "primaryKeys",
-    "foreignKeys",
-    "uniqueConstraints",
-    "notNullConstraints",
-    "defaultConstraints",
-    "checkConstraints",
-)
 
 
 @changes("create_table", "create_table_with_environment_context", "create_table_with_constraints")
@@ -78,8 +76,6 @@ async def create_table_req(call: Call) -> None:
 async def _create(call: Call, table: Struct, context: Struct | None) -> None:
     refuse_transactional(table)
     quick = QuickStatistics(call.folders, context, parameters=table.get("parameters"))
-    if any(call.args.get(name) for name in _CONSTRAINTS):
-        raise UnsupportedOperation("constraints are not kept; create the table without them")
     sent, schema_name = table.get("tableName", ""), present_schema(table.get("dbName", ""))
     if not is_hive_name(sent):
         raise InvalidInput(f"{sent} is not a valid object name")
@@ -92,10 +88,24 @@ async def _create(call: Call, table: Struct, context: Struct | None) -> None:
     # In the folder of its schema, wherever that is: a client may have written there already.
     default = f"{call.metastore.location_of_schema(schema).rstrip('/')}/{table_folder(sent)}"
     client = read_table(table, default_location=hadoop_location(default))
+    commands = [_creation(call, schema_name, client, default=default)]
+    constraints = read_constraints(call.args)
+    if constraints:
+        with suppress(ObjectNotFound):  # the command says so, and knows the table itself
+            await require_parents(call, constraints)
+        commands.append(AddConstraints(schema=schema_name, table=sent, constraints=constraints))
+        if call.reader.catalog.relation(schema_name, sent) is not None:
+            raise AlreadyExists(f"Table {sent} already exists")
     try:
-        applied = call.execute(_creation(call, schema_name, client, default=default))
-    except AlreadyExists:
+        applied = call.execute(*commands)
+    except AlreadyExists as error:
+        if constraints:
+            raise invalid_object(error.message) from None
         raise AlreadyExists(f"Table {sent} already exists") from None
+    except ObjectNotFound as error:
+        if not constraints:
+            raise
+        raise invalid_object(error.message) from None
     created = applied.catalog.table(schema_name, sent)
     if created is None:
         return

@@ -106,7 +106,8 @@ DIFFERENCES = (
         ours=_TYPED + r".*(is missing|not a valid|no partition keys|no storage descriptor"
         r"|Invalid SerDeInfo|Invalid column type: $|Invalid partition key & values"
         r"|table or database do not exist|database None does not exist|Exception: $"
-        r"|Column \w+ doesn't exist)"
+        r"|Column \w+ doesn't exist|(table|column|constraint) \S+ .*does not exist$"
+        r"|table not found$)"
         r"|^TApplicationException 6: the argument db_name is missing",
     ),
     Difference(
@@ -404,6 +405,7 @@ DIFFERENCES = (
         r"|[Ff]unction \w+ (does not|doesn't|already) exist|^NoSuchObjectException: no_such$"
         r"|Check metastore logs|Invalid key name in filter|Alter partition operation failed"
         r"|Duplicate partitions in the list|^NoSuchObjectException: partition values=\[1\]$"
+        r"|Primary key already exists|could not be made persistent|Parent column not found"
         r"|^NoSuchLockException: |^NoSuchTxnException: |^TxnAbortedException: |^TxnOpenException",
         ours=_TYPED + "|^AlreadyExistsException: function |^NoSuch(Lock|Txn)|^Txn(Aborted|Open)",
     ),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.metastore.hive.differential import (
     alters,
+    constraints,
     databases,
     filters,
     others,
@@ -36,6 +37,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     *filters.SCENARIOS,
     *others.SCENARIOS,
     *statistics.SCENARIOS,
+    *constraints.SCENARIOS,
     *transactions.SCENARIOS,
 )
 

@@ -1,0 +1,301 @@
+"""Methods about constraints: declared by clients, kept with the table, and checked by nobody.
+
+Hive has a struct for each kind, with one for each column of a key; the six kinds differ in the
+names of their fields alone. The primary key of a transactional table is shown too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from strandline import work
+from strandline.catalog import Catalog
+from strandline.catalog.commands import AddConstraints, ConstraintDefinition, DropConstraint
+from strandline.catalog.commands.constraints import parent_key, valid_constraints
+from strandline.errors import InvalidInput, ObjectNotFound
+from strandline.metastore.hive.hive_reader import Scope
+from strandline.metastore.hive.names import present_schema
+from strandline.metastore.hive.registry import Call, changes, reads
+from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.workers import off_loop
+from strandline.model.descriptors import Constraint, ConstraintKind, TableDescriptor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """What Hive calls the parts of one kind of constraint.
+
+    ``listed`` is the field of answers, and of requests that create a table. ``added`` is that of
+    the request that adds some.
+    """
+
+    listed: str
+    added: str
+    name: str
+    schema: str = "table_db"
+    table: str = "table_name"
+    column: str = "column_name"
+    text: str | None = None
+    numbered: bool = False
+
+
+_FORMS: Mapping[ConstraintKind, _Form] = {
+    ConstraintKind.PRIMARY_KEY: _Form(
+        listed="primaryKeys", added="primaryKeyCols", name="pk_name", numbered=True
+    ),
+    ConstraintKind.FOREIGN_KEY: _Form(
+        listed="foreignKeys",
+        added="foreignKeyCols",
+        name="fk_name",
+        schema="fktable_db",
+        table="fktable_name",
+        column="fkcolumn_name",
+        numbered=True,
+    ),
+    ConstraintKind.UNIQUE: _Form(
+        listed="uniqueConstraints", added="uniqueConstraintCols", name="uk_name", numbered=True
+    ),
+    ConstraintKind.NOT_NULL: _Form(
+        listed="notNullConstraints", added="notNullConstraintCols", name="nn_name"
+    ),
+    ConstraintKind.DEFAULT: _Form(
+        listed="defaultConstraints",
+        added="defaultConstraintCols",
+        name="dc_name",
+        text="default_value",
+    ),
+    ConstraintKind.CHECK: _Form(
+        listed="checkConstraints",
+        added="checkConstraintCols",
+        name="dc_name",
+        text="check_expression",
+    ),
+}
+
+
+# -- reading
+
+
+def _structs(scope: Scope, table: TableDescriptor, kind: ConstraintKind) -> list[Struct]:
+    """The structs of all constraints of a kind on a table."""
+    return [
+        struct
+        for constraint in _declared(scope.catalog, table)
+        if constraint.kind is kind
+        for struct in _struct(scope, table, constraint)
+    ]
+
+
+def _declared(catalog: Catalog, table: TableDescriptor) -> Iterator[Constraint]:
+    yield from valid_constraints(catalog, table)
+    index = catalog.index(table.primary_key_index) if table.primary_key else None
+    if index is not None:
+        yield Constraint(index.name, ConstraintKind.PRIMARY_KEY, table.primary_key, enabled=False)
+
+
+def _struct(scope: Scope, table: TableDescriptor, constraint: Constraint) -> Iterator[Struct]:
+    """A struct for each column of a constraint; one without a column for a check of none."""
+    form = _FORMS[constraint.kind]
+    common: Struct = {
+        form.schema: scope.name,
+        form.table: table.name.lower(),
+        form.name: constraint.name,
+        "enable_cstr": constraint.enabled,
+        "validate_cstr": constraint.validated,
+        "rely_cstr": constraint.rely,
+    }
+    if form.text is not None:
+        common[form.text] = constraint.text
+    parents: Sequence[Struct] = ()
+    if constraint.kind is ConstraintKind.FOREIGN_KEY:
+        common |= {"update_rule": constraint.update_rule, "delete_rule": constraint.delete_rule}
+        parents = _parent_structs(scope.catalog, constraint)
+    if not constraint.columns:
+        yield common
+    for number, column in enumerate(_names(table, constraint.columns), start=1):
+        numbered = {"key_seq": number} if form.numbered else {}
+        parent = parents[number - 1] if parents else {}
+        yield {**common, form.column: column, **numbered, **parent}
+
+
+def _parent_structs(catalog: Catalog, constraint: Constraint) -> list[Struct]:
+    """What a foreign key refers to, for each of its columns."""
+    parent = catalog.table_by_id(constraint.parent_id)
+    schema = None if parent is None else catalog.schema_by_id(parent.schema_id)
+    if parent is None or schema is None:
+        return []
+    key = parent_key(parent, constraint.parent_columns)
+    home = {"pktable_db": schema.name.lower(), "pktable_name": parent.name.lower()}
+    columns = _names(parent, constraint.parent_columns)
+    return [{**home, "pkcolumn_name": column, "pk_name": key or ""} for column in columns]
+
+
+def _names(table: TableDescriptor, column_ids: Sequence[int]) -> list[str]:
+    names = {column.id: column.name.lower() for column in table.columns}
+    return [names[column_id] for column_id in column_ids]
+
+
+async def _table(call: Call, schema: str, table: str) -> tuple[Scope, TableDescriptor] | None:
+    """The table of that name; as in Hive, what does not exist has no constraints."""
+    try:
+        scope, relation = await call.reader.relation(schema, table)
+    except ObjectNotFound:
+        return None
+    return (scope, relation) if isinstance(relation, TableDescriptor) else None
+
+
+def _reading(method: str, kind: ConstraintKind) -> None:
+    @reads(method)
+    async def answer(call: Call) -> Struct:
+        request = call.of("request")
+        found = await _table(request, request.text("db_name"), request.text("tbl_name"))
+        return {_FORMS[kind].listed: [] if found is None else _structs(*found, kind)}
+
+
+_reading("get_primary_keys", ConstraintKind.PRIMARY_KEY)
+_reading("get_unique_constraints", ConstraintKind.UNIQUE)
+_reading("get_not_null_constraints", ConstraintKind.NOT_NULL)
+_reading("get_default_constraints", ConstraintKind.DEFAULT)
+_reading("get_check_constraints", ConstraintKind.CHECK)
+
+
+@reads("get_all_table_constraints")
+async def get_all_table_constraints(call: Call) -> Struct:
+    request = call.of("request")
+    found = await _table(request, request.text("dbName"), request.text("tblName"))
+    listed = {
+        form.listed: [] if found is None else _structs(*found, kind)
+        for kind, form in _FORMS.items()
+    }
+    return {"allTableConstraints": listed}
+
+
+@reads("get_foreign_keys")
+async def get_foreign_keys(call: Call) -> Struct:
+    """The keys of one table, those to one table, or those between two."""
+    request = call.of("request")
+    asked = request.args
+    if asked.get("foreign_tbl_name"):
+        names = request.text("foreign_db_name"), request.text("foreign_tbl_name")
+        found = await _table(request, *names)
+        keys = [] if found is None else _structs(*found, ConstraintKind.FOREIGN_KEY)
+    else:
+        keys = await _keys_to(request, request.text("parent_db_name"))
+    for name, field in (("parent_db_name", "pktable_db"), ("parent_tbl_name", "pktable_name")):
+        wanted = (asked.get(name) or "").lower()
+        keys = [key for key in keys if not wanted or key[field] == wanted]
+    return {"foreignKeys": keys}
+
+
+async def _keys_to(request: Call, schema: str) -> list[Struct]:
+    """The foreign keys to one table, which may be in any schema."""
+    found = await _table(request, schema, request.text("parent_tbl_name"))
+    if found is None:
+        return []
+    await off_loop()
+    scope, parent = found
+    work.spend(scope.catalog.table_count())
+    keys: list[Struct] = []
+    for table in scope.catalog.tables():
+        if any(one.parent_id == parent.id for one in table.constraints):
+            home = scope.catalog.schema_by_id(table.schema_id)
+            if home is not None and request.reader.may_read(scope, table):
+                own = replace(scope, name=home.name.lower())
+                keys += _structs(own, table, ConstraintKind.FOREIGN_KEY)
+    return keys
+
+
+# -- changing
+
+
+def read_constraints(args: Mapping[str, Any]) -> tuple[ConstraintDefinition, ...]:
+    """The constraints in the arguments of a request that creates a table."""
+    return tuple(
+        definition
+        for kind, form in _FORMS.items()
+        for definition in _definitions(kind, args.get(form.listed) or ())
+    )
+
+
+async def require_parents(call: Call, constraints: Sequence[ConstraintDefinition]) -> None:
+    """Raise `ObjectNotFound` or `PermissionDenied` unless the user may read what keys refer to."""
+    for constraint in constraints:
+        if constraint.parent:
+            schema, _, table = constraint.parent.partition(".")
+            await call.reader.relation(schema, table)
+
+
+def _definitions(kind: ConstraintKind, sent: Sequence[Struct]) -> Iterator[ConstraintDefinition]:
+    """The constraints of a kind: structs with one name are the columns of one."""
+    form = _FORMS[kind]
+    by_name: dict[object, list[Struct]] = {}
+    for number, struct in enumerate(sent):
+        unnamed = None if form.numbered else number
+        by_name.setdefault(struct.get(form.name) or unnamed, []).append(struct)
+    for structs in by_name.values():
+        first = structs[0]
+        ordered = sorted(structs, key=lambda struct: int(struct.get("key_seq", 0)))
+        columns = tuple(s[form.column] for s in ordered if s.get(form.column))
+        definition = ConstraintDefinition(
+            kind=kind,
+            columns=columns,
+            name=first.get(form.name) or "",
+            text=str(first.get(form.text) or "") if form.text is not None else "",
+            enabled=bool(first.get("enable_cstr", True)),
+            validated=bool(first.get("validate_cstr", False)),
+            rely=bool(first.get("rely_cstr", False)),
+        )
+        if kind is ConstraintKind.FOREIGN_KEY:
+            definition = replace(
+                definition,
+                parent=f"{first.get('pktable_db', '')}.{first.get('pktable_name', '')}",
+                parent_columns=tuple(struct.get("pkcolumn_name", "") for struct in ordered),
+                update_rule=first.get("update_rule", 0),
+                delete_rule=first.get("delete_rule", 0),
+            )
+        yield definition
+
+
+def _adding(method: str, kind: ConstraintKind) -> None:
+    form = _FORMS[kind]
+
+    @changes(method)
+    async def add(call: Call) -> None:
+        sent = call.of("req").structs(form.added)
+        homes = {(struct.get(form.schema, ""), struct.get(form.table, "")) for struct in sent}
+        if len(homes) != 1:
+            raise InvalidInput(
+                f"the constraints are those of {len(homes)} tables; send those of one"
+            )
+        (schema, table) = homes.pop()
+        constraints = tuple(_definitions(kind, sent))
+        await require_parents(call, constraints)
+        call.execute(
+            AddConstraints(
+                schema=present_schema(schema),
+                table=table,
+                constraints=constraints,
+            )
+        )
+
+
+_adding("add_primary_key", ConstraintKind.PRIMARY_KEY)
+_adding("add_foreign_key", ConstraintKind.FOREIGN_KEY)
+_adding("add_unique_constraint", ConstraintKind.UNIQUE)
+_adding("add_not_null_constraint", ConstraintKind.NOT_NULL)
+_adding("add_default_constraint", ConstraintKind.DEFAULT)
+_adding("add_check_constraint", ConstraintKind.CHECK)
+
+
+@changes("drop_constraint")
+async def drop_constraint(call: Call) -> None:
+    request = call.of("req")
+    call.execute(
+        DropConstraint(
+            schema=present_schema(request.text("dbname")),
+            table=request.text("tablename"),
+            constraint=request.text("constraintname"),
+        )
+    )
