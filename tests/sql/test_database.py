@@ -19,6 +19,7 @@ from strandline.errors import (
     StrandlineError,
 )
 from strandline.sql import (
+    Counter,
     Database,
     FenceRow,
     change,
@@ -529,6 +530,28 @@ def test_an_error_of_a_change_that_waits_for_no_answer_undoes_the_write(database
         assert database.rows("SELECT * FROM counter") == []
     with database.write() as connection:
         assert change(connection, insert, (1, 1)) == 1
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_numbers_follow_each_other_and_are_given_back_with_the_write(
+    database: Database, is_ahead: bool
+) -> None:
+    first, second = Counter("first", "last", zeros=("other",)), Counter("second", "last")
+    with database.write() as connection:
+        for table in ("first", "second"):
+            connection.exec_driver_sql(
+                f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, last BIGINT, other BIGINT)"
+            )
+    ahead = (first.ahead, second.ahead) if is_ahead else ()
+    with database.write(first=ahead) as connection:
+        assert Counter.take(connection, (first, 3), (second, 1)) == [3, 1]
+        assert Counter.take(connection, (first, 1)) == [4]
+    with pytest.raises(KeyError), database.write(first=ahead) as connection:
+        assert Counter.take(connection, (first, 10)) == [14]
+        raise KeyError
+    with database.write(first=ahead) as connection:
+        assert Counter.take(connection, (second, 2), (first, 1)) == [3, 5]
+    assert database.rows("SELECT last, other FROM first") == [(5, 0)]
 
 
 @pytest.mark.parametrize("length", [1, 5_000], ids=["short", "long"])

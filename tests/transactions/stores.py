@@ -10,7 +10,7 @@ from sqlalchemy import Connection, inspect
 
 from strandline.clock import HybridClock, Timestamp
 from strandline.errors import Fenced
-from strandline.sql import open_engine, stored_time
+from strandline.sql import Query, open_engine, stored_time
 from strandline.transactions import (
     CatalogVersion,
     Transaction,
@@ -81,6 +81,10 @@ class Recorder:
 
     fail: bool = False
     heard: list[tuple[object, ...]] = field(default_factory=list)
+
+    @property
+    def ahead(self) -> Sequence[Query]:
+        return ()
 
     def committing(
         self,

@@ -8,6 +8,7 @@ from strandline.sql.clock_row import (
     take_time,
     taking_time,
 )
+from strandline.sql.counters import Counter
 from strandline.sql.database import PATIENCE, Database, DatabaseStatistics
 from strandline.sql.engine import DIALECTS, open_engine
 from strandline.sql.fence import FENCE_ROW, FenceRow, FenceState
@@ -34,6 +35,7 @@ __all__ = [
     "DIALECTS",
     "FENCE_ROW",
     "PATIENCE",
+    "Counter",
     "Database",
     "DatabaseStatistics",
     "FenceRow",

@@ -189,6 +189,9 @@ def run_all(connection: Connection, *queries: Query) -> list[list[Row]]:
     if connection.dialect.name == "sqlite" or len(queries) < 2:
         return [run(connection, *query) for query in queries]
     driver = _driver_of(connection)
+    ahead = [text for text, _ in driver.read_ahead or ()]
+    if all(formatted(text) in ahead for text, _ in queries):
+        return [run(connection, *query) for query in queries]
     driver.read_ahead = None
     return run_with_waiting(driver, queries)
 

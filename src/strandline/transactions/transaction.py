@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from strandline.clock import Timestamp
 from strandline.errors import LimitExceeded, PermissionDenied
 from strandline.model.identifiers import normalize
+from strandline.sql import Query
 from strandline.transactions.catalog_view import CatalogVersion
 from strandline.transactions.write_ids import ValidWriteIdList
 
@@ -134,6 +135,10 @@ class TransactionListener(Protocol):
     what they do on ``connection`` happens with the commit or not at all, and an exception undoes
     everything. ``writes`` are the transaction's (table id, write id) pairs, never none.
     """
+
+    @property
+    def ahead(self) -> Sequence[Query]:
+        """What `committing` asks on its connection."""
 
     def committing(
         self,

@@ -71,6 +71,7 @@ class TransactionEnds(TransactionReads):
         super().__init__(database, clock, writes=writes, retention_ms=retention_ms)
         self._catalogs = catalogs
         self._listeners = tuple(listeners)
+        self._asked_by_listeners = [query for of in self._listeners for query in of.ahead]
         self._name_row = name_row
         self.heartbeats = heartbeats
         self.locks = locks
@@ -96,6 +97,7 @@ class TransactionEnds(TransactionReads):
                 *records.finding_with_writes(txn_id),
                 *self._catalogs.ahead,
                 *clashing_rows(txn_id),
+                *self._asked_by_listeners,
             ),
         )
         if ended.conflict is not None:

@@ -31,6 +31,7 @@ from strandline.errors import CorruptData, OutOfSync
 from strandline.metastore.store import tables
 from strandline.metastore.store.upgrades import STEPS
 from strandline.sql import (
+    Counter,
     Database,
     Parameter,
     Query,
@@ -39,7 +40,6 @@ from strandline.sql import (
     run,
     run_all,
     take_time,
-    value,
 )
 from strandline.wire import decode, nested_list, register
 from strandline.wire.codecs import TEXT, UINT, pair, sequence
@@ -59,11 +59,10 @@ _NEXT = (
     f" FROM notification_sequence AS position LEFT JOIN ({_READ}) AS event ON 1 = 1"
     " ORDER BY event.event_id"
 )
-_TAKE_NUMBERS = (
-    "INSERT INTO notification_sequence (id, event_id, projected_version, projected_entries)"
-    " VALUES (1, ?, 0, 0) ON CONFLICT (id) DO UPDATE"
-    " SET event_id = notification_sequence.event_id + excluded.event_id RETURNING event_id"
+NUMBERS = Counter(
+    "notification_sequence", "event_id", zeros=("projected_version", "projected_entries")
 )
+"""The ids of events."""
 _MOVE = (
     "UPDATE notification_sequence SET event_id = ?, projected_version = ?, projected_entries = ?"
     " WHERE event_id = ? AND projected_version = ? AND projected_entries = ? RETURNING event_id"
@@ -179,11 +178,6 @@ class LogPosition:
     projected_entries: int
 
 
-def taking_numbers(count: int) -> Query:
-    """Takes the ids of ``count`` events, which follow each other; gives the last one."""
-    return _TAKE_NUMBERS, (count,)
-
-
 class NotificationLog:
     """The log of one store. Safe for threads, and for several processes on one store."""
 
@@ -197,7 +191,7 @@ class NotificationLog:
     ) -> list[int]:
         """Log events in the caller's write transaction; their ids.
 
-        ``last`` is the one of the last event, where `taking_numbers` has taken them.
+        ``last`` is the one of the last event, where they are taken from `NUMBERS` already.
         """
         if not events:
             return []
@@ -205,7 +199,7 @@ class NotificationLog:
         if any(event.time is None for event in events):
             now = take_time(connection, self._clock)
         if last is None:
-            last = int(value(connection, *taking_numbers(len(events))))
+            (last,) = Counter.take(connection, (NUMBERS, len(events)))
         first = last - len(events) + 1
         change_each(
             connection,

@@ -33,6 +33,7 @@ from strandline.clock import Timestamp
 from strandline.metastore.store import partition_moves, table_places, tables
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.notifications import (
+    NUMBERS,
     NotificationLog,
     WriteEvent,
 )
@@ -384,6 +385,7 @@ class SqlObjectStore(ObjectStore):
         ahead = [table_places.place_query(table_id)]
         if 0 < len(paths) <= _PATHS_AHEAD:
             ahead += queries.asking_visible(table_id, RowKind.DATA_FILE, paths)
+        ahead += [NUMBERS.ahead, queries.ROW_IDS.ahead]
         with self._transactions.writing(txn_id, table_id, owner=owner, ahead=ahead) as step:
             yield Staging(step, self._notifications)
         faults.reached("rows-staged")

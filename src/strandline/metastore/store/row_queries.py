@@ -19,6 +19,7 @@ from strandline.errors import CorruptData, VersionNotFound
 from strandline.metastore.store.rows import NewRow, Removal, Row, RowKind, row_context
 from strandline.sql import (
     CHUNK,
+    Counter,
     Parameter,
     Query,
     change_each,
@@ -66,10 +67,7 @@ _ABORTED = (
 )
 _ID, _NAME, _WRITE_ID, _REMOVER = 0, 4, 5, 7
 """Places in a row of `_VISIBLE`."""
-_TAKE_ROW_IDS = (
-    "INSERT INTO store_sequence (id, row_id) VALUES (1, ?) ON CONFLICT (id)"
-    " DO UPDATE SET row_id = store_sequence.row_id + excluded.row_id RETURNING row_id"
-)
+ROW_IDS = Counter("store_sequence", "row_id")
 _KINDS = {kind.value: kind for kind in RowKind}
 
 
@@ -243,11 +241,6 @@ def rows_by_id(connection: Connection, row_ids: Collection[int]) -> dict[int, Ro
         statement = f"SELECT {_COLUMNS} FROM store_row WHERE row_id IN {marks(chunk)}"
         rows |= {row.row_id: row for row in map(_row, run(connection, statement, tuple(chunk)))}
     return rows
-
-
-def taking_row_ids(count: int) -> Query:
-    """Takes ``count`` new row ids, which follow each other; gives the last one."""
-    return _TAKE_ROW_IDS, (count,)
 
 
 def add_rows(

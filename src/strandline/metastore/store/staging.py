@@ -16,17 +16,17 @@ from strandline.errors import AlreadyExists, WriteConflict
 from strandline.metastore.store import partition_moves, table_places
 from strandline.metastore.store import row_queries as queries
 from strandline.metastore.store.notifications import (
+    NUMBERS,
     WRITE,
     NewEvent,
     NotificationLog,
     WriteEvent,
-    taking_numbers,
 )
 from strandline.metastore.store.partition_moves import PartitionMove
 from strandline.metastore.store.rows import DataFile, NewRow, Row, RowKind, new_parameters
 from strandline.model.descriptors import Properties
 from strandline.model.places import Place
-from strandline.sql import run_all
+from strandline.sql import Counter
 from strandline.transactions import Step, records
 from strandline.wire import encode
 
@@ -167,11 +167,10 @@ class Staging:
         }
         self._may_have_rows = True
         connection, table_id, write_id = self._connection, self.table_id, self.write_id
-        # Two counters of the store, and to a server one round trip.
-        taking = [taking_numbers(event_count)]
+        taking = [(NUMBERS, event_count)]
         if add:
-            taking.append(queries.taking_row_ids(len(add)))
-        last_event, *last_row = (int(rows[0][0]) for rows in run_all(connection, *taking))
+            taking.append((queries.ROW_IDS, len(add)))
+        last_event, *last_row = Counter.take(connection, *taking)
         row_ids = range(0)
         if last_row:
             row_ids = range(last_row[0] - len(add) + 1, last_row[0] + 1)

@@ -21,6 +21,7 @@ from strandline.errors import InvalidInput
 from strandline.metastore.store.notifications import (
     ABORT,
     COMMIT,
+    NUMBERS,
     EndEvent,
     NewEvent,
     NotificationLog,
@@ -101,6 +102,11 @@ class TransactionEvents:
     ) -> None:
         self._notifications = notifications
         self._projector = projector
+
+    @property
+    def ahead(self) -> Sequence[Query]:
+        """See `TransactionListener`."""
+        return (NUMBERS.ahead,)
 
     def committing(
         self,
