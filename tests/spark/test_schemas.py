@@ -9,7 +9,7 @@ from pyspark.sql import types as spark_types
 
 from strandline.catalog.commands import ColumnDefinition
 from strandline.catalog.commands.definition import new_columns
-from strandline.errors import InvalidType, UnsupportedOperation
+from strandline.errors import InvalidType
 from strandline.model.descriptors import (
     ColumnDescriptor,
     SchemaVersion,
@@ -165,18 +165,6 @@ def test_a_spark_schema_and_its_sql_give_the_same_columns() -> None:
     assert column_definitions(ddl) == tuple(
         ColumnDefinition(f.name, f.type, f.nullable, f.comment) for f in parse_fields(ddl)
     )
-
-
-@pytest.mark.parametrize("ddl", ["a INTERVAL", "a TIME", "a VOID", "s STRUCT<x: ARRAY<INTERVAL>>"])
-def test_types_that_parquet_cannot_hold_are_refused(ddl: str) -> None:
-    with pytest.raises(UnsupportedOperation, match="Parquet"):
-        column_definitions(ddl)
-
-
-@pytest.mark.parametrize("name", ["_file", "_FILE", "_metadata", "_Strandline_9"])
-def test_names_that_scans_need_are_refused(name: str) -> None:
-    with pytest.raises(UnsupportedOperation, match="reserved"):
-        column_definitions(f"a INT, {name} INT")
 
 
 def test_text_that_is_no_list_of_columns_is_refused() -> None:

@@ -15,7 +15,7 @@ import unicodedata
 from dataclasses import dataclass
 
 from strandline.clock import parse_timestamp
-from strandline.errors import InvalidInput, InvalidName
+from strandline.errors import InvalidInput, InvalidName, UnsupportedOperation
 from strandline.model.type_text import quote_name
 
 MAX_NAME_LENGTH = 255
@@ -26,6 +26,8 @@ _REFUSED_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _PART = re.compile(r"`((?:[^`]|``)*)`|([^`.\s]+)")
 _VERSION = re.compile(r"[0-9]{1,18}")
 _VERSION_MARK = "@"
+SCAN_PREFIX = "_strandline_"
+_SCAN_NAMES = ("_file", "_metadata")
 
 
 def normalize(name: str) -> str:
@@ -57,6 +59,16 @@ def check_name(name: str, what: str) -> None:
                 )
     if name != name.strip():
         raise InvalidName(f"the name of a {what} must not begin or end with a space: {name!r}")
+
+
+def check_scan_name(name: str) -> None:
+    """Raise `UnsupportedOperation` for a column name that scans of data files need themselves."""
+    plain = normalize(name)
+    if plain in _SCAN_NAMES or plain.startswith(SCAN_PREFIX):
+        raise UnsupportedOperation(
+            f"a column of a transactional table cannot be named {name!r}; reserved are"
+            f" {', '.join(_SCAN_NAMES)} and names that begin with {SCAN_PREFIX}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,35 +30,25 @@ from pyspark.sql import types as spark_types
 from strandline.catalog.commands import ColumnDefinition
 from strandline.errors import UnsupportedOperation
 from strandline.metastore.interface import ResolvedTable
-from strandline.metastore.store.file_scans import FILE_COLUMN
 from strandline.model.descriptors import ColumnDescriptor, TableDescriptor
-from strandline.model.identifiers import normalize
+from strandline.model.identifiers import SCAN_PREFIX, check_scan_name, normalize
 from strandline.model.type_json import FIELD_ID_KEY, parse_schema_json, schema_json
 from strandline.model.type_parser import parse_fields
-from strandline.model.type_text import simple_string
 from strandline.model.types import (
-    CALENDAR_INTERVAL,
-    VOID,
     ArrayType,
     DataType,
-    GeographyType,
-    GeometryType,
     MapType,
     StructField,
     StructType,
-    TimeType,
     as_stored,
     walk,
 )
 
-_NOT_IN_PARQUET = (TimeType, GeometryType, GeographyType)
-
-_OURS = "_strandline_"
-FILE = f"{_OURS}file"
-POSITION = f"{_OURS}position"
+FILE = f"{SCAN_PREFIX}file"
+POSITION = f"{SCAN_PREFIX}position"
 """In a scan for positions: the id of a row's file, and the number of the row in it from 0 on."""
-BITMAP_FILE = f"{_OURS}bitmap_file"
-BITMAP = f"{_OURS}bitmap"
+BITMAP_FILE = f"{SCAN_PREFIX}bitmap_file"
+BITMAP = f"{SCAN_PREFIX}bitmap"
 """What a scan is joined with: the id of a file, and the bitmap of its deleted rows."""
 _MARK = "strandline.written"
 
@@ -99,7 +89,7 @@ def scan_columns(table: TableDescriptor) -> tuple[ScanColumn, ...]:
     columns = []
     for column, shown in zip(table.columns, file_schema(table.columns), strict=True):
         inner = _renamed(column.type, (column.id,), reused)
-        (read,) = file_schema([replace(column, name=f"{_OURS}{column.id}", type=inner)])
+        (read,) = file_schema([replace(column, name=f"{SCAN_PREFIX}{column.id}", type=inner)])
         columns.append(ScanColumn(read, shown, inner != column.type))
     return tuple(columns)
 
@@ -138,21 +128,12 @@ def field_ids(columns: Iterable[ColumnDescriptor]) -> frozenset[int]:
 def column_definitions(schema: spark_types.StructType | str) -> tuple[ColumnDefinition, ...]:
     """Columns of a new table, from a Spark schema or SQL text like ``id BIGINT NOT NULL, …``.
 
-    Ids that a schema brings from other files are dropped. Raises `InvalidType`,
-    `UnsupportedOperation`.
+    Ids that a schema brings from other files are dropped. Raises `InvalidType`.
     """
     if isinstance(schema, str):
         fields = parse_fields(schema)
     else:
         fields = parse_schema_json(schema.json(), field_ids=True).fields
-    for field in fields:
-        for inner in walk(field.type):
-            if inner in (CALENDAR_INTERVAL, VOID) or isinstance(inner, _NOT_IN_PARQUET):
-                raise UnsupportedOperation(
-                    f"column {field.name!r} has the type {simple_string(inner)}, which Spark cannot"
-                    " write to Parquet files; choose another one"
-                )
-    refuse_reserved(field.name for field in fields)
     return tuple(
         ColumnDefinition(
             field.name,
@@ -177,18 +158,8 @@ def check_supported(table: ResolvedTable, name: str) -> None:
             f"{name} is a transactional table of an older release with partition columns, which"
             " were never read or written; create a table with partitioned_by"
         )
-    refuse_reserved(column.name for column in table.descriptor.columns)
-
-
-def refuse_reserved(names: Iterable[str]) -> None:
-    """Raise `UnsupportedOperation` for a column name that scans need for themselves."""
-    for name in names:
-        plain = normalize(name)
-        if plain in (FILE_COLUMN, "_metadata") or plain.startswith(_OURS):
-            raise UnsupportedOperation(
-                f"a column of a transactional table cannot be named {name!r}; reserved are"
-                f" {FILE_COLUMN}, _metadata and names that begin with {_OURS}"
-            )
+    for column in table.descriptor.columns:
+        check_scan_name(column.name)
 
 
 def _to_spark(fields: Iterable[StructField]) -> spark_types.StructType:
@@ -237,7 +208,7 @@ def _renamed(data_type: DataType, place: _Place, reused: frozenset[_Place]) -> D
                 tuple(
                     replace(
                         field,
-                        name=f"{_OURS}{field.field_id}" if place in reused else field.name,
+                        name=f"{SCAN_PREFIX}{field.field_id}" if place in reused else field.name,
                         type=_renamed(field.type, (*place, field.field_id or 0), reused),
                     )
                     for field in fields

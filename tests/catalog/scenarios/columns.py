@@ -276,6 +276,20 @@ SCENARIOS = [
             ("new column", add(f"c {data_type}")),
         )
     ),
+    *(
+        Scenario(
+            f"a column with a name that scans need: {name}, {how}",
+            setup=[SCHEMA, TABLE],
+            run=run,
+            expect=Refused(UnsupportedOperation, f"cannot be named '{name}'"),
+        )
+        for name in ("_FILE", "_metadata", "_Strandline_9")
+        for how, run in (
+            ("new table", create_table("s.u", "a int", f"{name} int")),
+            ("new column", add(f"{name} int")),
+            ("renamed", RenameColumn(schema="s", table="t", column="a", new_name=name)),
+        )
+    ),
     Scenario(
         "a plain table has columns of any type",
         cases=[54],

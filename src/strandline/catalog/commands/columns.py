@@ -28,7 +28,7 @@ from strandline.catalog.commands.definition import (
 from strandline.catalog.planning import Planning, altered
 from strandline.errors import AlreadyExists, IllegalChange, InvalidInput, ObjectNotFound
 from strandline.model.descriptors import ColumnDescriptor, IndexDescriptor, TableDescriptor
-from strandline.model.identifiers import check_name, normalize
+from strandline.model.identifiers import check_name, check_scan_name, normalize
 from strandline.model.type_changes import carry_ids, check_change, check_field_names
 from strandline.model.type_text import simple_string
 from strandline.model.types import DataType
@@ -223,6 +223,7 @@ class RenameColumn:
             raise IllegalChange(
                 f"{table.name} is read by column name; renaming {old.name!r} would hide its data"
             )
+        check_scan_name(self.new_name)
         columns = tuple(replace(c, name=self.new_name) if c is old else c for c in table.columns)
         with planning.entry(
             "rename_column",

@@ -19,7 +19,7 @@ from strandline.model.descriptors import (
     TableDescriptor,
     TableKind,
 )
-from strandline.model.identifiers import MAX_NAME_LENGTH, check_name, normalize
+from strandline.model.identifiers import MAX_NAME_LENGTH, check_name, check_scan_name, normalize
 from strandline.model.partitioning import PartitionField, partition_fields
 from strandline.model.type_changes import assign_ids, carry_ids, check_field_names
 from strandline.model.type_text import simple_string
@@ -136,6 +136,8 @@ def checked_columns(
             check_field_names(column.type, column=column.name)
         if transactional and not _is_plainly_storable(column.type):
             check_storable(column)
+        if transactional and column.name.startswith("_"):
+            check_scan_name(column.name)
         kept.append(column if column.default is None else with_checked_default(column))
     return tuple(kept)
 
