@@ -102,11 +102,65 @@ def test_a_table_is_made_found_renamed_and_dropped(hive: HiveNode, catalog: Any)
     assert catalog.list_tables("d1") == []
 
 
-def test_a_table_as_of_a_version_has_the_snapshot_of_then(hive: HiveNode, catalog: Any) -> None:
+def test_a_table_as_of_a_version_has_the_rows_of_then_whatever_became_of_it(
+    hive: HiveNode, catalog: Any
+) -> None:
+    def ids(name: str) -> list[int]:
+        return sorted(catalog.load_table(name).scan().to_arrow()["id"].to_pylist())
+
+    catalog.create_namespace("lake")
+    catalog.create_table("lake.orders", SCHEMA).append(rows(1))
+    first = f"lake@{hive.node.metastore.catalogs.present().version}"
+    catalog.load_table("lake.orders").append(rows(10))
+    second = f"lake@{hive.node.metastore.catalogs.present().version}"
+    catalog.rename_table("lake.orders", "lake.sales")
+    renamed = f"lake@{hive.node.metastore.catalogs.present().version}"
+    catalog.drop_table("lake.sales")
+    assert ids(f"{first}.orders") == [1, 2, 3]
+    assert ids(f"{second}.orders") == ids(f"{renamed}.sales") == [1, 2, 3, 10, 11, 12]
+    assert catalog.list_tables(renamed) == [(renamed, "sales")]
+    with pytest.raises(NoSuchTableError):
+        catalog.load_table(f"{renamed}.orders")
+    with pytest.raises(Exception, match="read"):
+        catalog.load_table(f"{first}.orders").append(rows(20))
+    with pytest.raises(Exception, match="read"):
+        catalog.drop_table(f"{first}.orders")
+    assert ids(f"{first}.orders") == [1, 2, 3]
+    catalog.drop_namespace("lake")
+
+
+def test_a_table_is_found_registered_purged_and_moved(catalog: Any) -> None:
     made = catalog.create_table("d1.orders", SCHEMA)
-    version = hive.node.metastore.catalogs.present().version
-    catalog.drop_table("d1.orders")
-    assert catalog.load_table(f"d1@{version}.orders").metadata_location == made.metadata_location
+    made.append(rows(1))
+    location = catalog.load_table("d1.orders").metadata_location
+    assert (catalog.table_exists("d1.orders"), catalog.table_exists("d1.nosuch")) == (True, False)
+    catalog.create_namespace("lake")
+    catalog.rename_table("d1.orders", "lake.orders")
+    assert (catalog.list_tables("d1"), catalog.list_tables("lake")) == ([], [("lake", "orders")])
+    catalog.drop_table("lake.orders")
+    catalog.register_table("d1.again", location)
+    assert len(catalog.load_table("d1.again").scan().to_arrow()) == ROWS
+    with pytest.raises(TableAlreadyExistsError):
+        catalog.register_table("d1.again", location)
+    with pytest.raises(NoSuchTableError):
+        catalog.rename_table("d1.orders", "d1.sales")
+    catalog.drop_table("d1.again")
+    catalog.drop_namespace("lake")
+
+
+def test_a_commit_to_a_table_that_was_renamed_or_dropped_meanwhile_changes_nothing(
+    catalog: Any,
+) -> None:
+    early = catalog.create_table("d1.orders", SCHEMA)
+    catalog.rename_table("d1.orders", "d1.sales")
+    with pytest.raises(Exception, match="orders"):
+        early.append(rows(1))
+    assert catalog.load_table("d1.sales").current_snapshot() is None
+    early = catalog.load_table("d1.sales")
+    catalog.drop_table("d1.sales")
+    with pytest.raises(Exception, match="sales"):
+        early.append(rows(1))
+    assert catalog.list_tables("d1") == []
 
 
 def test_the_comment_of_a_namespace_can_be_changed(catalog: Any) -> None:

@@ -1,0 +1,101 @@
+"""Statements of an unmodified Spark, and what it answers on Hive's metastore 2.3.10.
+
+Each line of `STATEMENTS` is a statement; lines that begin with ``#`` are titles. ``{warehouse}`` is
+the warehouse of the metastore. Run as a script, this asks Hive anew and writes `FILE`:
+
+    .venv/bin/python -m tests.metastore.hive.statements.recorded
+
+It needs Java, PostgreSQL and its JDBC driver (``make servers``), and a minute.
+
+What must differ between two metastores or two runs is replaced in the answers (`_comparable`): the
+place of the warehouse, and times.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from pathlib import Path
+
+from tests.metastore.hive.differential.scenario import partition, table
+from tests.metastore.hive.spark_process import Answer, SparkProcess
+from tests.servers.hive_metastore import hive_metastore, warehouse
+from tests.servers.thrift_client import ThriftClient
+
+FILE = Path(__file__).with_name("answers_of_hive_2_3_10.json")
+SCENARIO = Path(__file__).with_name("scenario.sql")
+STATEMENTS = tuple(
+    line.removesuffix(";")
+    for line in SCENARIO.read_text().splitlines()
+    if line and not line.startswith("#")
+)
+WAREHOUSE = "{warehouse}"
+
+_TIME = re.compile(r"\b[A-Z][a-z]{2} [A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d \w+ \d{4}\b")
+_SECONDS = re.compile(r"(transient_lastDdlTime)(=|' = ')\d+")
+
+
+def answers(spark: SparkProcess, folder: Path) -> list[Answer]:
+    """What a Spark answers to each statement; ``folder`` is the warehouse of its metastore."""
+    return [
+        _comparable(spark.answer(text.replace(WAREHOUSE, str(folder))), folder)
+        for text in STATEMENTS
+    ]
+
+
+def answers_of_hive(folder: Path) -> list[Answer]:
+    """What a Spark on Hive's metastore answers; both run in ``folder``."""
+    with hive_metastore(folder) as port:
+        _make_sql_tables(port)
+        with SparkProcess(f"thrift://127.0.0.1:{port}", warehouse(folder)) as spark:
+            return answers(spark, warehouse(folder))
+
+
+def _make_sql_tables(port: int) -> None:
+    """Hive's metastore makes its SQL tables when they are needed.
+
+    With the connections of a Spark it then waits for itself, for ever; so a client with one
+    connection comes first.
+    """
+    with ThriftClient("127.0.0.1", port) as client:
+        client.call("create_table", tbl=table("default", "first", keys="p int"))
+        client.call("add_partition", new_part=partition("default", "first", "1"))
+        client.call("get_partitions", db_name="default", tbl_name="first", max_parts=-1)
+        client.call("get_functions", dbName="default", pattern="*")
+        client.call("drop_table", dbname="default", name="first", deleteData=True)
+
+
+def recorded_answers() -> list[Answer]:
+    """The answers in the file. Raises `AssertionError` if the statements have changed since."""
+    recorded = json.loads(FILE.read_text())
+    asked = tuple(entry["statement"] for entry in recorded)
+    assert asked == STATEMENTS, f"the statements have changed; run {__name__} as a script"
+    return [entry["answer"] for entry in recorded]
+
+
+def _comparable(answer: Answer, folder: Path) -> Answer:
+    if "error" in answer:
+        return {"error": answer["error"]}
+    rows = [[_plain(value, str(folder)) for value in row] for row in answer["rows"]]
+    return {"schema": answer["schema"], "rows": rows}
+
+
+def _plain(value: str | None, folder: str) -> str | None:
+    if value is None:
+        return None
+    return _SECONDS.sub(r"\1\2a time", _TIME.sub("a time", value.replace(folder, WAREHOUSE)))
+
+
+def _record() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        found = answers_of_hive(Path(folder))
+    entries = [
+        json.dumps({"statement": text, "answer": answer}, ensure_ascii=False)
+        for text, answer in zip(STATEMENTS, found, strict=True)
+    ]
+    FILE.write_text("[\n" + ",\n".join(entries) + "\n]\n")
+
+
+if __name__ == "__main__":
+    _record()

@@ -1,0 +1,70 @@
+"""The same statements of an unmodified Spark on this service and on Hive's metastore 2.3.10.
+
+The answers on Hive are in a file. ``make soak`` asks Hive itself whether they are still the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+
+from tests.metastore.hive.differential.differences import Part
+from tests.metastore.hive.hive_node import HiveNode
+from tests.metastore.hive.spark_process import Answer, SparkProcess
+from tests.metastore.hive.statements.differences import DIFFERENCES
+from tests.metastore.hive.statements.recorded import (
+    STATEMENTS,
+    answers,
+    answers_of_hive,
+    recorded_answers,
+)
+
+pytestmark = pytest.mark.spark
+
+
+def differing(others: list[Answer]) -> list[Part]:
+    """The rows, schemas and errors that are not those of a Spark on Hive."""
+    return [
+        part
+        for statement, hive, other in zip(STATEMENTS, recorded_answers(), others, strict=True)
+        for part in _parts(statement, hive, other)
+    ]
+
+
+def _parts(statement: str, hive: Answer, other: Answer) -> Iterator[Part]:
+    if "rows" not in hive or "rows" not in other or hive["schema"] != other["schema"]:
+        if hive != other:
+            yield Part(statement, "", _shown(hive), _shown(other))
+        return
+    for number, rows in enumerate(zip_longest(hive["rows"], other["rows"])):
+        if rows[0] != rows[1]:
+            yield Part(statement, f"row {number}", *map(_shown, rows))
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+@pytest.fixture(scope="module")
+def found(spark: SparkProcess, served: HiveNode) -> Iterator[list[Part]]:
+    yield differing(answers(spark, served.folder / "warehouse"))
+    spark.sql("USE nyc")
+
+
+def test_the_answers_are_those_on_hive_except_where_a_reason_is_given(found: list[Part]) -> None:
+    unexplained = [str(part) for part in found if not any(d.covers(part) for d in DIFFERENCES)]
+    assert not unexplained, "\n" + "\n".join(unexplained)
+
+
+def test_every_intended_difference_is_one(found: list[Part]) -> None:
+    assert not [d.why for d in DIFFERENCES if not any(map(d.covers, found))]
+
+
+@pytest.mark.soak
+def test_spark_on_hive_answers_what_is_recorded(tmp_path: Path) -> None:
+    changed = [str(part) for part in differing(answers_of_hive(tmp_path))]
+    assert not changed, "\n" + "\n".join(changed)
