@@ -20,7 +20,14 @@ from strandline.catalog.commands import (
 )
 from strandline.clock import format_timestamp
 from strandline.metastore.hive import snapshot_views
-from strandline.metastore.interface import Session
+from strandline.metastore.hive.snapshot_views import (
+    NO_COMMIT,
+    TableSnapshot,
+    snapshot_view_struct,
+)
+from strandline.metastore.interface import Session, TableFiles
+from strandline.metastore.store.file_scans import data_path
+from strandline.metastore.store.rows import DataFile, DeleteFile
 from strandline.model.type_parser import parse_type
 from strandline.model.types import BIGINT, INT
 from strandline.spark.folder import folder_path
@@ -54,15 +61,23 @@ def place(session: Session, name: str = "d1.orders") -> str:
     return session.table(name).location.replace("file://", "file:")
 
 
+def _as_expression(part: re.Match[str]) -> str:
+    """A part of a pattern of Hadoop's, as a regular expression."""
+    words = {"{": "(?:", "}": ")", ",": "|", "?": "."}
+    return re.escape(part[1]) if part[1] else words.get(part[2], re.escape(part[2]))
+
+
 def names(found: Any) -> list[str]:
-    """The names of the files that Spark would read."""
-    pattern: str = found.sd.serdeInfo.parameters["pathGlobFilter"]
-    return pattern.strip("{}").split(",")
+    """The names of the files that Spark would read: those in the folder that match the pattern."""
+    pattern = found.sd.serdeInfo.parameters["pathGlobFilter"]
+    matches = re.compile(re.sub(r"\\(.)|(.)", _as_expression, pattern)).fullmatch
+    folder = folder_path(found.sd.location)
+    return sorted(path.name for path in folder.rglob("*.parquet*") if matches(path.name))
 
 
 def test_a_table_without_rows_reads_no_file(session: Session, stub: Any) -> None:
     (found,) = hidden(stub)
-    assert names(found) == [""]
+    assert names(found) == []
     assert [column.name for column in found.sd.cols] == ["id", "item"]
 
 
@@ -77,6 +92,39 @@ def test_the_files_of_a_snapshot_and_no_others_are_read(session: Session, stub: 
     assert found.parameters["spark.sql.sources.provider"] == "parquet"
     assert found.parameters["spark.sql.statistics.numRows"] == "3"
     session.abort(open_id)
+
+
+def test_files_with_similar_names_are_not_read(session: Session, stub: Any) -> None:
+    """Leftovers have the id of a file and other digits; a copy has a name like the file's."""
+    ids = [dml.append(session, "d1.orders", {"id": n, "item": "x"}) for n in range(2)]
+    dml.append(session, "d1.orders", {"id": 3, "item": "x"}, path="_files/own,{x}?.parquet")
+    found, own = hidden(stub)
+    listed = names(found)
+    assert [name.partition("-")[0] for name in listed] == [*map(str, ids)]
+    folder = folder_path(found.sd.location)
+    first = listed[0]
+    for similar in (f"{ids[0]}-{'0' * 32}", f"{ids[0]}1-{first[-40:-8]}", f"1{first[:-8]}"):
+        (folder / f"{similar}.parquet").touch()
+    for similar in (f"{first}.tmp", f"{first}.parquet", f"a{first}", "own,xx.parquet"):
+        (folder / similar).touch()
+    assert (names(found), names(own)) == (listed, ["own,{x}?.parquet"])
+
+
+def test_the_id_of_a_file_is_cut_off_its_name(hive: HiveNode) -> None:
+    """In a store that grows, the ids of a part are of several lengths."""
+    table = hive.create_transactional("d1", "orders", id="int")
+    ids = (9 << 20, 10 << 20, 100 << 20)
+    files = tuple(
+        DataFile(file_id=i, path=data_path(i, "0" * 32), rows=9, bytes=9, schema_version=1)
+        for i in ids
+    )
+    deleted = DeleteFile(path="_deletes/1.parquet", file_ids=ids, counts=(1, 1, 1))
+    snapshot = TableSnapshot(table, "file:/t", None, NO_COMMIT, TableFiles(files, (deleted,)))
+    name = "_metadata.file_name"
+    assert (
+        f"CAST(left({name}, IF(substr({name}, 8, 1) = '-', 7,"
+        f" IF(substr({name}, 9, 1) = '-', 8, 9))) AS BIGINT) AS _strandline_file"
+    ) in snapshot_view_struct(snapshot, schema="d1")["viewExpandedText"]
 
 
 def test_a_partitioned_table_shows_all_columns_and_all_files(

@@ -63,6 +63,7 @@ from strandline.metastore.store.file_scans import (
     IdPlace,
     by_id_place,
     deleted_counts,
+    id_lengths,
     split_for_join,
 )
 from strandline.metastore.store.rows import DataFile, DeleteFile, DeleteForm
@@ -94,6 +95,7 @@ NO_COMMIT = Timestamp(0)
 """In the place of a commit's time, for a table that nobody has written to."""
 
 _NAME = re.compile(r"(.+)@(data|deletes)_([0-9a-f]{1,16})_([0-9]{1,18})_[0-9a-f]{8}_([0-9]{1,9})")
+_UNIQUE_NAME = re.compile(r"([0-9]+-[0-9a-f]{12})[0-9a-f]{20}\.parquet")
 _GLOB = re.compile(r"([\[\]{}*?,\\])")
 _ID, _POSITION = "_strandline_file", "_strandline_position"
 _DELETE_COLUMNS: dict[DeleteForm, tuple[tuple[str, DataType], ...]] = {
@@ -264,19 +266,24 @@ def _select(snapshot: TableSnapshot, number: int, part: DataPart, *, schema: str
     )
     return (
         f"SELECT /*+ BROADCAST({', '.join(aliases)}) */ {selected} FROM"
-        f" (SELECT *, {_file_id(part.place)} AS {_ID}, _metadata.row_index AS {_POSITION}"
+        f" (SELECT *, {_file_id(part)} AS {_ID}, _metadata.row_index AS {_POSITION}"
         f" FROM {source}) AS t{joins}"
     )
 
 
-def _file_id(place: IdPlace) -> str:
-    match place.id_in:
+def _file_id(part: DataPart) -> str:
+    match part.place.id_in:
         case IdIn.NAME:
-            return "CAST(substring_index(_metadata.file_name, '-', 1) AS BIGINT)"
+            name = "_metadata.file_name"
+            *shorter, length = id_lengths(part.files)
+            digits = str(length)
+            for length in reversed(shorter):
+                digits = f"IF(substr({name}, {length + 1}, 1) = '-', {length}, {digits})"
+            return f"CAST(left({name}, {digits}) AS BIGINT)"
         case IdIn.FOLDER:
             return FILE_COLUMN
         case IdIn.NOWHERE:
-            return f"CAST({place.file_id} AS BIGINT)"
+            return f"CAST({part.place.file_id} AS BIGINT)"
 
 
 def _column_value(written: ColumnDescriptor | None, column: ColumnDescriptor) -> str:
@@ -408,11 +415,28 @@ def _delete_table(snapshot: TableSnapshot, part: DeletePart) -> _Hidden:
 
 def _only(snapshot: TableSnapshot, folder: str, paths: Sequence[str]) -> dict[str, str]:
     """The options by which Spark reads these files of a folder, and no others."""
-    names = f"{{{','.join(_escaped(os.path.basename(path)) for path in paths)}}}"
+    names = [os.path.basename(path) for path in paths]
     if paths and folder not in (DATA_FOLDER, DELETES_FOLDER):
-        return {PATH: f"{_escaped(_below(snapshot.location, folder))}/{names}"}
+        listed = ",".join(map(_escaped, names))
+        return {PATH: f"{_escaped(_below(snapshot.location, folder))}/{{{listed}}}"}
     # Without a recursive look-up, Spark takes folders beside the files for partitions.
-    return {"pathGlobFilter": names, "recursiveFileLookup": "true"}
+    return {"pathGlobFilter": _pattern_of(names), "recursiveFileLookup": "true"}
+
+
+def _pattern_of(names: Sequence[str]) -> str:
+    """A pattern for these names.
+
+    Spark compiles it for each plan, which took as long as to list the files. So of 32 random digits
+    in a name it has 12: no other file has the same id and these.
+    """
+    matches = [_UNIQUE_NAME.fullmatch(name) for name in names]
+    patterns = [_escaped(name) for name, m in zip(names, matches, strict=True) if m is None]
+    starts = [m[1] for m in matches if m is not None]
+    if starts:
+        common = os.path.commonprefix(starts)  # noqa: RUF071  # it is meant: these are no paths
+        rests = ",".join(start.removeprefix(common) for start in starts)
+        patterns.append(f"{common}{{{rests}}}{'?' * 20}.parquet")
+    return f"{{{','.join(patterns)}}}"
 
 
 def _escaped(text: str) -> str:
