@@ -6,6 +6,7 @@ one over pipes, a JSON text in a line each way. Run as a script this module is t
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -20,6 +21,10 @@ class SparkError(Exception):
     """What Spark said against a statement."""
 
 
+Answer = dict[str, Any]
+"""``schema`` with a text and ``rows`` of texts, or ``error`` with its class and ``says``."""
+
+
 class SparkProcess:
     """A Spark session with Hive support. ``warehouse`` is where it puts what it creates.
 
@@ -29,6 +34,7 @@ class SparkProcess:
     def __init__(self, uri: str, warehouse: Path, *, compiled: bool = False) -> None:
         environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
         environment["PYSPARK_PYTHON"] = sys.executable
+        environment["HADOOP_USER_NAME"] = "ann"
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", __file__, uri, str(warehouse), str(compiled)],
             stdin=subprocess.PIPE,
@@ -43,6 +49,18 @@ class SparkProcess:
         """The rows of a statement. Raises `SparkError`."""
         return self._ask(text)
 
+    def answer(self, text: str) -> Answer:
+        """What a statement answers, an error too."""
+        [[answer]] = self._ask({"answer": text})
+        return Answer(answer)
+
+    def read_with_package(self, store: str | Path, tables: dict[int, str]) -> list[list[Any]]:
+        """Version and row, as JSON, of tables at versions, read by `strandline.spark`.
+
+        A negative version is the present.
+        """
+        return self._ask({"store": str(store), "tables": tables})
+
     def save(self, query: str, table: str, *, mode: str) -> None:
         """Save the rows of a query with ``saveAsTable``. Raises `SparkError`."""
         self._ask({"query": query, "table": table, "mode": mode})
@@ -52,7 +70,7 @@ class SparkProcess:
         [[seconds]] = self._ask({"query": query, "timed": of})
         return float(seconds)
 
-    def _ask(self, request: str | dict[str, str]) -> list[list[Any]]:
+    def _ask(self, request: str | dict[str, Any]) -> list[list[Any]]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -111,6 +129,10 @@ def serve(uri: str, warehouse: str, compiled: str) -> None:
             request = json.loads(line)
             if isinstance(request, str):
                 answer = "rows", [list(row) for row in spark.sql(request).collect()]
+            elif "answer" in request:
+                answer = "rows", [[_answer(spark, request["answer"])]]
+            elif "store" in request:
+                answer = "rows", _read_with_package(spark, request["store"], request["tables"])
             elif "timed" in request:
                 answer = "rows", [[_seconds(spark, request["query"], request["timed"])]]
             else:
@@ -121,6 +143,39 @@ def serve(uri: str, warehouse: str, compiled: str) -> None:
             answer = "error", str(error)  # type: ignore[assignment]  # the other kind
         print("ANSWER " + json.dumps(answer, default=str), flush=True)
     spark.stop()
+
+
+def _answer(spark: Any, text: str) -> Answer:
+    from pyspark.errors import PySparkException
+
+    try:
+        found = spark.sql(text)
+        rows = [[None if value is None else str(value) for value in row] for row in found.collect()]
+    except PySparkException as error:
+        return {"error": error.getCondition() or type(error).__name__, "says": str(error)}
+    return {"schema": found.schema.simpleString(), "rows": rows}
+
+
+def _read_with_package(spark: Any, store: str, tables: dict[str, str]) -> list[list[Any]]:
+    from pyspark.sql import functions
+
+    from strandline.node import Node
+    from strandline.spark import Tables
+    from strandline.spark.schemas import SETTINGS
+
+    session = spark.newSession()
+    for key, value in SETTINGS.items():
+        session.conf.set(key, value)
+    with Node.open(store) as node:
+        reader = Tables(session, node.session(user="ann"))
+        frames = [
+            reader.read(name, version=None if version < 0 else version).select(
+                functions.lit(version), functions.to_json(functions.struct("*"))
+            )
+            for version, name in ((int(text), name) for text, name in tables.items())
+        ]
+        rows = functools.reduce(lambda all_rows, more: all_rows.unionAll(more), frames).collect()
+    return [list(row) for row in rows]
 
 
 def _seconds(spark: Any, query: str, of: str) -> float:

@@ -26,7 +26,10 @@ HiveColumn = tuple[str, str, str | None]
 # Structs of the protocol are dicts of values of as many types as it has: hence Any, here and below.
 Struct = dict[str, Any]
 
-PLACEHOLDER_COLUMNS: tuple[HiveColumn, ...] = (("col", "array<string>", "from deserializer"),)
+NO_COMMENT = "from deserializer"
+"""The comment that Hive's client invents for a column that it has from the class of a SerDe."""
+
+PLACEHOLDER_COLUMNS: tuple[HiveColumn, ...] = (("col", "array<string>", NO_COMMENT),)
 """What Spark declares where Hive cannot spell the columns or read the files."""
 
 

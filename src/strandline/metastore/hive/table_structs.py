@@ -33,6 +33,7 @@ from strandline.metastore.hive.parameters import (
     take_schema,
 )
 from strandline.metastore.hive.storage_descriptors import (
+    NO_COMMENT,
     PLACEHOLDER_COLUMNS,
     Struct,
     declared_columns,
@@ -212,7 +213,7 @@ def _followed(
         column = known.get(name, ColumnDefinition(name, data_type))
         if hive_string(column.type) != hive_string(data_type):
             column = replace(column, type=data_type)
-        columns.append(replace(column, comment=comment))
+        columns.append(column if comment == NO_COMMENT else replace(column, comment=comment))
     return SparkSchema((*columns, *keys), schema.partition_columns)
 
 
