@@ -48,15 +48,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+MAX_MESSAGE = 4_000
+"""Characters of a message that is shown; a client may have sent a name of megabytes."""
+
+
+def shortened(message: str) -> str:
+    """The message, without its middle if it is too long: what to do stands at its end."""
+    if len(message) <= MAX_MESSAGE:
+        return message
+    half = MAX_MESSAGE // 2
+    left_out = len(message) - 2 * half
+    return f"{message[:half]}… ({left_out} characters are left out) …{message[-half:]}"
+
 
 class StrandlineError(Exception):
-    """The root. ``message`` is complete in itself: what was asked, what was found, what to do."""
+    """The root. ``message`` is complete in itself: what was asked, what was found, what to do.
+
+    One that is too long is `shortened`.
+    """
 
     code: ClassVar[str] = "internal"
 
     def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = shortened(message)
+        super().__init__(self.message)
 
 
 class InvalidInput(StrandlineError):

@@ -127,10 +127,11 @@ async def alter_database(call: Call) -> None:
     name, database = present_schema(call.text("dbname")), call.struct("db")
     if call.reader.catalog.schema(name) is None:
         raise ObjectNotFound(call.text("dbname"))
+    owner = database.get("ownerName")
     call.execute(
         AlterSchema(
             name=name,
-            owner=database.get("ownerName"),
+            owner=owner and call.owner(owner),
             owner_type=owner_type(database),
             comment=database.get("description"),
             properties=properties(database.get("parameters") or {}),

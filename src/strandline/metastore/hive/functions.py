@@ -108,7 +108,7 @@ async def create_function(call: Call) -> None:
             schema=schema,
             name=name,
             class_name=_class(function),
-            owner=function.get("ownerName") or call.user,
+            owner=call.owner(function.get("ownerName")) or call.user,
             owner_type=owner_type(function) or PrincipalType.USER,
             resources=_resources(function),
         )

@@ -34,12 +34,12 @@ ACQUIRED, WAITING, NOT_ACQUIRED = 1, 2, 4
 @writes("lock")
 async def lock(call: Call) -> Struct:
     request = call.of("rqst")
-    components = [_component(sent) for sent in request.args.get("component") or ()]
-    for component in components:
-        _require_privilege(request, component)
     txn_id = request.args.get("txnid") or None
     locks = call.metastore.transactions.locks
     try:
+        components = [_component(sent) for sent in request.args.get("component") or ()]
+        for component in components:
+            _require_privilege(request, component)
         queued = locks.acquire(
             components,
             owner=call.user,

@@ -25,13 +25,14 @@ from enum import Enum
 from typing import Any, Self, TypeVar
 
 from strandline.catalog import Applied, Command
-from strandline.errors import InvalidInput
+from strandline.errors import InvalidInput, InvalidName
 from strandline.metastore.hive.hive_reader import HiveReader
 from strandline.metastore.hive.recent_calls import RecentCalls
 from strandline.metastore.metastore import Metastore
 from strandline.metastore.store.notifications import NotificationLog
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.thrift.messages import ThriftException
+from strandline.model.identifiers import MAX_USER_LENGTH
 
 
 class Kind(Enum):
@@ -96,7 +97,15 @@ class Call(Request):
         return self.metastore.folders
 
     def owner(self, sent: str | None) -> str:
-        """The owner of what the request creates: the named one, else the user if that matters."""
+        """The owner of what the request creates: the named one, else the user if that matters.
+
+        Raises `InvalidName` for a name that no user has.
+        """
+        if sent and len(sent) > MAX_USER_LENGTH:
+            raise InvalidName(
+                f"the name of an owner may have {MAX_USER_LENGTH} characters, found {len(sent)}: "
+                f"{sent[:40]!r}…"
+            )
         return sent or ("" if self.reader.for_all else self.user)
 
     def execute(self, *commands: Command) -> Applied:

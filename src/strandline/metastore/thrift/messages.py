@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from strandline.errors import ProtocolError
+from strandline.errors import ProtocolError, shortened
 
 CALL, REPLY, EXCEPTION, ONEWAY = 1, 2, 3, 4
 
@@ -26,10 +26,13 @@ class ThriftException(Exception):
     """An exception of the protocol: ``name`` is its struct, ``value`` the fields of it.
 
     A handler raises it to answer with it. It is a value on the wire and not a `StrandlineError`:
-    the protocol defines what it means.
+    the protocol defines what it means. A message that is too long is shortened.
     """
 
     def __init__(self, name: str, value: dict[str, Any]) -> None:
+        message = value.get("message")
+        if isinstance(message, str):
+            value = {**value, "message": shortened(message)}
         super().__init__(f"{name}: {value.get('message', value)}")
         self.name = name
         self.value = value
@@ -46,9 +49,9 @@ class ApplicationException(Exception):
     PROTOCOL_ERROR: ClassVar[int] = 7
 
     def __init__(self, kind: int, message: str) -> None:
-        super().__init__(message)
+        self.message = shortened(message)
+        super().__init__(self.message)
         self.kind = kind
-        self.message = message
 
     @classmethod
     def unknown_method(cls, name: str) -> ApplicationException:
