@@ -60,6 +60,22 @@ def test_a_list_beyond_what_is_applied_is_answered_by_the_store(dml: Dml) -> Non
     assert names(known) == ["a", "b"]
 
 
+def test_for_a_large_table_a_reader_applies_what_it_has_seen_elsewhere(dml: Dml) -> None:
+    cache = dml.cached()
+    dml.append(*(f"{number:04d}" for number in range(work.AT_ONCE)))
+    files(cache)
+    dml.append("b")  # now it is large
+    cache.catch_up()
+    dml.append("c")
+    newer = dml.transactions.write_ids(FLIGHTS)
+    assert files(cache, write_ids=newer)[-2:] == ["b", "c"]
+    txn = dml.begin()
+    dml.store.stage(txn, FLIGHTS, add=[data_file("d")])
+    own = dml.transactions.write_ids(FLIGHTS, txn_id=txn)
+    assert files(cache, write_ids=own)[-1] == "d"
+    assert hits(cache) == (2, 1)
+
+
 def in_part(value: int) -> Partition:
     return (PartitionValue(1000, value),)
 

@@ -383,6 +383,10 @@ class CachedStore(ObjectStore):
             self._misses["not_held"] += 1
             return None
         shown = self._shown(replica, kind, write_ids)
+        if shown is None and replica.rows > work.AT_ONCE and self._applier.look():
+            # To read so many rows takes longer than to apply what this reader has seen elsewhere.
+            replica = self._replicas.get(table_id) or replica
+            shown = self._shown(replica, kind, write_ids)
         answer = _sure(replica, shown, names)
         if shown is None:
             self._misses["other_list"] += 1

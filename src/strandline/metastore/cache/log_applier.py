@@ -251,8 +251,10 @@ class LogApplier:
 
         False if that cannot be learned soon enough: the store has to be read.
         """
-        if self.is_known_level():
-            return True
+        return self.is_known_level() or self.look()
+
+    def look(self) -> bool:
+        """Look at the head and apply what came; False if that takes more than a batch."""
         if self._far_behind:
             return False
         if not self._checking.acquire(timeout=max(self._staleness(), SHORTEST_PATIENCE)):

@@ -1,0 +1,255 @@
+"""What a node remembers of the object store: how it starts with much of it, what others read.
+
+The store of the first rows has `TABLES` tables, some of them with `PARTITIONS_OF_EACH` partitions.
+Its node has stopped once with all of them in memory. *Serves from memory* means that it has given
+the names of all partitions, and has read no table from the store.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+
+from bench.large import CALM_SECONDS, Prober, Store, p99
+from bench.registry import Measured, benchmark
+from strandline.catalog.commands import (
+    ColumnDefinition,
+    CreateSchema,
+    CreateTable,
+    TableDefinition,
+)
+from strandline.cli.demo.node_process import NodeProcess
+from strandline.config import Settings
+from strandline.metastore.store.object_store import ObjectStore
+from strandline.metastore.store.rows import (
+    DataFile,
+    NewRow,
+    PartitionRow,
+    RowKind,
+    new_file,
+    new_partition,
+)
+from strandline.model.partitioning import PartitionValue
+from strandline.model.types import INT, STRING
+from strandline.node import Node
+from strandline.node.node import CACHE_FILE
+from tests.servers import stores
+
+TABLES, PARTITIONED, PARTITIONS_OF_EACH = 50_000, 500, 1_000
+BATCH = 10_000
+START_SECONDS, START_MIB = 15.0, 1_536.0
+LISTED = 500_000
+P99_MS, LISTED_SECONDS = 3.0, 20.0
+WRITES, WRITERS, FILES_OF_A_WRITER = 10_000, 10, 10
+LIST_P99_MS, LIST_SECONDS = 5.0, 10.0
+CACHE_BYTES = 1 << 30
+COLUMNS = (ColumnDefinition("k", INT), ColumnDefinition("p", STRING))
+
+
+def partition(number: int) -> NewRow:
+    """A partition as a client adds it, without a folder."""
+    value = f"{number:06d}"
+    return new_partition(PartitionRow(values=(value,), location=f"p={value}"), name=f"p={value}")
+
+
+def add_partitions(store: ObjectStore, table_id: int, count: int) -> None:
+    """Add so many partitions to a table."""
+    for first in range(0, count, BATCH):
+        with store.change(table_id, author="bench") as change:
+            change.stage(add=[partition(n) for n in range(first, min(first + BATCH, count))])
+
+
+def fill(folder: Path) -> None:
+    """Make the store, and the file of what its node remembers."""
+    settings = Settings(cache_bytes=CACHE_BYTES)
+    with Node.open(folder, settings=settings, keeps_cache=True) as node:
+        session = node.session(user="bench")
+        session.execute(CreateSchema(name="bench"))
+        for first in range(0, TABLES, BATCH):
+            definitions = [
+                TableDefinition(
+                    name=f"t{n}",
+                    columns=COLUMNS,
+                    partition_columns=("p",) if n < PARTITIONED else (),
+                )
+                for n in range(first, first + BATCH)
+            ]
+            commands = [CreateTable(schema="bench", definition=of) for of in definitions]
+            session.execute(commands, timeout=600.0)
+        catalog = node.catalogs.latest_catalog()
+        for number in range(PARTITIONED):
+            table = catalog.table("bench", f"t{number}")
+            assert table is not None
+            add_partitions(node.store, table.id, PARTITIONS_OF_EACH)
+            node.store.rows(table.id, RowKind.PARTITION, write_ids=None)
+        for name, count in (("large", LISTED), ("t", 0)):
+            definition = TableDefinition(name=name, columns=COLUMNS, partition_columns=("p",))
+            session.execute(CreateTable(schema="bench", definition=definition))
+            add_partitions(node.store, session.table(f"bench.{name}").descriptor.id, count)
+    (folder / "strandline.toml").write_text(f"cache_bytes = {CACHE_BYTES}\n")
+
+
+def list_all(store: Store) -> None:
+    """Ask the node for the names of the partitions of all tables."""
+    with store.thrift() as client:
+        for number in range(PARTITIONED):
+            named = {"db_name": "bench", "tbl_name": f"t{number}", "max_parts": -1}
+            assert len(client.call("get_partition_names", **named)) == PARTITIONS_OF_EACH
+
+
+def loads(store: Store) -> float:
+    """How many tables the node has read into memory."""
+    with urllib.request.urlopen(f"{store.node.http_uri}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    (line,) = [line for line in lines if line.startswith("strandline_cache_loads_total ")]
+    return float(line.rpartition(" ")[2])
+
+
+@contextmanager
+def started(node: NodeProcess) -> Iterator[tuple[Store, float]]:
+    """A node that has been started, and after how many seconds it served from memory."""
+    began = time.perf_counter()
+    node.start()
+    try:
+        store = Store(node)
+        list_all(store)
+        yield store, time.perf_counter() - began
+    finally:
+        node.stop()
+
+
+@cache
+def measured() -> dict[str, list[Measured]]:
+    """The rows of the benchmarks on the large store, by benchmark."""
+    with tempfile.TemporaryDirectory(prefix="strandline-bench-") as name:
+        folder = Path(name) / "store"
+        fill(folder)
+        state = folder / CACHE_FILE
+        kept = state.read_bytes()
+        node = NodeProcess(folder)
+        state.unlink()
+        with started(node) as (store, without):
+            assert loads(store) == PARTITIONED
+            memory_without = store.memory()
+        state.write_bytes(kept)
+        with started(node) as (store, seconds):
+            assert loads(store) == 0
+            memory = store.memory()
+            return {
+                "start": [Measured(seconds, reference=without, target=START_SECONDS)],
+                "memory": [Measured(memory, reference=memory_without, target=START_MIB)],
+                "p99": [listing(store)],
+            }
+
+
+def listing(store: Store) -> Measured:
+    """The p99 of another client while one lists many partitions again and again."""
+    named = {"db_name": "bench", "tbl_name": "large", "max_parts": -1}
+    ask = store.thrift_call("get_partitions", **named)
+    prober = Prober(store.port)
+    try:
+        time.sleep(CALM_SECONDS)
+        calm = p99(prober.lap())
+        until = time.perf_counter() + LISTED_SECONDS
+        while time.perf_counter() < until:
+            ask()
+        return Measured(p99(prober.lap()), reference=calm)
+    finally:
+        prober.close()
+
+
+@benchmark(group="cache", name="start until all is served from memory", unit="s", better="lower")
+def start() -> list[Measured]:
+    """The reference starts without the file, and reads each table when it is asked for."""
+    return measured()["start"]
+
+
+@benchmark(group="cache", name="memory of the node then", unit="MiB", better="lower")
+def memory() -> list[Measured]:
+    """Resident, with the processes that it started; the reference is as above."""
+    return measured()["memory"]
+
+
+@benchmark(
+    group="cache",
+    name=f"get_table p99 while another lists {LISTED:,} partitions",
+    unit="ms",
+    better="lower",
+    target=P99_MS,
+)
+def get_table_while_another_lists() -> list[Measured]:
+    """The reference is that of the calm node."""
+    return measured()["p99"]
+
+
+@benchmark(
+    group="cache", name="read with the writer's list on another node", unit="ms", better="lower"
+)
+def read_with_a_list() -> list[Measured]:
+    """Of a table of many writes, while ten writers go on: whether each sees its own, and how fast.
+
+    The age is that of the oldest answer: 0 where none lacked the write that its list has.
+    """
+    rows = []
+    for kind in ("folder", "postgresql"):
+        with two_nodes(kind) as nodes:
+            times, lacking = written_and_read(*(node.http_uri for node in nodes))
+        rows += [
+            Measured(p99(times), label=f"p99, {kind}", target=LIST_P99_MS),
+            Measured(lacking, label=f"answers that lacked a write, {kind}", target=0, unit=""),
+        ]
+    return rows
+
+
+@contextmanager
+def two_nodes(kind: str) -> Iterator[list[NodeProcess]]:
+    """Two nodes on one store with the table ``bench.writes``."""
+    with ExitStack() as opened:
+        name = opened.enter_context(tempfile.TemporaryDirectory(prefix="strandline-bench-"))
+        store = stores.new_store(kind, Path(name) / "lake")
+        with Node.open(store.address, settings=store.settings) as node:
+            session = node.session(user="bench")
+            definition = TableDefinition(
+                name="writes", columns=COLUMNS, transactional=True, partitioned_by=("k",)
+            )
+            session.execute(CreateSchema(name="bench"))
+            session.execute(CreateTable(schema="bench", definition=definition))
+            table = session.table("bench.writes").descriptor
+            for number in range(WRITES):
+                txn_id = node.transactions.begin(user="bench").txn_id
+                known = (PartitionValue(table.partitioning[0].id, number // FILES_OF_A_WRITER),)
+                path = f"_files/{txn_id << 20}-a.parquet"
+                file = DataFile(file_id=txn_id << 20, path=path, rows=1, bytes=1, partition=known)
+                node.store.stage(txn_id, table.id, add=[new_file(file)])
+                node.transactions.commit(txn_id)
+        nodes = [
+            NodeProcess(store.address, settings=store.settings, log=Path(name) / f"{number}.log")
+            for number in range(2)
+        ]
+        for served in nodes:
+            served.start()
+            opened.callback(served.stop)
+        yield nodes
+
+
+def written_and_read(writing: str, reading: str) -> tuple[list[float], int]:
+    """The milliseconds of the answers to ten writers, and how many of them lacked a write."""
+    command = [sys.executable, "-m", "bench.peers.list_writer", writing, reading, "bench.writes"]
+    writers = [
+        subprocess.Popen(
+            [*command, str(key)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for key in range(WRITERS)
+    ]
+    time.sleep(LIST_SECONDS)
+    answers = [json.loads(writer.communicate()[0]) for writer in writers]
+    warm = [times[len(times) // 4 :] for times, _ in answers]
+    return sorted(time for times in warm for time in times), sum(lacking for _, lacking in answers)

@@ -1,0 +1,59 @@
+"""One writer that reads each of its writes back on another node: a process of its own.
+
+Every `PERIOD` seconds it commits a file through one node, and takes the list of write ids that
+shows it. With that list it asks the other node for the files of its partition. When standard input
+ends, the milliseconds of the answers, and how many of them lacked the file, go to standard output
+as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+
+from strandline.metastore.interface import ColumnBounds
+from strandline.metastore.session import HttpSession
+from strandline.metastore.store.rows import DataFile
+from strandline.model.partitioning import PartitionValue
+
+PERIOD = 0.2
+
+
+def main(writing: str, reading: str, table: str, key: int) -> None:
+    """Write and read until standard input ends."""
+    ended = threading.Event()
+
+    def wait_for_end() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
+    times: list[float] = []
+    lacking = 0
+    with HttpSession(writing, user="bench") as here, HttpSession(reading, user="bench") as there:
+        descriptor = here.table(table).descriptor
+        (field,) = descriptor.partitioning
+        bounds = [ColumnBounds(field.source_id, values=(str(key),))]
+        while not ended.wait(PERIOD):
+            txn_id = here.begin().txn_id
+            file = DataFile(
+                file_id=txn_id << 20,
+                path=f"_files/{txn_id << 20}-a.parquet",
+                rows=1,
+                bytes=1,
+                partition=(PartitionValue(field.id, key),),
+            )
+            here.stage(txn_id, descriptor.id, add=[file])
+            here.commit(txn_id)
+            write_ids = here.open([table]).write_ids_of(table)
+            began = time.perf_counter()
+            files = there.files(descriptor.id, write_ids, bounds=bounds).data_files
+            times.append((time.perf_counter() - began) * 1000)
+            lacking += file not in files
+    print(json.dumps([times, lacking]), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
