@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from hive_metastore.ttypes import (
     FieldSchema,
+    GetCatalogRequest,
+    GetFieldsRequest,
+    GetSchemaRequest,
     Partition,
     PartitionValuesRequest,
 )
@@ -22,6 +25,27 @@ def flights(stub: Any) -> Any:
     for values in (["2013", "b"], ["2013", "a"], ["2014", "c"]):
         stub.add_partition(Partition(values, "d1", "flights", 0, 0, storage(), {}))
     return stub
+
+
+# -- what only clients of Hive 4 ask
+
+
+def test_columns_and_catalogs_are_told_in_the_requests_of_hive_4(flights: Any) -> None:
+    named = {"catName": "hive", "dbName": "D1", "tblName": "FLIGHTS"}
+    fields = flights.get_fields_req(GetFieldsRequest(**named)).fields
+    assert [field.name for field in fields] == ["a", "b"]
+    fields = flights.get_schema_req(GetSchemaRequest(**named)).fields
+    assert [field.name for field in fields] == ["a", "b", "year", "day"]
+    missing = GetFieldsRequest(dbName="d1", tblName="none")
+    assert refusal(lambda: flights.get_fields_req(missing))[0] == "UnknownTableException"
+    assert flights.get_catalogs().names == ["hive"]
+    catalog = flights.get_catalog(GetCatalogRequest("HIVE")).catalog
+    assert (catalog.name, catalog.locationUri.startswith("file:/")) == ("hive", True)
+    unknown = refusal(lambda: flights.get_catalog(GetCatalogRequest("spark")))
+    assert unknown == (
+        "NoSuchObjectException",
+        "catalog spark does not exist; the one here is hive",
+    )
 
 
 # -- tables by a filter

@@ -24,7 +24,14 @@ from strandline.metastore.hive.names import (
     without_catalog,
 )
 from strandline.metastore.hive.past_tables import NO_PLACE
-from strandline.metastore.hive.registry import Call, changes, meta_exception, reads
+from strandline.metastore.hive.registry import (
+    Call,
+    Request,
+    answers,
+    changes,
+    meta_exception,
+    reads,
+)
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.transactional_tables import refuse_cascade
 from strandline.metastore.workers import off_loop
@@ -67,6 +74,21 @@ async def get_database_req(call: Call) -> Struct:
     if catalog.lower() != DEFAULT_DATABASE:
         raise ObjectNotFound(f"catalog {catalog} does not exist")
     return await get_database(request)
+
+
+@answers("get_catalogs")
+def get_catalogs(request: Request) -> Struct:
+    """There is one: what Hive 4 calls a catalog is a database here."""
+    return {"names": [DEFAULT_DATABASE]}
+
+
+@answers("get_catalog")
+def get_catalog(request: Request) -> Struct:
+    name = request.of("catName").text("name")
+    if name.lower() != DEFAULT_DATABASE:
+        raise ObjectNotFound(f"catalog {name} does not exist; the one here is {DEFAULT_DATABASE}")
+    place = hadoop_location(request.metastore.warehouse)
+    return {"catalog": {"name": DEFAULT_DATABASE, "locationUri": place}}
 
 
 @reads("get_databases")

@@ -41,6 +41,7 @@ from strandline import work
 from strandline.catalog.privileges.access import enforced
 from strandline.errors import ProtocolError, StrandlineError, error_of
 from strandline.metastore.hive import (  # noqa: F401 - each registers its methods
+    compactions,
     constraints,
     databases,
     events,

@@ -48,9 +48,6 @@ from strandline.model.type_text import simple_string
 MAX_ROW_BYTES = 16 << 20
 """Bytes of the statistics of all columns of one table or partition."""
 
-_Summaries = dict[str, Struct]
-"""Statistics by the name of their column."""
-
 
 class _Update:
     """Statistics by one engine that are stored in one transaction, read before it begins.
@@ -63,27 +60,34 @@ class _Update:
         self._columns = AnalyzableColumns(of.table)
         self._engine = engine
         self._merges = merges
-        self._analyzed = system_wall_clock() // 1000
-        self._sent: dict[str, _Summaries] = {}
+        self._now = system_wall_clock() // 1000
+        self._sent: dict[str, dict[str, AnalyzedColumn]] = {}
 
     def add(self, name: str, statistics: Struct) -> None:
         """Statistics of a partition of that name, or of the table. Raises `InvalidInput`."""
         if not statistics["statsObj"]:
             raise InvalidInput("the argument statsObj is missing: the statistics name no column")
-        summaries: _Summaries = {}
+        of_columns = self._sent.setdefault(name, {})
         for sent in statistics["statsObj"]:
-            column = self._columns.get(sent["colName"])
-            if column is None:
-                table = self._of.table.name.lower()
-                raise meta_exception(
-                    f"Column {sent['colName'].lower()} doesn't exist in table {table} in database"
-                    f" {self._of.schema}"
-                )
-            summary = read_summary(sent, column)
-            encode_summary(summary)  # refuses what is too long
-            summaries[summary["colName"]] = summary
-        before = self._sent.get(name, {})
-        self._sent[name] = before | (_merged(before, summaries) if self._merges else summaries)
+            analyzed = self._analyzed_column(sent)
+            before = of_columns.get(analyzed.name) if self._merges else None
+            of_columns[analyzed.name] = _merged(before, analyzed)
+
+    def _analyzed_column(self, sent: Struct) -> AnalyzedColumn:
+        column = self._columns.get(sent["colName"])
+        if column is None:
+            raise meta_exception(
+                f"Column {sent['colName'].lower()} doesn't exist in table"
+                f" {self._of.table.name.lower()} in database {self._of.schema}"
+            )
+        return AnalyzedColumn(
+            column_id=column.id,
+            name=column.name.lower(),
+            type=simple_string(column.type),
+            engine=self._engine,
+            analyzed=self._now,
+            summary=encode_summary(read_summary(sent, column)),
+        )
 
     def store(self, call: Call) -> None:
         """Raises `ObjectNotFound` if a partition does not exist; then nothing is stored."""
@@ -101,19 +105,22 @@ class _Update:
             change.stage_each([one for one in staged if one is not None])
 
     def _staged(
-        self, name: str, sent: _Summaries, holder: _Holder, row: Row | None
+        self, name: str, sent: dict[str, AnalyzedColumn], holder: _Holder, row: Row | None
     ) -> tuple[list[NewRow], list[int]] | None:
         """What storing adds and removes; None if nothing of it can be merged."""
         known = self._columns.valid(row)
         if self._merges:
             accurate = accurate_columns(dict(holder.parameters))
-            own = {c.name: decode_summary(c.summary) for c in known if c.engine == self._engine}
-            sent = {column: summary for column, summary in sent.items() if column in accurate}
-            sent = _merged(own, sent)
+            own = {column.name: column for column in known if column.engine == self._engine}
+            sent = {
+                column: _merged(own.get(column), analyzed)
+                for column, analyzed in sent.items()
+                if column in accurate
+            }
         if not sent:
             return None
         kept = [c for c in known if c.engine != self._engine or c.name not in sent]
-        columns = (*kept, *(self._analyzed_column(summary) for summary in sent.values()))
+        columns = (*kept, *sent.values())
         size = sum(len(column.summary) for column in columns)
         if size > MAX_ROW_BYTES:
             raise InvalidInput(
@@ -127,31 +134,19 @@ class _Update:
             removed += holder.row_ids
         return added, removed
 
-    def _analyzed_column(self, summary: Struct) -> AnalyzedColumn:
-        column = self._columns.get(summary["colName"])
-        assert column is not None  # `add` looked
-        return AnalyzedColumn(
-            column_id=column.id,
-            name=summary["colName"],
-            type=simple_string(column.type),
-            engine=self._engine,
-            analyzed=self._analyzed,
-            summary=encode_summary(summary),
-        )
-
 
 class _NothingToChange(Exception):
     """Leaves a change in which there is nothing to merge or to delete."""
 
 
-def _merged(old: _Summaries, new: _Summaries) -> _Summaries:
-    """The new ones, each with the old one of its column if both have one form."""
-    return {
-        column: combined(old[column], summary)
-        if column in old and form_of(old[column]) == form_of(summary)
-        else summary
-        for column, summary in new.items()
-    }
+def _merged(old: AnalyzedColumn | None, new: AnalyzedColumn) -> AnalyzedColumn:
+    """What is known of a column by both; by the new one alone if they have different forms."""
+    if old is None:
+        return new
+    before, after = decode_summary(old.summary), decode_summary(new.summary)
+    if form_of(before) != form_of(after):
+        return new
+    return replace(new, summary=encode_summary(combined(before, after)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +249,12 @@ async def _set(
 ) -> None:
     """Store the statistics of a table, or of some of its partitions, all or nothing."""
     of = await _table(call, listed[0]["statsDesc"], of_table=of_table)
-    engine = listed[0].get("engine") or call.args.get("engine") or DEFAULT_ENGINE
+    engines = {s.get("engine") or call.args.get("engine") or DEFAULT_ENGINE for s in listed}
+    if len(engines) > 1:
+        raise InvalidInput(
+            f"statistics by {' and '.join(sorted(engines))}; send those of one engine"
+        )
+    (engine,) = engines
     update = _Update(of, engine=engine, merges=merges)
     for statistics in listed:
         described = statistics["statsDesc"]

@@ -190,6 +190,20 @@ async def get_schema(call: Call) -> list[Struct]:
     return await _columns(call, call.text("db_name"), call.text("table_name"), keys=True)
 
 
+@reads("get_fields_req")
+async def get_fields_req(call: Call) -> Struct:
+    request = call.of("req")
+    schema, table = request.text("dbName"), request.text("tblName")
+    return {"fields": await _columns(request, schema, table, keys=False)}
+
+
+@reads("get_schema_req")
+async def get_schema_req(call: Call) -> Struct:
+    request = call.of("req")
+    schema, table = request.text("dbName"), request.text("tblName")
+    return {"fields": await _columns(request, schema, table, keys=True)}
+
+
 async def _columns(call: Call, schema: str, table: str, *, keys: bool) -> list[Struct]:
     try:
         struct = await call.reader.struct(*await call.reader.relation(schema, table))

@@ -1,0 +1,53 @@
+"""Methods of Hive's ACID tables that a transactional table here has no use for.
+
+Hive's clients tell which partitions a transaction writes, so that conflicts are found and
+compaction knows where to look. Here both are known by the files that a transaction stages, so
+`add_dynamic_partitions` checks the transaction and keeps nothing. There are no deltas to compact:
+none is listed as compacted, and a request for it is not accepted.
+"""
+
+from __future__ import annotations
+
+from strandline.errors import UnsupportedOperation
+from strandline.metastore.hive.registry import Call, Request, answers, writes
+from strandline.metastore.hive.storage_descriptors import Struct
+from strandline.metastore.hive.transactions import owner_of_transactions
+from strandline.metastore.thrift.messages import ThriftException
+from strandline.transactions import TransactionState, require_owner
+
+_NOT_ACCEPTED = (
+    "the files of a transactional table are not Hive's deltas, and are not compacted by its clients"
+)
+
+
+@writes("add_dynamic_partitions")
+async def add_dynamic_partitions(call: Call) -> None:
+    txn_id = call.of("rqst").args["txnid"]
+    transaction = call.metastore.transactions.get(txn_id)
+    require_owner(txn_id, transaction.user, owner=owner_of_transactions(call))
+    if transaction.state is not TransactionState.OPEN:
+        aborted = transaction.state is TransactionState.ABORTED
+        raise ThriftException(
+            "TxnAbortedException" if aborted else "NoSuchTxnException",
+            {"message": f"transaction {txn_id} is {transaction.state.name.lower()}; open another"},
+        )
+
+
+@answers("compact")
+def compact(request: Request) -> None:
+    raise UnsupportedOperation(_NOT_ACCEPTED)
+
+
+@answers("compact2")
+def compact2(request: Request) -> Struct:
+    return {"id": 0, "state": "refused", "accepted": False, "errormessage": _NOT_ACCEPTED}
+
+
+@answers("show_compact")
+def show_compact(request: Request) -> Struct:
+    return {"compacts": []}
+
+
+@answers("get_latest_committed_compaction_info")
+def get_latest_committed_compaction_info(request: Request) -> Struct:
+    return {"compactions": []}
