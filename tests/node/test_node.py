@@ -19,6 +19,7 @@ from strandline.catalog.commands import (
     ColumnDefinition,
     CreateSchema,
     CreateTable,
+    DropTable,
     TableDefinition,
 )
 from strandline.clock import Timestamp
@@ -237,9 +238,11 @@ def test_a_catalog_older_than_its_rows_is_refused(folder: Path) -> None:
         Node.open(folder)
 
 
-def test_rows_note_the_catalog_version_that_they_rely_on(folder: Path) -> None:
+def test_rows_note_the_catalog_version_that_was_projected_behind_its_append(folder: Path) -> None:
+    """What is projected with its append is in one database with the log, which cannot be older."""
     with Node.open(folder) as node:
         create_table(node)
+        node.session(user="ann").execute(DropTable(schema="default", table="t"))
         version = node.catalogs.present().version
         with node.database.read() as connection:
             fence = FenceRow.read(connection)

@@ -61,11 +61,15 @@ class Planning:
         self.transaction = transaction
         self.now = now
         self.author = author
+        self._catalog = base
 
     @property
     def catalog(self) -> Catalog:
         """The catalog with everything that this batch did so far."""
-        return Catalog(self.base.version, self.base.time, self.transaction.contents)
+        contents = self.transaction.contents
+        if self._catalog.contents is not contents:
+            self._catalog = Catalog(self.base.version, self.base.time, contents)
+        return self._catalog
 
     def owner(self, named: str | None) -> str:
         """Who owns what a command makes: the author, unless it names an owner, or none ("")."""

@@ -220,11 +220,10 @@ def new_update(
     update_id: bytes | None = None,
 ) -> Update:
     """An update with the audit event of what is not silent in it; without an id, a random one."""
-    update = Update(
-        version, update_id or secrets.token_bytes(ID_BYTES), author, member, tuple(entries)
-    )
-    if update.silent:
-        return update
+    update_id = update_id or secrets.token_bytes(ID_BYTES)
     actions = tuple((entry.verb, entry.arguments) for entry in entries if not entry.silent)
-    event = AuditEvent(version, update.id, author, member, actions)
-    return replace(update, appended=(Appended(AUDIT_EVENT, encode(event)),))
+    appended: tuple[Appended, ...] = ()
+    if actions:
+        event = AuditEvent(version, update_id, author, member, actions)
+        appended = (Appended(AUDIT_EVENT, encode(event)),)
+    return Update(version, update_id, author, member, tuple(entries), appended=appended)

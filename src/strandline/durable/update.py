@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from sys import intern
 from typing import Any
 
@@ -111,7 +111,9 @@ class Update:
 
     def at(self, time: Timestamp) -> Update:
         """This update with the time that the log gave it."""
-        return replace(self, time=time)
+        return Update(
+            self.version, self.id, self.author, self.member, self.entries, time, self.appended
+        )
 
 
 @dataclass(frozen=True, slots=True)

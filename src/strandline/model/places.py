@@ -38,6 +38,8 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _LONGEST_FOLDER_NAME = 240
 """Characters, all ASCII; the rest of 255 is for what stands behind the name of a schema."""
 _HASH_DIGITS = 16
+_PLAIN_FOLDER_NAME = re.compile(r"[a-z0-9_][a-z0-9_.~-]*")
+"""What nearly all names are, of which nothing is escaped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,10 @@ def _folder_name(name: str) -> str:
     A leading dot is escaped too: such folders are ours (``.dropped``) or mean another one (``..``).
     What would be too long for a file system ends in a hash of the name.
     """
-    escaped = quote(name.lower(), safe="", errors="surrogatepass")
+    lower = name.lower()
+    if len(lower) <= _LONGEST_FOLDER_NAME and _PLAIN_FOLDER_NAME.fullmatch(lower):
+        return lower
+    escaped = quote(lower, safe="", errors="surrogatepass")
     if len(escaped) > _LONGEST_FOLDER_NAME:
         digest = hashlib.sha256(escaped.encode()).hexdigest()[:_HASH_DIGITS]
         kept = re.sub("%.?$", "", escaped[: _LONGEST_FOLDER_NAME - _HASH_DIGITS - 1])

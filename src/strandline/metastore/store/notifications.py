@@ -21,13 +21,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
 from strandline.clock import HybridClock, Timestamp
 from strandline.durable.update import ARGUMENTS, Arguments, Change
-from strandline.errors import CorruptData, OutOfSync
+from strandline.errors import CorruptData
 from strandline.metastore.store import tables
 from strandline.metastore.store.upgrades import STEPS
 from strandline.sql import (
@@ -37,8 +39,6 @@ from strandline.sql import (
     Query,
     change_each,
     first_row,
-    run,
-    run_all,
     take_time,
 )
 from strandline.wire import decode, nested_list, register
@@ -64,12 +64,12 @@ NUMBERS = Counter(
 )
 """The ids of events."""
 _MOVE = (
-    "UPDATE notification_sequence SET event_id = ?, projected_version = ?, projected_entries = ?"
-    " WHERE event_id = ? AND projected_version = ? AND projected_entries = ? RETURNING event_id"
-)
-_FIRST = (
     "INSERT INTO notification_sequence (id, event_id, projected_version, projected_entries)"
-    " VALUES (1, ?, ?, ?)"
+    " VALUES (1, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET event_id = excluded.event_id,"
+    " projected_version = excluded.projected_version,"
+    " projected_entries = excluded.projected_entries WHERE notification_sequence.event_id = ?"
+    " AND notification_sequence.projected_version = ?"
+    " AND notification_sequence.projected_entries = ?"
 )
 
 
@@ -248,23 +248,18 @@ class NotificationLog:
     ) -> LogPosition:
         """Log ``events`` and say that the catalog's log is projected up to there.
 
-        In the caller's write transaction; returns where the log stands then. The events have times.
-        ``also`` is done in the same round trip. Raises `OutOfSync` if the log does not stand at
-        ``before`` any more.
+        In the caller's write transaction, in which it has read ``before``: nobody else moves it
+        meanwhile. Returns where the log stands then. The events have times. ``also`` is done too;
+        of all this, no answer is waited for.
         """
         after = LogPosition(before.event_id + len(events), version, entries)
         position = after.event_id, version, entries
         was = before.event_id, before.projected_version, before.projected_entries
         numbered = enumerate(events, before.event_id + 1)
-        logged = ((_LOG, _columns(event_id, event, None)) for event_id, event in numbered)
-        moved, *_ = run_all(connection, (_MOVE, position + was), *logged, *also)
-        if not moved:
-            if self.position_on(connection) != before or before != LogPosition(0, 0, 0):
-                raise OutOfSync(
-                    f"catalog version {version} was about to be projected behind"
-                    f" {before.projected_version}, and another node did it; read again"
-                )
-            run(connection, _FIRST, position)
+        change_each(connection, _LOG, [_columns(number, event, None) for number, event in numbered])
+        change_each(connection, _MOVE, [position + was])
+        for text, queries in groupby(also, key=itemgetter(0)):
+            change_each(connection, text, [parameters for _, parameters in queries])
         return after
 
     def position(self) -> LogPosition:

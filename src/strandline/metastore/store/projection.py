@@ -428,13 +428,16 @@ class Projector:
             turn.unsynced.sync()
         except Unavailable as error:
             raise self._failed(last + 1 if done else last, "change of folders", error) from error
+        also = turn.places.take_writes()
+        if not turn.appends:  # else the log is in this database, and no older than it
+            also.append(FenceRow.noting(last))
         after = self._notifications.move_projection(
             connection,
             before,
             version=last,
             entries=done,
             events=events,
-            also=[*turn.places.take_writes(), FenceRow.noting(last)],
+            also=also,
         )
         self._entries += len(events)
         return after
@@ -447,7 +450,7 @@ class Projector:
         met again behind a ``turn`` that only makes (`_WithAppend`); what it moved is on disk.
         """
         is_own = self._own_end == (before.projected_version, before.projected_entries)
-        if not (is_own and (turn.catalogs or self._database.is_synced)):
+        if not (is_own and (turn.appends or self._database.is_synced)):
             self._database.sync()
 
     def _failed(self, version: int, what: str, error: StrandlineError) -> _NotCarriedOut:
