@@ -28,6 +28,7 @@ are built, with SQLAlchemy's Core on the same connection.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -65,7 +66,10 @@ def run(
 
     It holds no ``?`` and no ``%`` but the marks of its parameters.
     """
-    return rows_of(_driver_of(connection), _text_for(connection, statement), parameters)
+    driver = _driver_of(connection)
+    if isinstance(driver, sqlite3.Connection):  # nothing waits, and nothing was read ahead
+        return cast("list[Row]", _sent(driver.cursor(), statement, parameters).fetchall())
+    return rows_of(driver, formatted(statement), parameters)
 
 
 def first_row(

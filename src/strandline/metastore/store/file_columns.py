@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, chain, repeat
 from operator import eq
-from typing import overload
+from typing import cast, overload
 from zlib import crc32
 
 import pyarrow as pa
@@ -121,6 +121,9 @@ def numbers(values: Sequence[int | None]) -> pa.Array:
     """A column of numbers."""
     if isinstance(values, array):
         return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)], 0)
+    if None not in values:
+        filled = array("q", cast("Sequence[int]", values))
+        return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(filled)], 0)
     filled = array("q", [0 if value is None else value for value in values])
     return _column(pa.int64(), values, pa.py_buffer(filled))
 
