@@ -118,7 +118,10 @@ def latencies(kind: str) -> list[Measured]:
     better="lower",
 )
 def write_statements() -> list[Measured]:
-    """In this process, and in the thread of the call; without BEGIN and COMMIT of SQLite."""
+    """In this process, and in the thread of the call; without BEGIN and COMMIT of SQLite.
+
+    What is sent to a server in one text counts once: it is one round trip.
+    """
     return [row for kind in LIMITS_MS for row in statement_counts(kind)]
 
 
