@@ -19,12 +19,12 @@ from strandline.catalog.commands import ColumnDefinition, CreateTable, DropTable
 from strandline.clock import Timestamp
 from strandline.errors import ProtocolError, StrandlineError, Unavailable
 from strandline.metastore.interface import PRESENT, AsOf, Snapshot
-from strandline.metastore.store.file_scans import DATA_FOLDER, data_path
-from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile
+from strandline.metastore.store.file_scans import DATA_FOLDER, DELETES_FOLDER, data_path
+from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile, DeleteFile, DeleteForm
 from strandline.metastore.thrift.messages import ApplicationException, ThriftException
 from strandline.model.types import BIGINT
 from strandline.transactions import Transaction, ValidWriteIdList
-from tests.consistency.history import History, Operation
+from tests.consistency.history import DELETE_FILE, History, Operation, is_delete_file
 from tests.servers.served_node import LONG, ServedNode
 from tests.servers.thrift_client import ThriftClient
 
@@ -139,28 +139,39 @@ class Client:
         return self._call("begin", do)
 
     def stage(
-        self, txn_id: int, table: Table, *, add: Sequence[int] = (), remove: Sequence[str] = ()
+        self,
+        txn_id: int,
+        table: Table,
+        *,
+        add: Sequence[int] = (),
+        remove: Sequence[str] = (),
+        touch: Sequence[str] = (),
     ) -> int:
-        """Add files with these numbers, which are made; the write id."""
-        files = [_new_file(txn_id, number) for number in add]
-        for file in files:
+        """Stage files, and make those that are added; the write id.
+
+        ``add`` are numbers of data files, ``remove`` names of files. Of each of the data files
+        ``touch`` a delete file deletes a row.
+        """
+        added: list[DataFile | DeleteFile] = [_data_file(txn_id, number) for number in add]
+        added += [_delete_file(txn_id, name) for name in touch]
+        for file in added:
             path = table.folder / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(_contents())
-        removed = [f"{DATA_FOLDER}/{name}" for name in remove]
+        removed = [f"{_folder_of(name)}/{name}" for name in remove]
 
         def do() -> Answer[int]:
-            write_id = self._session.stage(txn_id, table.table_id, add=files, remove=removed)
+            write_id = self._session.stage(txn_id, table.table_id, add=added, remove=removed)
             return write_id, {"write_id": write_id}
 
-        names = tuple(_name(file.path) for file in files)
         return self._call(
             "stage",
             do,
             txn_id=txn_id,
             table_id=table.table_id,
-            files=names,
+            files=tuple(_name(file.path) for file in added),
             removed=tuple(remove),
+            touched=tuple(touch),
         )
 
     def commit(self, txn_id: int) -> None:
@@ -209,7 +220,8 @@ class Client:
 
         def do() -> Answer[list[str]]:
             files = self._session.files(table.table_id, write_ids)
-            names = [_name(file.path) for file in files.data_files]
+            shown: list[DataFile | DeleteFile] = [*files.data_files, *files.delete_files]
+            names = [_name(file.path) for file in shown]
             return names, {"files": tuple(names)}
 
         return self._call(
@@ -266,9 +278,26 @@ class Client:
         return self._call("hold", do, at=at)
 
 
-def _new_file(txn_id: int, number: int) -> DataFile:
+ROWS = 1000
+"""Of a data file, as its client says."""
+
+
+def _data_file(txn_id: int, number: int) -> DataFile:
     file_id = txn_id << FILE_NUMBER_BITS | number
-    return DataFile(file_id=file_id, path=data_path(file_id, "x"), rows=1, bytes=len(_contents()))
+    return DataFile(
+        file_id=file_id, path=data_path(file_id, "x"), rows=ROWS, bytes=len(_contents())
+    )
+
+
+def _delete_file(txn_id: int, name: str) -> DeleteFile:
+    """A file that deletes a row of the data file of that name."""
+    file_id = int(name.partition("-")[0])
+    path = f"{DELETES_FOLDER}/{txn_id}-of-{file_id}{DELETE_FILE}"
+    return DeleteFile(path=path, file_ids=(file_id,), counts=(1,), form=DeleteForm.BITMAPS)
+
+
+def _folder_of(name: str) -> str:
+    return DELETES_FOLDER if is_delete_file(name) else DATA_FOLDER
 
 
 @cache

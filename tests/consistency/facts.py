@@ -32,6 +32,10 @@ class Txn:
         """None if it is not known to be committed."""
         return self.committed[0].time if self.committed else None
 
+    @property
+    def begin_time(self) -> int:
+        return self.begins[0].time if self.begins else 0
+
     def write_ids_of(self, table_id: int) -> Iterator[int]:
         """Its write ids of a table: one, if all is well."""
         return (w for t, w in self.writes if t == table_id)
@@ -49,11 +53,15 @@ class Txn:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A file in a table: the call that added it, and those that removed it, answered or not."""
+    """A file in a table: the call that added it.
+
+    And the calls that removed it, and that deleted rows of it, answered or not.
+    """
 
     path: str
     added: Operation
     removals: list[Operation] = field(default_factory=list)
+    touches: list[Operation] = field(default_factory=list)
 
 
 class ValidIds:
@@ -129,4 +137,7 @@ class Facts:
             for path in op.removed:
                 if removed := tables[op.table_id].get(path):
                     removed.removals.append(op)
+            for path in op.touched:
+                if touched := tables[op.table_id].get(path):
+                    touched.touches.append(op)
         return tables

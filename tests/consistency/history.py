@@ -18,6 +18,13 @@ from pathlib import Path
 from typing import Any
 
 COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
+DELETE_FILE = "-deletes.parquet"
+"""How the name of a delete file ends."""
+
+
+def is_delete_file(name: str) -> bool:
+    """Whether a file deletes rows of others."""
+    return name.endswith(DELETE_FILE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +35,8 @@ class Operation:
     create    ``table``: its name; the answer is its ``table_id``
     drop      ``table``
     begin     the answer is ``txn_id`` and the ``time`` of the begin
-    stage     ``files`` are added to, and ``removed`` taken from, ``table_id`` by ``txn_id``; the
-              answer is the ``write_id``
+    stage     ``files`` are added to, and ``removed`` taken from, ``table_id`` by ``txn_id``; some
+              of the files delete rows of those that are ``touched``; the answer is the ``write_id``
     commit    of ``txn_id``; the answer is the ``time``
     abort     of ``txn_id``
     state     of ``txn_id``; the answer is its ``status``, and for a committed one the ``time``
@@ -69,6 +76,7 @@ class Operation:
     lists: Mapping[int, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    touched: tuple[str, ...] = ()
     events: tuple[tuple[int, str, int], ...] = ()
 
     @property
@@ -130,7 +138,7 @@ def _operation(values: dict[str, Any]) -> Operation:  # Any: JSON
     assert values.keys() <= known, values.keys() - known
     if "lists" in values:
         values["lists"] = {int(table_id): text for table_id, text in values["lists"].items()}
-    for name in ("files", "removed"):
+    for name in ("files", "removed", "touched"):
         values[name] = tuple(values.get(name, ()))
     values["events"] = tuple((n, kind, txn_id) for n, kind, txn_id in values.get("events", ()))
     return Operation(**values)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from strandline.errors import Conflict, ProtocolError, Unavailable
 from strandline.metastore.interface import Snapshot
 from tests.consistency.client import Client, Table
-from tests.consistency.history import OPEN, History
+from tests.consistency.history import OPEN, History, is_delete_file
 from tests.servers import postgresql
 from tests.servers.served_node import ServedNode
 from tests.servers.stores import EmptyStore
@@ -51,8 +51,8 @@ class Cluster:
         self.strikes.append(kind)
         node = self.nodes[number]
         if kind == "kill":
-            node.kill()
             self.nodes[number] = ServedNode(self.store)
+            node.kill()
             node.close()
         elif kind == "stop":
             node.stop()
@@ -112,8 +112,10 @@ class Load:
             for table in rng.sample(self.tables, rng.randint(1, len(self.tables))):
                 with self._client(rng, name) as client:
                     seen = client.read(table, txn_id=txn_id)[table.name]
-                    removed = rng.sample(seen, min(len(seen), rng.choice((0, 0, 0, 1, 2))))
-                    client.stage(txn_id, table, add=[self._number()], remove=removed)
+                    some = rng.sample(seen, min(len(seen), rng.choice((0, 0, 0, 1, 2))))
+                    removed = [name for name in some if is_delete_file(name) or rng.random() < 0.5]
+                    touched = [name for name in some if name not in removed]
+                    client.stage(txn_id, table, add=[self._number()], remove=removed, touch=touched)
                     if rng.random() < 0.2:
                         client.read(*self.tables, txn_id=txn_id)
             aborts = rng.random() < 0.1

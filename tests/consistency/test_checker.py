@@ -222,6 +222,15 @@ def lost_update(story: Story) -> None:
     story.write(3, 3, removed=("a",), time=40)
 
 
+def two_deletes_at_once(story: Story) -> None:
+    story.begin(3, time=40)
+    story.begin(4, time=41)
+    story.stage(3, 3, "b-deletes.parquet", touched=("b",))
+    story.stage(4, 4, removed=("b",))
+    story.commit(3, 50)
+    story.commit(4, 51)
+
+
 def write_id_of_two(story: Story) -> None:
     story.write(3, 2, "c", time=40)
 
@@ -312,6 +321,7 @@ BAD: dict[Callable[[Story], None], str] = {
     stale_view: "stale view",
     torn_view: "removed file",
     lost_update: "lost update",
+    two_deletes_at_once: "lost update",
     write_id_of_two: "duplicated write id",
     two_write_ids_of_one: "duplicated write id",
     begun_twice: "duplicated transaction id",
