@@ -158,7 +158,7 @@ class Client:
             path = table.folder / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(_contents())
-        removed = [f"{_folder_of(name)}/{name}" for name in remove]
+        removed = [path_of(name) for name in remove]
 
         def do() -> Answer[int]:
             write_id = self._session.stage(txn_id, table.table_id, add=added, remove=removed)
@@ -277,6 +277,13 @@ class Client:
 
         return self._call("hold", do, at=at)
 
+    def release(self, hold_id: int) -> None:
+        def do() -> Answer[None]:
+            self._session.release_hold(hold_id)
+            return None, {}
+
+        self._call("release", do, hold_id=hold_id)
+
 
 ROWS = 1000
 """Of a data file, as its client says."""
@@ -296,8 +303,9 @@ def _delete_file(txn_id: int, name: str) -> DeleteFile:
     return DeleteFile(path=path, file_ids=(file_id,), counts=(1,), form=DeleteForm.BITMAPS)
 
 
-def _folder_of(name: str) -> str:
-    return DELETES_FOLDER if is_delete_file(name) else DATA_FOLDER
+def path_of(name: str) -> str:
+    """The path of a file in the folder of its table."""
+    return f"{DELETES_FOLDER if is_delete_file(name) else DATA_FOLDER}/{name}"
 
 
 @cache

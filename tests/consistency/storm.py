@@ -2,7 +2,8 @@
 
 Clients run in threads of the test, each with random numbers of its own that follow from the seed.
 Every call goes to a node that is drawn for it. Meanwhile one after the other a node is killed and
-started again, or stopped for a while, or the server of the store is restarted. At the end all
+started again, or stopped for a while, or the server of the store is restarted. The nodes clean up
+behind the clients: history is kept for seconds, or as long as a hold keeps it. At the end all
 outcomes that were lost are asked for, and every node is read once more.
 """
 
@@ -14,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from strandline.errors import Conflict, ProtocolError, Unavailable
+from strandline.errors import Conflict, ProtocolError, Unavailable, VersionNotFound
 from strandline.metastore.interface import Snapshot
-from tests.consistency.client import Client, Table
+from tests.consistency.client import Client, Table, path_of
 from tests.consistency.history import OPEN, History, is_delete_file
 from tests.servers import postgresql
 from tests.servers.served_node import ServedNode
@@ -25,8 +27,16 @@ from tests.servers.stores import EmptyStore
 
 LOST = (Unavailable, ProtocolError)
 TABLES = ("orders", "parts", "stock")
+HELD_SHARE = 0.3
+"""Of the snapshots that are taken."""
 PATIENCE = 5.0
 """Seconds that a client waits for one call."""
+SETTINGS: dict[str, Any] = {  # Any: each of its own type
+    "transaction_timeout_ms": 8_000,
+    "clean_interval_ms": 1_000,
+    "history_retention_ms": 4_000,
+    "snapshot_hold_ms": 20_000,
+}
 LONGEST_STOP = 1.0
 """Seconds that a node is stopped, if its clients do not notice before."""
 
@@ -40,7 +50,10 @@ class Cluster:
     strikes: list[str] = field(default_factory=list)
 
     def start(self, count: int) -> None:
-        self.nodes = [ServedNode(self.store) for _ in range(count)]
+        self.nodes = [self._new_node() for _ in range(count)]
+
+    def _new_node(self) -> ServedNode:
+        return ServedNode(self.store, **SETTINGS)
 
     def strike(self, rng: random.Random, others_went_on: threading.Condition) -> None:
         """Do something to a node, or to the store."""
@@ -51,7 +64,7 @@ class Cluster:
         self.strikes.append(kind)
         node = self.nodes[number]
         if kind == "kill":
-            self.nodes[number] = ServedNode(self.store)
+            self.nodes[number] = self._new_node()
             node.kill()
             node.close()
         elif kind == "stop":
@@ -69,6 +82,14 @@ class Cluster:
             node.close()
 
 
+class Taken(NamedTuple):
+    """A snapshot of tables, and the hold that keeps it, if there is one."""
+
+    tables: list[Table]
+    snapshot: Snapshot
+    hold_id: int | None
+
+
 class Load:
     """What the clients do, and when it is enough."""
 
@@ -77,7 +98,7 @@ class Load:
         self._history = history
         self._seed = seed
         self._operations = operations
-        self._snapshots: list[tuple[list[Table], Snapshot]] = []
+        self._snapshots: list[Taken] = []
         self._numbers = iter(range(1, 1 << 20))
         self._lock = threading.Lock()
         self.went_on = threading.Condition()
@@ -99,7 +120,7 @@ class Load:
         actions = {self._write: 10, self._read: 8, self._read_again: 4, self._look: 2}
         while not self.is_over():
             (action,) = rng.choices([*actions], [*actions.values()])
-            with suppress(*LOST, Conflict):
+            with suppress(*LOST, Conflict, VersionNotFound):
                 action(rng, name)
             with self.went_on:
                 self.went_on.notify_all()
@@ -131,29 +152,36 @@ class Load:
     def _read(self, rng: random.Random, name: str) -> None:
         """A snapshot that one node gives and others answer."""
         tables = rng.sample(self.tables, rng.randint(1, len(self.tables)))
+        hold_id = None
         with self._client(rng, name) as client:
-            taken = client.snapshot(*tables)
+            snapshot = client.snapshot(*tables)
+            if rng.random() < HELD_SHARE:
+                hold_id = client.hold(snapshot.time)
         with self._lock:
-            self._snapshots.append((tables, taken))
-        self._files(rng, name, tables, taken)
+            self._snapshots.append(Taken(tables, snapshot, hold_id))
+        self._files(rng, name, tables, snapshot)
 
     def _read_again(self, rng: random.Random, name: str) -> None:
-        """An old snapshot by its lists, or by its time."""
+        """An old snapshot by its lists, or by its time; then it is held no longer."""
         with self._lock:
             if not self._snapshots:
                 return
-            tables, taken = rng.choice(self._snapshots)
+            taken = self._snapshots.pop(rng.randrange(len(self._snapshots)))
+        snapshot = taken.snapshot
         if rng.random() < 0.5:
             with self._client(rng, name) as client:
-                taken = client.snapshot(*tables, at=taken.time)
-        self._files(rng, name, tables, taken)
+                snapshot = client.snapshot(*taken.tables, at=snapshot.time)
+        self._files(rng, name, taken.tables, snapshot)
+        if taken.hold_id is not None:
+            with self._client(rng, name) as client:
+                client.release(taken.hold_id)
 
     def _files(
-        self, rng: random.Random, name: str, tables: Sequence[Table], taken: Snapshot
+        self, rng: random.Random, name: str, tables: Sequence[Table], snapshot: Snapshot
     ) -> None:
         for table in tables:
             with self._client(rng, name) as client:
-                client.files(table, taken.write_ids[table.table_id], at=taken.time)
+                client.files(table, snapshot.write_ids[table.table_id], at=snapshot.time)
 
     def _look(self, rng: random.Random, name: str) -> None:
         """As a client of the Hive protocol does, which knows no transactions."""
@@ -175,7 +203,10 @@ class Load:
                 if clients[0].state(txn_id) == OPEN:
                     clients[0].abort(txn_id)
             for client in clients:
-                client.read(*self.tables)
+                files = client.read(*self.tables)
+                for table in self.tables:
+                    for name in files[table.name]:
+                        assert (table.folder / path_of(name)).exists(), "a visible file was cleaned"
                 client.events()
                 for table in self.tables:
                     client.view(table)
