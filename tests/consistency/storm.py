@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -37,8 +37,8 @@ SETTINGS: dict[str, Any] = {  # Any: each of its own type
     "history_retention_ms": 4_000,
     "snapshot_hold_ms": 20_000,
 }
-LONGEST_STOP = 1.0
-"""Seconds that a node is stopped, if its clients do not notice before."""
+STOPPED_OPERATIONS, LONGEST_STOP = 25, 1.0
+"""How many operations a node or a server is stopped for, and how many seconds at most."""
 
 
 @dataclass
@@ -55,27 +55,32 @@ class Cluster:
     def _new_node(self) -> ServedNode:
         return ServedNode(self.store, **SETTINGS)
 
-    def strike(self, rng: random.Random, others_went_on: threading.Condition) -> None:
-        """Do something to a node, or to the store."""
+    def strike(self, rng: random.Random, wait: Callable[[], None]) -> None:
+        """Do something to a node, or to the store; ``wait`` while something is stopped."""
         kinds = ["kill", "stop"]
         if "postgresql" in self.store.address:
-            kinds = ["kill", "restart", "stop", "crash"]
+            kinds = ["kill", "restart", "stop", "crash", "pause"]
         kind, number = kinds[len(self.strikes) % len(kinds)], rng.randrange(len(self.nodes))
         self.strikes.append(kind)
-        node = self.nodes[number]
-        if kind == "kill":
-            self.nodes[number] = self._new_node()
-            node.kill()
-            node.close()
-        elif kind == "stop":
-            node.stop()
-            with others_went_on:
-                others_went_on.wait(LONGEST_STOP)
-            node.go_on()
-        else:
-            server = postgresql.running()
-            (server.crash if kind == "crash" else server.stop)()
-            server.start()
+        node, server = self.nodes[number], postgresql.running
+        match kind:
+            case "kill":
+                self.nodes[number] = self._new_node()
+                node.kill()
+                node.close()
+            case "stop":
+                node.stop()
+                wait()
+                node.go_on()
+            case "pause":
+                server().pause()
+                wait()
+                server().resume()
+            case "restart":
+                server().restart()
+            case "crash":
+                server().crash()
+                server().start()
 
     def close(self) -> None:
         for node in self.nodes:
@@ -107,6 +112,12 @@ class Load:
 
     def is_over(self) -> bool:
         return len(self._history) >= self._operations
+
+    def wait(self) -> None:
+        """Until the clients went on for a while."""
+        enough = len(self._history) + STOPPED_OPERATIONS
+        with self.went_on:
+            self.went_on.wait_for(lambda: len(self._history) >= enough, LONGEST_STOP)
 
     @contextmanager
     def _client(self, rng: random.Random, name: str) -> Iterator[Client]:
@@ -229,7 +240,7 @@ def storm(
                 with load.went_on:
                     load.went_on.wait(PATIENCE)
                 if len(history) >= next_strike and not load.is_over():
-                    cluster.strike(rng, load.went_on)
+                    cluster.strike(rng, load.wait)
                     next_strike = len(history) + every
             for client in running:
                 client.result()
