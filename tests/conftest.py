@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-from strandline.catalog import CatalogManager, initial_catalog
+from strandline.catalog import Catalog, CatalogManager, initial_catalog
 from strandline.clock import HybridClock
 from strandline.durable import DurableCatalogState, MetastorageLog, OpenableState, durable_state
 from strandline.fencing import FenceToken
@@ -96,6 +97,16 @@ class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesTogether:
     return FilesTogether(config, log)
+
+
+def await_no_activation(manager: CatalogManager) -> None:
+    """The time of each caller of ``manager`` is over when it begins to wait for the activation."""
+    await_activation = manager._await_activation
+
+    def give_up(catalog: Catalog, end: float) -> None:
+        await_activation(catalog, time.monotonic())
+
+    manager._await_activation = give_up  # type: ignore[method-assign]  # what a test stops
 
 
 class ManualWall:

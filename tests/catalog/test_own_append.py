@@ -14,7 +14,7 @@ from strandline.catalog.commands import CreateSchema
 from strandline.durable.contents import Contents
 from strandline.errors import InvalidInput
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 LARGE = work.AT_ONCE + 1
 
 

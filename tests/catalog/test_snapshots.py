@@ -16,7 +16,7 @@ from strandline.durable.update import Change, Snapshot
 from strandline.errors import UnknownOutcome
 from strandline.wire.registry import decode, encode
 from strandline.wire.stored import AnyStored
-from tests.conftest import ManualWall
+from tests.conftest import ManualWall, await_no_activation
 from tests.golden import goldens_0_1_0, goldens_0_2_0
 
 Managers = Callable[..., CatalogManager]
@@ -78,8 +78,9 @@ def test_a_snapshot_that_gives_all_objects_one_time_is_found(
 def times_after_a_trim(new_manager: Managers, wall: ManualWall) -> list[Timestamp]:
     """What the log says of the time of the trimmed version: the snapshot, and of its schema."""
     manager = new_manager(delay_ms=DELAY_MS)
+    await_no_activation(manager)
     with pytest.raises(UnknownOutcome, match="becomes active"):
-        manager.execute(CreateSchema(name="s"), author="ann", timeout=1.0)
+        manager.execute(CreateSchema(name="s"), author="ann")
     version = manager.latest_catalog().version
     given = manager._state.log.updates(version, version + 1)[0].time
     wall.now += 10 * DELAY_MS

@@ -21,7 +21,7 @@ from strandline.metastorage import SqlMetastorage
 from strandline.sql import open_sqlite
 from tests.conftest import ManualWall
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """How long anything may take that does happen; nothing waits for this to run out."""
 
 

@@ -76,7 +76,7 @@ def test_it_says_one_line_when_both_ports_accept_and_stops_cleanly(
         assert client.call("get_all_databases") == ["default"]
     assert httpx.get(f"http://127.0.0.1:{http}/v1/health").status_code == 200
     os.kill(process.pid, number)
-    rest, errors = process.communicate(timeout=20)
+    rest, errors = process.communicate(timeout=60)
     assert (process.returncode, rest) == (0, "")
     assert "Traceback" not in errors
 
@@ -96,7 +96,7 @@ def test_it_ends_well_when_a_newer_generation_has_taken_the_store_over(
         durable_state(log).open(
             member="new", initialize=lambda _: None, raise_fence=raise_fence, deploy_generation=1
         )
-    rest, errors = process.communicate(timeout=20)
+    rest, errors = process.communicate(timeout=60)
     assert (process.returncode, rest) == (0, "")
     assert "generation 1 of this deployment has taken the store over" in errors
     assert "Traceback" not in errors
@@ -148,7 +148,7 @@ def test_it_stops_at_once_though_calls_wait_for_a_lock_that_another_process_hold
             assert not any(call.done() for call in calls)
         process.send_signal(signal.SIGTERM)
         # Well before the 30 seconds after which the calls give up by themselves.
-        _, errors = process.communicate(timeout=15)
+        _, errors = process.communicate(timeout=60)
         refusals = [calls[n].exception() for n in (0, 1, 3)]
         holder.execute("ROLLBACK")
     assert process.returncode == 0
@@ -173,7 +173,7 @@ def test_a_busy_port_is_named_and_nothing_is_left_running(
         busy.listen()
         ports[option] = busy.getsockname()[1]
         process = start(tmp_path / "s", *[word for pair in ports.items() for word in pair])
-        out, errors = process.communicate(timeout=20)
+        out, errors = process.communicate(timeout=60)
     assert (process.returncode, out) == (71, "")
     assert not (tmp_path / "s").exists()
     assert errors.count("\n") == 1
@@ -197,7 +197,7 @@ def test_what_cannot_be_served_is_one_line_and_its_own_exit_status(
 ) -> None:
     prepare(tmp_path / "s")
     process = start(tmp_path / "s", "--thrift-port", 0, "--http-port", 0)
-    out, errors = process.communicate(timeout=20)
+    out, errors = process.communicate(timeout=60)
     assert (process.returncode, out) == (status, "")
     assert errors.startswith("strandline: ")
     assert says in errors
@@ -242,7 +242,7 @@ def test_the_log_tells_of_start_and_stop_in_the_form_that_was_asked_for(
     process = start(tmp_path / "s", "--thrift-port", 0)
     thrift, http = ports_of(process)
     os.kill(process.pid, signal.SIGTERM)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     entries = [json.loads(line) for line in errors.splitlines()]
     assert [entry["level"] for entry in entries] == ["info"] * len(entries)
     started, stopping, stopped = (entry["message"] for entry in entries)
@@ -296,7 +296,7 @@ def test_a_certificate_or_users_file_that_cannot_be_read_stops_the_start(
         ("--users-file", "the users"),
     ):
         process = start(tmp_path / "s", *PORTS, option, tmp_path / "none")
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
         assert process.returncode == 64
         assert what in errors
     assert not (tmp_path / "s").exists()

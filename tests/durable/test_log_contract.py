@@ -118,11 +118,11 @@ def test_other_nodes_hear_of_appends_and_of_trimming(new_log: NewLog) -> None:
     seen = two.frontier()
     assert not two.listen(seen, timeout=0)
     one.append(3, TOKEN, [update(3)])
-    assert two.listen(seen, timeout=10)
+    assert two.listen(seen, timeout=60)
     seen = two.frontier()
     assert (seen.since, seen.upper) == (0, 4)
     one.compact(2, TOKEN)
-    assert two.listen(seen, timeout=10)
+    assert two.listen(seen, timeout=60)
     assert two.frontier().since == 2
 
 

@@ -339,7 +339,7 @@ def test_calls_that_wait_for_the_server_end_when_the_store_is_closed(place: Etcd
             pending = [threads.submit(begin, call) for call in calls]
             begun.wait(60)
             store.close()
-            errors = [call.exception(timeout=20) for call in pending]
+            errors = [call.exception(timeout=60) for call in pending]
     finally:
         place.server.resume()
     assert [type(error) for error in errors] == [Stopping] * len(calls)

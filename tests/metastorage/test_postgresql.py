@@ -354,7 +354,7 @@ def test_a_change_is_told_while_no_connection_can_be_had_to_listen_on(
         while hears(store):
             time.sleep(0.005)
         put(store, "a")
-        assert waiting.result(timeout=10)
+        assert waiting.result(timeout=60)
 
 
 def test_a_waiter_is_told_in_a_process_with_thousands_of_open_files(url: str) -> None:
@@ -372,7 +372,7 @@ def test_a_waiter_is_told_in_a_process_with_thousands_of_open_files(url: str) ->
                 assert not waiting.done()
                 time.sleep(0.005)
             store.invoke([], [Put("a", b"")])
-            assert waiting.result(timeout=10)
+            assert waiting.result(timeout=60)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 

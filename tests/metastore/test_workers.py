@@ -19,7 +19,7 @@ from strandline.metastore.workers import (
     off_loop,
 )
 
-WAIT = 20.0
+WAIT = 60.0
 READ, WRITE, LARGE, DDL = CallKind
 
 

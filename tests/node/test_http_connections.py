@@ -21,7 +21,7 @@ from strandline.node.http_connections import HttpConnections
 from tests.end_to_end.mutations import smuggling
 from tests.metastore.session.served import serving
 
-WAIT = 20.0
+WAIT = 60.0
 
 
 class Clock:

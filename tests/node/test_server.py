@@ -24,7 +24,7 @@ from tests.metastore.session.served import listening_socket
 from tests.metastore.thrift.test_server import toy
 from tests.node.test_http_connections import Toy
 
-WAIT = 20.0
+WAIT = 60.0
 Client = Callable[[tuple[str, int]], Awaitable[None]]
 
 

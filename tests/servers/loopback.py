@@ -57,7 +57,7 @@ class Proxy:
         for one in (self._listening, *self._sockets):
             _end(one)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         for one in (self._listening, *self._sockets):
             one.close()
 

@@ -151,7 +151,7 @@ def test_a_write_waits_for_another_process_until_its_deadline(database: Database
             database.write(deadline=began + 0.05),
         ):
             pass
-        assert 0.05 <= time.monotonic() - began < 5
+        assert 0.05 <= time.monotonic() - began < 20
         assert database.name in refused.value.message
         assert ids(database) == []
         with ThreadPoolExecutor(1) as threads:
@@ -248,7 +248,7 @@ def test_who_waits_for_the_write_lock_is_refused_when_waiting_is_over(
         while not database.statistics().waiting:
             time.sleep(0)
         database.stop_waiting()
-        for refusal in [one.exception(timeout=20) for one in waiting]:
+        for refusal in [one.exception(timeout=60) for one in waiting]:
             assert isinstance(refusal, Stopping)
             assert "nothing was written" in refusal.message
         with pytest.raises(Stopping):

@@ -37,7 +37,7 @@ def unstored(store: Store) -> Iterator[Store]:
 
 
 def wait_until(fact: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + 60.0
     while not fact():
         assert time.monotonic() < deadline
         time.sleep(0.005)

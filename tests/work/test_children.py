@@ -33,7 +33,7 @@ from strandline.work.child_pool import ChildPool
 from strandline.work.children import Fields, serve_tasks
 from strandline.work.contents import Content
 
-WAIT = 30.0
+WAIT = 60.0
 
 
 class Children:

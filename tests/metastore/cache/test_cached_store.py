@@ -532,7 +532,7 @@ def test_a_started_cache_follows_the_log(dml: Dml) -> None:
     try:
         dml.append("a")
         while cache.applied_event < dml.log.head():
-            assert applied.wait(10)
+            assert applied.wait(60)
             applied.clear()
         known = cache.known_rows(FLIGHTS, FILES, write_ids=dml.transactions.write_ids(FLIGHTS))
         assert known is not None

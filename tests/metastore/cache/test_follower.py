@@ -32,7 +32,7 @@ def test_a_failure_is_logged_counted_and_followed_by_another_round(
     caplog.set_level(logging.WARNING)
     one = Follower(round_, name="applier")
     one.start()
-    assert enough.wait(10)
+    assert enough.wait(60)
     assert one.running()
     one.stop()
     assert not one.running()
@@ -54,6 +54,6 @@ def test_what_it_follows_may_close_before_it() -> None:
 
     one = Follower(round_, name="applier")
     one.start()
-    assert ended.wait(10)
+    assert ended.wait(60)
     one.stop()
     assert one.failures == 0

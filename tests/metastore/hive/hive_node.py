@@ -26,7 +26,7 @@ from strandline.model.type_parser import parse_type
 from strandline.node import Node
 from tests.servers.thrift_client import ThriftClient
 
-WAIT = 30.0
+WAIT = 60.0
 
 
 @dataclass

@@ -21,7 +21,7 @@ from strandline.node.http_connections import HttpConnections
 from strandline.node.monitoring import Monitoring
 from strandline.node.node import Problem
 
-WAIT = 30.0
+WAIT = 60.0
 
 
 def listening_socket(port: int = 0) -> socket.socket:

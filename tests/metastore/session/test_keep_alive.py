@@ -25,7 +25,7 @@ from tests.metastore.snapshots import paths_of
 
 TIMEOUT_MS = 600
 """Of the transactions of the `quick` node: long enough for a machine that is busy."""
-WAIT = 20.0
+WAIT = 60.0
 
 
 class Watched(LocalSession):

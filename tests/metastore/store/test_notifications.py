@@ -120,7 +120,7 @@ def test_a_mark_moves_with_every_commit_and_only_then(dml: Dml) -> None:
     assert dml.log.mark() == mark
     dml.append("a")
     assert dml.log.mark() != mark
-    assert dml.log.wait(mark, timeout=10) == dml.log.mark()
+    assert dml.log.wait(mark, timeout=60) == dml.log.mark()
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def serving(dispatcher: Dispatcher, settings: ServerSettings) -> Iterator[Runnin
         running.stop()
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(20)
+        thread.join(60)
         loop.close()
 
 

@@ -225,7 +225,7 @@ def test_the_memory_of_a_request_in_work_is_held_though_its_client_has_gone(
     with connect(running) as stream:
         names = ["x" * 1000] * 1000
         stream.sendall(request("get_partitions_by_names", db_name="d", tbl_name="t", names=names))
-        assert begun.wait(20)
+        assert begun.wait(60)
         reset(stream)
     while running.on_loop(lambda: running.server.statistics().connections):
         pass

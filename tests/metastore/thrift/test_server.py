@@ -70,7 +70,7 @@ def request(method: str, sequence: int = 1, **args: Any) -> bytes:
 
 
 def connect(running: Any) -> socket.socket:
-    return socket.create_connection((running.host, running.port), timeout=20)
+    return socket.create_connection((running.host, running.port), timeout=60)
 
 
 def read_messages(stream: socket.socket, count: int) -> list[bytes]:
@@ -481,7 +481,7 @@ def test_stopping_lets_a_request_in_work_finish(serve: Serve) -> None:
     running = serve(handler)
     with connect(running) as stream, connect(running) as idle:
         stream.sendall(request("get_all_databases", 1) + request("get_all_databases", 2))
-        assert begun.wait(20)
+        assert begun.wait(60)
         stopping = asyncio.run_coroutine_threadsafe(running.server.stop(grace=20), running.loop)
         assert read_to_end(idle) == b""
         running.on_loop(release.set)
@@ -525,9 +525,9 @@ def test_stopping_cancels_what_does_not_end_in_time(
 
     asking = threading.Thread(target=ask)
     asking.start()
-    assert begun.wait(20)
+    assert begun.wait(60)
     running.stop(grace=0.05)
-    asking.join(20)
+    asking.join(60)
     client.close()
     assert cancelled.is_set()
     assert len(failed) == 1
@@ -550,7 +550,7 @@ def test_statistics_count_what_was_done(serve: Serve) -> None:
 def test_the_client_says_when_nobody_listens_and_when_the_server_goes() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        client = ThriftClient("127.0.0.1", port, timeout=20)
+        client = ThriftClient("127.0.0.1", port, timeout=60)
         accepted, _ = listening.accept()
         accepted.close()
         with pytest.raises(UnknownOutcome, match="look whether it was done"):
