@@ -62,12 +62,12 @@ class StoreFolders(Warehouse):
         below = self.warehouse.relative_to(folder)
         real = os.path.realpath(folder)
         # Clients may name the folder by its real path, and by the one that the node was given.
-        self._names = tuple(dict.fromkeys((folder, Path(real))))
-        self._warehouses = tuple(name / below for name in self._names)
-        former = {Path(name) for name in names if os.path.realpath(name) != real}
+        self._names = tuple(dict.fromkeys((str(folder), real)))
+        self._warehouses = tuple(str(Path(name) / below) for name in self._names)
+        former = {str(Path(name)) for name in names if os.path.realpath(name) != real}
         # The longest first: one may lie in another.
-        self._former = tuple(sorted(former - set(self._names), key=lambda p: -len(str(p))))
-        # A place is asked about several times in a row, and paths are slow.
+        self._former = tuple(sorted(former - set(self._names), key=len, reverse=True))
+        # A place is asked about several times in a row.
         self._known_place = lru_cache(maxsize=_PLACES_REMEMBERED)(self._find_place)
         self._roots = tuple(os.path.realpath(root) for root in roots)
 
@@ -99,28 +99,25 @@ class StoreFolders(Warehouse):
         if not self._former:
             return location
         try:
-            written, path = super().path(location), self.path(location)
+            written, path = super().path_text(location), self.path_text(location)
         except (InvalidInput, UnsupportedOperation):
             return location
         return location if written == path else f"file://{path}"
 
-    def path(self, location: str | Place) -> Path:
-        """See `Warehouse.path`; what lies below a former name of the folder is inside it."""
-        if isinstance(location, Place) and location.is_inside:
-            return Path(self.path_text(location))
-        path = super().path(location)
-        if any(path.is_relative_to(name) for name in self._names):
-            return path
-        for name in self._former:
-            if path.is_relative_to(name):
-                return self.folder / path.relative_to(name)
-        return path
-
     def path_text(self, location: str | Place) -> str:
-        """See `Warehouse.path_text`; no `Path` is made of a place inside."""
+        """See `Warehouse.path_text`; what lies below a former name of the folder is inside it."""
         if isinstance(location, Place) and location.is_inside:
             return f"{self._warehouse_path}/{location.path}".rstrip("/")
-        return super().path_text(location)
+        path = super().path_text(location)
+        if not self._former or self._is_below_a_name(path):
+            return path
+        for name in self._former:
+            if _within(path, name):
+                return str(self.folder / path[len(name) :].lstrip("/"))
+        return path
+
+    def _is_below_a_name(self, path: str) -> bool:
+        return any(_within(path, name) for name in self._names)
 
     def same(self, first: str, second: str) -> bool:
         """Whether both texts name one place."""
@@ -151,21 +148,23 @@ class StoreFolders(Warehouse):
     def is_inside(self, location: str | Place) -> bool:
         """Whether ``location`` is the folder of the store or lies in it."""
         try:
-            path = self.path(location)
+            return self._is_below_a_name(self.path_text(location))
         except (InvalidInput, UnsupportedOperation):
             return False
-        return any(path.is_relative_to(name) for name in self._names)
 
     def verify(self, place: Place) -> None:
         """Raise `FolderRefused` unless ``place`` is own now: no link leads out of the warehouse.
 
         To be asked just before it is moved, made or removed.
         """
+        self._require_own(place)
+        self._refuse_links(place)
+
+    def _require_own(self, place: Place) -> None:
         if not (place.is_of_table or place.is_of_schema):
             raise FolderRefused(
                 f"{self.location(place)} was named by a user, and is not the store's to change"
             )
-        self._refuse_links(place)
 
     def verify_below(self, location: str, *, table: str) -> None:
         """Raise `FolderRefused` unless ``location`` lies in the own place ``table``, without links.
@@ -173,7 +172,7 @@ class StoreFolders(Warehouse):
         For folders of partitions.
         """
         inside, base = self.place(location), self.place(table)
-        self.verify(base)
+        self._require_own(base)
         if not inside.is_inside or not inside.path.startswith(f"{base.path}/"):
             raise FolderRefused(f"{location} does not lie in the folder of its table, {table}")
         self._refuse_links(inside)
@@ -189,8 +188,8 @@ class StoreFolders(Warehouse):
             except FolderRefused:
                 return False
             return True
-        real = os.path.realpath(self.path(location))
-        if any(_within(real, str(name)) for name in self._names):
+        real = os.path.realpath(self.path_text(location))
+        if self._is_below_a_name(real):
             return False
         return any(_within(real, root) for root in self._roots)
 
@@ -201,8 +200,7 @@ class StoreFolders(Warehouse):
         if self.is_inside(location):
             place = self.place(location)
             return place.is_inside and bool(place.path)
-        real = os.path.realpath(self.path(location))
-        return not any(_within(real, str(name)) for name in self._names)
+        return not self._is_below_a_name(os.path.realpath(self.path_text(location)))
 
     def _refuse_links(self, place: Place) -> None:
         """Raise `FolderRefused` where the place, or one between the warehouse and it, is a link."""
@@ -216,15 +214,15 @@ class StoreFolders(Warehouse):
         if Place(location).is_inside:
             return Place(location)
         try:
-            path = self.path(location)
+            path = self.path_text(location)
         except (InvalidInput, UnsupportedOperation):
             return Place(location.rstrip("/"))
         for warehouse in self._warehouses:
-            if path.is_relative_to(warehouse):
-                parts = path.relative_to(warehouse).parts
-                return Place.below("/".join(parts))
-        return Place(str(path))
+            if _within(path, warehouse):
+                return Place.below(path[len(warehouse) :].strip("/"))
+        return Place(path)
 
 
 def _within(path: str, root: str) -> bool:
+    """Whether the path is ``root`` or lies in it; both are normal."""
     return path == root or path.startswith(f"{root.rstrip('/')}/")

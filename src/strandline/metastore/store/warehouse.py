@@ -112,13 +112,17 @@ class Warehouse:
     def reaches(self, location: str | Place) -> bool:
         """Whether ``location`` lies where this warehouse can make and move folders."""
         try:
-            self.path(location)
+            self.path_text(location)
         except (UnsupportedOperation, InvalidInput):
             return False
         return True
 
     def path(self, location: str | Place) -> Path:
-        """The folder on this machine that ``location`` names.
+        """`path_text` as a path."""
+        return Path(self.path_text(location))
+
+    def path_text(self, location: str | Place) -> str:
+        """The folder on this machine that ``location`` names, as an absolute path.
 
         Raises `UnsupportedOperation` for another scheme or machine, `InvalidInput` for a path that
         is not absolute, or too long for any folder to be there.
@@ -144,10 +148,6 @@ class Warehouse:
             rest = slash + tail
         return _absolute(rest, location)
 
-    def path_text(self, location: str | Place) -> str:
-        """`path` as text."""
-        return str(self.path(location))
-
     def refuse_unmakeable(self, location: str | Place) -> None:
         """Raise `InvalidInput` where a folder cannot be made, as far as can be seen now.
 
@@ -169,7 +169,7 @@ class Warehouse:
 
     def exists(self, location: str | Place) -> bool:
         """Whether the folder is there."""
-        return os.path.isdir(self.path(location))
+        return os.path.isdir(self.path_text(location))
 
     def missing(self, location: str | Place) -> bool:
         """Whether nothing at all is there; False where this cannot be seen."""
@@ -271,7 +271,7 @@ def _comparable(location: str) -> str:
     return _LOCAL.sub("", location)
 
 
-def _absolute(text: str, location: str) -> Path:
+def _absolute(text: str, location: str) -> str:
     if not text.startswith("/") or "\x00" in text:
         raise InvalidInput(f"{location!r} is not an absolute path or a URI; write file:/path")
     path = os.path.normpath(text)
@@ -285,7 +285,7 @@ def _absolute(text: str, location: str) -> Path:
             f"the path {location[:80]!r}… is too long: it may have {MAX_PATH_BYTES} bytes, and "
             f"{MAX_PART_BYTES} in each part"
         )
-    return Path(path)
+    return path
 
 
 def _is_missing(path: str) -> bool:
