@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from strandline.metastore.cache.cached_store import CachedStore
 from strandline.metastore.cache.log_applier import LogApplier, committing
-from strandline.metastore.cache.replica_set import Change
+from strandline.metastore.cache.replica_set import Change, HeldReplica
 from strandline.metastore.cache.replicas import Replica, VisibleRows
 from strandline.metastore.store.notifications import ABORT, COMMIT, WRITE, Notification
 from strandline.metastore.store.object_store import SqlObjectStore
@@ -107,6 +108,13 @@ class AnswersAtItsOwnList(CachedStore):
         if super()._shown(replica, kind, write_ids) is None:
             return None
         return replica.visible(kind, replica.committed)
+
+
+class SkipsWhatCameSince(CachedStore):
+    """A state is taken as if it were of the moment of the start."""
+
+    def restore(self, applied_event: int, replicas: Iterable[HeldReplica]) -> None:
+        super().restore(max(applied_event, self.applied_event), replicas)
 
 
 class LoadsCommittedRowsOnly(SqlObjectStore):

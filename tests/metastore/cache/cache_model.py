@@ -154,7 +154,10 @@ class CacheMachine(RuleBasedStateMachine):
         removing: bool,
         by_list: bool,
     ) -> None:
-        """Two transactions on two tables, ended in the other order, with readers in between."""
+        """Two transactions on two tables, ended in the other order, with readers in between.
+
+        The node may restart before they end.
+        """
         here, there = self.tables[:2]
         removed = self.visible(here, self.committed[here])[: 1 if removing else 0]
         first, second = self._begin(), self._begin()
@@ -162,6 +165,8 @@ class CacheMachine(RuleBasedStateMachine):
         self._stage(second, here, adds=1, removed=[], own=False)
         for txn_id in (first, second):
             self._stage(txn_id, there, adds=1, removed=[], own=False)
+        if by_list:
+            self.restart([])
         ends = (None, *zip((second, first), commits, strict=True))
         for apply, end in zip(applies, ends, strict=True):
             if end is not None:

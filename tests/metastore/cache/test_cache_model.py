@@ -24,6 +24,7 @@ from tests.metastore.cache.cache_faults import (
     LosesRemovals,
     NeverCommits,
     ShowsBeforeCommit,
+    SkipsWhatCameSince,
 )
 from tests.metastore.cache.cache_model import CacheMachine, check_small_histories
 from tests.metastore.dml import Dml
@@ -78,6 +79,7 @@ FAULTS: list[type] = [
     AnswersWithoutAsking,
     ComparesMarks,
     AnswersAtItsOwnList,
+    SkipsWhatCameSince,
     LoadsCommittedRowsOnly,
     LoadsWithoutItsPlace,
 ]

@@ -305,6 +305,24 @@ def test_events_that_come_while_a_table_loads_are_neither_lost_nor_doubled(
     assert (found.rows, found.loads, found.misses) == (1 if ends == "abort" else 3, 1, 0)
 
 
+def test_a_reader_does_not_wait_for_a_table_that_another_one_loads(dml: Dml) -> None:
+    folders = StoreFolders(dml.folder)
+    store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard, folders=folders)
+    cache = CachedStore(store, dml.log, dml.transactions, staleness=0)
+    dml.append("a")
+    dml.append("b", table_id=WEATHER)
+    seen = []
+
+    def meanwhile() -> None:
+        store.before = lambda: None
+        seen.append((files(cache), files(cache, WEATHER)))
+
+    store.before = meanwhile
+    assert files(cache) == ["a"]
+    assert seen == [(["a"], ["b"])]
+    assert cache.statistics().misses_by_cause["not_held"] == 1
+
+
 def test_a_load_that_fails_leaves_the_table_loadable(dml: Dml) -> None:
     folders = StoreFolders(dml.folder)
     store = Interrupted(dml.database, dml.transactions, dml.log, guard=dml.guard, folders=folders)

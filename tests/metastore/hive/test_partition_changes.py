@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from strandline import work
 from strandline.errors import Unavailable
 from strandline.metastore.hive import HiveMetastoreService
 from strandline.metastore.hive.registry import METHODS, Request
 from strandline.metastore.store import warehouse
+from strandline.metastore.store.rows import PartitionRow, new_partition
 from strandline.metastore.thrift.codec import HIVE_CODEC
 from strandline.node import Node
 from tests.servers.thrift_client import decode_result
@@ -161,3 +163,27 @@ def test_no_partition_is_added_whose_folder_is_not_on_disk(
     with pytest.raises(Unavailable, match="could not put the folder"):
         call("add_partitions", new_parts=[partition("few", FEW, location="")])
     assert set(shown(call, "few")) == before
+
+
+def test_names_and_a_filter_of_many_partitions_are_answered_from_memory(call: Caller) -> None:
+    """In a thread of a served node, which may not go over so many rows of the database."""
+    table = call.node.session(user="ann").table("default.few").descriptor
+    with call.node.store.change(table.id, author="ann") as change:
+        change.stage(
+            add=[
+                new_partition(PartitionRow(values=(f"{n}",), location=f"p={n}"), name=f"p={n}")
+                for n in range(FEW, 5_000)
+            ]
+        )
+    before = call.node.store.statistics()
+    named = {"db_name": "default", "tbl_name": "few", "max_parts": -1}
+    with work.budget(work.IN_THREAD):
+        assert len(call("get_partition_names", **named)) == 5_000
+    with work.budget(work.IN_THREAD):
+        rows = call("get_partitions_by_filter", **named, filter="p >= 4998")
+    assert [row["values"] for row in rows] == [["4998"], ["4999"]]
+    with work.budget(work.IN_THREAD):
+        rows = call("get_partitions_ps", **named, part_vals=["4321"])
+    assert [row["values"] for row in rows] == [["4321"]]
+    after = call.node.store.statistics()
+    assert (after.hits - before.hits, after.misses) == (3, before.misses)
