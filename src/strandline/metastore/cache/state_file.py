@@ -38,6 +38,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from secrets import token_hex
 from typing import BinaryIO
 from zlib import crc32
 
@@ -180,8 +181,8 @@ class StateFile:
 
     def _replace(self, frames: Iterable[bytes]) -> None:
         self._delete_leftovers()
-        new = self.path.with_name(f"{self.path.name}.{os.getpid()}{_SUFFIX}")
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, self._mode)
+        new = self.path.with_name(f"{self.path.name}.{token_hex(4)}{_SUFFIX}")
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode)
         try:
             with open(descriptor, "wb") as file:
                 file.write(_BEGIN)
