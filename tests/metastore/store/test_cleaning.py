@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -26,7 +26,15 @@ from strandline.metastore.store import cleaning
 from strandline.metastore.store.cleaning import Cleaned
 from strandline.metastore.store.file_scans import data_path
 from strandline.metastore.store.own_files import own_files
-from strandline.metastore.store.rows import FILE_NUMBER_BITS, DataFile, RowKind
+from strandline.metastore.store.rows import (
+    FILE_NUMBER_BITS,
+    DataFile,
+    NewRow,
+    PartitionRow,
+    RowKind,
+    new_partition,
+    new_statistics,
+)
 from strandline.model.descriptors import TableKind
 from strandline.model.types import BIGINT
 from strandline.node import Node
@@ -135,6 +143,30 @@ def in_folder(tmp_path: Path) -> Iterator[Lake]:
     wall = lambda: system_wall_clock() + ahead[0]  # noqa: E731
     with Node.open(tmp_path / "lake", settings=SETTINGS, wall=wall) as node:
         yield Lake(node, ahead)
+
+
+def test_replaced_statistics_go_and_those_of_a_dropped_partition_stay(lake: Lake) -> None:
+    table = TableDefinition(name="p", columns=(ColumnDefinition("k", BIGINT),))
+    lake.session.execute(CreateTable(schema="default", definition=table))
+    table_id = lake.session.table("default.p").descriptor.id
+
+    def stage(*add: NewRow, remove: Sequence[int] = ()) -> tuple[int, ...]:
+        with lake.node.store.change(table_id, author="ann") as change:
+            return change.stage(add=add, remove=remove).row_ids
+
+    partition = new_partition(PartitionRow(values=("2",), location="k=2"), name="k=2")
+    (first,) = stage(new_statistics((), name="k=1"))
+    dropped = stage(partition, new_statistics((), name="k=2"))
+    stage(new_statistics((), name="k=1"), remove=[first])
+    stage(remove=dropped)
+    assert lake.clean() == []
+    lake.wait()
+    assert lake.clean() == [("replaced statistics", 1, 0)]
+    shown = lake.node.store.rows(table_id, RowKind.STATISTICS, write_ids=None)
+    assert [row.name for row in shown] == ["k=1"]
+    with lake.node.store.change(table_id, author="ann") as change:
+        partitions, statistics = change.dropped_partitions(["k=2"])
+        assert [row.row_id for row in (*partitions, *statistics)] == list(dropped)
 
 
 def test_removed_files_go_when_the_history_that_shows_them_is_not_kept(lake: Lake) -> None:

@@ -1,11 +1,12 @@
 """Cleaning: what nobody can see any more goes, with its files.
 
-==================  ==============================================================================
-removed files       data and delete files that a commit removed up to the *limit*
-leftovers           files of transactions that have ended, which no row names: of killed writers
-dropped tables      tables that no kept version of the catalog has: their rows and folders
-events              of the notification log, when their time is over; the newest one stays
-==================  ==============================================================================
+===================  ==============================================================================
+removed files        data and delete files that a commit removed up to the *limit*
+replaced statistics  statistics of columns in whose place others were stored up to the limit
+leftovers            files of transactions that have ended, which no row names: of killed writers
+dropped tables       tables that no kept version of the catalog has: their rows and folders
+events               of the notification log, when their time is over; the newest one stays
+===================  ==============================================================================
 
 The limit is the low watermark (`Holds.cleaning_limit`), and at least as long ago as clients may
 read a snapshot without holding it (`snapshot_holds`). Every hold, every open transaction and
@@ -58,6 +59,11 @@ from strandline.metastore.store.own_files import (
     size_of,
     times_of_folders,
 )
+from strandline.metastore.store.replaced_statistics import (
+    count_replaced,
+    replaced_rows,
+)
+from strandline.metastore.store.row_queries import delete_rows
 from strandline.metastore.store.rows import RowKind
 from strandline.metastore.store.store_folders import StoreFolders
 from strandline.metastore.store.table_places import all_places, place_of, put_places
@@ -221,7 +227,11 @@ class Cleaner:
         if not now.dry_run:
             self._runs += 1
             self._aborted_rows.clean(stopped=now.stopped)
-        steps = [self._removed_files(limit, now), self._old_events(now)]
+        steps = [
+            self._removed_files(limit, now),
+            self._replaced_statistics(limit, now),
+            self._old_events(now),
+        ]
         if everything:
             steps += [self._leftovers(now), self._dropped_tables(now)]
         for cleaned in chain.from_iterable(steps):
@@ -264,10 +274,7 @@ class Cleaner:
             if not rows or is_backed_up(connection, self._clock.current()):
                 return []
             change(connection, _NOTE, (table_id, limit))
-            for chunk in chunks(rows):
-                for name in ("store_removal", "store_row"):
-                    statement = f"DELETE FROM {name} WHERE row_id IN {marks(chunk)}"
-                    change(connection, statement, tuple(chunk))
+            delete_rows(connection, rows)
             return list(rows.values())
 
     def _count(
@@ -288,6 +295,25 @@ class Cleaner:
             if root is not None:
                 for name in names:
                     self._take(cleaned, root, name, delete=delete)
+
+    # -- replaced statistics
+
+    def _replaced_statistics(self, limit: Timestamp, now: _Pass) -> Iterator[Cleaned]:
+        cleaned = Cleaned("replaced statistics", "plain tables")
+        if now.dry_run:
+            with self._database.read() as connection:
+                cleaned.rows = count_replaced(connection, limit)
+        while not now.dry_run and not now.stopped():
+            with self._database.read() as connection:
+                row_ids = replaced_rows(connection, limit, most=MOST_ROWS)
+            if not row_ids:
+                break
+            with self._database.write() as connection:
+                self._guard(connection)
+                delete_rows(connection, row_ids)
+            cleaned.rows += len(row_ids)
+        if cleaned.rows:
+            yield cleaned
 
     # -- leftovers
 

@@ -22,6 +22,7 @@ from strandline.sql import (
     Counter,
     Parameter,
     Query,
+    change,
     change_each,
     chunks,
     marks,
@@ -279,6 +280,13 @@ def add_removals(
         "INSERT INTO store_removal (row_id, write_id, table_id) VALUES (?, ?, ?)",
         [(row_id, write_id, table_id) for row_id in row_ids],
     )
+
+
+def delete_rows(connection: Connection, row_ids: Collection[int]) -> None:
+    """Delete rows, and what says that they were removed."""
+    for chunk in chunks(row_ids):
+        for name in ("store_removal", "store_row"):
+            change(connection, f"DELETE FROM {name} WHERE row_id IN {marks(chunk)}", tuple(chunk))
 
 
 def rows_of_write(
