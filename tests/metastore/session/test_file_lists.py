@@ -143,7 +143,7 @@ def stream(
 
 
 IDS = {"txn_id": "1", "table_id": "2"}
-WHOLE = write_staging({**IDS, "add": (), "remove": (), "touch": ()})
+WHOLE = write_staging({"txn_id": 1, "table_id": 2, "add": (), "remove": (), "touch": ()})
 REST = stream(DELETE_FILES) + stream(CHANGES)
 FILE = [1], ["p"], [1], [1], [""]
 STATISTIC = {"column_id": 1, "lower": None, "upper": None, "nulls": None}
@@ -167,6 +167,8 @@ BAD_STAGINGS = {
     "no ids": stream(DATA_FILES) + REST,
     "an id that is none": staging(txn_id="1.5"),
     "an id beyond 64 bits": staging(table_id=str(2**63)),
+    "an id in its place that is none": WHOLE.replace(b"%020d" % 1, b"%20d" % 1),
+    "an id in its place beyond 64 bits": WHOLE.replace(b"%020d" % 2, b"9" * 20),
     "compressed": staging(*FILE, [[]], [1], compression="zstd"),
     "a path that is null": staging([1], [None], [1], [1], [""], [[]], [1]),
     "statistics that are null": staging(*FILE, [None], [1]),
@@ -188,6 +190,23 @@ BAD_STAGINGS = {
 def test_what_is_no_staging_is_refused(case: str) -> None:
     with pytest.raises(InvalidInput, match=r"list of files|metadata of the first stream|counts"):
         read_staging(BAD_STAGINGS[case])
+
+
+def test_a_staging_that_another_writer_wrote_is_read() -> None:
+    read = read_staging(staging([7], ["p"], [1], [2], [b""], [[]], [1]))
+    assert read == {
+        "txn_id": 1,
+        "table_id": 2,
+        "add": (DataFile(file_id=7, path="p", rows=1, bytes=2, schema_version=1),),
+        "remove": (),
+        "touch": (),
+    }
+
+
+@pytest.mark.parametrize("txn_id", [2**63, -(2**63) - 1, "1", None])
+def test_a_number_beside_a_staging_is_a_whole_one_within_64_bits(txn_id: object) -> None:
+    with pytest.raises(InvalidInput, match=r"txn_id is .*; give a whole number within 64 bits"):
+        write_staging({"txn_id": txn_id, "table_id": 2, "add": (), "remove": (), "touch": ()})
 
 
 def test_a_compressed_batch_is_refused_before_memory_is_taken_for_it() -> None:

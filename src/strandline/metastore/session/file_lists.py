@@ -67,8 +67,8 @@ DELETE_FILES = _columns(
 
 CHANGES = _columns(path=pa.string(), touched=pa.bool_())
 _IDS = ("txn_id", "table_id")
-_OPTIONS = pa.ipc.IpcWriteOptions()
-"""The usual ones: without them pyarrow asks the environment at each stream."""
+_DIGITS = 20
+"""The length of a number beside a staging: all of them have one, so that it is known where."""
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _INT64 = 1 << 63
 
@@ -76,10 +76,9 @@ _INT64 = 1 << 63
 def write_files(files: TableFiles) -> bytes:
     """The body for ``files``."""
     work.spend(len(files.data_files) + len(files.delete_files))
-    sink = pa.BufferOutputStream()
-    _write(sink, DATA_FILES, _data_batches(files.data_files))
-    _write(sink, DELETE_FILES, [_delete_files(files.delete_files)])
-    return bytes(sink.getvalue())
+    return _stream(_HEADS[id(DATA_FILES)], DATA_FILES, _data_batches(files.data_files)) + _stream(
+        _HEADS[id(DELETE_FILES)], DELETE_FILES, [_delete_files(files.delete_files)]
+    )
 
 
 def write_staging(arguments: Mapping[str, Any]) -> bytes:
@@ -88,12 +87,13 @@ def write_staging(arguments: Mapping[str, Any]) -> bytes:
     delete_files = [file for file in arguments["add"] if isinstance(file, DeleteFile)]
     paths = [*arguments["remove"], *arguments["touch"]]
     touched = [False] * len(arguments["remove"]) + [True] * len(arguments["touch"])
-    sink = pa.BufferOutputStream()
-    metadata = {name: str(arguments[name]) for name in _IDS}
-    _write(sink, DATA_FILES, _data_batches(data_files), metadata=metadata)
-    _write(sink, DELETE_FILES, [_delete_files(delete_files)] if delete_files else ())
-    _write(sink, CHANGES, [[texts(paths), booleans(touched)]] if paths else ())
-    return bytes(sink.getvalue())
+    deletes = [_delete_files(delete_files)] if delete_files else []
+    changes = [[texts(paths), booleans(touched)]] if paths else []
+    return (
+        _stream(_staging_head(arguments), DATA_FILES, _data_batches(data_files))
+        + _stream(_HEADS[id(DELETE_FILES)], DELETE_FILES, deletes)
+        + _stream(_HEADS[id(CHANGES)], CHANGES, changes)
+    )
 
 
 def _data_batches(files: Sequence[DataFile]) -> Iterator[list[pa.Array]]:
@@ -209,7 +209,7 @@ class _Source:
     def number(self, name: str) -> int:
         """A number in the metadata of the first stream."""
         text = self._metadata.get(name.encode(), b"").decode(errors="replace")
-        if not re.fullmatch(r"-?[0-9]{1,19}", text) or not -_INT64 <= int(text) < _INT64:
+        if not re.fullmatch(r"-?[0-9]{1,20}", text) or not -_INT64 <= int(text) < _INT64:
             raise InvalidInput(
                 f"{name} in the metadata of the first stream is {text[:80]!r}; write a whole"
                 " number within 64 bits"
@@ -222,20 +222,32 @@ class _Source:
         if behind:
             raise InvalidInput(f"the list of files ends {behind} bytes before its body does")
 
+    def _known_head(self, schema: pa.Schema) -> int:
+        """The bytes of the next stream before its rows, if they are as they are written here."""
+        at, head = self._reader.tell(), _HEADS[id(schema)]
+        if self._body.startswith(head, at):
+            return len(head)
+        if at == 0 and schema is DATA_FILES and (ids := _ids_in(self._body)):
+            self._metadata = ids
+            return _STAGING_HEAD_BYTES
+        return 0
+
     def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        at, nothing = self._reader.tell(), _WITHOUT_ROWS[id(schema)]
-        if self._body.startswith(nothing, at):
-            self._reader.seek(at + len(nothing))
+        at, size = self._reader.tell(), self._known_head(schema)
+        if size and self._body.startswith(_END, at + size):  # without rows, as most of them are
+            self._reader.seek(at + size + len(_END))
             return
         try:
+            self._reader.seek(at + size)
             messages = pa.ipc.MessageReader.open_stream(self._reader)
-            written = _schema(messages.read_next_message())
-            self._metadata = self._metadata or written.metadata or {}
-            if not written.equals(schema):
-                raise InvalidInput(
-                    f"the list of files has other columns than {', '.join(schema.names)}; client"
-                    " and node may be of different releases"
-                )
+            if not size:
+                written = _schema(messages.read_next_message())
+                self._metadata = self._metadata or written.metadata or {}
+                if not written.equals(schema):
+                    raise InvalidInput(
+                        f"the list of files has other columns than {', '.join(schema.names)};"
+                        " client and node may be of different releases"
+                    )
             while (message := _next(messages)) is not None:
                 yield _checked(message, schema)
         except (pa.ArrowException, OSError, StopIteration) as error:
@@ -315,29 +327,51 @@ def _values(column: pa.Array) -> Sequence[Any]:
     return [tuple(flat[start:end]) for start, end in pairwise(offsets)]
 
 
-def _write(
-    sink: Any,
-    schema: pa.Schema,
-    batches: Iterable[list[pa.Array]],
-    *,
-    metadata: Mapping[str, str] | None = None,
-) -> None:
-    if not batches and metadata is None:
-        sink.write(_WITHOUT_ROWS[id(schema)])
-        return
-    with pa.ipc.new_stream(sink, schema.with_metadata(metadata), options=_OPTIONS) as writer:
-        for columns in batches:
-            if len(columns[0]):
-                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-
-
-def _without_rows(schema: pa.Schema) -> bytes:
+def _head(schema: pa.Schema) -> bytes:
+    """The beginning of a stream, before its rows."""
     sink = pa.BufferOutputStream()
-    pa.ipc.new_stream(sink, schema, options=_OPTIONS).close()
-    return bytes(sink.getvalue())
+    pa.ipc.new_stream(sink, schema).close()
+    return bytes(sink.getvalue()).removesuffix(_END)
 
 
-_WITHOUT_ROWS = {
-    id(schema): _without_rows(schema) for schema in (DATA_FILES, DELETE_FILES, CHANGES)
-}
-"""The streams of lists without rows, as most lists beside that of the data files are."""
+def _stream(head: bytes, schema: pa.Schema, batches: Iterable[list[pa.Array]]) -> bytes:
+    """A stream of these batches. A writer of pyarrow takes longer than what it writes here."""
+    rows = [
+        pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
+        for columns in batches
+        if len(columns[0])
+    ]
+    return b"".join((head, *rows, _END))
+
+
+_HEADS = {id(schema): _head(schema) for schema in (DATA_FILES, DELETE_FILES, CHANGES)}
+_SLOTS = [f"{number}" * _DIGITS for number in range(1, len(_IDS) + 1)]
+_BEFORE_TXN, _BETWEEN, _BEHIND_TABLE = re.split(
+    "|".join(_SLOTS).encode(), _head(DATA_FILES.with_metadata(dict(zip(_IDS, _SLOTS, strict=True))))
+)
+"""The beginning of the first stream of a staging, around its numbers."""
+_TXN_AT = len(_BEFORE_TXN)
+_TABLE_AT = _TXN_AT + _DIGITS + len(_BETWEEN)
+_STAGING_HEAD_BYTES = _TABLE_AT + _DIGITS + len(_BEHIND_TABLE)
+
+
+def _staging_head(arguments: Mapping[str, Any]) -> bytes:
+    """The beginning of the first stream of a staging. Raises `InvalidInput`."""
+    for name in _IDS:
+        number = arguments[name]
+        if type(number) is not int or not -_INT64 <= number < _INT64:
+            raise InvalidInput(f"{name} is {number!r:.80}; give a whole number within 64 bits")
+    txn_id, table_id = (f"{arguments[name]:0{_DIGITS}d}".encode() for name in _IDS)
+    return b"".join((_BEFORE_TXN, txn_id, _BETWEEN, table_id, _BEHIND_TABLE))
+
+
+def _ids_in(body: bytes) -> dict[bytes, bytes]:
+    """The numbers in a body that begins as `_staging_head` writes it; else nothing."""
+    if (
+        body.startswith(_BEFORE_TXN)
+        and body.startswith(_BETWEEN, _TXN_AT + _DIGITS)
+        and body.startswith(_BEHIND_TABLE, _TABLE_AT + _DIGITS)
+    ):
+        slots = (body[at : at + _DIGITS] for at in (_TXN_AT, _TABLE_AT))
+        return {name.encode(): slot for name, slot in zip(_IDS, slots, strict=True)}
+    return {}
