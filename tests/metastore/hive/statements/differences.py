@@ -6,27 +6,27 @@ from tests.metastore.hive.differential.differences import Difference
 
 DIFFERENCES = (
     Difference(
-        why="Hive does not change the comment of a database, and says nothing",
+        why="Hive does not change the comment of a database, without a word.",
         client="Spark: COMMENT ON DATABASE",
         calls=r"^DESCRIBE DATABASE EXTENDED s1",
         hive="first",
         ours="the first",
     ),
     Difference(
-        why="Hive fails on a filter that has both a pattern and a number",
+        why="Hive fails on a filter of a pattern and a number.",
         client="Spark: SELECT … WHERE host LIKE '%y' OR year = 2026",
         calls=r"LIKE '%y' OR year = 2026",
         hive="_LEGACY_ERROR_TEMP_3065",
     ),
     Difference(
-        why="a folder that was empty from the start has no counts, so that Spark looks by itself",
+        why="A folder without files has no counts; see the same difference of calls.",
         client="Spark: the size that it plans a join by",
         calls=r"^DESCRIBE EXTENDED sales PARTITION \(day = '2026-01-0[57]'",
         hive=r"Parameters.*totalSize=0",
         ours=r"Parameters",
     ),
     Difference(
-        why="the files are counted again after INSERT OVERWRITE; Hive has the counts from before",
+        why="Files are counted again after INSERT OVERWRITE. Hive keeps the counts from before.",
         client="Spark: the size that it plans a join by",
         calls=r"^DESCRIBE EXTENDED logs PARTITION",
         hive=r"totalSize=8|8 bytes",

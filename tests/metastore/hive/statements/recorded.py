@@ -1,7 +1,9 @@
 """Statements of an unmodified Spark, and what it answers on Hive's metastore 2.3.10.
 
-Each line of `STATEMENTS` is a statement; lines that begin with ``#`` are titles. ``{warehouse}`` is
-the warehouse of the metastore. Run as a script, this asks Hive anew and writes `FILE`:
+Each line of `SCENARIO` is a statement; lines that begin with ``#`` are titles. ``{warehouse}`` is
+the warehouse of the metastore. What ends with ``-- soak`` takes long and says more of Spark than of
+its metastore; the other answers do not depend on it. Run as a script, this asks Hive anew and
+writes `FILE`:
 
     .venv/bin/python -m tests.metastore.hive.statements.recorded
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.metastore.hive.differential.scenario import partition, table
@@ -25,26 +28,33 @@ from tests.servers.thrift_client import ThriftClient
 
 FILE = Path(__file__).with_name("answers_of_hive_2_3_10.json")
 SCENARIO = Path(__file__).with_name("scenario.sql")
-STATEMENTS = tuple(
-    line.removesuffix(";")
-    for line in SCENARIO.read_text().splitlines()
-    if line and not line.startswith("#")
-)
+_SOAK = " -- soak"
+_LINES = [line for line in SCENARIO.read_text().splitlines() if line and not line.startswith("#")]
+STATEMENTS = tuple(line.removesuffix(_SOAK).removesuffix(";") for line in _LINES)
+QUICK = tuple(number for number, line in enumerate(_LINES) if not line.endswith(_SOAK))
+"""The statements that ``make test`` runs, by their place."""
 WAREHOUSE = "{warehouse}"
 
 _TIME = re.compile(r"\b[A-Z][a-z]{2} [A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d \w+ \d{4}\b")
 _SECONDS = re.compile(r"(transient_lastDdlTime)(=|' = ')\d+")
 
 
-def answers(spark: SparkProcess, folder: Path) -> list[Answer]:
-    """What a Spark answers to each statement; ``folder`` is the warehouse of its metastore."""
-    return [
-        _comparable(spark.answer(text.replace(WAREHOUSE, str(folder))), folder)
-        for text in STATEMENTS
-    ]
+def answers(
+    spark: SparkProcess, folder: Path, *, chosen: Iterable[int] = range(len(STATEMENTS))
+) -> dict[int, Answer]:
+    """What a Spark answers to the chosen statements, by their place.
+
+    ``folder`` is the warehouse of its metastore.
+    """
+    return {
+        number: _comparable(
+            spark.answer(STATEMENTS[number].replace(WAREHOUSE, str(folder))), folder
+        )
+        for number in chosen
+    }
 
 
-def answers_of_hive(folder: Path) -> list[Answer]:
+def answers_of_hive(folder: Path) -> dict[int, Answer]:
     """What a Spark on Hive's metastore answers; both run in ``folder``."""
     with hive_metastore(folder) as port:
         _make_sql_tables(port)
@@ -91,8 +101,8 @@ def _record() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = answers_of_hive(Path(folder))
     entries = [
-        json.dumps({"statement": text, "answer": answer}, ensure_ascii=False)
-        for text, answer in zip(STATEMENTS, found, strict=True)
+        json.dumps({"statement": STATEMENTS[number], "answer": answer}, ensure_ascii=False)
+        for number, answer in found.items()
     ]
     FILE.write_text("[\n" + ",\n".join(entries) + "\n]\n")
 
