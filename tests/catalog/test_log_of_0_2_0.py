@@ -16,14 +16,16 @@ from typing import Any
 
 import pytest
 
-from strandline.catalog import Catalog, CatalogManager
+from strandline.catalog import Catalog, CatalogManager, read_history
 from strandline.catalog.commands import CreateSchema, DropSchema
 from strandline.catalog.undo.reading import visible_undo
 from strandline.clock import HybridClock
 from strandline.durable import MetastorageLog, durable_state
 from strandline.durable.collections import COLLECTIONS
 from strandline.durable.metastorage_log import update_key
+from strandline.durable.state import ReadOnlyState
 from strandline.metastorage import Metastorage, Put
+from strandline.node.verification import compare_times
 from tests.metastorage.stores import STORES
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "log_0_2_0.json").read_text())
@@ -109,3 +111,19 @@ def test_it_is_continued_undone_trimmed_and_read_again(new_manager: NewManager) 
     assert again.earliest_catalog().version == 12
     assert [names_of(again.catalog(version)) for version in range(12, latest + 4)] == expected
     assert expected[: latest - 11] == [OBJECTS[version] for version in range(12, latest + 1)]
+
+
+def test_a_time_that_changed_beside_a_record_is_found_by_its_copy_in_the_history(
+    open_store: Callable[[], Any],
+) -> None:
+    store, _ = open_store()
+    log = MetastorageLog(store)
+
+    def wrong_versions() -> list[str]:
+        findings = compare_times(ReadOnlyState(log), read_history(log))
+        return [finding.place for finding in findings]
+
+    assert wrong_versions() == []
+    key = update_key(max(OBJECTS) - 1)
+    store.invoke([], [Put(key, store.get(key).value)])  # it gets another time
+    assert wrong_versions() == [f"version {max(OBJECTS) - 1}"]

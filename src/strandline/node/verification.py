@@ -30,7 +30,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from sqlalchemy import Connection, select
 
-from strandline.catalog import Catalog, read_history
+from strandline.catalog import Catalog, VersionInfo, read_history
+from strandline.clock import format_timestamp
 from strandline.durable.state import AppliedUpdate, ReadOnlyState
 from strandline.errors import CorruptData, StrandlineError
 from strandline.metastore.partition_places import GONE, PartitionPlaces
@@ -134,7 +135,9 @@ class Verification:
         tables: dict[int, _Table] = {}
         try:
             state = self.state()
-            _parse_arguments(state)
+            history = read_history(state.log)
+            _parse_arguments(state, history)
+            yield from compare_times(state, history)
             tables = _tables(state)
             self.verified.records += state.recovered[-1].version
         except StrandlineError as error:
@@ -367,9 +370,27 @@ class Verification:
                     yield Finding(Kind.LEFTOVER, str(path), "it is the folder of no kept table")
 
 
-def _parse_arguments(state: ReadOnlyState) -> None:
+def compare_times(state: ReadOnlyState, history: list[VersionInfo]) -> Iterator[Finding]:
+    """Versions whose time is not that of their entry in the ``history``.
+
+    What releases up to 0.2.0 wrote has its time beside the record alone, which no checksum covers.
+    A version and its entry got the same one, so that each is the other's copy.
+    """
+    times = {applied.version: applied.time for applied in state.recovered[1:]}
+    for entry in history:
+        time = times.get(entry.version, entry.time)
+        if time != entry.time:
+            yield Finding(
+                Kind.RECORD,
+                f"version {entry.version}",
+                f"its time is {format_timestamp(time)} in the log and"
+                f" {format_timestamp(entry.time)} in the history",
+            )
+
+
+def _parse_arguments(state: ReadOnlyState, history: list[VersionInfo]) -> None:
     """Parse the arguments of all entries. Raises `CorruptData`."""
-    actions = chain.from_iterable(version.actions for version in read_history(state.log))
+    actions = chain.from_iterable(version.actions for version in history)
     entries = chain.from_iterable(applied.update.entries for applied in state.recovered)
     for arguments in chain((each for _, each in actions), (entry.arguments for entry in entries)):
         len(arguments)
