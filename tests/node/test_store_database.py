@@ -481,6 +481,7 @@ def test_a_store_that_is_no_longer_there_takes_no_write_and_health_says_so(
         for _ in range(2):
             with pytest.raises(StoreMoved, match="moved, deleted or replaced"):
                 session.execute(CreateSchema(name="lost"))
+        assert not (folder / "warehouse" / "lost.db").exists()
         assert "database in its place" in [problem.check for problem in node.health.report()]
 
 

@@ -177,6 +177,13 @@ class Database(ABC):
         """
 
     @abstractmethod
+    def check_place(self) -> None:
+        """Raise `StoreMoved` where the database is known to be no longer where it was opened.
+
+        Each write does so before its commit; what changes more than the database, before that.
+        """
+
+    @abstractmethod
     def write_time(self) -> AbstractContextManager[Connection]:
         """A write of the clock row alone, by which a reader learns what time it is.
 

@@ -126,6 +126,9 @@ class PostgresDatabase(Database):
         """Nothing: the pages are the server's to check."""
         return []
 
+    def check_place(self) -> None:
+        """Nothing: a server knows its databases by their names."""
+
     def size(self) -> int:
         return int(self.rows("SELECT pg_database_size(current_database())")[0][0])
 

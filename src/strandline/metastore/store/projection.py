@@ -409,6 +409,7 @@ class Projector:
                     first = turn.untouched
                     try:
                         if first:
+                            self._database.check_place()  # else folders would be made elsewhere
                             self._require_synced(before, turn)
                         if not self._folders.carry_out(turn, entry, update=update):
                             break
