@@ -94,24 +94,23 @@ class Operation:
 
 
 class History:
-    """Operations as they end. Safe for threads."""
+    """Operations as they end, and how many were answered. Safe for threads."""
 
     def __init__(self) -> None:
         self._places = itertools.count(1)
         self._lock = threading.Lock()
         self._operations: list[Operation] = []
+        self.answered = 0
 
     def place(self) -> int:
         """The next place in the order of beginnings and ends."""
         with self._lock:
             return next(self._places)
 
-    def __len__(self) -> int:
-        return len(self._operations)
-
     def add(self, operation: Operation) -> None:
         with self._lock:
             self._operations.append(operation)
+            self.answered += operation.ended is not None
 
     @property
     def operations(self) -> list[Operation]:

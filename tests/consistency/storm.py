@@ -2,7 +2,7 @@
 
 Clients run in threads of the test, each with random numbers of its own that follow from the seed.
 Every call goes to a node that is drawn for it. Meanwhile one after the other a node is killed and
-started again, or stopped for a while, or the server of the store is restarted. The nodes clean up
+started again, or stopped for a while, or the server of the store is struck. The nodes clean up
 behind the clients: history is kept for seconds, or as long as a hold keeps it. At the end all
 outcomes that were lost are asked for, and every node is read once more.
 """
@@ -13,11 +13,12 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from strandline.errors import Conflict, ProtocolError, Unavailable, VersionNotFound
+from strandline.errors import Conflict, ProtocolError, Stopping, Unavailable, VersionNotFound
 from strandline.metastore.interface import Snapshot
 from tests.consistency.client import Client, Table, path_of
 from tests.consistency.history import OPEN, History, is_delete_file
@@ -25,12 +26,14 @@ from tests.servers import postgresql
 from tests.servers.served_node import ServedNode
 from tests.servers.stores import EmptyStore
 
-LOST = (Unavailable, ProtocolError)
+LOST = (Unavailable, ProtocolError, Stopping)
 TABLES = ("orders", "parts", "stock")
 HELD_SHARE = 0.3
 """Of the snapshots that are taken."""
 PATIENCE = 5.0
 """Seconds that a client waits for one call."""
+BACK_OFF = 0.05
+"""Seconds that it leaves a node alone which gave no answer."""
 SETTINGS: dict[str, Any] = {  # Any: each of its own type
     "transaction_timeout_ms": 8_000,
     "clean_interval_ms": 1_000,
@@ -53,13 +56,15 @@ class Cluster:
         self.nodes = [self._new_node() for _ in range(count)]
 
     def _new_node(self) -> ServedNode:
-        return ServedNode(self.store, **SETTINGS)
+        warehouse = self.store.settings.warehouse
+        cache_folder = str(Path(warehouse).parent) if warehouse else ""
+        return ServedNode(self.store, cache_folder=cache_folder, **SETTINGS)
 
     def strike(self, rng: random.Random, wait: Callable[[], None]) -> None:
         """Do something to a node, or to the store; ``wait`` while something is stopped."""
-        kinds = ["kill", "stop"]
+        kinds = ["kill", "stop", "renew"]
         if "postgresql" in self.store.address:
-            kinds = ["kill", "restart", "stop", "crash", "pause"]
+            kinds = ["kill", "restart", "stop", "crash", "renew", "pause"]
         kind, number = kinds[len(self.strikes) % len(kinds)], rng.randrange(len(self.nodes))
         self.strikes.append(kind)
         node, server = self.nodes[number], postgresql.running
@@ -68,6 +73,10 @@ class Cluster:
                 self.nodes[number] = self._new_node()
                 node.kill()
                 node.close()
+            case "renew":  # the next one begins with what this one had in memory
+                node.terminate()
+                node.close()
+                self.nodes[number] = self._new_node()
             case "stop":
                 node.stop()
                 wait()
@@ -106,18 +115,19 @@ class Load:
         self._snapshots: list[Taken] = []
         self._numbers = iter(range(1, 1 << 20))
         self._lock = threading.Lock()
+        self._back_off = threading.Event()  # never set
         self.went_on = threading.Condition()
         with closing(Client(history, cluster.nodes[0])) as client:
             self.tables = [client.create(name) for name in TABLES]
 
     def is_over(self) -> bool:
-        return len(self._history) >= self._operations
+        return self._history.answered >= self._operations
 
     def wait(self) -> None:
         """Until the clients went on for a while."""
-        enough = len(self._history) + STOPPED_OPERATIONS
+        enough = self._history.answered + STOPPED_OPERATIONS
         with self.went_on:
-            self.went_on.wait_for(lambda: len(self._history) >= enough, LONGEST_STOP)
+            self.went_on.wait_for(lambda: self._history.answered >= enough, LONGEST_STOP)
 
     @contextmanager
     def _client(self, rng: random.Random, name: str) -> Iterator[Client]:
@@ -131,8 +141,12 @@ class Load:
         actions = {self._write: 10, self._read: 8, self._read_again: 4, self._look: 2}
         while not self.is_over():
             (action,) = rng.choices([*actions], [*actions.values()])
-            with suppress(*LOST, Conflict, VersionNotFound):
+            try:
                 action(rng, name)
+            except (Conflict, VersionNotFound):
+                pass
+            except LOST:
+                self._back_off.wait(BACK_OFF)
             with self.went_on:
                 self.went_on.notify_all()
 
@@ -226,7 +240,7 @@ class Load:
 def storm(
     store: EmptyStore, *, seed: int, operations: int, nodes: int = 3, clients: int = 4, every: int
 ) -> tuple[History, list[str]]:
-    """The history of about so many operations, and the strikes, one for ``every`` so many."""
+    """The history of so many answered operations, about, and a strike for ``every`` so many."""
     history, cluster = History(), Cluster(store)
     with ExitStack() as opened:
         opened.callback(cluster.close)
@@ -239,9 +253,9 @@ def storm(
             while not all(client.done() for client in running):
                 with load.went_on:
                     load.went_on.wait(PATIENCE)
-                if len(history) >= next_strike and not load.is_over():
+                if history.answered >= next_strike and not load.is_over():
                     cluster.strike(rng, load.wait)
-                    next_strike = len(history) + every
+                    next_strike = history.answered + every
             for client in running:
                 client.result()
         load.settle()

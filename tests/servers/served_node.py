@@ -8,6 +8,7 @@ is opened: it changes how the node works, for a schedule or as a fault.
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -204,6 +205,11 @@ class ServedNode:
     def kill(self) -> None:
         """SIGKILL."""
         self._process.kill()
+
+    def terminate(self) -> None:
+        """SIGTERM, and wait until it has ended, without an error."""
+        self._process.signal(signal.SIGTERM)
+        assert self._process.finish() == 0
 
     def close(self) -> None:
         self._process.close()
