@@ -139,6 +139,16 @@ def test_engines_keep_their_statistics_apart_and_bit_vectors_are_kept(
     assert of_table(client, "a", engine="impala") == [sent]
 
 
+def test_a_table_is_given_with_its_statistics_if_hive_4_asks_for_them(client: ThriftClient) -> None:
+    asked = {"dbName": "d1", "tblName": "t", "getColumnStats": True}
+    assert "colStats" not in client.call("get_table_req", req=asked)["table"]
+    store(client, numbers(), texts())
+    table = client.call("get_table_req", req=asked)["table"]
+    assert table["colStats"]["statsObj"] == [numbers(), texts()]
+    assert table["colStats"]["statsDesc"]["tableName"] == "t"
+    assert "colStats" not in client.call("get_table_req", req={**asked, "engine": "x"})["table"]
+
+
 def test_a_request_of_hive_4_has_the_statistics_of_one_partition_and_does_not_merge(
     client: ThriftClient,
 ) -> None:

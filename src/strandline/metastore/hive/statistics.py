@@ -150,6 +150,13 @@ async def _of_one_column(call: Call) -> _Statistics:
     return _Statistics(call, *await call.reader.relation(*names), [call.text("col_name")])
 
 
+async def statistics_of_table(call: Call, scope: Scope, relation: Relation) -> Struct | None:
+    """The ``ColumnStatistics`` of all columns of a table; None if nothing is known."""
+    columns = [column.name for column in relation.columns]
+    known = await _Statistics(call, scope, relation, columns).of_table()
+    return _described(scope.name, relation.name, known, part=None) if known else None
+
+
 def _one_column(call: Call, known: Sequence[AnalyzedColumn], *, part: str | None) -> Struct:
     """The ``ColumnStatistics`` of one column. Raises `ObjectNotFound` if nothing is known."""
     schema, table = call.text("db_name"), call.text("tbl_name")
@@ -159,6 +166,13 @@ def _one_column(call: Call, known: Sequence[AnalyzedColumn], *, part: str | None
             f"Statistics for dbName={schema}, tableName={table}, {of_part}"
             f"columnName={call.text('col_name')} doesn't exist."
         )
+    return _described(schema, table, known, part=part)
+
+
+def _described(
+    schema: str, table: str, known: Sequence[AnalyzedColumn], *, part: str | None
+) -> Struct:
+    """The ``ColumnStatistics`` of columns of a table, or of a partition."""
     described: Struct = {
         "isTblLevel": part is None,
         "dbName": schema.lower(),

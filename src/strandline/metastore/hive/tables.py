@@ -24,6 +24,7 @@ from strandline.metastore.hive.registry import (
     unknown_database,
     unknown_table,
 )
+from strandline.metastore.hive.statistics import statistics_of_table
 from strandline.metastore.hive.storage_descriptors import Struct
 from strandline.metastore.hive.table_structs import (
     EXTERNAL_TABLE,
@@ -67,7 +68,11 @@ async def get_table(call: Call) -> Struct:
 async def get_table_req(call: Call) -> Struct:
     request = call.of("req")
     scope, relation = await call.reader.relation(request.text("dbName"), request.text("tblName"))
-    return {"table": await call.reader.struct(scope, relation)}
+    struct = await call.reader.struct(scope, relation)
+    if request.args.get("getColumnStats"):
+        known = await statistics_of_table(request, scope, relation)
+        struct = struct if known is None else {**struct, "colStats": known}
+    return {"table": struct}
 
 
 @reads("get_tables")
