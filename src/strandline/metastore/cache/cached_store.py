@@ -46,7 +46,7 @@ from itertools import chain
 from types import MappingProxyType
 
 from strandline import work
-from strandline.errors import Stopping, Unavailable
+from strandline.metastore.cache.following import Follower
 from strandline.metastore.cache.log_applier import BATCH, LogApplier
 from strandline.metastore.cache.replica_set import MAX_ROWS, HeldReplica, ReplicaSet
 from strandline.metastore.cache.replicas import Replica, VisibleRows
@@ -60,63 +60,6 @@ from strandline.model.places import Place
 from strandline.transactions import Transactions, ValidWriteIdList
 
 logger = logging.getLogger(__name__)
-
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 5.0
-
-
-class Follower:
-    """Calls ``round_`` (which waits by itself, for a bounded time) between `start` and `stop`."""
-
-    def __init__(self, round_: Callable[[], None], *, name: str) -> None:
-        self._round = round_
-        self._name = name
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self.failures = 0
-        self.last_failure: Exception | None = None
-
-    def start(self) -> None:
-        """Begin. Nothing happens if it runs."""
-        if self._thread is not None:
-            return
-        self._stop.clear()
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
-
-    def stop(self, *, wake: Callable[[], None] = lambda: None) -> None:
-        """End after the round that runs now, and wait for that. Nothing happens if it ended.
-
-        ``wake`` cuts the round short where it waits.
-        """
-        self._stop.set()
-        wake()
-        thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-
-    def running(self) -> bool:
-        """Whether the thread is alive."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def _run(self) -> None:
-        pause = FIRST_PAUSE
-        while not self._stop.is_set():
-            try:
-                self._round()
-                pause = FIRST_PAUSE
-            except Stopping:
-                return  # what it follows is closed
-            except Exception as error:
-                self.failures += 1
-                self.last_failure = error
-                if isinstance(error, Unavailable):
-                    logger.warning("%s: %s; it tries again in %.1f s", self._name, error, pause)
-                else:
-                    logger.exception("%s failed; it tries again in %.1f s", self._name, pause)
-                self._stop.wait(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
-
 
 DEFAULT_STALENESS = 1.0
 DEFAULT_MEMORY_BYTES = 256 << 20

@@ -8,14 +8,14 @@ import threading
 import pytest
 
 from strandline.errors import Stopping, Unavailable
-from strandline.metastore.cache import cached_store
-from strandline.metastore.cache.cached_store import Follower
+from strandline.metastore.cache import following
+from strandline.metastore.cache.following import Follower
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_store, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(cached_store, "LONGEST_PAUSE", 0.002)
+    monkeypatch.setattr(following, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(following, "LONGEST_PAUSE", 0.002)
 
 
 def test_a_failure_is_logged_counted_and_followed_by_another_round(
