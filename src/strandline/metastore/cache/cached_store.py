@@ -4,13 +4,16 @@ The problem: reads of table and partition metadata come by the thousand, and eac
 the committed writes of its own snapshot, although several nodes write. Asking the store each time
 is exact and slow; a cache that follows with some delay is fast and shows torn or old writes.
 
-The model. The cache holds the rows themselves, by write id (`replicas`), and
-follows the notification log: a staging brings rows under an id that is open, the commit event makes
-all ids of its transaction committed in one step, an abort drops them. A read presents the list of
-write ids that it took at its start. It is answered from memory exactly when every id that its list
+The model. The cache holds the rows themselves, by write id (`replicas`), and follows the
+notification log: a staging brings rows under an id that is open, the commit event makes all ids of
+its transaction committed in one step, an abort drops them. A read presents the list of write ids
+that it took at its start. It is answered from memory exactly when every id that its list
 has committed is committed here, and the rows are filtered by the *reader's* list, so old and new
-snapshots alike get their exact answer. Otherwise the store answers, at the reader's list. How far
-the cache lags behind therefore decides how fast an answer is, never which.
+snapshots alike get their exact answer. Otherwise the store answers, at the reader's list; of a
+large table only after the log was applied once more, which takes less than to read it. How far the
+cache lags behind therefore decides how fast an answer is, never which.
+
+What is held outlives the process as a `snapshot`, which the next one may `restore` (`state_file`).
 
 A read without a list (plain tables) asks for the present. It is answered from memory if the log was
 applied up to its head not longer than ``staleness`` seconds ago; with 0, if the head is where it
