@@ -25,6 +25,7 @@ def held_against_hive(operation: str, times: float, *, most: int = MOST_WINDOWS)
     pair = running()
     print(f"  {PROCESSES} clients, the server and PostgreSQL on {os.cpu_count()} processor cores")
     ours, hive = (rate(operation, port, most=most) for port in (pair.ours, pair.hive))
+    print(f"  {operation}: {ours:.4g} a second, the peer {hive:.4g}")  # the table comes much later
     return Measured(ours, reference=hive, target=times * hive)
 
 
