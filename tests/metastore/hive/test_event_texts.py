@@ -106,6 +106,8 @@ def test_a_message_with_quoted_texts_is_that_of_the_texts() -> None:
     texts = {"a": 'x"\\\né', "b": "plain", "c": '"'}
     plain = {"n": 1, **texts, "last": ["ü", None]}
     quoted = {name: Quoted(json.dumps(text, ensure_ascii=False)) for name, text in texts.items()}
-    expected = json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
-    assert message_text(plain | quoted) == expected
-    assert message_text(plain) == expected
+    whole = {"server": "", "servicePrincipal": "", **plain, "timestamp": 7}
+    expected = json.dumps(whole, separators=(",", ":"), ensure_ascii=False)
+    assert message_text(plain | quoted, 7) == expected
+    assert message_text(plain, 7) == expected
+    assert json.loads(message_text({}, 7)) == {"server": "", "servicePrincipal": "", "timestamp": 7}

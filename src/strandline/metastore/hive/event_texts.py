@@ -71,9 +71,10 @@ class Form:
         """The text with both filled in."""
         pieces = self._pieces.copy()
         for blanks, value in ((self._names, name), (self._places, place)):
-            text = value
-            for _ in range(self._depth):
-                text = encode_basestring(text)[1:-1]
+            text = encode_basestring(value)[1:-1]
+            if text != value:  # else nothing in it is quoted, however often
+                for _ in range(1, self._depth):
+                    text = encode_basestring(text)[1:-1]
             for blank in blanks:
                 pieces[blank] = text
         return "".join(pieces)
@@ -149,10 +150,10 @@ class DefinitionTexts:
         return _Kept(struct["tableType"], Form(text, depth=2), placed)
 
 
-def message_text(message: Mapping[str, object]) -> str:
-    """The object of JSON with these values, some of which are `Quoted`."""
-    values = [f'"{name}":{_value_text(value)}' for name, value in message.items()]
-    return f"{{{','.join(values)}}}"
+def message_text(message: Mapping[str, object], seconds: int) -> str:
+    """The message of an event of that time, with these values, some of which are `Quoted`."""
+    values = "".join([f',"{name}":{_value_text(value)}' for name, value in message.items()])
+    return f'{{"server":"","servicePrincipal":""{values},"timestamp":{seconds}}}'
 
 
 def _value_text(value: object) -> str:

@@ -118,6 +118,8 @@ class HiveEvents:
         self._present = metastore.catalogs.present()
         self._latest: _Written | None = None
         self._texts = DefinitionTexts(self._place_of, self._shown)
+        self._warehouse = hadoop_location(metastore.warehouse)
+        self._inside = f"{self._warehouse.rstrip('/')}/"
 
     def render(self, events: Sequence[Notification]) -> Iterator[Struct]:
         """``NotificationEvent`` structs, one for each event.
@@ -228,7 +230,9 @@ class HiveEvents:
         """The place of a managed table."""
         place = self._places.get(table_id)
         if place is None:
-            return hadoop_location(self._metastore.warehouse)
+            return self._warehouse
+        if place.is_of_table:  # of which nothing is to be normalized
+            return self._inside + place.path
         return hadoop_location(self._metastore.folders.location(place))
 
     def _shown(self, place: str) -> str:
@@ -426,12 +430,11 @@ def _event(
     table: str | None = None,
 ) -> Struct:
     seconds = milliseconds(event.time) // 1000
-    text = {"server": "", "servicePrincipal": "", **message, "timestamp": seconds}
     struct: Struct = {
         "eventId": event.event_id,
         "eventTime": seconds,
         "eventType": kind,
-        "message": message_text(text),
+        "message": message_text(message, seconds),
         "messageFormat": FORMAT,
     }
     if schema is not None:
