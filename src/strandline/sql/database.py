@@ -138,10 +138,11 @@ class Database(ABC):
         the commit. Not reentrant within a thread.
 
         ``first`` are the statements that the block begins with behind the look at the fence, in
-        their order: from a server they are read ahead. They are known again by their text. Where
-        it changes nothing that any memory shows, it is no news, and moves a mark only where that
-        cannot be avoided. What is provisional waits for no disk where only a crash of this machine
-        can undo it, with all that came after it: a later synced write makes it durable.
+        their order: from a server they are read ahead, also those that it then does not ask for.
+        They are known again by their text. Where the block changes nothing that any memory shows,
+        it is no news, and moves a mark only where that cannot be avoided. What is provisional waits
+        for no disk where only a crash of this machine can undo it, with all that came after it: a
+        later synced write makes it durable.
         """
         synced = not (is_provisional and self.may_lose_provisional)
         return self._write(deadline, synced=synced, first=first, is_news=is_news)

@@ -13,7 +13,6 @@ whole numbers, are parameters.
     change(connection, "DELETE FROM t WHERE id < ?", (7,))         how many rows it changed
     change_each(connection, "INSERT INTO t (id) VALUES (?)", rows) once for each tuple of parameters
     run_all(connection, (statement, parameters), …)                the rows of each of them
-
     run_at_commit(connection, "INSERT INTO t … RETURNING id")      rows that wait for the commit
 
 `run_all` sends statements that do not depend on each other's answers: to a server they are one
