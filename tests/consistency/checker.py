@@ -162,8 +162,8 @@ def lists_do_not_go_back(facts: Facts) -> Complaints:
             valid = ValidIds(text)
             for write_id, before in known[table_id].items():
                 if write_id not in valid:
-                    text = f"write {write_id} of table {table_id} was there"
-                    yield Complaint("non-monotonic read", text, (before, op))
+                    seen = f"write {write_id} of table {table_id} was seen before"
+                    yield Complaint("non-monotonic read", seen, (before, op))
 
 
 # -- rows

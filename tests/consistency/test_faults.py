@@ -57,7 +57,7 @@ class Site:
 
     def _start(self, *plants: Plant) -> ServedNode:
         node = ServedNode(self._store, plants=[followed_by_hand, *plants])
-        return self._opened.enter_context(node)
+        return self._opened.enter_context(closing(node))
 
     def _client(self, node: ServedNode, name: str) -> Client:
         return self._opened.enter_context(closing(Client(self.history, node, name=name)))

@@ -37,7 +37,9 @@ def nodes(
     store = stores.new_store(request.param, tmp_path_factory.mktemp("nodes") / "lake")
     with ExitStack() as started:
         yield [
-            started.enter_context(ServedNode(store, plants=[followed_by_hand, deaf_to_news]))
+            started.enter_context(
+                closing(ServedNode(store, plants=[followed_by_hand, deaf_to_news]))
+            )
             for _ in range(3)
         ]
 

@@ -14,8 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -163,7 +162,7 @@ def deaf_to_news(patch: pytest.MonkeyPatch) -> None:
 
 
 class ServedNode:
-    """See the module. It is ready when it was made; also a context manager that ends it."""
+    """See the module. It is ready when it was made, and killed when it is closed."""
 
     def __init__(self, store: EmptyStore, *, plants: Sequence[Plant] = (), **settings: Any) -> None:
         names = [f"{plant.__module__}:{plant.__name__}" for plant in plants]
@@ -213,14 +212,3 @@ class ServedNode:
 
     def close(self) -> None:
         self._process.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
