@@ -132,6 +132,23 @@ def test_a_read_searches_its_own_table_only(dml: Dml, wanted: list[str] | None) 
     assert all(step.startswith("SEARCH") for step in steps), steps
 
 
+@pytest.mark.parametrize("dml", ["postgresql"], indirect=True)
+def test_each_step_of_a_write_on_a_server_is_two_round_trips(dml: Dml) -> None:
+    dml.append("a")
+    with recorded(of_this_thread=True) as begun:
+        txn_id = dml.begin()
+    with (
+        recorded(of_this_thread=True) as staged,
+        dml.store.staging(txn_id, FLIGHTS, paths=["b"]) as staging,
+    ):
+        staging.stage(add=[data_file("b")])
+    with recorded(of_this_thread=True) as committed:
+        dml.transactions.commit(txn_id)
+    assert [len(texts) for texts in (begun, staged, committed)] == [2, 2, 2]
+    assert files(dml.store) == ["a", "b"]
+    assert [event.event_id for event in dml.events()] == [1, 2, 3, 4]
+
+
 def test_of_two_transactions_that_remove_one_file_the_first_to_commit_wins(dml: Dml) -> None:
     dml.append("a")
     (row,) = dml.store.rows(FLIGHTS, FILES, write_ids=None)
