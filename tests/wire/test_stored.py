@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -109,15 +108,6 @@ def test_equal_bytes_give_the_same_object() -> None:
 def test_what_was_just_written_is_not_decoded_when_the_log_brings_it() -> None:
     written = Stored.of_value(SCHEMA, has_id=True)
     assert stored(written.data).value is SCHEMA
-
-
-def test_what_was_written_keeps_its_value_only_where_it_is_too_large_to_be_remembered() -> None:
-    large = replace(SCHEMA, comment="x" * MAX_RECORD_BYTES)
-    written = [Stored.of_value(value, has_id=True) for value in (SCHEMA, large)]
-    RECENT.forget()
-    small_value, large_value = (stored.value for stored in written)
-    assert (small_value == SCHEMA, small_value is SCHEMA) == (True, False)
-    assert large_value is large
 
 
 def test_other_bytes_are_other_objects() -> None:

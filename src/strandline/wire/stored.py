@@ -64,19 +64,18 @@ class RecentValues:
                 self.add(data, value)
         return value
 
-    def add(self, data: bytes, value: object) -> bool:
-        """Remember that the record ``data`` is ``value``; False if it is too large for that."""
+    def add(self, data: bytes, value: object) -> None:
+        """Remember that the record ``data`` is ``value``."""
         if len(data) > MAX_RECORD_BYTES:
-            return False
+            return
         with self._lock:
             if data in self._young:
-                return True
+                return
             if self._young_bytes + len(data) > self._limit:
                 self._old, self._old_bytes = self._young, self._young_bytes
                 self._young, self._young_bytes = {}, 0
             self._young[data] = value
             self._young_bytes += len(data)
-        return True
 
     def forget(self) -> None:
         """Forget everything, so that the next touch of each record decodes it."""
@@ -129,9 +128,8 @@ class Stored(Generic[T]):
         """
         data = record if record is not None and is_newest(record) else encode(value)
         stored = cls(data, type(value), has_id=has_id, has_group=has_group)
-        # A batch makes thousands that nobody looks at for long, so they are not all kept.
-        if not RECENT.add(data, value):
-            stored._value = value
+        stored._value = value
+        RECENT.add(data, value)
         return stored
 
     @property
