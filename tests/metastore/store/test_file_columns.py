@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import CorruptData, IncompatibleFormat
-from strandline.metastore.store.file_columns import FileColumns, StoredDataFiles
+from strandline.metastore.store.file_columns import FEW, FileColumns, StoredDataFiles
 from strandline.metastore.store.rows import (
     ColumnStatistics,
     DataFile,
@@ -95,7 +95,7 @@ def sealed(row: Row, content: bytes) -> Row:
 )
 def test_no_object_is_made_of_a_row(known: tuple[ColumnStatistics, ...]) -> None:
     rows = [row_of(USUAL), row_of(replace(USUAL, statistics=known, bytes=2**63 - 1))]
-    (columns,) = StoredDataFiles(rows).columns()
+    columns = FileColumns.read(rows)
     assert [row._content for row in rows] == [None, None]
     assert values(columns) == values(FileColumns.of([row.as_(DataFile) for row in rows]))
 
@@ -105,10 +105,17 @@ def test_rows_of_older_formats_are_read_as_they_are() -> None:
     record = row.body[SEAL_BYTES:]
     second = sealed(row, record[:2] + b"\2" + record[3:])
     first = sealed(row, record[:2] + b"\1" + record[3:-1])  # the version is the last byte
-    (columns,) = StoredDataFiles([row, second, first, row]).columns()
+    columns = FileColumns.read([row, second, first, row])
     assert first._content is None
     older = replace(USUAL, partition=())  # a text stood there, which means nothing
     assert values(columns) == values(FileColumns.of([USUAL, older, older, USUAL]))
+
+
+@pytest.mark.parametrize("count", [1, FEW, FEW + 1])
+def test_few_files_have_the_columns_of_many(count: int) -> None:
+    rows = [row_of(replace(USUAL, rows=number), row_id=number + 1) for number in range(count)]
+    parts = [values(part) for part in StoredDataFiles(rows).columns()]
+    assert parts == [values(FileColumns.of(list(StoredDataFiles(rows))))]
 
 
 @pytest.mark.parametrize("change", [lambda body: body[:-1], lambda body: body + b"\0"])
@@ -123,7 +130,7 @@ def test_a_record_that_ends_elsewhere_is_an_error(change: Callable[[bytes], byte
 def test_reading_columns_does_not_import_pandas() -> None:
     code = (
         "import sys; from tests.metastore.store.test_file_columns import *\n"
-        "list(StoredDataFiles([row_of(USUAL)]).columns()); assert 'pandas' not in sys.modules"
+        "list(StoredDataFiles([row_of(USUAL)] * 99).columns()); assert 'pandas' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
