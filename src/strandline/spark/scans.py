@@ -36,7 +36,6 @@ from strandline.metastore.store.file_scans import (
     IdIn,
     IdPlace,
     by_id_place,
-    id_lengths,
     split_for_join,
 )
 from strandline.metastore.store.rows import DataFile
@@ -198,7 +197,7 @@ class _Scan:
         if positions:
             metadata = rows.metadataColumn("_metadata")
             helpers = [
-                _file_id(place, files, metadata).alias(FILE),
+                _file_id(place, metadata).alias(FILE),
                 metadata.getField("row_index").alias(POSITION),
             ]
         return rows.select(*map(_shown, self._columns), *helpers)
@@ -215,16 +214,11 @@ class _Scan:
         return self.spark.range(0).select(*columns, *(helpers if positions else []))
 
 
-def _file_id(place: IdPlace, files: Sequence[DataFile], metadata: Column) -> Column:
+def _file_id(place: IdPlace, metadata: Column) -> Column:
     """The id of the file that a row is read from."""
     match place.id_in:
         case IdIn.NAME:
-            name = metadata.getField("file_name")
-            *shorter, length = id_lengths(files)
-            digits = sql.lit(length)
-            for length in reversed(shorter):
-                digits = sql.when(name.substr(length + 1, 1) == "-", length).otherwise(digits)
-            return name.substr(sql.lit(1), digits).cast("bigint")
+            return sql.substring_index(metadata.getField("file_name"), "-", 1).cast("bigint")
         case IdIn.FOLDER:
             return sql.col(FILE_COLUMN)
         case IdIn.NOWHERE:

@@ -20,14 +20,7 @@ from strandline.catalog.commands import (
 )
 from strandline.clock import format_timestamp
 from strandline.metastore.hive import snapshot_views
-from strandline.metastore.hive.snapshot_views import (
-    NO_COMMIT,
-    TableSnapshot,
-    snapshot_view_struct,
-)
-from strandline.metastore.interface import Session, TableFiles
-from strandline.metastore.store.file_scans import data_path
-from strandline.metastore.store.rows import DataFile, DeleteFile
+from strandline.metastore.interface import Session
 from strandline.model.type_parser import parse_type
 from strandline.model.types import BIGINT, INT
 from strandline.spark.folder import folder_path
@@ -108,23 +101,6 @@ def test_files_with_similar_names_are_not_read(session: Session, stub: Any) -> N
     for similar in (f"{first}.tmp", f"{first}.parquet", f"a{first}", "own,xx.parquet"):
         (folder / similar).touch()
     assert (names(found), names(own)) == (listed, ["own,{x}?.parquet"])
-
-
-def test_the_id_of_a_file_is_cut_off_its_name(hive: HiveNode) -> None:
-    """In a store that grows, the ids of a part are of several lengths."""
-    table = hive.create_transactional("d1", "orders", id="int")
-    ids = (9 << 20, 10 << 20, 100 << 20)
-    files = tuple(
-        DataFile(file_id=i, path=data_path(i, "0" * 32), rows=9, bytes=9, schema_version=1)
-        for i in ids
-    )
-    deleted = DeleteFile(path="_deletes/1.parquet", file_ids=ids, counts=(1, 1, 1))
-    snapshot = TableSnapshot(table, "file:/t", None, NO_COMMIT, TableFiles(files, (deleted,)))
-    name = "_metadata.file_name"
-    assert (
-        f"CAST(left({name}, IF(substr({name}, 8, 1) = '-', 7,"
-        f" IF(substr({name}, 9, 1) = '-', 8, 9))) AS BIGINT) AS _strandline_file"
-    ) in snapshot_view_struct(snapshot, schema="d1")["viewExpandedText"]
 
 
 def test_a_partitioned_table_shows_all_columns_and_all_files(

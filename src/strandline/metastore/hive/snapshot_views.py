@@ -63,7 +63,6 @@ from strandline.metastore.store.file_scans import (
     IdPlace,
     by_id_place,
     deleted_counts,
-    id_lengths,
     split_for_join,
 )
 from strandline.metastore.store.rows import DataFile, DeleteFile, DeleteForm
@@ -266,24 +265,19 @@ def _select(snapshot: TableSnapshot, number: int, part: DataPart, *, schema: str
     )
     return (
         f"SELECT /*+ BROADCAST({', '.join(aliases)}) */ {selected} FROM"
-        f" (SELECT *, {_file_id(part)} AS {_ID}, _metadata.row_index AS {_POSITION}"
+        f" (SELECT *, {_file_id(part.place)} AS {_ID}, _metadata.row_index AS {_POSITION}"
         f" FROM {source}) AS t{joins}"
     )
 
 
-def _file_id(part: DataPart) -> str:
-    match part.place.id_in:
+def _file_id(place: IdPlace) -> str:
+    match place.id_in:
         case IdIn.NAME:
-            name = "_metadata.file_name"
-            *shorter, length = id_lengths(part.files)
-            digits = str(length)
-            for length in reversed(shorter):
-                digits = f"IF(substr({name}, {length + 1}, 1) = '-', {length}, {digits})"
-            return f"CAST(left({name}, {digits}) AS BIGINT)"
+            return "CAST(substring_index(_metadata.file_name, '-', 1) AS BIGINT)"
         case IdIn.FOLDER:
             return FILE_COLUMN
         case IdIn.NOWHERE:
-            return f"CAST({part.place.file_id} AS BIGINT)"
+            return f"CAST({place.file_id} AS BIGINT)"
 
 
 def _column_value(written: ColumnDescriptor | None, column: ColumnDescriptor) -> str:
@@ -426,8 +420,8 @@ def _only(snapshot: TableSnapshot, folder: str, paths: Sequence[str]) -> dict[st
 def _pattern_of(names: Sequence[str]) -> str:
     """A pattern for these names.
 
-    Spark compiles it for each plan, which took as long as to list the files. So of 32 random digits
-    in a name it has 12: no other file has the same id and these.
+    Spark compiles it for each plan: 30 ms for 2,000 whole names, 5 ms for these. Of 32 random
+    digits in a name it has 12: no other file has the same id and these.
     """
     matches = [_UNIQUE_NAME.fullmatch(name) for name in names]
     patterns = [_escaped(name) for name, m in zip(names, matches, strict=True) if m is None]

@@ -92,15 +92,6 @@ def _id_place(file: DataFile, *, with_ids: bool) -> IdPlace:
     return IdPlace(IdIn.NOWHERE, folder, file.file_id if with_ids else 0)
 
 
-def id_lengths(files: Iterable[DataFile]) -> list[int]:
-    """How many digits the ids of the files have, ascending.
-
-    With it, a scan cuts the id off a file's name for each row. It would cost several times as much
-    to look for the end of the id.
-    """
-    return sorted({len(str(file.file_id)) for file in files})
-
-
 def deleted_counts(delete_files: Collection[DeleteFile]) -> dict[int, int]:
     """How many rows of each data file are gone, by file id."""
     deleted: dict[int, int] = {}
