@@ -261,6 +261,7 @@ READS: dict[str, list[list[Any]]] = {
     "UNCACHE TABLE {}": [],
     "CREATE OR REPLACE TEMP VIEW items AS SELECT item FROM {}": [],
     "SELECT max(item) FROM items": [["i4"]],
+    "DROP VIEW items": [],
     "CREATE OR REPLACE VIEW nyc.late AS SELECT Id, item FROM {} WHERE Id > 3": [],
     "SELECT l.item FROM nyc.late l JOIN {} o USING (Id)": [["i4"]],
     "DROP VIEW nyc.late": [],

@@ -26,6 +26,7 @@ from strandline.metastore.session.json_values import Misfit
 from strandline.metastore.session.wire_json import read_json, write_json
 from strandline.model.descriptors import (
     ColumnDescriptor,
+    ConstraintKind,
     FunctionDescriptor,
     PrincipalType,
     Properties,
@@ -65,6 +66,7 @@ def test_every_command_crosses(of: type) -> None:
         "owner_type": PrincipalType.ROLE,
         "properties": (("a", "1"), ("b", "2")),
         "set": (("a", "1"),),
+        "constraints": (commands.ConstraintDefinition(kind=ConstraintKind.UNIQUE, columns=("k",)),),
         "type": BIGINT,
         "nullable": None,
     }
