@@ -27,12 +27,13 @@ from strandline.catalog.commands import ColumnDefinition, CreateTable, TableDefi
 from strandline.clock import HybridClock, system_wall_clock
 from strandline.durable import DurableCatalogState, MetastorageLog, durable_state
 from strandline.errors import Conflict, Fenced, NotFound, StrandlineError
-from strandline.metastorage import Metastorage, open_metastorage
+from strandline.metastorage import Metastorage, SqlMetastorage, open_metastorage
 from strandline.model.types import INT
 from tests.sql.processes import Process
 
 READERS = 4
 ANSWER_SECONDS = 60.0
+OPENING_PATIENCE = 10.0
 UNTYPED = "untyped"
 """In the place of a code where an error has none, since it is not one of the program's own."""
 
@@ -181,10 +182,13 @@ def serve(say: Callable[[object], None], hear: Callable[[], Any], options: dict[
     sys.setswitchinterval(0.0005)  # a reader should not wait for those who execute
     folder, number = options["folder"], options["number"]
     clock = HybridClock(lambda: system_wall_clock() - options["behind_ms"])
-    store = open_metastorage(options["address"], clock, patience=options["patience"])
+    patience: float = options["patience"]
+    store = open_metastorage(options["address"], clock, patience=max(patience, OPENING_PATIENCE))
     state = open_state(
         store, f"node-{number}", delay_ms=options["delay_ms"], skew_ms=options["skew_ms"]
     )
+    if isinstance(store, SqlMetastorage):
+        store._database._patience = patience  # until here a busy machine may need longer
     manager = CatalogManager(state, clock)
     manager.start()
     service = Service(manager, folder, number)

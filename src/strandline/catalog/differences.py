@@ -258,12 +258,12 @@ def _pair_of(first: type) -> Callable[[Any], bool]:
 _KEYS: tuple[tuple[Callable[[Any], bool], Callable[[_Names, Any], tuple[Any, Any]]], ...] = (
     (lambda item: isinstance(item, Grant), _grant_key),
     (
-        lambda item: isinstance(item, Constraint),
-        lambda _, item: (item.name.lower(), (item.name, item)),
-    ),
-    (
         lambda item: hasattr(item, "id") and hasattr(item, "name"),
         lambda _, item: (item.id, (item.name, item)),
+    ),
+    (
+        lambda item: isinstance(item, Constraint),
+        lambda _, item: (item.name.lower(), (item.name, item)),
     ),
     (_pair_of(str), lambda _, item: (item[0], (item[0], item[1]))),
     (_pair_of(int), _membership_key),
