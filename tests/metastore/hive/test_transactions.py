@@ -364,7 +364,9 @@ def test_files_are_staged_by_a_session_in_a_transaction_that_is_opened_and_commi
         seen_ids = there.open([table]).write_ids[table_id]
         assert there.files(table_id, seen_ids).data_files == (file,)
     assert seen(stub)["writeIdHighWaterMark"] == 1
-    then = f"d1@{format_timestamp(before)}.t"
+    text = format_timestamp(before)
+    exact = text if "+" in text else f"{text}+0"  # else it would be all of its millisecond
+    then = f"d1@{exact}.t"
     assert seen(stub, table=then)["writeIdHighWaterMark"] == 0
 
 
