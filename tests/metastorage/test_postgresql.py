@@ -57,6 +57,20 @@ def store(database: PostgresDatabase) -> Iterator[SqlMetastorage]:
     made.close()
 
 
+def test_what_was_read_is_good_though_the_server_does_not_answer_to_the_end_of_the_read(
+    database: PostgresDatabase,
+) -> None:
+    server = postgresql.running()
+    try:
+        with database.read() as connection:
+            assert connection.exec_driver_sql("SELECT 1").scalar() == 1
+            server.pause()
+    finally:
+        server.resume()
+    assert database.rows("SELECT 2") == [(2,)]
+    assert database._engine.pool.checkedout() == 0  # type: ignore[attr-defined]  # a QueuePool
+
+
 def put(store: SqlMetastorage, key: str, value: bytes = b"") -> int:
     return store.invoke([], [Put(key, value)]).revision
 

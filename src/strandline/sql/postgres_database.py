@@ -37,6 +37,7 @@ from itertools import takewhile
 from typing import cast
 
 from sqlalchemy import Connection, create_engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from strandline.errors import StrandlineError, Unavailable, UnknownOutcome
@@ -352,7 +353,12 @@ def _returned(connection: Connection) -> Iterator[None]:
         raw.deadline = time.monotonic() + _ANSWER_SECONDS
         if raw.closed and not connection.invalidated:
             connection.invalidate()
-        connection.close()
+        try:
+            connection.close()
+        except DBAPIError:
+            if not raw.closed:
+                raise
+            # It was not answered in time, and is given up. What the block has is good all the same.
 
 
 def _allow(
